@@ -1,0 +1,143 @@
+"""Every error that gradcheck raises, one tree.
+
+    GradcheckError
+    ├── UsageError (ValueError)      exit 2   an argument, a name, a shape, a value
+    │   └── SpecError                exit 2   a YAML or TOML file, with line and column
+    ├── ModelError                   exit 4   a file that is no readable model
+    ├── UnsupportedError             exit 5   an operator or dtype that gradcheck does not know
+    │   └── NoGradientError (LookupError)     an operator without a gradient on the way from y to x
+    ├── PointError                   exit 3   the model has no finite value at this point
+    ├── LimitError                   exit 6   time or memory
+    └── NothingChecked               exit 7   an empty glob, everything deselected
+
+A mismatch of gradients is a result, never an exception.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class GradcheckError(Exception):
+    """A model or a request that cannot be checked; knows the exit code and the GC code of its kind."""
+
+    exit_code = 70
+    code = "GC901"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class UsageError(GradcheckError, ValueError):
+    """An argument that contradicts the model or itself."""
+
+    exit_code = 2
+    code = "GC201"
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong in a file: where (counted from 1; line 0 is the file as a whole), what, and that line."""
+
+    message: str
+    path: str
+    line: int = 0
+    column: int = 0
+    text: str = ""
+
+    def __str__(self) -> str:
+        if not self.line:
+            return f"{self.path}: {self.message}"
+        return f"{self.path}:{self.line}:{self.column}: {self.message}{_snippet(self.text, self.column)}"
+
+
+class SpecError(UsageError):
+    """A spec or configuration file that is wrong, at a line and column (both counted from 1).
+
+    It says everything that is wrong at once: `problems` in the order of the file.  `path`, `line` and `column` are
+    those of the first; they are "" and 0 for an error that belongs to no line.
+    """
+
+    code = "GC202"
+    most_shown = 20
+
+    def __init__(self, message: str = "", *, problems: Sequence[Problem] = (), code: str | None = None) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.path, problem.line, problem.column)))
+        super().__init__(message or self._listing(), code=code)
+
+    @property
+    def path(self) -> str:
+        return self.problems[0].path if self.problems else ""
+
+    @property
+    def line(self) -> int:
+        return self.problems[0].line if self.problems else 0
+
+    @property
+    def column(self) -> int:
+        return self.problems[0].column if self.problems else 0
+
+    def _listing(self) -> str:
+        shown = [str(problem) for problem in self.problems[: self.most_shown]]
+        more = len(self.problems) - len(shown)
+        return "\n".join(shown + [f"... and {more} more"] * (more > 0))
+
+
+class ModelError(GradcheckError):
+    """A file that cannot be read as a model."""
+
+    exit_code = 4
+    code = "GC401"
+
+
+class UnsupportedError(GradcheckError):
+    """Something valid that gradcheck does not know: an operator, an attribute, a dtype."""
+
+    exit_code = 5
+    code = "GC502"
+
+
+class NoGradientError(UnsupportedError, LookupError):
+    """An operator between x and y has no gradient rule."""
+
+    code = "GC501"
+
+
+class PointError(GradcheckError):
+    """The model cannot be evaluated at the chosen point."""
+
+    exit_code = 3
+    code = "GC302"
+
+
+class LimitError(GradcheckError):
+    """A time or memory limit was reached."""
+
+    exit_code = 6
+    code = "GC601"
+
+
+class NothingChecked(GradcheckError):
+    """There was nothing to check."""
+
+    exit_code = 7
+    code = "GC701"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The sentence " Did you mean 'x'?" for the known name nearest to `name`, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _snippet(text: str, column: int, width: int = 100) -> str:
+    """The line of a file with a caret under a column, cut to what a terminal shows; nothing for an empty line."""
+    start = max(0, column - 1 - width // 2) if len(text) > width else 0
+    shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in text[start : start + width].rstrip())
+    if not shown:
+        return ""
+    pad = "".join("\t" if c == "\t" else " " for c in text[start : column - 1])
+    return f"\n  {shown}\n  {pad}^"

@@ -1,0 +1,163 @@
+"""The backward pass: adds the nodes of a derivative to the tape that holds the forward run.
+
+Rules are plain transposes.  Summing to an operand's shape, matching its dtype and taking the real part happen here,
+once, never in a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import NoGradientError
+from gradcheck_cli.graph import Node
+from gradcheck_cli.op import Op
+from gradcheck_cli.tape import Step, Tape, Var
+
+Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one rule differentiates: a step, or a region of steps."""
+
+    op: Op
+    operands: tuple[str, ...]
+    outputs: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    label: str
+    node: Node | None
+    origin: int
+
+
+def add_n(cts: Sequence[Var]) -> Var:
+    """All cotangents of a tensor in one `Sum`."""
+    return cts[0] if len(cts) == 1 else cts[0].tape.emit("Sum", cts, {}, outputs=[cts[0].tape.fresh("AddN")])[0]
+
+
+def gradients(
+    tape: Tape,
+    cotangents: Mapping[str, Var],
+    xs: Sequence[str],
+    *,
+    stop: Collection[str] = (),
+    aggregate: Aggregate = add_n,
+    gate: bool = False,
+    colocate: bool = False,
+) -> list[Var | None]:
+    """The cotangents of `xs`, given those of some tensors: sum over y of (dy/dx)^T ct_y; None where y misses x.
+
+    `stop` are tensors that count as constants; `gate` computes all cotangents of an operator before any is used;
+    `colocate` gives added nodes the metadata of their forward node.  NoGradientError names every operator on the way
+    that has no rule.
+    """
+    units = units_between(tape, xs, cotangents, stop)
+    check_rules(units)
+    pending = {name: [ct] for name, ct in cotangents.items()}
+    total: dict[str, Var | None] = {}
+
+    def collect(name: str) -> Var | None:
+        if name not in total and name in pending:
+            total[name] = aggregate(pending[name])
+        return total.get(name)
+
+    for unit in reversed(units):
+        cts = [collect(name) for name in unit.outputs]
+        metadata = unit.node.metadata if colocate and unit.node is not None else {}
+        with tape.scope(f"{unit.label}_grad"), tape.from_node(-1, metadata):
+            flows = pull_back(tape, unit, cts) if any(ct is not None for ct in cts) else []
+            flows = _gated(flows) if gate else flows
+        for name, ct in flows:
+            pending.setdefault(name, []).append(ct)
+    return [collect(x) for x in xs]
+
+
+def pull_back(tape: Tape, unit: Unit, cts: Sequence[Var | None]) -> list[tuple[str, Var]]:
+    """Cotangents of a unit's operands, by name, from those of its outputs."""
+    op, ans = unit.op, [tape.var(name) if name in tape.values else None for name in unit.outputs]
+    primals = [tape.var(name) if name else None for name in unit.operands]
+    assert op.vjp is not None
+    many = op.many or len(unit.outputs) > 1
+    flows = op.vjp(*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals, **unit.metadata)
+    if len(flows) != len(primals):
+        raise ValueError(f"the rule of {op.name} gives {len(flows)} cotangents for {len(primals)} operands")
+    pairs = zip(unit.operands, primals, flows, strict=True)
+    return [(n, fit(ct, x)) for n, x, ct in pairs if x is not None and ct is not None and inexact(x)]
+
+
+def fit(ct: Var, x: Var) -> Var:
+    """A cotangent summed to the shape of its operand, of its dtype, real where the operand is real."""
+    if x.dtype.kind != "c":
+        ct = sym.real(ct)
+    return sym.cast(unbroadcast(ct, x.shape), x.dtype)
+
+
+def unbroadcast(ct: Var, shape: tuple[int, ...]) -> Var:
+    """The sum over the axes along which an operand of this shape was broadcast."""
+    if ct.shape == shape:
+        return ct
+    front = ct.ndim - len(shape)
+    axes = [i for i in range(ct.ndim) if i < front or (shape[i - front] == 1 and ct.shape[i] != 1)]
+    return sym.reshape(sym.sum(ct, axes), shape)
+
+
+def inexact(x: Var) -> bool:
+    """A derivative can flow through it: it holds floating-point or complex numbers."""
+    return x.dtype.kind in "fc" or x.dtype.name.startswith(("bfloat", "float"))
+
+
+def units_between(
+    tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collection[str] = ()
+) -> list[Unit]:
+    """Units through which a derivative of ys by xs flows, in order."""
+    units, reached, halted = list(_units(tape)), set(xs), set(stop)
+    for unit in units:
+        if any(n in reached and (n not in halted) for n in unit.operands):
+            reached.update(n for n in unit.outputs if n in tape.values and inexact(tape.var(n)))
+    needed, between = set(ys), []
+    for unit in reversed(units):
+        live = [n for n in unit.outputs if n in reached and n in needed and n not in halted]
+        if live and any(n in reached and n not in halted for n in unit.operands):
+            needed.update(unit.operands)
+            between.append(unit)
+    return between[::-1]
+
+
+def check_rules(units: Iterable[Unit]) -> None:
+    """NoGradientError that lists every unit without a rule."""
+    missing = [unit for unit in units if unit.op.vjp is None]
+    if missing:
+        named = ", ".join(dict.fromkeys(f"'{_full(u.op)}' (node {u.origin} {u.label!r})" for u in missing))
+        raise NoGradientError(f"GC501: no gradient for {named}")
+
+
+def _units(tape: Tape) -> Iterable[Unit]:
+    regions = {region.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
+    index = 0
+    while index < len(tape.steps):
+        region = regions.get(index)
+        if region is not None and region.stop > index:
+            yield Unit(region.op, region.operands, region.outputs, region.metadata, region.label, None, _origin(tape, index))
+            index = region.stop
+        else:
+            yield _unit(tape.steps[index])
+            index += 1
+
+
+def _unit(step: Step) -> Unit:
+    label = step.node.name or next((n for n in step.node.outputs if n), step.node.op)
+    return Unit(step.op, step.operands, step.node.outputs, step.metadata, label, step.node, step.origin)
+
+
+def _origin(tape: Tape, index: int) -> int:
+    return tape.steps[index].origin
+
+
+def _full(op: Op) -> str:
+    return f"{op.domain}.{op.name}" if op.domain else op.name
+
+
+def _gated(flows: list[tuple[str, Var]]) -> list[tuple[str, Var]]:
+    return [(name, sym.identity(ct)) for name, ct in flows]

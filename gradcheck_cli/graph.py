@@ -1,0 +1,161 @@
+"""The graph of a model as plain frozen data: edges are tensor names, nodes stand in topological order.
+
+ONNX protobuf exists only in `formats`; everything else reads a `Graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.errors import ModelError
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Dim: TypeAlias = int | str | None  # fixed, symbolic, unknown
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What a file declares of a tensor: its dtype and shape, either unknown (None) if undeclared.
+
+    `kind` is "tensor", or "sequence", "map", "optional" for values that are none.
+    """
+
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[Dim, ...] | None = None
+    kind: str = "tensor"
+
+    def __str__(self) -> str:
+        dims = "[?]" if self.shape is None else "[" + ",".join("?" if d is None else str(d) for d in self.shape) + "]"
+        return f"{dims} {self.dtype}" if self.kind == "tensor" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One application of an operator.
+
+    `inputs` and `outputs` are tensor names, "" for one left out.  Attributes are int, float, str, bytes, arrays,
+    tuples of those, or a `Graph` (with the names that it captures free in it).
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    domain: str = ""
+    name: str = ""
+    metadata: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the operator table is indexed by."""
+        return self.domain, self.op
+
+    @property
+    def subgraphs(self) -> Iterator[Graph]:
+        """The graphs among the attributes."""
+        for value in self.attrs.values():
+            if isinstance(value, Graph):
+                yield value
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the tensors it needs: its inputs and what its subgraphs capture."""
+        captured = [name for graph in self.subgraphs for name in graph.captures]
+        return tuple(dict.fromkeys([*(n for n in self.inputs if n), *captured]))
+
+    def __str__(self) -> str:
+        domain = f"{self.domain}." if self.domain else ""
+        attrs = ", ".join(f"{k}={_brief(v)}" for k, v in self.attrs.items())
+        left, right = ", ".join(self.outputs), ", ".join(self.inputs)
+        return f"{left} = {domain}{self.op}{f' <{attrs}>' if attrs else ''} ({right})"
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in topological order between inputs and outputs; checked when made.
+
+    `types` holds what the file declares of any tensor.  A subgraph may read names of the graph around it.
+    An input that is also a constant is an input with a default value.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Array] = field(default_factory=lambda: _NOTHING)
+    types: Mapping[str, TensorType] = field(default_factory=lambda: _NOTHING)
+    opset: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    name: str = "graph"
+
+    def __post_init__(self) -> None:
+        seen = {*self.inputs, *self.constants}
+        later = {name for node in self.nodes for name in node.outputs if name}
+        for index, node in enumerate(self.nodes):
+            early = [name for name in node.reads if name in later and name not in seen]
+            if early:
+                raise ModelError(f"{describe(index, node)} reads {early[0]!r} before it is computed")
+            twice = [name for name in node.outputs if name and name in seen]
+            if twice:
+                raise ModelError(f"{describe(index, node)} computes {twice[0]!r}, which exists already")
+            seen.update(name for name in node.outputs if name)
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """Names that it reads and does not define: those of the graph around it."""
+        defined = {*self.inputs, *self.constants, *(n for node in self.nodes for n in node.outputs)}
+        read = [n for node in self.nodes for n in node.reads] + list(self.outputs)
+        return tuple(dict.fromkeys(n for n in read if n and n not in defined))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Every tensor name: inputs, constants, then outputs of nodes in order."""
+        produced = (name for node in self.nodes for name in node.outputs if name)
+        return tuple(dict.fromkeys([*self.inputs, *self.constants, *produced]))
+
+    @property
+    def free_inputs(self) -> tuple[str, ...]:
+        """Inputs that have no default value."""
+        return tuple(name for name in self.inputs if name not in self.constants)
+
+    def producer(self, name: str) -> int | None:
+        """Index of the node that computes `name`; None for an input or a constant."""
+        return next((i for i, node in enumerate(self.nodes) if name in node.outputs), None)
+
+    def reached_from(self, names: Iterable[str]) -> set[str]:
+        """Every tensor that depends on one of `names`, those included."""
+        reached = set(names)
+        for node in self.nodes:
+            if not reached.isdisjoint(node.reads):
+                reached.update(name for name in node.outputs if name)
+        return reached
+
+    def needed_for(self, names: Iterable[str]) -> set[str]:
+        """Every tensor that one of `names` depends on, those included."""
+        needed = set(names)
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.outputs):
+                needed.update(node.reads)
+        return needed
+
+    def __str__(self) -> str:
+        lines = [f"{self.name} ({', '.join(self.inputs)}) => ({', '.join(self.outputs)})"]
+        return "\n".join(lines + [f"  {node}" for node in self.nodes])
+
+
+def describe(index: int, node: Node) -> str:
+    """A node as messages name it: by index, operator and name, or first output where it has no name."""
+    label = node.name or next((name for name in node.outputs if name), "")
+    return f"node {index} {node.op} {label!r}"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Graph):
+        return f"graph of {len(value.nodes)} nodes"
+    if isinstance(value, np.ndarray):
+        return f"array{list(value.shape)}"
+    return repr(value)

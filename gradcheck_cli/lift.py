@@ -1,0 +1,109 @@
+"""How an operator meets the probe axis: a lift runs a kernel for a whole stack of probes at once.
+
+Kernels never see the probe axis.  A probed operand comes as `(P, *shape)`, the others as they are; metadata counts
+axes from the end, so that a leading axis moves nothing.  Every lift gives what `loop` gives; `loop` is the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.graph import Array
+
+Kernel: TypeAlias = Callable[..., Any]
+Operands: TypeAlias = Sequence[Array | None]
+Lift: TypeAlias = Callable[[Kernel, Operands, Sequence[bool], Mapping[str, Any]], Any]
+
+
+class Ragged(Exception):
+    """Outputs of the probes differ in shape, so that they make no stack; each probe must run alone."""
+
+
+def loop(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    """One probe after the other: always right."""
+    count = stack_size(operands, probed)
+    results = [kernel(*select(operands, probed, p), **metadata) for p in range(count)]
+    if isinstance(results[0], tuple):
+        return tuple(_stack(column) for column in zip(*results, strict=True))
+    return _stack(results)
+
+
+def trailing(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    """The kernel counts axes from the end and takes any leading ones of its probed operands."""
+    return kernel(*operands, **metadata)
+
+
+def elementwise(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    """Operands broadcast: a probed one of lower rank gets its missing axes behind the probe axis."""
+    rank = max(x.ndim - p for x, p in zip(operands, probed, strict=True) if x is not None)
+    return kernel(*[_raise(x, rank) if p else x for x, p in zip(operands, probed, strict=True)], **metadata)
+
+
+def aligned(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    """Operands must agree in their leading axes: those without the probe axis are spread over it."""
+    count = stack_size(operands, probed)
+    spread = [
+        x if p or x is None else np.broadcast_to(x, (count, *x.shape)) for x, p in zip(operands, probed, strict=True)
+    ]
+    return kernel(*spread, **metadata)
+
+
+def merged(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    """Probes of operand 0 are folded into its first axis, over whose entries the kernel works independently."""
+    if not probed[0] or any(probed[1:]):
+        return loop(kernel, operands, probed, metadata)
+    x = operands[0]
+    assert x is not None
+    outputs = kernel(x.reshape(-1, *x.shape[2:]), *operands[1:], **metadata)
+    if isinstance(outputs, tuple):
+        return tuple(y.reshape(*x.shape[:2], *y.shape[1:]) for y in outputs)
+    return outputs.reshape(*x.shape[:2], *outputs.shape[1:])
+
+
+def on(*allowed: int, lift: Lift = trailing) -> Lift:
+    """`lift` where only the operands `allowed` are probed, `loop` otherwise."""
+
+    def lifted(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+        known = all(i in allowed for i, p in enumerate(probed) if p)
+        return (lift if known else loop)(kernel, operands, probed, metadata)
+
+    return lifted
+
+
+def prefix(keyword: str) -> Lift:
+    """Operand 0 is probed and the shape in metadata `keyword` gets the probe axis in front."""
+
+    def lifted(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+        shape = (stack_size(operands, probed), *metadata[keyword])
+        return kernel(*operands, **{**metadata, keyword: shape})
+
+    return on(0, lift=lifted)
+
+
+def shape_only(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    """The operator reads no values: a probe never reaches its outputs, and a program leaves it out."""
+    return loop(kernel, operands, probed, metadata)
+
+
+def stack_size(operands: Operands, probed: Sequence[bool]) -> int:
+    """The number of probes."""
+    return next(x.shape[0] for x, p in zip(operands, probed, strict=True) if p and x is not None)
+
+
+def select(operands: Operands, probed: Sequence[bool], probe: int) -> list[Array | None]:
+    """The operands of one probe."""
+    return [x[probe] if p and x is not None else x for x, p in zip(operands, probed, strict=True)]
+
+
+def _raise(x: Array | None, rank: int) -> Array | None:
+    return None if x is None else x.reshape(x.shape[0], *(1,) * (rank - x.ndim + 1), *x.shape[1:])
+
+
+def _stack(results: Sequence[Any]) -> Array:
+    arrays = [np.asarray(r) for r in results]
+    if any(a.shape != arrays[0].shape for a in arrays):
+        raise Ragged
+    return np.stack(arrays)

@@ -1,0 +1,188 @@
+"""One operator is one `Op` record: its forward kernel, its gradient rule, and how it meets the probe axis.
+
+A kernel takes operands (arrays, positional) and metadata (keyword); its keyword signature is the operator's schema.
+`bind` turns a node's attributes and static inputs into that metadata, once, with axes counted from the end.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import Kernel, Lift, elementwise, loop
+
+Vjp: TypeAlias = Callable[..., Any]
+Metadata: TypeAlias = Mapping[str, Any]
+Ops: TypeAlias = Mapping[tuple[str, str], "Op"]
+
+DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataType
+    number: np.dtype(name)
+    for number, name in [
+        (1, np.float32), (2, np.uint8), (3, np.int8), (4, np.uint16), (5, np.int16), (6, np.int32), (7, np.int64),
+        (8, object), (9, np.bool_), (10, np.float16), (11, np.float64), (12, np.uint32), (13, np.uint64),
+        (14, np.complex64), (15, np.complex128), (16, ml_dtypes.bfloat16), (17, ml_dtypes.float8_e4m3fn),
+        (18, ml_dtypes.float8_e4m3fnuz), (19, ml_dtypes.float8_e5m2), (20, ml_dtypes.float8_e5m2fnuz),
+        (21, ml_dtypes.uint4), (22, ml_dtypes.int4), (23, ml_dtypes.float4_e2m1fn), (24, ml_dtypes.float8_e8m0fnu),
+        (25, ml_dtypes.uint2), (26, ml_dtypes.int2),
+    ]
+}  # fmt: skip
+_DTYPE_KEYWORDS = ("to", "dtype", "output_dtype")
+SUPPLIED = ("n_outputs", "rng")  # keywords that the tape supplies, never a node
+_IGNORED = ("stash_type", "precision")  # the dtype of inner computations is the run's own choice
+
+
+def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:
+    """The rule of an operator whose derivative is zero wherever it exists (Floor, Sign, comparisons)."""
+    return (None,) * len(primals)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator.
+
+    forward   `(*arrays, **metadata) -> array`, or a tuple of arrays if `many`; ONNX semantics at one point.  If
+              `composed` it is written in symbolic functions of `Var`s and records what it is made of.
+    vjp       `(ct, ans, *primals, **metadata) -> one cotangent or None per primal`; `ct` and `ans` are tuples if `many`.
+              None: there is no rule (a composed operator needs none).  `zero`: nothing flows, by nature.
+    static    metadata that ONNX passes as an input: keyword -> index of that input.
+    linear    groups of operands; the operator is a sum over the groups of something linear in each operand of the
+              group.  "each": every operand is a group of its own.
+    analytic  the kernel takes complex operands and decides on their real parts, so that a complex step goes through.
+    step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
+    branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
+    bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
+    """
+
+    name: str
+    forward: Kernel
+    vjp: Vjp | None = None
+    lift: Lift = loop
+    domain: str = ""
+    static: Mapping[str, int] = field(default_factory=dict)
+    linear: tuple[tuple[int, ...], ...] | Literal["each"] = ()
+    composed: bool = False
+    analytic: bool = True
+    step: Kernel | None = None
+    branch: Kernel | None = None
+    bind: Callable[..., dict[str, Any]] | None = None
+    many: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its place in the operator table."""
+        return self.domain, self.name
+
+    @property
+    def differentiable(self) -> bool:
+        """A derivative can go through it: by its rule, or by what it is composed of."""
+        return self.vjp is not None or self.composed
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """Metadata keyword -> default; `inspect.Parameter.empty` where it is required."""
+        return _schema(self.forward)
+
+
+def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
+    """An elementwise operator of one operand; its rule gives one cotangent.  Without a rule it is zero by nature."""
+    rule = zero if vjp is None else lambda ct, y, x, **metadata: (vjp(ct, y, x, **metadata),)
+    return Op(name, forward, rule, elementwise, **more)
+
+
+def binary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
+    """An elementwise operator of operands that broadcast.  Without a rule it is zero by nature."""
+    return Op(name, forward, vjp or zero, elementwise, **more)
+
+
+def composite(name: str, forward: Kernel, **more: Any) -> Op:
+    """An operator written in symbolic functions: it needs no rule and no lift."""
+    return Op(name, forward, composed=True, **more)
+
+
+def table(*families: Sequence[Op]) -> dict[tuple[str, str], Op]:
+    """The operators by (domain, name)."""
+    return {op.key: op for family in families for op in family}
+
+
+def bind(
+    op: Op,
+    attrs: Metadata,
+    inputs: Sequence[Array | None],
+    *,
+    where: str,
+    cast: Callable[[Any], Any],
+    supplied: Metadata,
+) -> tuple[list[int], dict[str, Any]]:
+    """Positions of the operands among `inputs`, and the metadata for the kernel.
+
+    `cast` maps a dtype of the model to the one that is computed with; `where` names the node in messages; `supplied`
+    is what a kernel may ask the tape for: the number of outputs that are used, a random generator.
+    """
+    metadata = {k: v for k, v in attrs.items() if k in op.schema and k not in SUPPLIED}
+    unknown = [k for k in attrs if k not in metadata and k not in _IGNORED]
+    if unknown:
+        known = [k for k in op.schema if k not in op.static and k not in SUPPLIED]
+        hint = did_you_mean(unknown[0], known) or f" It takes {', '.join(known) or 'none'}."
+        raise UnsupportedError(f"{where}: {op.name} has no attribute {unknown[0]!r}.{hint}")
+    for keyword, index in op.static.items():
+        if index < len(inputs) and (value := inputs[index]) is not None:
+            metadata[keyword] = value.item() if value.ndim == 0 else tuple(value.ravel().tolist())
+    for keyword in _DTYPE_KEYWORDS:
+        if keyword in metadata:
+            metadata[keyword] = cast(_dtype(metadata[keyword], where))
+    missing = [k for k, v in op.schema.items() if v is inspect.Parameter.empty and k not in {*metadata, *SUPPLIED}]
+    if missing:
+        raise ModelError(f"{where}: {op.name} needs {missing[0]!r}, which is missing")
+    metadata.update((k, v) for k, v in supplied.items() if k in op.schema)
+    positions = [i for i in range(len(inputs)) if i not in op.static.values()]
+    return positions, (op.bind or negative_axes)(metadata, *[inputs[i] for i in positions])
+
+
+def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
+    """`axis` and `axes`, which ONNX counts from the front of operand 0, counted from its end."""
+    first = operands[0] if operands else None
+    rank = first.ndim if isinstance(first, np.ndarray) else 0
+    axes = metadata.get("axes")
+    if axes is not None:
+        metadata["axes"] = tuple(from_end(a, rank) for a in (axes if isinstance(axes, tuple) else (axes,)))
+    if isinstance(metadata.get("axis"), int):
+        metadata["axis"] = from_end(metadata["axis"], rank)
+    return metadata
+
+
+def with_axis(default: int) -> Callable[..., dict[str, Any]]:
+    """A binding for an operator whose `axis` has a default that ONNX counts from the front."""
+
+    def bound(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
+        return negative_axes({"axis": default, **metadata}, *operands)
+
+    return bound
+
+
+def from_end(axis: int, rank: int) -> int:
+    """An axis as a negative number; ModelError if there is none such."""
+    if not -rank <= axis < max(rank, 1):
+        raise ModelError(f"axis {axis} is out of range for {rank} dimensions")
+    return axis - rank if axis >= 0 and rank else axis
+
+
+@lru_cache(maxsize=None)
+def _schema(forward: Kernel) -> Mapping[str, Any]:
+    parameters = inspect.signature(forward).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _dtype(value: Any, where: str) -> np.dtype[Any]:
+    if isinstance(value, np.dtype):
+        return value
+    if value not in DTYPES:
+        raise UnsupportedError(f"{where}: dtype number {value} is not known", code="GC503")
+    return DTYPES[value]

@@ -1,0 +1,12 @@
+"""The operators that gradcheck knows: `OPS`, a mapping by (domain, name) of one `Op` record each."""
+
+from __future__ import annotations
+
+from gradcheck_cli.op import table
+from gradcheck_cli.ops.binary import BINARY
+from gradcheck_cli.ops.matmul import MATMUL
+from gradcheck_cli.ops.reduce import REDUCE
+from gradcheck_cli.ops.shape import SHAPE
+from gradcheck_cli.ops.unary import UNARY
+
+OPS = table(UNARY, BINARY, MATMUL, REDUCE, SHAPE)

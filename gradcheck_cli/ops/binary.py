@@ -1,0 +1,165 @@
+"""Elementwise operators of several operands that broadcast: arithmetic, comparisons, logic, bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import Kernel, elementwise
+from gradcheck_cli.op import Op, binary
+from gradcheck_cli.tape import Var
+
+
+def divide(a: Array, b: Array) -> Array:
+    """a / b; for integers the quotient truncated towards zero, 0 where b is 0."""
+    if a.dtype.kind not in "iu":
+        return np.divide(a, b)
+    safe = np.where(b == 0, np.ones((), b.dtype), b)
+    quotient = a // safe
+    return (quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))).astype(a.dtype)
+
+
+def power(x: Array, y: Array) -> Array:
+    """x to the power y, in the dtype of x."""
+    if x.dtype.kind == "c" or y.dtype.kind == "c":
+        return np.power(x, y)
+    if x.dtype.kind in "iu" and y.dtype.kind in "iu" and (y < 0).any():
+        return np.power(x.astype(np.float64), y).astype(x.dtype)
+    return np.power(x, y).astype(x.dtype, copy=False)
+
+
+def power_near_real(x: Array, y: Array) -> Array:
+    """x ** y near the real axis: the real power, continued by the logarithms of both."""
+    base, exponent = x.real, y.real
+    safe = np.where(base == 0, 1, base)
+    change = y * np.log(np.where(base == 0, 1, x) / safe) + (y - exponent) * np.log(np.abs(safe))
+    at_zero = np.where(exponent == 1, x, np.where(exponent == 0, 1, np.where(exponent > 1, 0, np.inf)))
+    return np.where(base == 0, at_zero, np.power(base, exponent) * np.exp(change))
+
+
+def power_vjp(ct: Var, z: Var, x: Var, y: Var) -> tuple[Var, Var | None]:
+    """By x: y x^(y-1), and 0 for y = 0 whatever x is.  By y: z log x, for negative bases 0."""
+    exponent = sym.cast(y, x.dtype)
+    by_x = ct * sym.where(sym.equal(exponent, 0), 0, exponent * x.tape.apply("Pow", x, exponent - 1.0))
+    if y.dtype.kind not in "fc":
+        return by_x, None
+    positive = sym.not_(sym.equal(x, 0)) if x.dtype.kind == "c" else x > 0
+    return by_x, ct * sym.where(positive, z * sym.log(sym.where(positive, x, 1)), 0)
+
+
+def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
+    """The remainder with the sign of b, or of a if `fmod`."""
+    return (np.fmod(a, b) if fmod else np.mod(a, b)).astype(a.dtype, copy=False)
+
+
+def modulo_near_real(a: Array, b: Array, *, fmod: int = 0) -> Array:
+    """The remainder near the real axis."""
+    return a - b * whole_part(a, b, fmod=fmod)
+
+
+def whole_part(a: Array, b: Array, *, fmod: int = 0) -> Array:
+    """How often b goes into a."""
+    return (np.trunc if fmod else np.floor)(a.real / b.real)
+
+
+def modulo_vjp(ct: Var, y: Var, a: Var, b: Var, *, fmod: int = 0) -> tuple[Var, Var]:
+    """a - b n with n constant."""
+    return ct, -ct * sym.round_((a - y) / b)
+
+
+def larger(a: Array, b: Array) -> Array:
+    """The one with the larger real part, the first at a tie."""
+    return np.where(a.real >= b.real, a, b)
+
+
+def smaller(a: Array, b: Array) -> Array:
+    """The one with the smaller real part, the first at a tie."""
+    return np.where(a.real <= b.real, a, b)
+
+
+def shift(x: Array, y: Array, *, direction: str) -> Array:
+    """Bits moved to the LEFT or RIGHT."""
+    return (np.left_shift if direction == "LEFT" else np.right_shift)(x, y)
+
+
+def folded(kernel: Kernel) -> Kernel:
+    """A kernel of any number of operands from one of two."""
+    return lambda *xs: reduce(kernel, xs)
+
+
+def winner(kernel: Kernel) -> Kernel:
+    """Which operand an extremum takes: its index, the first at a tie."""
+
+    def branch(*xs: Array) -> Array:
+        best = reduce(kernel, xs)
+        return np.argmax(np.stack([np.broadcast_to(x == best, best.shape) for x in xs]), axis=0)
+
+    return branch
+
+
+def extremum_vjp(ct: Var, y: Var, *xs: Var) -> tuple[Var, ...]:
+    """All of it to the first operand that equals the result."""
+    cts, open_ = [], None
+    for x in xs:
+        hit = sym.equal(x, y)
+        taken = hit if open_ is None else sym.and_(open_, hit)
+        open_ = sym.not_(hit) if open_ is None else sym.and_(open_, sym.not_(hit))
+        cts.append(sym.where(taken, ct, 0))
+    return tuple(cts)
+
+
+def mean(*xs: Array) -> Array:
+    """The mean of the operands."""
+    return (reduce(np.add, xs) / np.asarray(len(xs), xs[0].dtype)).astype(xs[0].dtype, copy=False)
+
+
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """x where the condition holds, else y."""
+    return np.where(condition, x, y)
+
+
+def where_vjp(ct: Var, z: Var, condition: Var, x: Var, y: Var) -> tuple[Var | None, ...]:
+    """To each operand what was taken from it."""
+    return None, sym.where(condition, ct, 0), sym.where(condition, 0, ct)
+
+
+def variadic(name: str, forward: Kernel, vjp: Kernel, **more: Any) -> Op:
+    """An elementwise operator of any number of operands."""
+    return Op(name, forward, vjp, elementwise, **more)
+
+
+def each(xs: Sequence[Var], ct: Var) -> tuple[Var, ...]:
+    """The same cotangent for every operand."""
+    return (ct,) * len(xs)
+
+
+BINARY: list[Op] = [
+    binary("Add", np.add, lambda ct, y, a, b: (ct, ct), linear="each"),
+    binary("Sub", np.subtract, lambda ct, y, a, b: (ct, -ct), linear="each"),
+    binary("Mul", np.multiply, lambda ct, y, a, b: (ct * b, ct * a)),
+    binary("Div", divide, lambda ct, y, a, b: (ct / b, -ct * y / b)),
+    binary("Pow", power, power_vjp, step=power_near_real),
+    binary("Mod", modulo, modulo_vjp, step=modulo_near_real, branch=whole_part),
+    variadic("Sum", folded(np.add), lambda ct, y, *xs: each(xs, ct), linear="each"),
+    variadic("Mean", mean, lambda ct, y, *xs: each(xs, ct / float(len(xs))), linear="each"),
+    variadic("Max", folded(np.maximum), extremum_vjp, step=folded(larger), branch=winner(np.maximum)),
+    variadic("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum)),
+    Op("Where", where, where_vjp, elementwise, linear=((1,), (2,))),
+    binary("Equal", np.equal),
+    binary("Less", np.less),
+    binary("LessOrEqual", np.less_equal),
+    binary("Greater", np.greater),
+    binary("GreaterOrEqual", np.greater_equal),
+    binary("And", np.logical_and),
+    binary("Or", np.logical_or),
+    binary("Xor", np.logical_xor),
+    binary("BitwiseAnd", np.bitwise_and),
+    binary("BitwiseOr", np.bitwise_or),
+    binary("BitwiseXor", np.bitwise_xor),
+    binary("BitShift", shift),
+]

@@ -1,0 +1,68 @@
+"""Products: MatMul, Gemm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+from gradcheck_cli import native
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import Kernel, Operands
+from gradcheck_cli.op import Op, composite
+from gradcheck_cli.tape import Var
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """The product of stacks of matrices; an operand of rank 1 is a row on the left, a column on the right."""
+    return native.matmul(a, b)
+
+
+def matmul_stack(kernel: Kernel, operands: Operands, probed: Any, metadata: Any) -> Any:
+    """Operands of rank 1 become matrices first, so that the probe axis is a batch axis."""
+    a, b = operands
+    assert a is not None and b is not None
+    row, column = a.ndim - probed[0] == 1, b.ndim - probed[1] == 1
+    a, b = (a[..., None, :] if row else a), (b[..., None] if column else b)
+    rank = max(a.ndim - probed[0], b.ndim - probed[1])
+    a, b = (_spread(x, rank) if p else x for x, p in zip((a, b), probed, strict=True))
+    y = kernel(a, b)
+    y = y[..., 0, :] if row else y
+    return y[..., 0] if column else y
+
+
+def _spread(x: Array, rank: int) -> Array:
+    return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
+
+
+def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
+    """The product with the other operand transposed; batch axes that broadcast are summed by the backward pass."""
+    if a.ndim == 1 and b.ndim == 1:
+        return ct * b, ct * a
+    if a.ndim == 1:
+        return _row_cts(ct, a, b)
+    if b.ndim == 1:
+        column = sym.unsqueeze(ct, (-1,))
+        return column * b, sym.squeeze(sym.matmul(sym.swap(a), column), (-1,))
+    return sym.matmul(ct, sym.swap(b)), sym.matmul(sym.swap(a), ct)
+
+
+def _row_cts(ct: Var, a: Var, b: Var) -> tuple[Var, Var]:
+    row = sym.unsqueeze(ct, (-2,))
+    ct_a = sym.squeeze(sym.matmul(row, sym.swap(b)), (-2,))
+    return ct_a, sym.unsqueeze(a, (-1,)) * row
+
+
+def gemm(a: Var, b: Var, c: Var | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
+         transB: int = 0) -> Var:  # fmt: skip
+    """alpha A B + beta C, either matrix transposed first."""
+    y = sym.matmul(sym.swap(a) if transA else a, sym.swap(b) if transB else b)
+    y = y if alpha == 1 else y * alpha
+    return y if c is None else y + (c if beta == 1 else c * beta)
+
+
+MATMUL: list[Op] = [
+    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),)),
+    composite("Gemm", gemm),
+]
+

@@ -1,0 +1,239 @@
+"""Operators that move or repeat entries by shape alone: reshape, transpose, expand, concat, split, cast, size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
+from gradcheck_cli.op import Op, from_end, zero
+from gradcheck_cli.tape import Var
+
+MAX_ENTRIES = 1 << 32  # of one tensor: shapes come from files
+
+
+def checked(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape as a tuple of ints; an error where it is negative or no memory could hold it."""
+    shape = tuple(int(d) for d in shape)
+    if any(d < 0 for d in shape):
+        raise ModelError(f"shape {list(shape)} has a negative dimension")
+    if np.prod([float(d) for d in shape]) > MAX_ENTRIES:
+        raise LimitError(f"a tensor of shape {list(shape)} does not fit into memory", code="GC602")
+    return shape
+
+
+def reshape(x: Array, *, shape: tuple[int, ...], allowzero: int = 0) -> Array:
+    """The same entries in another shape."""
+    return x.reshape(shape)
+
+
+def bind_reshape(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """The shape with 0 (copied from x) and -1 (what is left) filled in."""
+    shape, allowzero = list(_as_tuple(metadata["shape"])), metadata.get("allowzero", 0)
+    if not allowzero:
+        shape = [x.shape[i] if d == 0 and i < x.ndim else d for i, d in enumerate(shape)]
+    if shape.count(-1) > 1 or min(shape, default=0) < -1:
+        raise ModelError(f"cannot reshape {list(x.shape)} to {shape}")
+    if -1 in shape:
+        known = int(np.prod([d for d in shape if d != -1]))
+        shape[shape.index(-1)] = x.size // known if known else 0
+    if int(np.prod(shape)) != x.size:
+        raise ModelError(f"cannot reshape {list(x.shape)} ({x.size} entries) to {shape}")
+    return {"shape": tuple(shape)}
+
+
+def reshape_vjp(ct: Var, y: Var, x: Var, **metadata: Any) -> tuple[Var]:
+    """Back to the shape of x: the rule of every operator that keeps entries in their order."""
+    return (sym.reshape(ct, x.shape),)
+
+
+def flatten(x: Array, *, axis: int = 1, shape: tuple[int, ...] = ()) -> Array:
+    """x as a matrix: the axes before `axis`, and the others."""
+    return x.reshape(shape)
+
+
+def bind_flatten(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """The shape of the matrix; an axis equal to the rank is allowed."""
+    axis = metadata.get("axis", 1)
+    if not -x.ndim <= axis <= x.ndim:
+        raise ModelError(f"axis {axis} is out of range for {x.ndim} dimensions")
+    axis = axis + x.ndim if axis < 0 else axis
+    rows = int(np.prod(x.shape[:axis]))
+    return {"shape": (rows, int(np.prod(x.shape[axis:])))}
+
+
+def squeeze(x: Array, *, axes: tuple[int, ...] | None = None, shape: tuple[int, ...] = ()) -> Array:
+    """x without axes of length 1: those named, or all."""
+    return x.reshape(shape)
+
+
+def bind_squeeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """The shape that is left."""
+    axes = metadata.get("axes")
+    gone = [i for i, d in enumerate(x.shape) if d == 1] if axes is None else _axes(axes, x.ndim)
+    if any(x.shape[a] != 1 for a in gone):
+        raise ModelError(f"cannot squeeze axes {list(gone)} of {list(x.shape)}: not all are of length 1")
+    return {"shape": tuple(d for i, d in enumerate(x.shape) if i not in gone)}
+
+
+def unsqueeze(x: Array, *, axes: tuple[int, ...] = (), shape: tuple[int, ...] = ()) -> Array:
+    """x with axes of length 1 put in, counted in the result."""
+    return x.reshape(shape)
+
+
+def bind_unsqueeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """The shape with the new axes."""
+    axes = _as_tuple(metadata.get("axes", ()))
+    rank = x.ndim + len(axes)
+    new, rest = _axes(axes, rank), iter(x.shape)
+    if len(set(new)) != len(new):
+        raise ModelError(f"axes {list(axes)} name one axis twice")
+    return {"shape": tuple(1 if i in new else next(rest) for i in range(rank))}
+
+
+def transpose(x: Array, *, perm: tuple[int, ...] | None = None) -> Array:
+    """x with its axes (the last ones, if there are more than `perm` names) in another order."""
+    assert perm is not None
+    front = x.ndim - len(perm)
+    return x.transpose(*range(front), *[front + len(perm) + p for p in perm])
+
+
+def bind_transpose(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """`perm` counted from the end; all axes reversed by default."""
+    perm = _axes(metadata.get("perm", range(x.ndim)[::-1]), x.ndim)
+    if sorted(perm) != list(range(x.ndim)):
+        raise ModelError(f"perm {list(perm)} is no order of {x.ndim} axes")
+    return {"perm": tuple(p - x.ndim for p in perm)}
+
+
+def transpose_vjp(ct: Var, y: Var, x: Var, *, perm: tuple[int, ...]) -> tuple[Var]:
+    """The inverse order."""
+    order = [p + x.ndim for p in perm]
+    return (sym.transpose(ct, [order.index(i) for i in range(x.ndim)]),)
+
+
+def expand(x: Array, *, shape: tuple[int, ...]) -> Array:
+    """x broadcast to a shape."""
+    return np.broadcast_to(x, shape)
+
+
+def bind_expand(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """The shape that x and the one given broadcast to."""
+    given = checked(_as_tuple(metadata["shape"]))
+    return {"shape": checked(np.broadcast_shapes(x.shape, given))}
+
+
+def expand_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
+    """Axes of length 1 go behind the probe axis."""
+    x, shape = operands[0], metadata["shape"]
+    assert x is not None
+    aligned_x = x.reshape(x.shape[0], *(1,) * (len(shape) + 1 - x.ndim), *x.shape[1:])
+    return kernel(aligned_x, shape=(x.shape[0], *shape))
+
+
+def concat(*xs: Array, axis: int) -> Array:
+    """Tensors one behind the other."""
+    return np.concatenate(xs, axis=axis)
+
+
+def concat_vjp(ct: Var, y: Var, *xs: Var, axis: int) -> tuple[Var, ...]:
+    """The piece that each operand became."""
+    return sym.split(ct, [x.shape[axis] for x in xs], axis)
+
+
+def split(
+    x: Array, *, axis: int = 0, split: tuple[int, ...] = (), num_outputs: int = 0, n_outputs: int = 1
+) -> tuple[Array, ...]:
+    """Pieces of given sizes along an axis."""
+    return tuple(np.split(x, np.cumsum(split)[:-1], axis=axis))
+
+
+def bind_split(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """The sizes: as given, or as equal as they can be with what is left in the last."""
+    axis = from_end(metadata.get("axis", 0), x.ndim)
+    length, parts = x.shape[axis], metadata.get("num_outputs") or metadata["n_outputs"]
+    chunk = -(-length // parts)
+    even = [max(0, min(chunk, length - i * chunk)) for i in range(parts)]
+    sizes = tuple(metadata.get("split") or even)
+    if sum(sizes) != length or len(sizes) < metadata["n_outputs"] or min(sizes) < 0:
+        raise ModelError(f"sizes {list(sizes)} do not split axis {axis} of {list(x.shape)}")
+    return {"axis": axis, "split": sizes}
+
+
+def split_vjp(
+    cts: Sequence[Var | None], ys: Sequence[Var], x: Var, *, axis: int, split: tuple[int, ...]
+) -> tuple[Var]:
+    """The pieces put together again, zeros for those that nothing depends on."""
+    pieces = []
+    for i, length in enumerate(split):
+        shape = list(x.shape)
+        shape[axis] = length
+        ct = cts[i] if i < len(cts) else None
+        pieces.append(sym.full(x.tape, shape, 0, x.dtype) if ct is None else ct)
+    return (sym.concat(pieces, axis),)
+
+
+def shape_of(x: Array, *, start: int = 0, end: int | None = None) -> Array:
+    """The dimensions of x from `start` to `end`."""
+    return np.asarray(x.shape[slice(start, end)], np.int64)
+
+
+def size(x: Array) -> Array:
+    """The number of entries."""
+    return np.asarray(x.size, np.int64)
+
+
+def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Array:
+    """x in another dtype."""
+    if x.dtype == object or to == object:
+        return cast_text(x, to)
+    return (x.real if x.dtype.kind == "c" and np.dtype(to).kind != "c" else x).astype(to, copy=False)
+
+
+def cast_text(x: Array, to: Any) -> Array:
+    """Between numbers and strings."""
+    if to == object:
+        return np.asarray([str(v) for v in x.ravel().tolist()], object).reshape(x.shape)
+    return x.astype(str).astype(np.float64).astype(to)
+
+
+def cast_like(x: Array, target: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
+    """x in the dtype of another tensor."""
+    return cast(x, to=target.dtype)
+
+
+def constant_of_shape(*, shape: tuple[int, ...] = (), value: Any = None) -> Array:
+    """A tensor of one value."""
+    fill = np.zeros(1, np.float32) if value is None else value
+    return np.broadcast_to(fill.reshape(()), checked(_as_tuple(shape)))
+
+
+def _as_tuple(value: Any) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, tuple | list | range) else (value,)
+
+
+def _axes(axes: Any, rank: int) -> tuple[int, ...]:
+    return tuple(from_end(a, rank) + rank if rank else 0 for a in _as_tuple(axes))
+
+
+SHAPE: list[Op] = [
+    Op("Reshape", reshape, reshape_vjp, prefix("shape"), static={"shape": 1}, bind=bind_reshape, linear="each"),
+    Op("Flatten", flatten, reshape_vjp, prefix("shape"), bind=bind_flatten, linear="each"),
+    Op("Squeeze", squeeze, reshape_vjp, prefix("shape"), static={"axes": 1}, bind=bind_squeeze, linear="each"),
+    Op("Unsqueeze", unsqueeze, reshape_vjp, prefix("shape"), static={"axes": 1}, bind=bind_unsqueeze, linear="each"),
+    Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each"),
+    Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, lift=expand_stack), static={"shape": 1},
+       bind=bind_expand, linear="each"),
+    Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True),
+    Op("Concat", concat, concat_vjp, aligned, linear="each"),
+    Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each"),
+    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), elementwise, linear=((0,),)),
+    Op("Shape", shape_of, zero, shape_only),
+    Op("Size", size, zero, shape_only),
+    Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}),
+]  # fmt: skip

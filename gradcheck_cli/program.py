@@ -1,0 +1,292 @@
+"""A program runs the part of a tape below some probed tensors for a whole stack of probes at once.
+
+A probe on x gives values for the numerical Jacobian, a probe on the seed of the backward pass a column of the
+theoretical one, a tangent at x its image by the complex step.  What no probe reaches was computed once, by the tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import Kernel, Ragged, elementwise, loop, shape_only
+from gradcheck_cli.op import SUPPLIED, bind
+from gradcheck_cli.tape import Step, Tape
+
+_STEP = 1e-100  # of the complex step: far below any rounding, far above underflow
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a stack of probes gives: an array `(P, *shape)` for each output, and the branches they crossed.
+
+    `crossed` has a row of booleans `(P,)` for each step of the tape at which a discrete decision of some probe
+    differs from that of the point; probes that cannot run at all are NaN and crossed at step -1.
+    """
+
+    outputs: tuple[Array, ...]
+    crossed: Mapping[int, Array]
+
+    def any_crossed(self, count: int) -> Array:
+        """Whether each probe crossed a branch, shape `(P,)`."""
+        return np.logical_or.reduce([np.zeros(count, bool), *self.crossed.values()])
+
+
+class Program:
+    """The steps of `tape` that lie between tensors `probes` and `outputs`, ready to be run for stacks."""
+
+    def __init__(self, tape: Tape, probes: Sequence[str], outputs: Sequence[str]) -> None:
+        self.tape, self.probes, self.outputs = tape, tuple(probes), tuple(outputs)
+        self.steps = _between(tape, self.probes, {*self.outputs, *tape.guards})
+        self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs)}
+        self.dies = self._last_uses()
+        self._slopes: dict[tuple[int, int], Array] = {}
+
+    @property
+    def analytic(self) -> bool:
+        """Every step lets a complex step through."""
+        return self.obstacle is None
+
+    @property
+    def obstacle(self) -> Step | None:
+        """The first step that has no complex kernel, or works on complex numbers already."""
+        for _, step in self.steps:
+            complex_valued = any(self.tape.values[n].dtype.kind == "c" for n in step.operands if n)
+            if complex_valued or not (step.op.analytic or step.op.linear):
+                return step
+        return None
+
+    def bytes_per_probe(self) -> int:
+        """Memory that one probe needs at the fullest moment."""
+        live = {name: self.tape.values[name].nbytes for name in self.probes}
+        peak = sum(live.values())
+        for position, (_, step) in enumerate(self.steps):
+            live.update((n, self.tape.values[n].nbytes) for n in step.node.outputs if n)
+            peak = max(peak, sum(live.values()))
+            for name in self.dies.get(position, ()):
+                live.pop(name, None)
+        return max(2 * peak, 1)
+
+    def run(self, stacks: Mapping[str, Array], *, branches: bool = False) -> Outcome:
+        """Outputs for probed values `stacks` of shape `(P, *shape)`; with the branches crossed if asked for."""
+        count = next(iter(stacks.values())).shape[0]
+        try:
+            return self._run(dict(stacks), count, branches)
+        except (Ragged, GradcheckError, ValueError, IndexError, TypeError, ArithmeticError):
+            if count == 1:
+                return self._failed()
+        alone = [self.run({n: s[p : p + 1] for n, s in stacks.items()}, branches=branches) for p in range(count)]
+        return _gathered(alone)
+
+    def tangents(self, stacks: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Derivatives of the outputs along tangents `stacks` of the probed tensors, shape `(P, *shape)`.
+
+        Every discrete decision is that of the point.  Linear steps run on the tangents, elementwise ones contribute
+        their local slope once for all probes, the others run at `x + i h t`: only forward kernels take part.
+        """
+        count = next(iter(stacks.values())).shape[0]
+        tangents: dict[str, Array] = dict(stacks)
+        with np.errstate(all="ignore"):
+            for position, (index, step) in enumerate(self.steps):
+                tangents.update(self._tangent(index, step, tangents))
+                for name in self.dies.get(position, ()):
+                    tangents.pop(name, None)
+        return tuple(self._spread(tangents, name, count, zero=True) for name in self.outputs)
+
+    def _run(self, live: dict[str, Array], count: int, branches: bool) -> Outcome:
+        crossed: dict[int, Array] = {}
+        with np.errstate(all="ignore"):
+            for position, (index, step) in enumerate(self.steps):
+                made = self._lifted(step, step.op.forward, live)
+                results = made if step.op.many else (made,)
+                if branches:
+                    self._compare(index, step, live, results, crossed)
+                for name, value in zip(step.node.outputs, results, strict=False):
+                    live[name] = np.asarray(value).astype(self.tape.values[name].dtype, copy=False) if name else value
+                for name in self.dies.get(position, ()):
+                    live.pop(name, None)
+        return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed)
+
+    def _lifted(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
+        values = self.tape.values
+        operands = [live.get(n, values[n]) if n else None for n in step.operands]
+        probed = [bool(n) and n in live for n in step.operands]
+        if any(n in live for n in step.statics):
+            return self._rebound(step, kernel, live)
+        return step.op.lift(kernel, operands, probed, step.metadata)
+
+    def _rebound(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
+        """A probe reaches what the kernel takes as metadata: bind and run it for each probe."""
+        values = self.tape.values
+        inputs = [live.get(n, values[n]) if n else None for n in step.node.inputs]
+        probed = [bool(n) and n in live for n in step.node.inputs]
+        supplied = {k: step.metadata[k] for k in SUPPLIED if k in step.metadata}
+
+        def bound(*arrays: Array | None) -> Any:
+            positions, metadata = bind(
+                step.op, step.node.attrs, arrays, where=step.node.op, cast=self.tape.widen, supplied=supplied
+            )
+            return kernel(*[arrays[i] for i in positions], **metadata)
+
+        return loop(bound, inputs, probed, {})
+
+    def _compare(
+        self, index: int, step: Step, live: Mapping[str, Array], results: Sequence[Any], crossed: dict[int, Array]
+    ) -> None:
+        values = self.tape.values
+        changes = [
+            _differs(result, values[name])
+            for name, result in zip(step.node.outputs, results, strict=False)
+            if name and values[name].dtype.kind in "iub" and values[name].dtype != object
+        ]
+        if step.op.branch is not None:
+            here = step.op.branch(*[values[n] if n else None for n in step.operands], **step.metadata)
+            changes.append(_differs(self._lifted(step, step.op.branch, live), here))
+        if changes and (change := np.logical_or.reduce(changes)).any():
+            crossed[index] = change
+
+    def _tangent(self, index: int, step: Step, tangents: Mapping[str, Array]) -> dict[str, Array]:
+        """Tangents of a step's outputs that hold numbers with a derivative."""
+        live = [bool(n) and n in tangents for n in step.operands]
+        outputs = [n for n in step.node.outputs if n and self.tape.values[n].dtype.kind in "fc"]
+        if not any(live) or not outputs:
+            return {}
+        if step.op.linear:
+            made = self._linear_tangent(step, tangents, live)
+        elif step.op.lift is elementwise and not step.op.many:
+            made = self._slope_tangent(index, step, tangents, live)
+        else:
+            made = self._complex_tangent(step, tangents, live)
+        pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
+        return {name: value for name, value in pairs if name in outputs}
+
+    def _linear_tangent(self, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Any:
+        """The kernel on the tangents themselves, operands of the other groups being zero."""
+        groups = [(i,) for i in range(len(live))] if step.op.linear == "each" else step.op.linear
+        turns = [[i for i in group if i < len(live) and live[i]] for group in groups]
+        total: Any = None
+        for turn in range(max(len(t) for t in turns)):
+            chosen = {t[turn] for t in turns if turn < len(t)}
+            operands = [self._part(step, i, chosen, groups, tangents) for i in range(len(live))]
+            probed = [i in chosen for i in range(len(live))]
+            made = step.op.lift(step.op.forward, operands, probed, step.metadata)
+            total = made if total is None else _plus(total, made)
+        return total
+
+    def _part(
+        self, step: Step, i: int, chosen: set[int], groups: Sequence[Sequence[int]], tangents: Mapping[str, Array]
+    ) -> Array | None:
+        """Operand i: its tangent if chosen, its value if it goes with a chosen one or selects, else zero."""
+        name = step.operands[i]
+        if not name:
+            return None
+        if i in chosen:
+            return tangents[name]
+        group = next((g for g in groups if i in g), None)
+        value = self.tape.values[name]
+        return value if group is None or chosen.intersection(group) else np.zeros_like(value)
+
+    def _slope_tangent(self, index: int, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Array:
+        """The sum over operands of local slope times tangent."""
+        rank = self.tape.values[step.node.outputs[0]].ndim
+        shape = self.tape.values[step.node.outputs[0]].shape
+        total: Any = None
+        for i, probed in enumerate(live):
+            if probed:
+                t = tangents[step.operands[i]]
+                t = t.reshape(t.shape[0], *(1,) * (rank - t.ndim + 1), *t.shape[1:])
+                term = _product(self._slope(index, step, i), t)
+                total = term if total is None else total + term
+        return total if total.shape[1:] == shape else np.broadcast_to(total, (total.shape[0], *shape))
+
+    def _slope(self, index: int, step: Step, i: int) -> Array:
+        """The derivative of an elementwise step by its operand i, at the point."""
+        if (index, i) not in self._slopes:
+            operands: list[Any] = [self.tape.values[n] if n else None for n in step.operands]
+            operands[i] = operands[i] + 1j * _STEP
+            self._slopes[index, i] = np.imag(_continued(step)(*operands, **step.metadata)) / _STEP
+        return self._slopes[index, i]
+
+    def _complex_tangent(self, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Any:
+        """The kernel at `x + i h t`."""
+        values = self.tape.values
+        operands = [
+            (values[n] + (1j * _STEP) * tangents[n] if p else values[n]) if n else None
+            for n, p in zip(step.operands, live, strict=True)
+        ]
+        made = step.op.lift(_continued(step), operands, live, step.metadata)
+        return tuple(np.imag(y) / _STEP for y in made) if step.op.many else np.imag(made) / _STEP
+
+    def _spread(self, live: Mapping[str, Array], name: str, count: int, *, zero: bool = False) -> Array:
+        value = self.tape.values[name]
+        if name in live:
+            if live[name].shape[1:] != value.shape:
+                raise Ragged
+            return live[name]
+        return np.broadcast_to(np.zeros_like(value) if zero else value, (count, *value.shape))
+
+    def _failed(self) -> Outcome:
+        """The outcome of a single probe at which the graph cannot be evaluated as at the point."""
+        shapes = [self.tape.values[n].shape for n in self.outputs]
+        return Outcome(tuple(np.full((1, *s), np.nan) for s in shapes), {-1: np.ones(1, bool)})
+
+    def _last_uses(self) -> dict[int, list[str]]:
+        last: dict[str, int] = {}
+        for position, (_, step) in enumerate(self.steps):
+            last.update((n, position) for n in (*step.node.inputs, *step.node.outputs) if n in self.reached)
+        dies: dict[int, list[str]] = {}
+        for name, position in last.items():
+            if name not in self.outputs:
+                dies.setdefault(position, []).append(name)
+        return dies
+
+
+def _between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple[int, Step]]:
+    reached = set(probes)
+    forward = []
+    for index, step in enumerate(tape.steps):
+        reads = {*(() if step.op.lift is shape_only else step.operands), *step.statics}
+        if not reached.isdisjoint(reads) and reached.isdisjoint(step.node.outputs):
+            reached.update(n for n in step.node.outputs if n)
+            forward.append((index, step))
+    needed, kept = set(targets), []
+    for index, step in reversed(forward):
+        if not needed.isdisjoint(step.node.outputs):
+            needed.update(step.node.inputs)
+            kept.append((index, step))
+    return kept[::-1]
+
+
+def _continued(step: Step) -> Kernel:
+    return step.op.step or step.op.forward
+
+
+def _product(slope: Array, tangent: Array) -> Array:
+    """Their product, where a tangent of zero stays zero whatever the slope is."""
+    product = slope * tangent
+    return product if np.isfinite(slope).all() else np.where(tangent == 0, 0.0, product)
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return tuple(x + y for x, y in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b
+
+
+def _differs(stack: Any, here: Array) -> Array:
+    stack, here = np.asarray(stack), np.asarray(here)
+    return np.asarray((stack != here).reshape(stack.shape[0], -1).any(axis=1))
+
+
+def _gathered(alone: Sequence[Outcome]) -> Outcome:
+    outputs = tuple(np.concatenate(column) for column in zip(*(o.outputs for o in alone), strict=True))
+    crossed: dict[int, Array] = {}
+    for probe, outcome in enumerate(alone):
+        for index, change in outcome.crossed.items():
+            crossed.setdefault(index, np.zeros(len(alone), bool))[probe] = change[0]
+    return Outcome(outputs, crossed)
+
+
