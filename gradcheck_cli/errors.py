@@ -40,7 +40,10 @@ class UsageError(GradcheckError, ValueError):
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong in a file: where (counted from 1; line 0 is the file as a whole), what, and that line."""
+    """One thing that is wrong in a file: what, where, and that line.
+
+    Lines and columns are counted from 1; line 0 is the file as a whole.
+    """
 
     message: str
     path: str
@@ -57,15 +60,17 @@ class Problem(NamedTuple):
 class SpecError(UsageError):
     """A spec or configuration file that is wrong, at a line and column (both counted from 1).
 
-    It says everything that is wrong at once: `problems` in the order of the file.  `path`, `line` and `column` are
-    those of the first; they are "" and 0 for an error that belongs to no line.
+    It says everything that is wrong at once: `problems` in the order of the file.  `path`, `line` and
+    `column` are those of the first; they are "" and 0 for an error that belongs to no line.
     """
 
     code = "GC202"
     most_shown = 20
 
-    def __init__(self, message: str = "", *, problems: Sequence[Problem] = (), code: str | None = None) -> None:
-        self.problems = tuple(sorted(problems, key=lambda problem: (problem.path, problem.line, problem.column)))
+    def __init__(
+        self, message: str = "", *, problems: Sequence[Problem] = (), code: str | None = None
+    ) -> None:
+        self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line, each.column)))
         super().__init__(message or self._listing(), code=code)
 
     @property
@@ -134,9 +139,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _snippet(text: str, column: int, width: int = 100) -> str:
-    """The line of a file with a caret under a column, cut to what a terminal shows; nothing for an empty line."""
+    """The line of a file with a caret under a column, cut to what a terminal shows; "" for an empty one."""
     start = max(0, column - 1 - width // 2) if len(text) > width else 0
-    shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in text[start : start + width].rstrip())
+    cut = text[start : start + width].rstrip()
+    shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in cut)
     if not shown:
         return ""
     pad = "".join("\t" if c == "\t" else " " for c in text[start : column - 1])

@@ -130,7 +130,7 @@ def check_rules(units: Iterable[Unit]) -> None:
     missing = [unit for unit in units if unit.op.vjp is None]
     if missing:
         named = ", ".join(dict.fromkeys(f"'{_full(u.op)}' (node {u.origin} {u.label!r})" for u in missing))
-        raise NoGradientError(f"GC501: no gradient for {named}")
+        raise NoGradientError(f"no gradient for {named}")
 
 
 def _units(tape: Tape) -> Iterable[Unit]:

@@ -88,6 +88,11 @@ def minimum(x: Var, y: Operand) -> Var:
     return x.tape.apply("Min", x, y)
 
 
+def clip(x: Var, low: Operand, high: Operand) -> Var:
+    """x bounded on either side."""
+    return x.tape.apply("Clip", x, low, high)
+
+
 def sum(x: Var, axes: Sequence[int] | None = None, keepdims: bool = True) -> Var:
     """The sum over axes (all by default; none of them: x itself)."""
     return _reduce("ReduceSum", x, axes, keepdims)

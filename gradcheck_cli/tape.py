@@ -330,7 +330,7 @@ def no_forward(op: str, domain: str, ops: Ops) -> UnsupportedError:
     """The error for an operator that is not in the table."""
     full = f"{domain}.{op}" if domain else op
     hint = did_you_mean(op, [name for d, name in ops if d == domain])
-    return UnsupportedError(f"GC502: no operator {full!r}.{hint}", code="GC502")
+    return UnsupportedError(f"no operator {full!r}.{hint}", code="GC502")
 
 
 def _fitting(value: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from gradcheck_cli.op import table
+from gradcheck_cli.ops.activation import ACTIVATION
 from gradcheck_cli.ops.binary import BINARY
+from gradcheck_cli.ops.index import INDEX
 from gradcheck_cli.ops.matmul import MATMUL
+from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.reduce import REDUCE
+from gradcheck_cli.ops.scatter import SCATTER
 from gradcheck_cli.ops.shape import SHAPE
 from gradcheck_cli.ops.unary import UNARY
 
-OPS = table(UNARY, BINARY, MATMUL, REDUCE, SHAPE)
+OPS = table(UNARY, BINARY, MATMUL, REDUCE, SHAPE, INDEX, SCATTER, PAD, ACTIVATION)

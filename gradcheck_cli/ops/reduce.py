@@ -1,15 +1,21 @@
-"""Reductions over axes: sums, means, products, norms, extrema, and the index of an extremum."""
+"""Reductions over axes: sums, means, products, norms, extrema, and the index of an extremum; running sums.
+
+Axes are negative and explicit; a reduction over none of them still does what it does to single entries.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, on
-from gradcheck_cli.op import Op
+from gradcheck_cli.op import Op, composite, from_end, with_axis, zero
+from gradcheck_cli.ops.shape import scalar
 from gradcheck_cli.tape import Var
 
 
@@ -47,6 +53,244 @@ def sum_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) ->
     return (sym.expand(spread(ct, x, axes, keepdims), x.shape),)
 
 
+def mean_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
+    """An equal share for every entry."""
+    count = math.prod(x.shape[a] for a in axes)
+    return (sym.expand(spread(ct, x, axes, keepdims) / float(max(count, 1)), x.shape),)
+
+
+def extremum(function: Any) -> Kernel:
+    """The kernel of a maximum or minimum; of nothing it is the worst value of the dtype."""
+
+    def kernel(
+        x: Array, *, axes: tuple[int, ...] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Array:
+        initial = {} if x.size else {"initial": _worst(function, x.dtype)}
+        return np.asarray(function.reduce(x, axis=axes, keepdims=bool(keepdims), **initial))
+
+    return kernel
+
+
+def _worst(function: Any, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if function is np.maximum else np.iinfo(dtype).max
+    worst = -np.inf if function is np.maximum else np.inf
+    return np.asarray(worst > 0 if dtype.kind == "b" else worst, dtype)
+
+
+def rows_of(x: Array, axes: tuple[int, ...]) -> Array:
+    """The entries of each reduction side by side, along one last axis."""
+    moved = np.moveaxis(x, axes, range(-len(axes), 0)) if axes else x[..., None]
+    kept = moved.shape[: x.ndim - len(axes)]
+    return moved.reshape(*kept, math.prod(moved.shape[len(kept) :]))
+
+
+def winners(choose: Kernel) -> Kernel:
+    """The number of the entry that wins each reduction, the first at a tie."""
+
+    def branch(x: Array, *, axes: tuple[int, ...], keepdims: int) -> Array:
+        rows = rows_of(x.real, axes)
+        return choose(rows, axis=-1) if rows.size else np.zeros(rows.shape[:-1], np.int64)
+
+    return branch
+
+
+def extremum_near_real(choose: Kernel, forward: Kernel) -> Kernel:
+    """The entry whose real part wins."""
+
+    def step(x: Array, *, axes: tuple[int, ...], keepdims: int) -> Array:
+        if not x.size:
+            return np.asarray(forward(x.real, axes=axes, keepdims=keepdims))
+        index = winners(choose)(x, axes=axes, keepdims=keepdims)[..., None]
+        best = np.take_along_axis(rows_of(x, axes), index, axis=-1)[..., 0]
+        return np.expand_dims(best, axes) if keepdims else best
+
+    return step
+
+
+def extremum_vjp(choose: str) -> Any:
+    """All of it to the entry that won, the first at a tie."""
+
+    def vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
+        if not axes or not x.size:
+            return (sym.expand(spread(ct, x, axes, keepdims), x.shape),)
+        rows, ct = gathered(x, axes), sym.reshape(ct, (*_kept(x, axes), 1))
+        index = x.tape.apply(choose, rows, axis=-1)
+        won = sym.equal(sym.arange(x.tape, rows.shape[-1]), index)
+        return (ungathered(sym.where(won, ct, 0), x, axes),)
+
+    return vjp
+
+
+def gathered(x: Var, axes: tuple[int, ...]) -> Var:
+    """The entries of each reduction side by side, along one last axis."""
+    return sym.reshape(sym.transpose(x, _order(x, axes)), (*_kept(x, axes), math.prod(x.shape[a] for a in axes)))
+
+
+def ungathered(rows: Var, x: Var, axes: tuple[int, ...]) -> Var:
+    """The inverse: entries back in the order of x."""
+    order = _order(x, axes)
+    return sym.transpose(sym.reshape(rows, [x.shape[i] for i in order]), [order.index(i) for i in range(x.ndim)])
+
+
+def _order(x: Var, axes: tuple[int, ...]) -> list[int]:
+    kept = [i for i in range(x.ndim) if i - x.ndim not in axes]
+    return [*kept, *(i + x.ndim for i in axes)]
+
+
+def _kept(x: Var, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(d for i, d in enumerate(x.shape) if i - x.ndim not in axes)
+
+
+def prod_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
+    """The product of all other entries, without a division: right where some are 0, and for every derivative."""
+    if not axes:
+        return (ct,)
+    if not x.size:
+        return (sym.zeros_like(x),)
+    others = products_of_others(gathered(x, axes))
+    return (ungathered(others * sym.reshape(ct, (*_kept(x, axes), 1)), x, axes),)
+
+
+def products_of_others(x: Var) -> Var:
+    """For each entry along the last axis the product of all others, by halves: 2 n products."""
+    count = x.shape[-1]
+    if count == 1:
+        return sym.ones_like(x)
+    half = -(-count // 2)
+    left, right = sym.split(x, (half, count - half), -1)
+    if count % 2:
+        right = sym.concat([right, sym.full(x.tape, (*x.shape[:-1], 1), 1, x.dtype)], -1)
+    rest = products_of_others(left * right)
+    both = sym.concat([rest * right, rest * left], -1)
+    return sym.slice(both, (0,), (count,), (-1,)) if count % 2 else both
+
+
+def norm2(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
+    """The Euclidean norm, scaled so that no square overflows; near the real axis its continuation, 0 at 0."""
+    size = np.max(np.abs(x.real), axis=axis, keepdims=True, initial=0)
+    size = np.where((size > 0) & np.isfinite(size), size, 1)
+    scaled = x / size
+    y = np.sqrt(np.sum(scaled * scaled, axis=axis, keepdims=True)) * size
+    y = np.where(y.real == 0, 0, y) if x.dtype.kind == "c" else y
+    return y if keepdims else np.squeeze(y, axis)
+
+
+def norm2_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
+    """x / |x|, and 0 at 0."""
+    scaled = ct / sym.where(sym.equal(y, 0), 1, y)
+    return (spread(scaled, x, axes, keepdims) * x,)
+
+
+def log_sum_exp(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
+    """log(sum(exp(x))), with the largest term taken out."""
+    top = np.max(x.real, axis=axis, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0)
+    y = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
+    return y if keepdims else np.squeeze(y, axis)
+
+
+def log_sum_exp_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
+    """exp(x - y), and 0 for entries of -inf, all of them or not."""
+    y, ct = (spread(v, x, axes, keepdims) for v in (y, ct))
+    return (ct * sym.exp(x - sym.where(sym.equal(y, -math.inf), 0, y)),)
+
+
+def composed(function: Any) -> Kernel:
+    """A composed reduction from a function of (x, sum over the axes)."""
+
+    def kernel(
+        x: Var, *, axes: tuple[int, ...] = (), keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Any:
+        return function(x, lambda terms: sym.sum(terms, axes, bool(keepdims)))
+
+    return kernel
+
+
+def arg_extremum(choose: Kernel) -> Kernel:
+    """The kernel that finds the index of an extremum along an axis."""
+
+    def kernel(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+        if not select_last_index:
+            return np.asarray(choose(x.real, axis=axis, keepdims=bool(keepdims)))
+        return x.shape[axis] - 1 - choose(np.flip(x.real, axis), axis=axis, keepdims=bool(keepdims))
+
+    return kernel
+
+
+def cumsum(x: Array, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Array:
+    """Running sums along an axis: from the end if `reverse`, without the entry itself if `exclusive`."""
+    flipped = np.flip(x, axis) if reverse else x
+    y = np.cumsum(flipped, axis=axis, dtype=x.dtype)
+    if exclusive:
+        y = np.roll(y, 1, axis)
+        y[(..., slice(0, 1), *(slice(None),) * (-axis - 1))] = 0
+    return np.flip(y, axis) if reverse else y
+
+
+def bind_cumulation(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """The axis as one number, counted from the end."""
+    axis = from_end(int(scalar(metadata["axis"])), x.ndim)
+    if not x.ndim:
+        raise ModelError("a scalar has no axis to cumulate along")
+    return {"exclusive": 0, "reverse": 0, **metadata, "axis": axis}
+
+
+def cumsum_vjp(ct: Var, y: Var, x: Var, *, axis: int, exclusive: int, reverse: int) -> tuple[Var]:
+    """Running sums from the other end."""
+    return (ct.tape.apply("CumSum", ct, np.asarray(axis, np.int64), exclusive=exclusive, reverse=1 - reverse),)
+
+
+def cumprod(x: Var, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Var:
+    """Running products along an axis, by doubling: after k rounds each entry holds the last 2^k factors."""
+    count, width = x.shape[axis], 1
+    if not x.size:
+        return sym.identity(x)
+    x = _shifted(x, axis, 1, reverse) if exclusive else x
+    while width < count:
+        x, width = x * _shifted(x, axis, width, reverse), 2 * width
+    return x
+
+
+def _shifted(x: Var, axis: int, by: int, reverse: int) -> Var:
+    """x moved along an axis, ones coming in."""
+    ones = sym.full(x.tape, [by if i - x.ndim == axis else d for i, d in enumerate(x.shape)], 1, x.dtype)
+    count = x.shape[axis]
+    if reverse:
+        return sym.concat([sym.slice(x, (by,), (count,), (axis,)), ones], axis)
+    return sym.concat([ones, sym.slice(x, (0,), (count - by,), (axis,))], axis)
+
+
+def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
+    """A reduction with a rule."""
+    return Op(name, forward, vjp, on(0), static={"axes": 1}, bind=bind_reduction, **more)
+
+
+def reducing_composite(name: str, function: Any) -> Op:
+    """A reduction made of others."""
+    return composite(name, composed(function), static={"axes": 1}, bind=bind_reduction)
+
+
+def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:
+    """A maximum or minimum over axes."""
+    forward = extremum(function)
+    step = extremum_near_real(choose, forward)
+    return reducing(name, forward, extremum_vjp(arg), step=step, branch=winners(choose))
+
+
 REDUCE: list[Op] = [
-    Op("ReduceSum", reduction(np.sum), sum_vjp, on(0), static={"axes": 1}, bind=bind_reduction, linear="each"),
+    reducing("ReduceSum", reduction(np.sum), sum_vjp, linear="each"),
+    reducing("ReduceMean", reduction(np.mean), mean_vjp, linear="each"),
+    choosing("ReduceMax", np.maximum, np.argmax, "ArgMax"),
+    choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
+    reducing("ReduceProd", reduction(np.prod), prod_vjp),
+    reducing("ReduceL2", reduction(norm2), norm2_vjp, branch=lambda x, **m: norm2(x, m["axes"], True) == 0),
+    reducing("ReduceLogSumExp", reduction(log_sum_exp), log_sum_exp_vjp),
+    reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x))),
+    reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),
+    reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x))),
+    Op("ArgMax", arg_extremum(np.argmax), zero, on(0), bind=with_axis(0)),
+    Op("ArgMin", arg_extremum(np.argmin), zero, on(0), bind=with_axis(0)),
+    Op("CumSum", cumsum, cumsum_vjp, on(0), static={"axis": 1}, bind=bind_cumulation, linear="each"),
+    composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation),
 ]

@@ -11,7 +11,7 @@ from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
-from gradcheck_cli.op import Op, from_end, zero
+from gradcheck_cli.op import Op, composite, from_end, zero
 from gradcheck_cli.tape import Var
 
 MAX_ENTRIES = 1 << 32  # of one tensor: shapes come from files
@@ -27,6 +27,15 @@ def checked(shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
+def scalar(value: Any) -> Any:
+    """The one entry of a static input, which some files hold as a vector of length 1."""
+    if isinstance(value, tuple):
+        if len(value) != 1:
+            raise ModelError(f"a single number is needed, not {list(value)}")
+        return value[0]
+    return value
+
+
 def reshape(x: Array, *, shape: tuple[int, ...], allowzero: int = 0) -> Array:
     """The same entries in another shape."""
     return x.reshape(shape)
@@ -34,7 +43,7 @@ def reshape(x: Array, *, shape: tuple[int, ...], allowzero: int = 0) -> Array:
 
 def bind_reshape(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """The shape with 0 (copied from x) and -1 (what is left) filled in."""
-    shape, allowzero = list(_as_tuple(metadata["shape"])), metadata.get("allowzero", 0)
+    shape, allowzero = list(as_tuple(metadata["shape"])), metadata.get("allowzero", 0)
     if not allowzero:
         shape = [x.shape[i] if d == 0 and i < x.ndim else d for i, d in enumerate(shape)]
     if shape.count(-1) > 1 or min(shape, default=0) < -1:
@@ -75,7 +84,7 @@ def squeeze(x: Array, *, axes: tuple[int, ...] | None = None, shape: tuple[int, 
 def bind_squeeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """The shape that is left."""
     axes = metadata.get("axes")
-    gone = [i for i, d in enumerate(x.shape) if d == 1] if axes is None else _axes(axes, x.ndim)
+    gone = [i for i, d in enumerate(x.shape) if d == 1] if axes is None else axes_of(axes, x.ndim)
     if any(x.shape[a] != 1 for a in gone):
         raise ModelError(f"cannot squeeze axes {list(gone)} of {list(x.shape)}: not all are of length 1")
     return {"shape": tuple(d for i, d in enumerate(x.shape) if i not in gone)}
@@ -88,9 +97,9 @@ def unsqueeze(x: Array, *, axes: tuple[int, ...] = (), shape: tuple[int, ...] = 
 
 def bind_unsqueeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """The shape with the new axes."""
-    axes = _as_tuple(metadata.get("axes", ()))
+    axes = as_tuple(metadata.get("axes", ()))
     rank = x.ndim + len(axes)
-    new, rest = _axes(axes, rank), iter(x.shape)
+    new, rest = axes_of(axes, rank), iter(x.shape)
     if len(set(new)) != len(new):
         raise ModelError(f"axes {list(axes)} name one axis twice")
     return {"shape": tuple(1 if i in new else next(rest) for i in range(rank))}
@@ -105,7 +114,7 @@ def transpose(x: Array, *, perm: tuple[int, ...] | None = None) -> Array:
 
 def bind_transpose(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """`perm` counted from the end; all axes reversed by default."""
-    perm = _axes(metadata.get("perm", range(x.ndim)[::-1]), x.ndim)
+    perm = axes_of(metadata.get("perm", range(x.ndim)[::-1]), x.ndim)
     if sorted(perm) != list(range(x.ndim)):
         raise ModelError(f"perm {list(perm)} is no order of {x.ndim} axes")
     return {"perm": tuple(p - x.ndim for p in perm)}
@@ -124,7 +133,7 @@ def expand(x: Array, *, shape: tuple[int, ...]) -> Array:
 
 def bind_expand(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """The shape that x and the one given broadcast to."""
-    given = checked(_as_tuple(metadata["shape"]))
+    given = checked(as_tuple(metadata["shape"]))
     return {"shape": checked(np.broadcast_shapes(x.shape, given))}
 
 
@@ -210,15 +219,56 @@ def cast_like(x: Array, target: Array, *, saturate: int = 1, round_mode: str = "
 def constant_of_shape(*, shape: tuple[int, ...] = (), value: Any = None) -> Array:
     """A tensor of one value."""
     fill = np.zeros(1, np.float32) if value is None else value
-    return np.broadcast_to(fill.reshape(()), checked(_as_tuple(shape)))
+    return np.broadcast_to(fill.reshape(()), checked(as_tuple(shape)))
 
 
-def _as_tuple(value: Any) -> tuple[int, ...]:
+def eye_like(x: Array, *, dtype: Any = None, k: int = 0) -> Array:
+    """A matrix of the shape of x with ones on diagonal k."""
+    if x.ndim != 2:
+        raise ValueError(f"a matrix is needed, not {x.ndim} dimensions")
+    return np.eye(*x.shape, k=k, dtype=x.dtype if dtype is None else dtype)
+
+
+def depth_to_space(x: Var, *, blocksize: int, mode: str = "DCR") -> Var:
+    """Channels moved into blocks of pixels: (N, C b b, H, W) to (N, C, H b, W b)."""
+    n, c, h, w = _image(x, mode)
+    depth = _divided(c, blocksize * blocksize)
+    if mode == "DCR":
+        parts = sym.transpose(sym.reshape(x, (n, blocksize, blocksize, depth, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        parts = sym.transpose(sym.reshape(x, (n, depth, blocksize, blocksize, h, w)), (0, 1, 4, 2, 5, 3))
+    return sym.reshape(parts, (n, depth, h * blocksize, w * blocksize))
+
+
+def space_to_depth(x: Var, *, blocksize: int, mode: str = "DCR") -> Var:
+    """Blocks of pixels moved into channels: the inverse of `depth_to_space`."""
+    n, c, h, w = _image(x, mode)
+    rows, columns = _divided(h, blocksize), _divided(w, blocksize)
+    parts = sym.reshape(x, (n, c, rows, blocksize, columns, blocksize))
+    parts = sym.transpose(parts, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    return sym.reshape(parts, (n, c * blocksize * blocksize, rows, columns))
+
+
+def _image(x: Var, mode: str) -> tuple[int, ...]:
+    if x.ndim != 4 or mode not in ("DCR", "CRD"):
+        raise ModelError(f"mode {mode!r} for {list(x.shape)}; (N, C, H, W) and DCR or CRD are known")
+    return x.shape
+
+
+def _divided(length: int, by: int) -> int:
+    if by < 1 or length % by:
+        raise ModelError(f"a dimension of {length} does not divide by {by}")
+    return length // by
+
+
+def as_tuple(value: Any) -> tuple[int, ...]:
+    """One number or several as a tuple."""
     return tuple(value) if isinstance(value, tuple | list | range) else (value,)
 
 
-def _axes(axes: Any, rank: int) -> tuple[int, ...]:
-    return tuple(from_end(a, rank) + rank if rank else 0 for a in _as_tuple(axes))
+def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
+    """Axes counted from the front; ModelError if one is out of range."""
+    return tuple(from_end(a, rank) + rank if rank else 0 for a in as_tuple(axes))
 
 
 SHAPE: list[Op] = [
@@ -236,4 +286,7 @@ SHAPE: list[Op] = [
     Op("Shape", shape_of, zero, shape_only),
     Op("Size", size, zero, shape_only),
     Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}),
+    Op("EyeLike", eye_like, zero, shape_only),
+    composite("DepthToSpace", depth_to_space),
+    composite("SpaceToDepth", space_to_depth),
 ]  # fmt: skip

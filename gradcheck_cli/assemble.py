@@ -1,0 +1,197 @@
+"""From comparisons to a record: counts, status and code, the worst entries, the suspect, the figures of the gradient."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.compare import PROJECTIONS, Found
+from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.locate import Local
+from gradcheck_cli.record import Entry, Suspect
+from gradcheck_cli.verdict import Comparison, Status, errors, needed, pattern, worst
+
+_REASONS = {Status.KINK: "GC301", Status.NONFINITE: "GC302", Status.NOISE: "GC303"}
+KEPT = 1000  # worst entries of a record
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One pair at one point: what was found, and the shapes of x and y (`(None, None)` for projections)."""
+
+    point: int
+    found: Found
+    x: Array
+    y: Array
+    projected: bool
+
+
+def summary(outcomes: Sequence[Outcome], max_inconclusive: float) -> dict[str, Any]:
+    """The fields of a record that come from the comparisons at all points."""
+    comparisons = [o.found.comparison for o in outcomes]
+    counts = _counts(outcomes)
+    status, code = verdict(comparisons, counts, max_inconclusive)
+    largest = [errors(c) for c in comparisons]
+    need = [needed(c) for c in comparisons]
+    return {
+        "status": status,
+        "code": code,
+        "entries": counts,
+        "max_abs_err": max((e[0] for e in largest), default=0.0),
+        "max_rel_err": max((e[1] for e in largest), default=0.0),
+        "noise": max((_largest(c.noise) for c in comparisons), default=0.0),
+        "needed": {"rtol": max(n[0] for n in need), "atol": max(n[1] for n in need)} if need else {},
+        "gradient": gradient_figures([c.theoretical for c in comparisons]),
+        "worst": tuple(entry for o in outcomes for entry in worst_entries(o)),
+        "notes": tuple(dict.fromkeys(note for o in outcomes for note in o.found.notes)),
+    }
+
+
+def verdict(
+    comparisons: Sequence[Comparison], counts: Mapping[str, int], max_inconclusive: float
+) -> tuple[str, str]:
+    """Status and code of a check: any failure fails it, too many inconclusive entries leave it open."""
+    if counts["failed"]:
+        lost = [c for c in comparisons if not np.isfinite(c.theoretical[c.status == Status.FAIL]).all()]
+        return "fail", "GC103" if lost else "GC101"
+    if counts["inconclusive"] > max_inconclusive * max(counts["checked"], 1):
+        reasons = {code: sum(c.count(s) for c in comparisons) for s, code in _REASONS.items()}
+        return "inconclusive", max(reasons, key=lambda code: reasons[code])
+    return "pass", ""
+
+
+def worst_entries(outcome: Outcome) -> list[Entry]:
+    """The entries that did not pass, failures first; projections have no place in the Jacobian."""
+    comparison = outcome.found.comparison
+    if outcome.projected:
+        return []
+    return [_entry(outcome, row, column) for row, column in worst(comparison, KEPT)]
+
+
+def _entry(outcome: Outcome, row: int, column: int) -> Entry:
+    comparison, (x, y) = outcome.found.comparison, (outcome.x, outcome.y)
+    theoretical, numerical = float(comparison.theoretical[row, column]), float(comparison.numerical[row, column])
+    failed = comparison.status[row, column] == Status.FAIL
+    return Entry(
+        x=_index(x, row),
+        y=_index(y, column),
+        point=outcome.point,
+        theoretical=theoretical,
+        numerical=numerical,
+        noise=float(comparison.noise[row, column]),
+        pattern=pattern(theoretical, numerical, (*x.shape, *y.shape)) if failed else _reason(comparison, row, column),
+        status="fail" if failed else "inconclusive",
+        part=_part(x, y, row, column),
+    )
+
+
+def _reason(comparison: Comparison, row: int, column: int) -> str:
+    return Status(int(comparison.status[row, column])).name.lower()
+
+
+def _index(x: Array, position: int) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(position % x.size, x.shape)) if x.ndim else ()
+
+
+def _part(x: Array, y: Array, row: int, column: int) -> str:
+    parts = [
+        f"{'im' if position >= tensor.size else 're'} {name}"
+        for name, tensor, position in (("x", x, row), ("y", y, column))
+        if tensor.dtype.kind == "c"
+    ]
+    return ", ".join(parts)
+
+
+def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    comparisons = [o.found.comparison for o in outcomes]
+    failed = sum(c.count(Status.FAIL) for c in comparisons)
+    open_ = sum(c.count(Status.NOISE, Status.KINK, Status.NONFINITE) for c in comparisons)
+    total = sum(_reals(o.x) * _reals(o.y) for o in outcomes)
+    checked = sum(c.status.size for c in comparisons)
+    return {"total": total, "checked": checked, "failed": failed, "inconclusive": open_}
+
+
+def _reals(x: Array) -> int:
+    return x.size * (2 if x.dtype.kind == "c" else 1)
+
+
+def gradient_figures(jacobians: Sequence[Array]) -> dict[str, Any]:
+    """Norm, largest entry, share of exact zeros of the theoretical side, and whether all of it is finite."""
+    values = np.concatenate([j.ravel() for j in jacobians]) if jacobians else np.zeros(0)
+    finite = values[np.isfinite(values)]
+    return {
+        "norm": float(np.sqrt(np.sum(finite**2))),
+        "max": float(np.max(np.abs(finite), initial=0.0)),
+        "zero_fraction": float(np.mean(values == 0)) if values.size else 0.0,
+        "finite": bool(finite.size == values.size),
+    }
+
+
+def _largest(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.max(finite, initial=0.0))
+
+
+def power(mode: str, rtol: float) -> dict[str, Any]:
+    """The size of error that the check would have missed.
+
+    A projection on one random direction of each side misses an error of size eps times the Jacobian's norm with
+    probability (2t/pi)(1 + ln 2 - gamma - ln t), t = tolerance/eps; independent pairs multiply.
+    """
+    if mode != "directional":
+        return {"missed_below": rtol}
+    target = 0.01 ** (1 / PROJECTIONS)
+    low, high = 1e-12, 0.5
+    for _ in range(100):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _missed(middle) < target else (low, middle)
+    return {"missed_below": rtol / low, "of": "norm", "probability": 0.01}
+
+
+def _missed(t: float) -> float:
+    return 2 * t / math.pi * (1 + math.log(2) - 0.5772156649015329 - math.log(t))
+
+
+def suspect_record(local: Local, graph: Graph, found: int, tried: int) -> Suspect:
+    """The first node whose own rule is wrong, as the record names it."""
+    unit = local.unit
+    node = graph.nodes[unit.origin] if 0 <= unit.origin < len(graph.nodes) else None
+    return Suspect(
+        node=unit.origin,
+        op=unit.op.name,
+        name=node.name if node else unit.label,
+        outputs=node.outputs if node else unit.outputs,
+        inputs=node.inputs if node else unit.operands,
+        rel_err=local.error,
+        at=local.operand,
+        passed=tried - found,
+        tried=tried,
+    )
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of what took part."""
+    try:
+        own = version("gradcheck-cli")
+    except PackageNotFoundError:
+        own = "unknown"
+    onnx = sys.modules.get("onnx")
+    return {"gradcheck": own, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
+
+
+def peak_rss_mb() -> float:
+    """The largest resident size of this process so far."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such module
+        return 0.0
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(used / (1 << 20 if sys.platform == "darwin" else 1 << 10), 1)

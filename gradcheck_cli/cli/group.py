@@ -1,0 +1,84 @@
+"""`gradcheck` with its commands, each imported when it runs; whatever names no command is an argument of `check`."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+import rich_click as click
+from click.shell_completion import CompletionItem
+
+from gradcheck_cli.errors import did_you_mean
+
+COMMANDS = {
+    "check": "Check gradients; the default command.",
+    "inspect": "Show tensors, what is differentiable, and what a check would cost.",
+    "ops": "Show operators and how their gradients are known.",
+    "explain": "Explain a code such as GC101.",
+    "schema": "Print the JSON Schema of specs or results.",
+    "completion": "Print a shell's completion script.",
+}
+_PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
+
+
+class Commands(click.RichGroup):
+    """A group that needs no command: `gradcheck model.onnx --x input` is `gradcheck check model.onnx --x input`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"gradcheck_cli.cli.{name}").command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {option for param in self.get_params(ctx) for option in param.opts}
+        if args and args[0] not in own and args[0] not in COMMANDS:
+            self._refuse_mistyped(args[0], ctx)
+            args = ["check", *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        files = [CompletionItem(incomplete, type="file")] if incomplete[:1] != "-" else []
+        return [*super().shell_complete(ctx, incomplete), *files]
+
+    def _refuse_mistyped(self, word: str, ctx: click.Context) -> None:
+        if word.startswith("-") or any(mark in word for mark in _PATH_MARKS) or os.path.exists(word):
+            return
+        if not ctx.resilient_parsing:
+            raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)}", ctx)
+
+
+def dashed(token: str) -> str:
+    """TensorFlow's spelling of an option as ours: extra_feed_dict -> extra-feed-dict."""
+    return token.replace("_", "-")
+
+
+def _print_version(ctx: click.Context, param: Any, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"gradcheck {version('gradcheck-cli')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": dashed,
+        "rich_help_config": {"style_commands_table_column_width_ratio": (1, 5)},
+    },
+    epilog="`gradcheck check --help` lists the options of a check.",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
+def gradcheck() -> None:
+    """Checks the gradients of a model: theoretical against numerical Jacobians.
+
+    `gradcheck model.onnx --x input --y loss` checks the derivative of loss with respect to input.
+    """

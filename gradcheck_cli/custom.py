@@ -1,0 +1,57 @@
+"""Operators that a spec defines: a forward graph, and the gradient graph that is under test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import SpecError
+from gradcheck_cli.formats.source import OperatorBody
+from gradcheck_cli.op import Op, Ops
+from gradcheck_cli.tape import Var
+from gradcheck_cli.trace import Body
+
+
+def with_custom(ops: Ops, bodies: Iterable[OperatorBody]) -> Ops:
+    """The operator table with the operators of a spec."""
+    made = [custom_op(body) for body in bodies]
+    return {**ops, **{op.key: op for op in made}} if made else ops
+
+
+def custom_op(body: OperatorBody) -> Op:
+    """The operator: its forward records what it is made of, its gradient body is the rule for all of it."""
+
+    def forward(*operands: Var | None) -> tuple[Var, ...]:
+        given = [x for x in operands if x is not None]
+        if len(given) != len(body.forward.inputs):
+            raise SpecError(f"{body.name} takes {len(body.forward.inputs)} inputs, not {len(given)}")
+        return Body(given[0].tape, body.forward, {})(*given)
+
+    return Op(body.name, forward, _rule(body) if body.gradient is not None else None, domain=body.domain, composed=True)
+
+
+def _rule(body: OperatorBody) -> Any:
+    """The gradient body as a rule: it reads the operator's inputs x, outputs y and cotangents dy by name."""
+    gradient = body.gradient
+    assert gradient is not None
+
+    def vjp(ct: Any, ans: Any, *primals: Var) -> tuple[Var | None, ...]:
+        cts, answers = _as_tuple(ct), _as_tuple(ans)
+        known = dict(zip(body.forward.inputs, primals, strict=True))
+        known.update(zip(body.forward.outputs, answers, strict=True))
+        known.update(_cotangents(body, cts, answers))
+        made = Body(primals[0].tape, gradient, known)(*[known[name] for name in gradient.inputs])
+        by_input = {body.gradient_of[o]: v for o, v in zip(gradient.outputs, made, strict=True)}
+        return tuple(by_input.get(name) for name in body.forward.inputs)
+
+    return vjp
+
+
+def _cotangents(body: OperatorBody, cts: Sequence[Var | None], answers: Sequence[Var]) -> dict[str, Var]:
+    pairs = zip(body.forward.outputs, cts, answers, strict=True)
+    return {f"d{name}": sym.zeros_like(y) if ct is None else ct for name, ct, y in pairs}
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -1,0 +1,33 @@
+"""Files in and out: an ONNX model or a YAML spec becomes a `Spec` of sources and checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradcheck_cli.formats.source import Source, Spec
+
+SPEC_SUFFIXES = (".yaml", ".yml")
+
+
+def read(
+    path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, allow_python: bool = False
+) -> Spec:
+    """What a file holds: a YAML spec with its graphs and checks, or an ONNX model as a spec without checks.
+
+    `dims` overrides sizes of symbolic dimensions.  Raises ModelError or SpecError.
+    """
+    if Path(path).suffix.lower() in SPEC_SUFFIXES:
+        from gradcheck_cli.formats.yaml_read import read_spec
+
+        return read_spec(path, dims=dims, allow_python=allow_python)
+    source = read_model(path)
+    return Spec(source.uri, {Path(path).name: source}, ())
+
+
+def read_model(path: str | os.PathLike[str]) -> Source:
+    """An ONNX model."""
+    from gradcheck_cli.formats.onnx_read import read as read_onnx
+
+    return read_onnx(path)

@@ -1,0 +1,122 @@
+"""Reads ONNX files: `read` for a path, `read_proto` for a model, `read_test_data` for what ships with one.
+
+Every file that cannot be read is a `ModelError` whose message begins with the file's name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from onnx import ModelProto, TrainingInfoProto
+
+from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
+from gradcheck_cli.formats.onnx_file import parse_model, parse_tensor, read_bytes, refuse_broken_text
+from gradcheck_cli.formats.onnx_graph import Reader
+from gradcheck_cli.formats.onnx_schema import NEWEST
+from gradcheck_cli.formats.onnx_scope import graphs_of
+from gradcheck_cli.formats.onnx_tensors import Store, to_array
+from gradcheck_cli.formats.source import Initialization, Source
+from gradcheck_cli.graph import Array
+
+_T = TypeVar("_T")
+
+
+def read(path: str | os.PathLike[str]) -> Source:
+    """The model in a file, its external data read from the file's folder."""
+    file = Path(path)
+    data, sha256 = read_bytes(file)
+    model = _naming(str(file), lambda: parse_model(data, str(file)))
+    return read_proto(model, str(file), _folders(file), sha256)
+
+
+def read_proto(
+    model: ModelProto,
+    uri: str = "model",
+    folder: str | os.PathLike[str] | Iterable[Path] | None = None,
+    sha256: str = "",
+) -> Source:
+    """A model in memory; external data is looked for in `folder` (of several, in the first)."""
+    folders = (Path(folder),) if isinstance(folder, (str, os.PathLike)) else tuple(folder or ())
+    return _naming(uri, lambda: _source(model, Store(uri, folders), sha256))
+
+
+def read_tensor(path: str | os.PathLike[str]) -> Array:
+    """The array in a `.pb` file of ONNX's test data."""
+    file = Path(path)
+    tensor = parse_tensor(read_bytes(file).data, str(file))
+    refuse_broken_text(tensor, str(file))
+    return _naming(str(file), lambda: to_array(tensor, Store(str(file), _folders(file))))
+
+
+def read_test_data(folder: str | os.PathLike[str]) -> dict[str, dict[int, Array]]:
+    """The arrays in a folder such as `test_data_set_0`: {"inputs": {position: array}, "outputs": ...}."""
+    found: dict[str, dict[int, Array]] = {"inputs": {}, "outputs": {}}
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {error.strerror}.") from error
+    for name in names:
+        match = re.fullmatch(r"(input|output)_(\d{1,6})\.pb", name)
+        if match:
+            found[f"{match[1]}s"][int(match[2])] = read_tensor(Path(folder) / name)
+    return found
+
+
+def _folders(file: Path) -> tuple[Path, ...]:
+    # A model that is itself a link, as in the caches of model hubs, has its data where it really lies.
+    return file.parent, Path(os.path.realpath(file)).parent
+
+
+def _source(model: ModelProto, store: Store, sha256: str) -> Source:
+    refuse_broken_text(model, store.uri)
+    reader = Reader(model, store)
+    opset = reader.opset[""]
+    if opset > NEWEST:
+        raise UnsupportedError(f"its opset is {opset}; opsets up to {NEWEST} are known.")
+    if opset < 1:
+        raise ModelError(f"its opset is {opset}; opsets are counted from 1.")
+    if not model.graph.output:
+        raise ModelError("its graph has no outputs.")
+    return Source(
+        graph=reader.read(model.graph),
+        uri=store.uri,
+        sha256=sha256,
+        opset=reader.opset,
+        nodes=sum(len(graph.node) for graph in graphs_of(model.graph)),
+        initializations=_initializations(model.training_info, reader),
+    )
+
+
+def _initializations(infos: Iterable[TrainingInfoProto], reader: Reader) -> Mapping[str, Initialization]:
+    """What the training information says of initial values: "training_info", "training_info_1" ..."""
+    found: dict[str, Initialization] = {}
+    for info in infos:
+        if info.HasField("initialization"):
+            name = f"training_info_{len(found)}" if found else "training_info"
+            found[name] = _initialization(info, name, reader)
+    return found
+
+
+def _initialization(info: TrainingInfoProto, name: str, reader: Reader) -> Initialization:
+    graph = reader.read(info.initialization)
+    bindings = {entry.key: entry.value for entry in info.initialization_binding}
+    unknown = [value for value in bindings.values() if value not in graph.outputs]
+    if unknown:
+        raise ModelError(f"{name} binds {unknown[0]!r}, which its initialization does not compute.")
+    return Initialization(graph, bindings)
+
+
+def _naming(uri: str, action: Callable[[], _T]) -> _T:
+    """The result of an action; its errors begin with the file's name."""
+    try:
+        return action()
+    except MemoryError:
+        raise LimitError(f"{uri} does not fit into memory.", code="GC602") from None
+    except GradcheckError as error:
+        if str(error).startswith(uri):
+            raise
+        raise type(error)(f"{uri}: {error}", code=error.code) from error

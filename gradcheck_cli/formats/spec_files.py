@@ -1,0 +1,121 @@
+"""Arrays from .npy and .npz files beside a spec.
+
+A spec may come from anywhere, so a path stays inside the spec's folder, nothing is unpickled, and an array is
+read only if its header agrees with the size of the file.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import IO, TypeVar
+
+import numpy as np
+
+from gradcheck_cli.errors import SpecError, did_you_mean
+from gradcheck_cli.formats.yaml_places import Spot
+from gradcheck_cli.graph import Array
+
+MAX_ARRAY_BYTES = 2 << 30
+_FAILURES = (  # what a damaged archive or header can raise
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    SyntaxError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder of a spec: the only place from which it may read."""
+
+    root: Path
+
+    def array(self, path: str, key: str | None, spot: Spot) -> Array:
+        """The array of a .npy file, or the one called `key` of a .npz file."""
+        file = self.inside(path, spot)
+        if file.suffix == ".npz":
+            return _attempt(lambda: _read_member(file, path, key, spot), path, spot)
+        if file.suffix != ".npy":
+            raise spot.error(f"{path!r} is neither a .npy nor a .npz file")
+        if key is not None:
+            raise spot.error(f"{path!r} holds a single array; leave out the key {key!r}")
+        return _attempt(lambda: _read_npy(file), path, spot)
+
+    def names(self, path: str, spot: Spot) -> tuple[str, ...]:
+        """Names of the arrays in a .npz file."""
+        file = self.inside(path, spot)
+        if file.suffix != ".npz":
+            raise spot.error(f"{path!r} is no .npz file, so its arrays have no names")
+        return _attempt(lambda: tuple(_members(file)), path, spot)
+
+    def inside(self, path: str, spot: Spot) -> Path:
+        """The file at a path relative to the folder; refused if it lies elsewhere, by a link too."""
+        if "\0" in path or PureWindowsPath(path).anchor or Path(path).is_absolute():
+            raise spot.error(f"the path {path!r} is absolute; it must be relative to the spec's folder")
+        root = self.root.resolve()
+        file = _attempt((root / path).resolve, path, spot)
+        if not file.is_relative_to(root):
+            raise spot.error(f"the path {path!r} leads out of the spec's folder")
+        if not _attempt(file.is_file, path, spot):
+            raise spot.error(f"there is no file {path!r} in the spec's folder")
+        return file
+
+
+def _attempt(read: Callable[[], _Read], path: str, spot: Spot) -> _Read:
+    try:
+        return read()
+    except SpecError:
+        raise
+    except _FAILURES as error:
+        raise spot.error(f"{path!r} cannot be read: {error}") from None
+
+
+def _members(file: Path) -> dict[str, zipfile.ZipInfo]:
+    with zipfile.ZipFile(file) as archive:
+        return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+
+
+def _read_member(file: Path, path: str, key: str | None, spot: Spot) -> Array:
+    members = _members(file)
+    if key is None and len(members) == 1:
+        key = next(iter(members))
+    if key not in members:
+        known = ", ".join(list(members)[:10])
+        several = f"has {len(members)} arrays; choose one by key: {known}"
+        wrong = f"has no array {key!r}; it has {known}" if key else several
+        raise spot.error(f"{path!r} {wrong}.{did_you_mean(key or '', members)}")
+    with zipfile.ZipFile(file) as archive, archive.open(members[key]) as stream:
+        _check_header(stream, members[key].file_size)
+    with np.load(file, allow_pickle=False) as archive_of_arrays:
+        return np.asarray(archive_of_arrays[key])
+
+
+def _read_npy(file: Path) -> Array:
+    with open(file, "rb") as stream:
+        _check_header(stream, file.stat().st_size)
+    return np.asarray(np.load(file, allow_pickle=False))
+
+
+def _check_header(stream: IO[bytes], size: int) -> None:
+    """Refuses a header that asks for more memory than the file has bytes."""
+    version = np.lib.format.read_magic(stream)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = reader(stream)
+    wanted = math.prod(shape) * dtype.itemsize
+    if wanted > min(size, MAX_ARRAY_BYTES):
+        raise ValueError(f"its header asks for {wanted:,} bytes, the file has {size:,}")

@@ -1,0 +1,233 @@
+"""The two Jacobians of y with respect to x: theoretical by the rules, numerical by probes on the forward run.
+
+Both have TensorFlow's orientation `(x_size, y_size)`: a row for each entry of x, a column for each entry of y.  A
+complex x or y counts as twice as many reals, in blocks: all real parts, then all imaginary parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradcheck_cli.gradients import gradients
+from gradcheck_cli.graph import Array
+from gradcheck_cli.program import Program
+from gradcheck_cli.stack import Budget, in_chunks
+from gradcheck_cli.stencil import CENTRAL, Estimate, Stencil, representable, richardson, rungs, scales, two_steps
+from gradcheck_cli.tape import Tape
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a numerical Jacobian.
+
+    `estimate` has shape `(rows, y_size)`; `crossed` names the steps of the tape at which even the smallest
+    perturbation of a row crossed a branch: step -> `(rows,)`.
+    """
+
+    estimate: Estimate
+    crossed: dict[int, Array]
+
+
+class Directions:
+    """Directions in which x is probed, one a row: unit vectors of some of its reals, or given ones `(rows, x_size)`."""
+
+    def __init__(self, here: Array, chosen: Sequence[int] | Array) -> None:
+        self.here = flat(here)
+        self.given = chosen if isinstance(chosen, np.ndarray) and chosen.ndim == 2 else None
+        self.rows = np.arange(len(chosen)) if self.given is not None else np.asarray(chosen, np.int64)
+        self.count = len(self.rows)
+
+    def block(self, piece: range) -> Array:
+        """Some of the directions, `(len(piece), x_size)`."""
+        if self.given is not None:
+            return self.given[piece.start : piece.stop]
+        unit = np.zeros((len(piece), self.here.size))
+        unit[np.arange(len(piece)), self.rows[piece.start : piece.stop]] = 1
+        return unit
+
+    def representable(self, h: float) -> Array:
+        """Steps h times the scale of x along each direction, (rows,); along a unit vector x + step is exact."""
+        size = scales(self.here)
+        if self.given is None:
+            return self._exact(size[self.rows] * h)
+        return np.full(self.count, h * float(np.sqrt(np.mean(size**2))))
+
+    def fixed(self, delta: float) -> Array:
+        """The same step for every direction, (rows,), made exact along unit vectors."""
+        steps = np.full(self.count, float(delta))
+        return steps if self.given is not None else self._exact(steps)
+
+    def _exact(self, steps: Array) -> Array:
+        here = self.here[self.rows]
+        exact = representable(here, steps.astype(here.dtype)).astype(np.float64)
+        return np.where(exact > 0, exact, steps)
+
+
+def reals(x: Array) -> int:
+    """How many reals a tensor counts as."""
+    return x.size * (2 if x.dtype.kind == "c" else 1)
+
+
+class Backward:
+    """The derivative of y by several tensors, put on the tape once and run for stacks of cotangents."""
+
+    def __init__(self, tape: Tape, y: str, xs: Sequence[str]) -> None:
+        self.tape, self.y, self.xs = tape, y, tuple(xs)
+        self.seed = tape.hold(tape.fresh(f"{y}/seed"), np.ones_like(tape.values[y]))
+        self.cts = gradients(tape, {y: self.seed}, xs)
+        self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
+
+    def jacobians(self, budget: Budget) -> list[Array]:
+        """Theoretical Jacobians `(x_size, y_size)` by each x; zeros where y does not depend on it."""
+        columns = reals(self.seed.value)
+        found = [np.zeros((reals(self.tape.values[x]), columns)) for x in self.xs]
+        for piece, rows in self._chunks(columns, lambda piece: _units(piece, columns), budget):
+            for jacobian, cotangents in zip(found, rows, strict=True):
+                jacobian[:, piece.start : piece.stop] = cotangents.T
+        return found
+
+    def along(self, weights: Array, budget: Budget) -> list[Array]:
+        """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`."""
+        found = [np.zeros((len(weights), reals(self.tape.values[x]))) for x in self.xs]
+        for piece, rows in self._chunks(len(weights), lambda p: weights[p.start : p.stop], budget):
+            for total, cotangents in zip(found, rows, strict=True):
+                total[piece.start : piece.stop] = cotangents
+        return found
+
+    def _chunks(
+        self, count: int, weights: Callable[[range], Array], budget: Budget
+    ) -> Iterator[tuple[range, list[Array]]]:
+        """Cotangents of every x, piece by piece."""
+        names = [None if ct is None else ct.name for ct in self.cts]
+        if not any(names) or not self.seed.size:
+            return
+
+        def run(piece: range) -> list[Array]:
+            stack = _as_cotangent(weights(piece), self.seed.value)
+            made = iter(self.program.run({self.seed.name: stack}).outputs)
+            return [self._nothing(x, piece) if n is None else _derivatives(next(made)) for n, x in zip(names, self.xs, strict=True)]
+
+        yield from in_chunks(run, count, self.program.bytes_per_probe(), budget)
+
+    def _nothing(self, x: str, piece: range) -> Array:
+        return np.zeros((len(piece), reals(self.tape.values[x])))
+
+
+def _units(piece: range, columns: int) -> Array:
+    unit = np.zeros((len(piece), columns))
+    unit[np.arange(len(piece)), list(piece)] = 1
+    return unit
+
+
+def _as_cotangent(weights: Array, like: Array) -> Array:
+    """Cotangents of y that weigh its reals: 1 picks a real part out, -i an imaginary one."""
+    if like.dtype.kind == "c":
+        weights = weights[:, : like.size] - 1j * weights[:, like.size :]
+    return weights.reshape(len(weights), *like.shape).astype(like.dtype, copy=False)
+
+
+def by_complex_step(program: Program, directions: Directions, budget: Budget) -> Array:
+    """Derivatives of y along directions of x, `(rows, y_size)`, by the complex step: exact to rounding."""
+    (x,), (y,) = program.probes, program.outputs
+    here, size = program.tape.values[x], program.tape.values[y].size
+    found = np.zeros((directions.count, size))
+
+    def run(piece: range) -> Array:
+        return program.tangents({x: directions.block(piece).reshape(len(piece), *here.shape)})[0]
+
+    for piece, tangent in in_chunks(run, directions.count, 2 * program.bytes_per_probe(), budget):
+        found[piece.start : piece.stop] = tangent.reshape(len(piece), size)
+    return found
+
+
+def by_differences(
+    program: Program, directions: Directions, stencil: Stencil, steps: Array, budget: Budget
+) -> tuple[Array, dict[int, Array]]:
+    """Difference quotients `(rows, y_size)` with `steps` (rows,), and at which steps of the tape branches were crossed."""
+    (x,), (y,) = program.probes, program.outputs
+    here, like = flat(program.tape.values[x]), program.tape.values[x]
+    total = np.zeros((directions.count, reals(program.tape.values[y])))
+    crossed: dict[int, Array] = {}
+    for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
+
+        def run(piece: range, offset: float = offset) -> tuple[Array, dict[int, Array]]:
+            moved = here + (offset * steps[piece.start : piece.stop, None]) * directions.block(piece)
+            outcome = program.run({x: _shaped(moved.astype(here.dtype, copy=False), like)}, branches=True)
+            return flat_stack(outcome.outputs[0]), dict(outcome.crossed)
+
+        for piece, (values, changes) in in_chunks(run, directions.count, program.bytes_per_probe(), budget):
+            total[piece.start : piece.stop] += weight * values
+            for step, change in changes.items():
+                crossed.setdefault(step, np.zeros(directions.count, bool))[piece.start : piece.stop] |= change
+    return total / steps[:, None], crossed
+
+
+def by_ladder(program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget) -> Rows:
+    """Rows by Richardson's extrapolation of central differences over rungs `ks` of the ladder."""
+    steps = np.stack([directions.representable(h) for h in rungs(ks)])
+    taken = [by_differences(program, directions, CENTRAL, h, budget) for h in steps]
+    changed = np.stack([_any(crossed, directions.count) for _, crossed in taken])
+    smooth = ~np.logical_or.accumulate(changed[::-1], axis=0)[::-1]  # no rung that is finer crossed a branch either
+    differences = np.stack([quotients for quotients, _ in taken])
+    return Rows(richardson(differences, steps, noise, smooth), taken[-1][1])
+
+
+def by_stencil(
+    program: Program, directions: Directions, stencil: Stencil, delta: float | None, noise: Array, budget: Budget
+) -> Rows:
+    """Rows by one difference formula, its error read off a second run with twice the step.
+
+    delta None: the step that balances truncation and rounding, for each row by the scale of x.
+    """
+    steps = directions.representable(EPS ** (1 / (stencil.order + 1))) if delta is None else directions.fixed(delta)
+    fine, crossed = by_differences(program, directions, stencil, steps, budget)
+    coarse, _ = by_differences(program, directions, stencil, 2 * steps, budget)
+    weight = sum(abs(w) for w in stencil.weights)
+    return Rows(two_steps(coarse, fine, stencil.order, weight * noise / steps[:, None]), crossed)
+
+
+def forward_noise(program: Program, seed: int = 0) -> Array:
+    """Rounding error of y in one forward run, `(y_size,)`: its spread when x moves by single roundings."""
+    (x,) = program.probes
+    here, y = program.tape.values[x], flat(program.tape.values[program.outputs[0]])
+    eps = float(np.finfo(here.dtype).eps) if here.dtype.kind in "fc" else EPS
+    rng = np.random.default_rng(seed)
+    near = here * (1 + eps * rng.choice([-1.0, 1.0], (8, *here.shape)))
+    values = flat_stack(program.run({x: near.astype(here.dtype)}).outputs[0])
+    with np.errstate(invalid="ignore"):
+        spread = np.max(np.abs(values - y), axis=0, initial=0.0)
+    return np.maximum(np.where(np.isfinite(spread), spread, 0), eps * np.abs(y))
+
+
+def _any(crossed: dict[int, Array], count: int) -> Array:
+    return np.logical_or.reduce([np.zeros(count, bool), *crossed.values()])
+
+
+def flat(x: Array) -> Array:
+    """A tensor as a vector of reals: real parts, then imaginary parts."""
+    flat = x.reshape(-1)
+    return np.concatenate([flat.real, flat.imag]) if x.dtype.kind == "c" else flat
+
+
+def flat_stack(stack: Array) -> Array:
+    flat = stack.reshape(stack.shape[0], -1) if stack.size else stack.reshape(stack.shape[0], 0)
+    flat = np.concatenate([flat.real, flat.imag], axis=1) if stack.dtype.kind == "c" else flat
+    return flat.astype(np.float64, copy=False)
+
+
+def _shaped(stack: Array, like: Array) -> Array:
+    """The inverse of `_flat_stack` for tensors like `like`."""
+    if like.dtype.kind == "c":
+        stack = stack[:, : like.size] + 1j * stack[:, like.size :]
+    return stack.reshape(len(stack), *like.shape)
+
+
+def _derivatives(ct: Array) -> Array:
+    """Derivatives by the reals of x, `(P, x_size)`: Re g by real parts, -Im g by imaginary ones."""
+    rows = ct.reshape(ct.shape[0], -1)
+    return np.concatenate([rows.real, -rows.imag], axis=1) if ct.dtype.kind == "c" else rows

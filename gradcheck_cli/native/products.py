@@ -1,0 +1,189 @@
+"""The three products that every operator is made of: dtypes and shapes settled here, numbers elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import reference
+from .geometry import conv_shape, conv_transpose_shape, padded, phase_grid, trailing
+from .selection import kernels, native
+
+Array = NDArray[Any]
+DType = np.dtype[Any]
+
+# What the native kernels multiply, by whether its reals are float64 and whether it is complex.
+_DTYPES: dict[tuple[bool, bool], DType] = {
+    (False, False): np.dtype(np.float32),
+    (True, False): np.dtype(np.float64),
+    (False, True): np.dtype(np.complex64),
+    (True, True): np.dtype(np.complex128),
+}
+_KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
+_HALF = {"float16", "bfloat16"}
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """The product of matrices in the last two axes: `(..., m, k) @ (..., k, n)`, shape `(..., m, n)`.
+
+    Leading axes broadcast, and a rank-1 operand is a row on the left and a column on the right, as in
+    `numpy.matmul`.  Any strides do: a transpose or a broadcast view costs nothing.  The dtype is
+    `numpy.result_type(a, b)`; float16 and bfloat16 are summed in float32.
+    """
+    settled = _settle(a, b)
+    if settled is None:
+        return _narrow(reference.matmul(*_widen(a, b)), a, b)
+    x, y, dtype, twofold = settled
+    if x.ndim < 2 or y.ndim < 2:
+        return _vectors(x, y)
+    left, right = x.shape, y.shape
+    if left[-1] != right[-2]:
+        raise ValueError(f"matmul: {left} by {right}: the inner sizes are {left[-1]} and {right[-2]}, not equal.")
+    out = np.empty((*_lead(left[:-2], right[:-2]), left[-2], right[-1]), dtype)
+    if not left[-1]:
+        out.fill(0)
+    elif out.size and not kernels.matmul(x, y, out, twofold):
+        kernels.matmul(x.copy(), y.copy(), out, twofold)
+    return out
+
+
+def conv(
+    x: Array,
+    w: Array,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int = 1,
+) -> Array:
+    """Cross-correlation: x `(..., N, C, *space)`, w `(..., M, C // group, *kernel)` to `(..., N, M, *out)`.
+
+    Leading axes of x and w broadcast; either may lack them.  `strides` and `dilations` hold one number for
+    each spatial axis, `pads` two: all beginnings, then all ends.  A negative pad crops.  `out` is
+    `(space + pads - (kernel - 1) * dilation - 1) // stride + 1`, and the dtype `numpy.result_type(x, w)`.
+    """
+    settled = _settle(x, w)
+    if settled is None:
+        image, taps = _widen(x, w)
+        y = reference.conv(image, taps, strides=strides, pads=pads, dilations=dilations, group=group)
+        return _narrow(y, x, w)
+    image, taps, dtype, _ = settled
+    rank = len(strides)
+    space = conv_shape(x.shape[x.ndim - rank :], w.shape[w.ndim - rank :], strides, pads, dilations)
+    out = np.empty((*_conv_lead(x, w, rank), x.shape[-rank - 2], w.shape[-rank - 2], *space), dtype)
+    _conv_into(out, padded(image, pads), taps, strides, dilations, group)
+    return out
+
+
+def conv_transpose(
+    x: Array,
+    w: Array,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int = 1,
+    output_padding: Sequence[int],
+) -> Array:
+    """The transpose of `conv`: `(..., N, C, *space)` by `(..., C, M // group, *kernel)`: `(..., N, M, *out)`.
+
+    `out` is `(space - 1) * stride + (kernel - 1) * dilation + 1 + output_padding - pads`; the rest is as in
+    `conv`.  Outputs a stride apart meet the same taps: each such phase is a plain convolution.
+    """
+    settled = _settle(x, w)
+    settings = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": output_padding}
+    if settled is None:
+        image, taps = _widen(x, w)
+        return _narrow(reference.conv_transpose(image, taps, group=group, **settings), x, w)
+    image, taps, dtype, _ = settled
+    rank = len(strides)
+    space, kernel = x.shape[x.ndim - rank :], w.shape[w.ndim - rank :]
+    out = conv_transpose_shape(space, kernel, **settings)
+    y = np.zeros((*_conv_lead(x, w, rank), x.shape[-rank - 2], group * w.shape[-rank - 1], *out), dtype)
+    turned = _swap_channels(taps, rank, group)
+    for grid in phase_grid(space, out, kernel, strides, pads, dilations):
+        begins, ends = zip(*(phase.pads for phase in grid), strict=True)
+        _conv_into(
+            y[trailing(phase.outputs for phase in grid)],
+            padded(image, begins + ends),
+            turned[trailing(phase.taps for phase in grid)],
+            (1,) * rank,
+            [phase.dilation for phase in grid],
+            group,
+        )
+    return y
+
+
+def _conv_into(
+    out: Array, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int], group: int
+) -> None:
+    """Writes the convolution of x, padded already, with w to `out`."""
+    if not out.size:
+        return
+    if not w.size:
+        out.fill(0)
+        return
+    twofold, _ = _KINDS[out.dtype]
+    if not kernels.conv(x, w, out, twofold, strides, dilations, group):
+        kernels.conv(x.copy(), w.copy(), out, twofold, strides, dilations, group)
+
+
+def _swap_channels(w: Array, rank: int, group: int) -> Array:
+    """w `(..., C, M // group, *kernel)` as `(..., M, C // group, *kernel)`."""
+    split = np.swapaxes(reference.split_axis(w, -rank - 2, group), -rank - 1, -rank - 2)
+    lead = split.shape[: split.ndim - rank - 3]
+    return split.reshape(*lead, -1, *split.shape[split.ndim - rank - 1 :]) if w.size else w[..., :0, :0]
+
+
+def _settle(a: Array, b: Array) -> tuple[Array, Array, DType, bool] | None:
+    """The operands in one precision, the dtype of their product and whether its reals are float64.
+
+    None if the native kernels do not multiply them.
+    """
+    left, right = _KINDS.get(a.dtype), _KINDS.get(b.dtype)
+    if left is None or right is None or not native():
+        return None
+    if left is right:
+        return a, b, _DTYPES[left], left[0]
+    twofold = left[0] or right[0]
+    if left[0] != right[0]:
+        a = a.astype(_DTYPES[twofold, left[1]], copy=False)
+        b = b.astype(_DTYPES[twofold, right[1]], copy=False)
+    return a, b, _DTYPES[twofold, left[1] or right[1]], twofold
+
+
+def _vectors(a: Array, b: Array) -> Array:
+    """matmul with rank-1 operands."""
+    if a.ndim == 0 or b.ndim == 0:
+        raise ValueError(f"matmul: {a.shape} by {b.shape}: an operand of rank 0; at least 1 is needed.")
+    y = matmul(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b)
+    if b.ndim == 1:
+        y = y[..., 0]
+    if a.ndim == 1:
+        y = y[..., 0] if b.ndim == 1 else y[..., 0, :]
+    return np.asarray(y)
+
+
+def _lead(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if a == b or not b:
+        return a
+    return np.broadcast_shapes(a, b) if a else b
+
+
+def _conv_lead(x: Array, w: Array, rank: int) -> tuple[int, ...]:
+    return _lead(x.shape[: x.ndim - rank - 2], w.shape[: w.ndim - rank - 2])
+
+
+def _widen(a: Array, b: Array) -> tuple[Array, Array]:
+    """Both as float32 where their product would be summed in half precision."""
+    if np.result_type(a, b).name in _HALF:
+        return a.astype(np.float32), b.astype(np.float32)
+    return a, b
+
+
+def _narrow(y: Array, a: Array, b: Array) -> Array:
+    """y in the dtype of the product of a and b."""
+    return y.astype(np.result_type(a, b), copy=False)

@@ -1,0 +1,111 @@
+#include "matmul.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "instruction_set.h"
+
+namespace gradcheck {
+namespace {
+
+// B up to this many reals stays in the innermost cache; few rows are not worth packing whatever its size.
+constexpr Index small_right = 8192, few_rows = 4;
+
+// Sizes and strides of the matrices, complex ones counted as such; strides in reals.
+struct Matrices {
+    Index m, n, depth, a_row, a_depth, b_depth, b_column, c_row, c_column;
+};
+
+// Makes the last axis of the batch rows of A, if B stands still along it and all rows keep their distance.
+void fold_rows(Matrices &x, std::vector<BatchAxis> &batch) {
+    if (batch.empty() || batch.back().b != 0)
+        return;
+    const BatchAxis last = batch.back();
+    const bool even = last.a == x.m * x.a_row && last.c == x.m * x.c_row;
+    if (x.m > 1 && !even)
+        return;
+    if (x.m == 1) {
+        x.a_row = last.a;
+        x.c_row = last.c;
+    }
+    x.m *= last.count;
+    batch.pop_back();
+}
+
+// Makes the matrices real ones if the unpacked kernel can multiply them, and says how B gets there.
+bool fits_in_place(Matrices &x, Pairing pairing, Spread &spread) {
+    const bool left = pairing == Pairing::left || pairing == Pairing::both;
+    const Index pair = pairing == Pairing::none ? 1 : 2;
+    const bool light = x.n * x.depth * pair * (left ? 2 : 1) <= small_right;
+    const bool straight = x.b_column == (pairing == Pairing::right ? 2 : 1) && !left;
+    if (!light && !(straight && x.m <= few_rows))
+        return false;
+    if ((pairing == Pairing::right && !straight) || (left && x.a_depth != 2 && x.depth > 1))
+        return false;
+    spread = pairing == Pairing::both   ? Spread::rotated
+             : pairing == Pairing::left ? Spread::widened
+             : straight                 ? Spread::none
+                                        : Spread::copied;
+    if (straight)
+        x.b_column = 1;
+    x.n *= pair;
+    x.c_column = 1;
+    if (left) {
+        x.depth *= 2;
+        x.a_depth = 1;
+    }
+    return true;
+}
+
+bool fits_dots(const Matrices &x, Pairing pairing) {
+    constexpr Index worth = 16;
+    return pairing == Pairing::none && std::min(x.m, x.n) <= few_rows && x.a_depth == 1 && x.b_depth == 1 && x.depth >= worth;
+}
+
+// The product of the transposes, transposed.
+void turn(Matrices &x, const void *&a, const void *&b, std::vector<BatchAxis> &batch) {
+    std::swap(a, b);
+    x = {x.n, x.m, x.depth, x.b_column, x.b_depth, x.a_depth, x.a_row, x.c_column, x.c_row};
+    for (BatchAxis &axis : batch)
+        std::swap(axis.a, axis.b);
+}
+
+template <class T>
+SmallProducts<T> small(const Matrices &x, const void *a, const void *b, void *c, Spread spread, std::vector<BatchAxis> batch) {
+    return {x.m, x.n, x.depth, static_cast<const T *>(a), x.a_row, x.a_depth, static_cast<const T *>(b), x.b_depth,
+            x.b_column, static_cast<T *>(c), x.c_row, x.c_column, spread, std::move(batch)};
+}
+
+}  // namespace
+
+template <class T> void matmul(const View &left, const View &right, const View &c) {
+    const Pairing kinds = pairing(left.complex, right.complex);
+    const void *a = left.data, *b = right.data;
+    Matrices x = {c.size(-2),       c.size(-1),       left.size(-1), left.stride(-2), left.stride(-1),
+                  right.stride(-2), right.stride(-1), c.stride(-2),  c.stride(-1)};
+    std::vector<BatchAxis> batch = merged(batch_axes(left, 2, right, 2, c, 2));
+    fold_rows(x, batch);
+    const bool column = kinds == Pairing::none && x.n == 1 && x.m > 1;
+    if (column && x.c_row == 1)
+        turn(x, a, b, batch);
+    const Kernels<T> &kernels = instruction_set().of<T>();
+    if (fits_dots(x, kinds)) {
+        run(small<T>(x, a, b, c.data, Spread::none, std::move(batch)), kernels.dots);
+        return;
+    }
+    Spread spread;
+    Matrices real = x;
+    if (fits_in_place(real, kinds, spread)) {
+        run(small<T>(real, a, b, c.data, spread, std::move(batch)), kernels.small);
+        return;
+    }
+    Tables tables = {steps(x.m, x.a_row),    steps(x.depth, x.a_depth), steps(x.depth, x.b_depth),
+                     steps(x.n, x.b_column), steps(x.m, x.c_row),       steps(x.n, x.c_column)};
+    run(make_stack<T>(static_cast<const T *>(a), static_cast<const T *>(b), c.at<T>(), std::move(tables), kinds,
+                      std::move(batch)));
+}
+
+template void matmul<float>(const View &, const View &, const View &);
+template void matmul<double>(const View &, const View &, const View &);
+
+}  // namespace gradcheck

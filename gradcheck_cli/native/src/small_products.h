@@ -1,0 +1,125 @@
+// Small and skinny products, in place: nothing is packed, and nothing but a B that is spread is copied.
+#pragma once
+
+#include <utility>
+
+#include "product.h"
+#include "scratch.h"
+#include "vectors.h"
+
+namespace gradcheck::GRADCHECK_ISA {
+
+// A block of C: Rows x Vectors of L lanes each.  The last vector starts at `last`, over lanes of the one before
+// it when the columns are no multiple of L: both then compute the same numbers.
+template <class T, int Rows, int Vectors, int L>
+void multiply_in_place(Index depth, const T *a, Index a_row, Index a_depth, const T *b, Index b_depth, T *c, Index c_row, Index last) {
+    Vector<T, L> sums[Rows][Vectors] = {};
+    for (Index p = 0; p < depth; ++p) {
+        Vector<T, L> line[Vectors];
+        GRADCHECK_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            line[v] = load<T, L>(b + (v + 1 < Vectors ? v * L : last));
+        GRADCHECK_UNROLL
+        for (int i = 0; i < Rows; ++i) {
+            GRADCHECK_UNROLL
+            for (int v = 0; v < Vectors; ++v)
+                sums[i][v] += a[i * a_row] * line[v];
+        }
+        a += a_depth;
+        b += b_depth;
+    }
+    GRADCHECK_UNROLL
+    for (int i = 0; i < Rows; ++i) {
+        GRADCHECK_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            store<T, L>(c + i * c_row + (v + 1 < Vectors ? v * L : last), sums[i][v]);
+    }
+}
+
+template <class T> using InPlace = void (*)(Index, const T *, Index, Index, const T *, Index, T *, Index, Index);
+
+// How many vectors of columns a block of few rows takes, so that enough sums are in flight.
+constexpr int block_vectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+
+template <class T, int Vectors, int L, int... Row> InPlace<T> in_place(int rows, std::integer_sequence<int, Row...>) {
+    static constexpr InPlace<T> table[] = {
+        multiply_in_place<T, Row + 1, (Vectors < block_vectors(Row + 1) ? Vectors : block_vectors(Row + 1)), L>...};
+    return table[rows - 1];
+}
+
+using DirectHeights = std::make_integer_sequence<int, GRADCHECK_DIRECT_ROWS>;
+
+// Runs `rows` rows over columns [0, n), n at least L; wide blocks first, then two vectors or one.
+template <class T, int L> void multiply_rows(const SmallProducts<T> &p, int rows, Index n, const T *a, const T *b, T *c) {
+    const Index wide = block_vectors(rows) * L;
+    const InPlace<T> block = in_place<T, 8, L>(rows, DirectHeights());
+    Index j = 0;
+    for (; n - j >= wide; j += wide)
+        block(p.depth, a, p.a_row, p.a_depth, b + j, p.b_depth, c + j, p.c_row, wide - L);
+    const InPlace<T> two = in_place<T, 2, L>(rows, DirectHeights());
+    for (; n - j > L; j += 2 * L)
+        two(p.depth, a, p.a_row, p.a_depth, b + j, p.b_depth, c + j, p.c_row, n - j < 2 * L ? n - j - L : L);
+    if (n <= j)
+        return;
+    const Index start = n - L;
+    in_place<T, 1, L>(rows, DirectHeights())(p.depth, a, p.a_row, p.a_depth, b + start, p.b_depth, c + start, p.c_row, 0);
+}
+
+// The widest vector that is no wider than the columns.
+template <class T, int L> void multiply_narrow(const SmallProducts<T> &p, int rows, const T *a, const T *b, T *c) {
+    if constexpr (L > 1) {
+        if (p.n < L) {
+            multiply_narrow<T, L / 2>(p, rows, a, b, c);
+            return;
+        }
+    }
+    multiply_rows<T, L>(p, rows, p.n, a, b, c);
+}
+
+template <class T> void multiply_one(const SmallProducts<T> &p, const T *a, const T *b, T *c) {
+    for (Index i = 0; i < p.m; i += GRADCHECK_DIRECT_ROWS) {
+        const Index rows = p.m - i < GRADCHECK_DIRECT_ROWS ? p.m - i : GRADCHECK_DIRECT_ROWS;
+        multiply_narrow<T, lanes<T>>(p, static_cast<int>(rows), a + i * p.a_row, b, c + i * p.c_row);
+    }
+}
+
+// B as a real (depth, n) matrix with unit columns, of a B that is strided, complex, or real beside a complex A.
+template <class T> void spread_right(const SmallProducts<T> &p, const T *b, T *out) {
+    if (p.spread == Spread::copied) {
+        for (Index k = 0; k < p.depth; ++k)
+            for (Index j = 0; j < p.n; ++j)
+                *out++ = b[k * p.b_depth + j * p.b_column];
+        return;
+    }
+    const bool complex = p.spread == Spread::rotated;
+    for (Index k = 0; k < p.depth; k += 2, out += 2 * p.n)
+        for (Index j = 0; j < p.n; j += 2) {
+            const T *from = b + (k / 2) * p.b_depth + (j / 2) * p.b_column;
+            const T re = from[0], im = complex ? from[1] : T(0);
+            out[j] = re;
+            out[j + 1] = im;
+            out[p.n + j] = -im;
+            out[p.n + j + 1] = re;
+        }
+}
+
+// Products [first, last) of the stack.
+template <class T> void multiply_small(const SmallProducts<T> &products, Index first, Index last) {
+    SmallProducts<T> p = products;
+    T *spread = nullptr;
+    if (p.spread != Spread::none) {
+        spread = static_cast<T *>(scratch(Slot::right, static_cast<std::size_t>(p.depth * p.n) * sizeof(T)));
+        p.b_depth = p.n;
+    }
+    for (Index i = first; i < last; ++i) {
+        const Place at = place(products.batch.data(), static_cast<Index>(products.batch.size()), i);
+        const T *b = products.b + at.b;
+        if (spread != nullptr) {
+            spread_right(products, b, spread);
+            b = spread;
+        }
+        multiply_one(p, products.a + at.a, b, products.c + at.c);
+    }
+}
+
+}  // namespace gradcheck::GRADCHECK_ISA

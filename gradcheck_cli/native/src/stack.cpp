@@ -1,0 +1,221 @@
+#include "stack.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "instruction_set.h"
+#include "thread_pool.h"
+
+namespace gradcheck {
+namespace {
+
+// Each offset twice, the second time `next` further.
+std::vector<Index> doubled(const std::vector<Index> &offsets, Index next) {
+    std::vector<Index> pairs;
+    pairs.reserve(2 * offsets.size());
+    for (Index offset : offsets) {
+        pairs.push_back(offset);
+        pairs.push_back(offset + next);
+    }
+    return pairs;
+}
+
+// Takes the longest axis along which an operand stands still out of `axes`; one of a single step if there is none.
+BatchAxis take(std::vector<BatchAxis> &axes, Index BatchAxis::*still) {
+    auto best = axes.end();
+    for (auto axis = axes.begin(); axis != axes.end(); ++axis)
+        if ((*axis).*still == 0 && (best == axes.end() || axis->count > best->count))
+            best = axis;
+    if (best == axes.end())
+        return {1, 0, 0, 0};
+    const BatchAxis taken = *best;
+    axes.erase(best);
+    return taken;
+}
+
+Axis axis(const std::vector<Index> &table, Index turns, Index outer) {
+    const Index inner = static_cast<Index>(table.size());
+    return {inner * turns, inner, table.data(), outer};
+}
+
+// The product of the transposes, transposed.
+template <class T> void turn(Product<T> &p) {
+    std::swap(p.a, p.b);
+    std::swap(p.a_rows, p.b_columns);
+    std::swap(p.a_depth, p.b_depth);
+    std::swap(p.c_rows, p.c_columns);
+}
+
+Index pieces_of(Index size, Index unit) { return (size + unit - 1) / unit; }
+
+// How many threads some work deserves: waking one costs as much as this many multiplications.
+Index deserved(double multiplications) {
+    constexpr double worth = 4e5;
+    return static_cast<Index>(std::min(static_cast<double>(threads()), 1 + multiplications / worth));
+}
+
+// A cut of C into rows x columns rectangles, at least `wanted` if there are as many panels, with short edges.
+struct Cut {
+    Index rows = 1, columns = 1;
+};
+
+Cut cut(Index wanted, Index row_panels, Index column_panels) {
+    Cut best;
+    double shortest = -1;
+    for (Index rows = 1; rows <= std::min(wanted, row_panels); ++rows) {
+        const Index columns = std::min(pieces_of(wanted, rows), column_panels);
+        const double edges = static_cast<double>(row_panels) / static_cast<double>(rows) +
+                             static_cast<double>(column_panels) / static_cast<double>(columns);
+        const bool enough = rows * columns >= wanted, had = best.rows * best.columns >= wanted;
+        if (shortest < 0 || enough > had || (enough == had && edges < shortest)) {
+            best = {rows, columns};
+            shortest = edges;
+        }
+    }
+    return best;
+}
+
+// The i-th of `parts` parts of `size`, whose edges are multiples of `unit`.
+Span part(Index size, Index unit, Index i, Index parts) {
+    const Index panels = pieces_of(size, unit);
+    return {std::min(size, panels * i / parts * unit), std::min(size, panels * (i + 1) / parts * unit)};
+}
+
+// Units [0, count) in a few runs for each thread.
+template <class Body> void share(Index count, Index helpers, const Body &body) {
+    const Index runs = helpers == 1 ? 1 : std::min(count, 4 * helpers);
+    for_each(runs, [&](Index i) {
+        for (Index unit = count * i / runs; unit < count * (i + 1) / runs; ++unit)
+            body(unit);
+    });
+}
+
+}  // namespace
+
+void Tables::pair(Pairing pairing) {
+    if (pairing == Pairing::left) {
+        a_rows = doubled(a_rows, 1);
+        c_rows = doubled(c_rows, 1);
+    } else if (pairing != Pairing::none) {
+        b_columns = doubled(b_columns, 1);
+        c_columns = doubled(c_columns, 1);
+    }
+    if (pairing == Pairing::both) {
+        a_depth = doubled(a_depth, 1);
+        b_depth = doubled(b_depth, 0);
+    }
+}
+
+std::vector<BatchAxis> merged(const std::vector<BatchAxis> &axes) {
+    std::vector<BatchAxis> result;
+    for (const BatchAxis &axis : axes) {
+        if (axis.count == 1)
+            continue;
+        if (!result.empty()) {
+            BatchAxis &last = result.back();
+            if (last.a == axis.a * axis.count && last.b == axis.b * axis.count && last.c == axis.c * axis.count) {
+                last = {last.count * axis.count, axis.a, axis.b, axis.c};
+                continue;
+            }
+        }
+        result.push_back(axis);
+    }
+    return result;
+}
+
+std::vector<Index> steps(Index count, Index stride) {
+    std::vector<Index> offsets(static_cast<std::size_t>(count));
+    for (Index i = 0; i < count; ++i)
+        offsets[static_cast<std::size_t>(i)] = i * stride;
+    return offsets;
+}
+
+template <class T>
+Stack<T> make_stack(const T *a, const T *b, T *c, Tables tables, Pairing pairing, std::vector<BatchAxis> batch) {
+    Stack<T> stack;
+    tables.pair(pairing);
+    stack.tables = std::move(tables);
+    stack.batch = std::move(batch);
+    const BatchAxis rows = take(stack.batch, &BatchAxis::b), columns = take(stack.batch, &BatchAxis::a);
+    const Tables &t = stack.tables;
+    stack.product = {static_cast<Index>(t.a_depth.size()),
+                     a,
+                     axis(t.a_rows, rows.count, rows.a),
+                     t.a_depth.data(),
+                     b,
+                     t.b_depth.data(),
+                     axis(t.b_columns, columns.count, columns.b),
+                     c,
+                     axis(t.c_rows, rows.count, rows.c),
+                     axis(t.c_columns, columns.count, columns.c),
+                     pairing == Pairing::both};
+    const Index n = stack.product.b_columns.count;
+    if (pairing != Pairing::both && n < instruction_set().of<T>().lanes && n < stack.product.a_rows.count) {
+        turn(stack.product);
+        for (BatchAxis &step : stack.batch)
+            std::swap(step.a, step.b);
+    }
+    return stack;
+}
+
+template <class T> void run(const Stack<T> &stack) {
+    const Kernels<T> &kernels = instruction_set().of<T>();
+    const Product<T> &product = stack.product;
+    const Index m = product.a_rows.count, n = product.b_columns.count, repeats = count(stack.batch);
+    const double work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(product.depth);
+    const Index helpers = deserved(work * static_cast<double>(repeats));
+    const Index wanted = helpers == 1 || repeats >= 4 * helpers ? 1 : pieces_of(helpers, repeats);
+    const Cut grid = cut(wanted, pieces_of(m, kernels.height), pieces_of(n, kernels.width));
+    share(repeats * grid.rows * grid.columns, helpers, [&](Index unit) {
+        const Span columns = part(n, kernels.width, unit % grid.columns, grid.columns);
+        unit /= grid.columns;
+        const Span rows = part(m, kernels.height, unit % grid.rows, grid.rows);
+        const Place at = place(stack.batch.data(), static_cast<Index>(stack.batch.size()), unit / grid.rows);
+        Product<T> one = product;
+        one.a += at.a;
+        one.b += at.b;
+        one.c += at.c;
+        kernels.packed(one, rows, columns);
+    });
+}
+
+template <class T>
+void run(const SmallProducts<T> &products, void (*kernel)(const SmallProducts<T> &, Index first, Index last)) {
+    const Kernels<T> &kernels = instruction_set().of<T>();
+    const Index m = products.m, n = products.n, repeats = count(products.batch);
+    const double work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(products.depth);
+    const Index helpers = deserved(work * static_cast<double>(repeats));
+    if (helpers == 1) {
+        kernel(products, 0, repeats);
+        return;
+    }
+    if (repeats >= helpers) {
+        const Index runs = std::min(repeats, 4 * helpers);
+        for_each(runs, [&](Index i) { kernel(products, repeats * i / runs, repeats * (i + 1) / runs); });
+        return;
+    }
+    const bool wide = n > m;
+    for_each(helpers, [&](Index i) {
+        const Span rows = wide ? Span{0, m} : part(m, kernels.height, i, helpers);
+        const Span columns = wide ? part(n, 4 * kernels.width, i, helpers) : Span{0, n};
+        SmallProducts<T> some = products;
+        some.m = rows.last - rows.first;
+        some.n = columns.last - columns.first;
+        some.a += rows.first * products.a_row;
+        some.b += products.spread == Spread::none || products.spread == Spread::copied
+                      ? columns.first * products.b_column
+                      : columns.first / 2 * products.b_column;
+        some.c += rows.first * products.c_row + columns.first * products.c_column;
+        if (some.n > 0)
+            kernel(some, 0, repeats);
+    });
+}
+
+template Stack<float> make_stack(const float *, const float *, float *, Tables, Pairing, std::vector<BatchAxis>);
+template Stack<double> make_stack(const double *, const double *, double *, Tables, Pairing, std::vector<BatchAxis>);
+template void run(const Stack<float> &);
+template void run(const Stack<double> &);
+template void run(const SmallProducts<float> &, void (*)(const SmallProducts<float> &, Index, Index));
+template void run(const SmallProducts<double> &, void (*)(const SmallProducts<double> &, Index, Index));
+
+}  // namespace gradcheck

@@ -1,0 +1,270 @@
+"""Activations: rectifiers, sigmoids and their relatives, softmax.
+
+Defaults of attributes are those of the standard, which are float32 numbers.  Every form is safe against overflow on
+either side, and every decision is taken on real parts, so that a complex step goes through.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import elementwise, trailing
+from gradcheck_cli.op import Op, binary, composite, unary
+from gradcheck_cli.ops.binary import larger, smaller
+from gradcheck_cli.tape import Var
+
+SELU_ALPHA, SELU_GAMMA = 1.6732631921768188, 1.0507010221481323
+LEAK = 0.009999999776482582
+HARD_SLOPE = 0.20000000298023224
+
+
+def negative(x: Array, **metadata: Any) -> Array:
+    """Which side of 0: the branch of most rectifiers."""
+    return x < 0
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0)."""
+    return np.maximum(x, np.zeros((), x.dtype))
+
+
+def relu_near_real(x: Array) -> Array:
+    """x where its real part is positive, else 0."""
+    return np.where(x.real > 0, x, 0)
+
+
+def leaky_relu(x: Array, *, alpha: float = LEAK) -> Array:
+    """x, times alpha where negative."""
+    return np.where(x.real < 0, alpha * x, x)
+
+
+def leaky_relu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = LEAK) -> Var:
+    """The slope of either side."""
+    return sym.where(x < 0, ct * alpha, ct)
+
+
+def prelu(x: Array, slope: Array) -> Array:
+    """x, times the slope where negative."""
+    return np.where(x.real < 0, slope * x, x)
+
+
+def prelu_vjp(ct: Var, y: Var, x: Var, slope: Var) -> tuple[Var, Var]:
+    """The slope of either side; to the slope x where it is negative."""
+    below = x < 0
+    return sym.where(below, ct * slope, ct), ct * sym.where(below, x, 0)
+
+
+def elu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x, or alpha (e^x - 1) where negative."""
+    return _exponential(x, alpha, 1.0, 1.0)
+
+
+def elu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = 1.0) -> Var:
+    """1, or alpha e^x where negative."""
+    return ct * _exponential_slope(x, alpha, 1.0, 1.0)
+
+
+def selu(x: Array, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Array:
+    """Elu times gamma."""
+    return _exponential(x, alpha * gamma, 1.0, gamma)
+
+
+def selu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Var:
+    """Elu's slope times gamma."""
+    return ct * _exponential_slope(x, alpha * gamma, 1.0, gamma)
+
+
+def celu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x, or alpha (e^(x / alpha) - 1) where negative: one slope at 0."""
+    return _exponential(x, alpha, alpha, 1.0)
+
+
+def celu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = 1.0) -> Var:
+    """1, or e^(x / alpha) where negative."""
+    return ct * _exponential_slope(x, 1.0, alpha, 1.0)
+
+
+def _exponential(x: Array, height: float, width: float, slope: float) -> Array:
+    """height (e^(x / width) - 1) on the left of 0, slope x on the right."""
+    left = np.where(x.real < 0, x, 0)
+    return np.where(x.real < 0, height * np.expm1(left / width), slope * x)
+
+
+def _exponential_slope(x: Var, at_0: float, width: float, slope: float) -> Var:
+    left = sym.minimum(x, 0.0)
+    grown = sym.exp(left if width == 1 else left / width)
+    return sym.where(x < 0, grown * at_0, slope)
+
+
+def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
+    """0 between -lambd and lambd, outside x moved towards 0 by the bias."""
+    bias = bias if x.dtype.kind not in "iu" else np.asarray(bias).astype(x.dtype)
+    below, above = x.real < -lambd, x.real > lambd
+    return np.where(below, x + bias, np.where(above, x - bias, np.zeros((), x.dtype)))
+
+
+def shrink_piece(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
+    """-1 below, 0 between, 1 above."""
+    return np.where(x < -lambd, -1, np.where(x > lambd, 1, 0))
+
+
+def shrink_vjp(ct: Var, y: Var, x: Var, *, bias: float = 0.0, lambd: float = 0.5) -> Var:
+    """All of it outside."""
+    return sym.where(sym.or_(x < -lambd, x > lambd), ct, 0)
+
+
+def thresholded_relu(x: Var, *, alpha: float = 1.0) -> Var:
+    """x where it exceeds alpha, else 0."""
+    return sym.where(x > alpha, x, 0)
+
+
+def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    """x bounded on either side; the upper bound wins."""
+    raised = x if low is None else np.maximum(x, low)
+    return raised if high is None else np.minimum(raised, high)
+
+
+def clip_near_real(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    """x bounded by real parts."""
+    raised = x if low is None else larger(x, low)
+    return raised if high is None else smaller(raised, high)
+
+
+def clip_piece(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    """Which is taken: 0 x, 1 the lower bound, 2 the upper one."""
+    raised = np.zeros(x.shape, np.int8) if low is None else np.where(x < low, np.int8(1), np.int8(0))
+    return raised if high is None else np.where(clip(x, low) > high, np.int8(2), raised)
+
+
+def clip_vjp(ct: Var, y: Var, x: Var, low: Var | None = None, high: Var | None = None) -> tuple[Var | None, ...]:
+    """All of it to what was taken."""
+    ct_low = ct_high = None
+    if high is not None:
+        above = (x if low is None else sym.maximum(x, low)) > high
+        ct_high, ct = sym.where(above, ct, 0), sym.where(above, 0, ct)
+    if low is not None:
+        below = x < low
+        ct_low, ct = sym.where(below, ct, 0), sym.where(below, 0, ct)
+    return (ct, ct_low, ct_high)
+
+
+def hard_sigmoid(x: Var, *, alpha: float = HARD_SLOPE, beta: float = 0.5) -> Var:
+    """alpha x + beta between 0 and 1."""
+    return sym.clip(x * alpha + beta, 0.0, 1.0)
+
+
+def hard_swish(x: Var) -> Var:
+    """x times its hard sigmoid of slope 1/6."""
+    return x * hard_sigmoid(x, alpha=1 / 6)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    left = x.real < 0
+    small = np.exp(np.where(left, x, -x))
+    return np.where(left, small, np.ones((), x.dtype)) / (1 + small)
+
+
+def sigmoid_vjp(ct: Var, y: Var, x: Var) -> Var:
+    """y (1 - y), without cancellation where y is near 1."""
+    return ct * (y * sym.sigmoid(-x))
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + e^x)."""
+    left = x.real < 0
+    return np.where(left, np.zeros((), x.dtype), x) + np.log1p(np.exp(np.where(left, x, -x)))
+
+
+def softsign(x: Array) -> Array:
+    """x / (1 + |x|)."""
+    return x / (1 + np.where(x.real < 0, -x, x))
+
+
+def softsign_vjp(ct: Var, y: Var, x: Var) -> Var:
+    """1 / (1 + |x|)^2."""
+    scale = sym.reciprocal(sym.abs(x) + 1.0)
+    return ct * (scale * scale)
+
+
+def softmax(x: Array, *, axis: int = -1) -> Array:
+    """e^x along an axis, scaled to sum 1."""
+    grown = np.exp(x - _peak(x, axis))
+    return grown / np.sum(grown, axis=axis, keepdims=True)
+
+
+def softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
+    """The share of each entry in what the sum gets is taken back."""
+    return (y * (ct - sym.sum(ct * y, (axis,))),)
+
+
+def log_softmax(x: Array, *, axis: int = -1) -> Array:
+    """The logarithm of softmax."""
+    shifted = x - _peak(x, axis)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+
+
+def log_softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
+    """As for softmax, relative to the entries."""
+    return (ct - sym.exp(y) * sym.sum(ct, (axis,)),)
+
+
+def _peak(x: Array, axis: int) -> Array:
+    """The largest real part along an axis, kept; 0 where the axis is empty."""
+    if x.ndim and x.shape[axis] == 0:
+        return np.zeros((), x.real.dtype)
+    return np.asarray(np.max(x.real, axis=axis, keepdims=True))
+
+
+def gelu(x: Var, *, approximate: str = "none") -> Var:
+    """x times the normal distribution function, or that by a hyperbolic tangent."""
+    if approximate == "tanh":
+        return x * 0.5 * (sym.tanh((x * x * x * 0.044715 + x) * np.sqrt(2 / np.pi)) + 1.0)
+    if approximate != "none":
+        raise ValueError(f"approximate is {approximate!r}; known are none and tanh")
+    return x * 0.5 * (sym.erf(x * np.sqrt(0.5)) + 1.0)
+
+
+def mish(x: Var) -> Var:
+    """x tanh(softplus(x))."""
+    return x * sym.tanh(sym.softplus(x))
+
+
+def swish(x: Var, *, alpha: float = 1.0) -> Var:
+    """x sigmoid(alpha x)."""
+    return x * sym.sigmoid(x if alpha == 1 else x * alpha)
+
+
+def swiglu(a: Var, b: Var, *, alpha: float = 1.0) -> Var:
+    """b gated by the swish of a, of the same shape."""
+    if a.shape != b.shape:
+        raise ValueError("the gate and the value differ in shape")
+    return swish(a, alpha=alpha) * b
+
+
+ACTIVATION: list[Op] = [
+    unary("Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=relu_near_real, branch=lambda x: x > 0),
+    unary("LeakyRelu", leaky_relu, leaky_relu_vjp, branch=negative),
+    binary("PRelu", prelu, prelu_vjp, branch=lambda x, slope: np.broadcast_to(x < 0, np.broadcast(x, slope).shape)),
+    unary("Elu", elu, elu_vjp, branch=negative),
+    unary("Selu", selu, selu_vjp, branch=negative),
+    unary("Celu", celu, celu_vjp, branch=negative),
+    unary("Shrink", shrink, shrink_vjp, branch=shrink_piece),
+    composite("ThresholdedRelu", thresholded_relu),
+    Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece),
+    composite("HardSigmoid", hard_sigmoid),
+    composite("HardSwish", hard_swish),
+    unary("Sigmoid", sigmoid, sigmoid_vjp),
+    unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x)),
+    unary("Softsign", softsign, softsign_vjp),
+    Op("Softmax", softmax, softmax_vjp, trailing),
+    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing),
+    composite("Gelu", gelu),
+    composite("Mish", mish),
+    composite("Swish", swish),
+    composite("SwiGLU", swiglu),
+]

@@ -1,0 +1,298 @@
+"""Convolutions, in any rank: Conv, ConvTranspose, and where the windows of convolutions and pools lie.
+
+Automatic padding and output shapes become explicit when a node is bound.  Both operators are bilinear and transposes
+of each other, so the rules of each are calls of the other; a filter's cotangent is a convolution of the input with
+the cotangents, strides and dilations exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcheck_cli import native
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import trailing
+from gradcheck_cli.op import Op
+from gradcheck_cli.ops.shape import checked
+from gradcheck_cli.tape import Var
+
+Ints = Sequence[int]
+
+
+def conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Array:
+    """Cross-correlation of x `(..., N, C, *space)` with w `(..., M, C / group, *kernel)`, plus a bias `(..., M)`."""
+    y = native.conv(x, w, strides=strides, pads=pads, dilations=dilations, group=group)
+    return biased(y, b, len(strides))
+
+
+def conv_transpose(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    output_padding: Ints = (),
+    output_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Array:
+    """The transpose of `conv` in x: w is `(..., C, M / group, *kernel)`, the result `(..., N, M, *out)`."""
+    y = native.conv_transpose(
+        x, w, strides=strides, pads=pads, dilations=dilations, group=group, output_padding=output_padding
+    )
+    return biased(y, b, len(strides))
+
+
+def biased(y: Array, b: Array | None, rank: int) -> Array:
+    """y `(..., N, M, *space)` plus b `(..., M)`."""
+    if b is None:
+        return y
+    spread = b.reshape(*b.shape[:-1], 1, b.shape[-1], *(1,) * rank)
+    return y + spread
+
+
+def bind_conv(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = None) -> dict[str, Any]:
+    """Strides, dilations and pads spelled out; ModelError where the operands do not fit each other."""
+    group = metadata.get("group", 1)
+    kernel = _kernel(metadata, x, w)
+    _check_channels(x.shape[1], w.shape[1] * group, w.shape[0], group)
+    _check_bias(b, w.shape[0])
+    window = settled(metadata, x.shape[2:], kernel)
+    out = [(n - r) // s + 1 for n, r, s in zip(padded(x.shape[2:], window), reach(kernel, window), window["strides"], strict=True)]
+    checked((*x.shape[:2], *padded(x.shape[2:], window)))
+    checked((x.shape[0], w.shape[0], *out))
+    return {"group": group, **window}
+
+
+def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = None) -> dict[str, Any]:
+    """Strides, dilations, pads and output padding spelled out, whether given or implied by an output shape."""
+    group = metadata.get("group", 1)
+    kernel = _kernel(metadata, x, w)
+    _check_channels(x.shape[1], w.shape[0], w.shape[0], group)
+    _check_bias(b, w.shape[1] * group)
+    window = _settled_transpose(metadata, x.shape[2:], kernel)
+    full = uncropped(x.shape[2:], kernel, window)
+    crops = totals(window["pads"])
+    out = [f + extra - crop for f, extra, crop in zip(full, window["output_padding"], crops, strict=True)]
+    if min(out) < 1:
+        raise ModelError(f"pads {list(window['pads'])} leave nothing of the output {full}")
+    checked((x.shape[0], w.shape[1] * group, *full))
+    checked((x.shape[0], w.shape[1] * group, *out))
+    return {"group": group, **window}
+
+
+def settled(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, Any]:
+    """Strides, dilations and explicit pads of windows that move over `space`; ModelError if there is no window."""
+    window = _steps(metadata, len(space))
+    auto_pad = _auto_pad(metadata)
+    if auto_pad == "NOTSET":
+        window["pads"] = _pads(metadata, len(space))
+    elif auto_pad == "VALID":
+        window["pads"] = (0,) * (2 * len(space))
+    else:
+        window["pads"] = _same_pads(auto_pad, space, kernel, window)
+    if any(n < r for n, r in zip(padded(space, window), reach(kernel, window), strict=True)):
+        raise ModelError(f"windows that span {reach(kernel, window)} do not fit the padded input {padded(space, window)}")
+    return window
+
+
+def reach(kernel: Ints, window: dict[str, Any]) -> list[int]:
+    """How far a window extends along each axis, dilated."""
+    return [(k - 1) * d + 1 for k, d in zip(kernel, window["dilations"], strict=True)]
+
+
+def padded(space: Ints, window: dict[str, Any]) -> list[int]:
+    """The lengths of the padded axes."""
+    return [n + total for n, total in zip(space, totals(window["pads"]), strict=True)]
+
+
+def uncropped(windows: Ints, kernel: Ints, window: dict[str, Any]) -> list[int]:
+    """How far `windows` windows extend together along each axis."""
+    return [(n - 1) * s + r for n, s, r in zip(windows, window["strides"], reach(kernel, window), strict=True)]
+
+
+def conv_vjp(
+    ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, strides: Ints, pads: Ints, dilations: Ints
+) -> tuple[Var | None, ...]:
+    """To the input by the transposed convolution, to the filter by the correlation of both ends."""
+    geometry = {"strides": strides, "pads": pads, "dilations": dilations}
+    ct_x = scattered(ct, w, x.shape, group, geometry)
+    return ct_x, correlated(x, ct, w.shape, group, geometry), *(_to_bias(ct) for _ in b)
+
+
+def conv_transpose_vjp(
+    ct: Var,
+    y: Var,
+    x: Var,
+    w: Var,
+    *b: Var,
+    group: int,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    output_padding: Ints,
+) -> tuple[Var, ...]:
+    """To the input by the convolution, to the filter by the correlation of both ends."""
+    geometry = {"strides": strides, "pads": pads, "dilations": dilations}
+    ct_x = _leading(ct.tape.apply("Conv", ct, w, group=group, **geometry), x.shape)
+    return ct_x, correlated(ct, x, w.shape, group, geometry), *(_to_bias(ct) for _ in b)
+
+
+def scattered(ct: Var, w: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var | None:
+    """What windows send back to an input of the given shape; None where all of them lie in the padding.
+
+    Along a strided axis the last windows may end before the input does or go beyond it: zeros are added, or entries
+    cut off, behind.
+    """
+    rank, kernel = len(shape) - 2, w.shape[2:]
+    begins, ends = geometry["pads"][:rank], geometry["pads"][rank:]
+    full = uncropped(ct.shape[2:], kernel, geometry)
+    if any(f <= begin for f, begin in zip(full, begins, strict=True)):
+        return None
+    ends = [end if stride == 1 else 0 for end, stride in zip(ends, geometry["strides"], strict=True)]
+    y = ct.tape.apply("ConvTranspose", ct, w, group=group, **{**geometry, "pads": (*begins, *ends)})
+    rest = [n - m for n, m in zip(shape, y.shape, strict=True)]
+    return sym.pad(y, (*(0 for _ in shape), 0, 0, *rest[2:]))
+
+
+def correlated(x: Var, ct: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var:
+    """The sum over windows of their cotangents times what they saw of x: of the shape of the filter.
+
+    Channels and the batch change places: x `(C / group, group * N, *space)` is convolved with ct `(M, N, *out)`.
+    """
+    exchanged = {**geometry, "strides": geometry["dilations"], "dilations": geometry["strides"]}
+    images, filters = _by_channel(x, group), _swapped(ct)
+    return _leading(_swapped(ct.tape.apply("Conv", images, filters, group=group, **exchanged)), shape)
+
+
+def _by_channel(x: Var, group: int) -> Var:
+    if group == 1:
+        return _swapped(x)
+    n, c, *space = x.shape
+    parts = sym.reshape(x, (n, group, c // group, *space))
+    return sym.reshape(sym.transpose(parts, (2, 1, 0, *range(3, parts.ndim))), (c // group, group * n, *space))
+
+
+def _swapped(x: Var) -> Var:
+    return sym.transpose(x, (1, 0, *range(2, x.ndim)))
+
+
+def _leading(x: Var, shape: Ints) -> Var:
+    """The first entries of the spatial axes of x, up to `shape`: strides leave windows that nothing asked for."""
+    if x.shape[2:] == tuple(shape[2:]):
+        return x
+    rank = x.ndim - 2
+    return sym.slice(x, (0,) * rank, shape[2:], range(2, x.ndim))
+
+
+def _to_bias(ct: Var) -> Var:
+    return sym.sum(ct, (0, *range(2, ct.ndim)), keepdims=False)
+
+
+def _kernel(metadata: dict[str, Any], x: Array, w: Array) -> tuple[int, ...]:
+    if x.ndim < 3 or w.ndim != x.ndim:
+        raise ModelError(f"needs X and W of one rank, at least 3; they have shapes {list(x.shape)} and {list(w.shape)}")
+    given = metadata.get("kernel_shape")
+    if given and tuple(given) != w.shape[2:]:
+        raise ModelError(f"kernel_shape is {list(given)}, but W has shape {list(w.shape)}")
+    if min(w.shape[2:]) < 1:
+        raise ModelError(f"the kernel of W, of shape {list(w.shape)}, is empty")
+    return w.shape[2:]
+
+
+def _check_channels(channels: int, expected: int, divided: int, group: int) -> None:
+    if group < 1 or divided % group:
+        raise ModelError(f"group is {group}, which does not divide the {divided} filters of W")
+    if channels != expected:
+        raise ModelError(f"X has {channels} channels, but W and group {group} need {expected}")
+
+
+def _check_bias(b: Array | None, channels: int) -> None:
+    if b is not None and b.shape != (channels,):
+        raise ModelError(f"B has shape {list(b.shape)}; it needs {[channels]}")
+
+
+def _steps(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
+    window = {}
+    for keyword in ("strides", "dilations"):
+        values = tuple(metadata.get(keyword) or (1,) * rank)
+        if len(values) != rank or min(values) < 1:
+            raise ModelError(f"{keyword} are {list(values)}; they need {rank} positive numbers")
+        window[keyword] = values
+    return window
+
+
+def _auto_pad(metadata: dict[str, Any]) -> str:
+    known = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+    auto_pad = str(metadata.get("auto_pad") or "NOTSET")
+    if auto_pad not in known:
+        raise ModelError(f"auto_pad is {auto_pad!r}; known are {', '.join(known)}")
+    return auto_pad
+
+
+def _pads(metadata: dict[str, Any], rank: int) -> tuple[int, ...]:
+    pads = tuple(metadata.get("pads") or (0,) * (2 * rank))
+    if len(pads) != 2 * rank or min(pads) < 0:
+        raise ModelError(f"pads are {list(pads)}; they need {2 * rank} numbers, none negative")
+    return pads
+
+
+def _same_pads(auto_pad: str, space: Ints, kernel: Ints, window: dict[str, Any]) -> tuple[int, ...]:
+    """Pads with which there is a window for every stride begun."""
+    steps = zip(space, window["strides"], reach(kernel, window), strict=True)
+    return _distributed([max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in steps], auto_pad == "SAME_UPPER")
+
+
+def _distributed(totals: Ints, upper: bool) -> tuple[int, ...]:
+    """Totals of padding shared by both sides; what is odd goes to the upper one, or the lower."""
+    begins = [total // 2 if upper else total - total // 2 for total in totals]
+    return (*begins, *(total - begin for total, begin in zip(totals, begins, strict=True)))
+
+
+def totals(pads: Ints) -> list[int]:
+    """Pads before and behind each axis together."""
+    rank = len(pads) // 2
+    return [pads[i] + pads[i + rank] for i in range(rank)]
+
+
+def _settled_transpose(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, Any]:
+    rank, auto_pad = len(space), _auto_pad(metadata)
+    window = _steps(metadata, rank)
+    extra = tuple(metadata.get("output_padding") or (0,) * rank)
+    if len(extra) != rank or min(extra) < 0:
+        raise ModelError(f"output_padding is {list(extra)}; it needs {rank} numbers, none negative")
+    full = uncropped(space, kernel, window)
+    shape = metadata.get("output_shape") or None
+    if shape is None and auto_pad in ("NOTSET", "VALID"):
+        pads = _pads(metadata, rank) if auto_pad == "NOTSET" else (0,) * (2 * rank)
+        return {**window, "pads": pads, "output_padding": extra}
+    target = [n * s for n, s in zip(space, window["strides"], strict=True)] if shape is None else shape
+    if len(target) != rank or min(target) < 1:
+        raise ModelError(f"output_shape is {list(target)}; it needs {rank} positive numbers")
+    totals = [max(0, f + e - t) for f, e, t in zip(full, extra, target, strict=True)]
+    if shape is not None:  # a larger one is filled up with zeros behind
+        extra = tuple(t - f + total for t, f, total in zip(target, full, totals, strict=True))
+    return {**window, "pads": _distributed(totals, auto_pad == "SAME_UPPER"), "output_padding": extra}
+
+
+CONV: list[Op] = [
+    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv),
+    Op("ConvTranspose", conv_transpose, conv_transpose_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv_transpose),
+]

@@ -1,0 +1,249 @@
+"""Operators that pick entries: gathers, slices by a condition, one-hot codes.
+
+What picks is an operand too: a rule never reads it, and sends cotangents back by the scatter that undoes the pick.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import Kernel, Operands, aligned, loop, on
+from gradcheck_cli.op import Op, from_end, with_axis, zero
+from gradcheck_cli.ops.shape import checked, scalar
+from gradcheck_cli.tape import Var
+
+
+def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
+    """Entries of x along an axis, in whose place come the axes of `indices`."""
+    return np.take(x, indices, axis=axis)
+
+
+def bind_gather(metadata: dict[str, Any], x: Array, indices: Array) -> dict[str, Any]:
+    """The axis counted from the end; a scalar has none."""
+    if not x.ndim:
+        raise ModelError("a scalar has no axis to gather from")
+    return with_axis(0)(metadata, x)
+
+
+def gather_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
+    """Probed indices put the probe axis where the gathered one was."""
+    if all(probed):
+        return loop(kernel, operands, probed, metadata)
+    y = kernel(*operands, **metadata)
+    x = operands[0]
+    assert x is not None
+    return y if probed[0] else np.moveaxis(y, x.ndim + metadata["axis"], 0)
+
+
+def gather_vjp(ct: Var, y: Var, x: Var, indices: Var, *, axis: int) -> tuple[Var, None]:
+    """Added up where it came from."""
+    return scatter_back(ct, indices, x.shape, axis + x.ndim), None
+
+
+def scatter_back(ct: Var, indices: Var, shape: Sequence[int], axis: int) -> Var:
+    """The transpose of a gather along an axis (from the front) of a tensor of this shape: duplicates add up."""
+    behind = axis + indices.ndim
+    rest = (*range(axis), *range(behind, ct.ndim))
+    moved = sym.transpose(ct, (*range(axis, behind), *rest))
+    zeros = sym.full(ct.tape, (shape[axis], *shape[:axis], *shape[axis + 1 :]), 0, ct.dtype)
+    rows = ct.tape.apply("ScatterND", zeros, _column(indices), moved, reduction="add")
+    return sym.transpose(rows, (*range(1, axis + 1), 0, *range(axis + 1, len(shape))))
+
+
+def _column(indices: Var) -> Var:
+    return sym.unsqueeze(sym.cast(indices, np.int64), (indices.ndim,))
+
+
+def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
+    """y[i, j, k] = x[i, indices[i, j, k], k] for axis 1; along the others `indices` may be shorter than x."""
+    rank = indices.ndim
+    window = tuple(slice(None) if i - rank == axis else slice(d) for i, d in enumerate(indices.shape))
+    return np.take_along_axis(x[window], indices, axis=axis)
+
+
+def bind_elements(metadata: dict[str, Any], x: Array, indices: Array) -> dict[str, Any]:
+    """The axis counted from the end; ModelError where the indices reach beyond x."""
+    metadata = with_axis(0)(metadata, x)
+    axis = metadata["axis"] + x.ndim
+    pairs = zip(indices.shape, x.shape, strict=False)
+    if not x.ndim or x.ndim != indices.ndim or any(m > n and i != axis for i, (m, n) in enumerate(pairs)):
+        raise ModelError(f"indices of shape {list(indices.shape)} do not fit into {list(x.shape)}")
+    return metadata
+
+
+def gather_elements_vjp(ct: Var, y: Var, x: Var, indices: Var, *, axis: int) -> tuple[Var, None]:
+    """Added up where it came from."""
+    zeros = sym.full(ct.tape, x.shape, 0, ct.dtype)
+    return ct.tape.apply("ScatterElements", zeros, indices, ct, axis=axis, reduction="add"), None
+
+
+def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0, rank: int = 0) -> Array:
+    """Slices x[b, i] of the last `rank` axes, for each index vector i along the last axis of `indices`."""
+    lead = x.ndim - rank
+    shape, width = x.shape[lead:], batch_dims + indices.shape[-1]
+    rows = x.reshape(*x.shape[:lead], int(np.prod(shape[:width])), *shape[width:])
+    return np.take(rows, flat_index(indices, shape, batch_dims), axis=lead)
+
+
+def flat_index(indices: Array, shape: Sequence[int], batch_dims: int = 0) -> Array:
+    """The number of the slice that each index vector names, counted in row-major order; IndexError if there is none."""
+    dims = np.asarray(shape[batch_dims : batch_dims + indices.shape[-1]], np.int64)
+    wrapped = np.where(indices < 0, indices + dims, indices)
+    if ((wrapped < 0) | (wrapped >= dims)).any():
+        raise IndexError(f"an index is out of bounds for dimensions {dims.tolist()}")
+    batch = tuple(shape[:batch_dims])
+    position = np.arange(np.prod(batch, dtype=np.int64)).reshape(*batch, *(1,) * (indices.ndim - 1 - batch_dims))
+    for i, length in enumerate(dims):
+        position = position * length + wrapped[..., i]
+    return np.broadcast_to(position, indices.shape[:-1])
+
+
+def bind_gather_nd(metadata: dict[str, Any], x: Array, indices: Array) -> dict[str, Any]:
+    """The rank of x, of which the index vectors cover axes behind the batch axes."""
+    batch = metadata.get("batch_dims", 0)
+    if not indices.ndim or not x.ndim or not 0 <= batch < min(x.ndim, indices.ndim):
+        raise ModelError(f"{batch} batch dimensions do not fit {list(x.shape)} and indices {list(indices.shape)}")
+    if x.shape[:batch] != indices.shape[:batch] or not 1 <= indices.shape[-1] <= x.ndim - batch:
+        raise ModelError(f"indices of shape {list(indices.shape)} do not fit into {list(x.shape)}")
+    return {"batch_dims": batch, "rank": x.ndim}
+
+
+def gather_nd_vjp(ct: Var, y: Var, x: Var, indices: Var, *, batch_dims: int, rank: int) -> tuple[Var, None]:
+    """Added up where it came from; batch axes become entries of the index vectors."""
+    indices = sym.cast(indices, np.int64)
+    shape = (*indices.shape[:-1], 1)
+    columns = [sym.expand(along(ct, x.shape[i], i, len(shape)), shape) for i in range(batch_dims)]
+    zeros = sym.full(ct.tape, x.shape, 0, ct.dtype)
+    return ct.tape.apply("ScatterND", zeros, sym.concat([*columns, indices], -1), ct, reduction="add"), None
+
+
+def along(like: Var, count: int, axis: int, rank: int) -> Var:
+    """0, 1, ... count - 1 along one axis of a tensor of `rank` axes."""
+    shape = tuple(count if i == axis % rank else 1 for i in range(rank))
+    return sym.reshape(sym.arange(like.tape, count), shape)
+
+
+def compress(x: Array, condition: Array, *, axis: int | None = None, rank: int = 0) -> Array:
+    """The slices along an axis where the condition holds; of all entries in a row if there is no axis."""
+    if axis is None:
+        x, axis = x.reshape(*x.shape[: x.ndim - rank], -1), -1
+    return np.compress(condition, x, axis=axis)
+
+
+def bind_compress(metadata: dict[str, Any], x: Array, condition: Array) -> dict[str, Any]:
+    """The axis counted from the end, if there is one."""
+    axis = metadata.get("axis")
+    return {"axis": None if axis is None else from_end(axis, x.ndim), "rank": x.ndim}
+
+
+def compress_vjp(ct: Var, y: Var, x: Var, condition: Var, *, axis: int | None, rank: int) -> tuple[Var, None]:
+    """Back to the places where the condition holds."""
+    places = sym.squeeze(ct.tape.apply("NonZero", condition), (0,))
+    if axis is not None:
+        return scatter_back(ct, places, x.shape, axis + x.ndim), None
+    return sym.reshape(scatter_back(ct, places, (x.size,), 0), x.shape), None
+
+
+def one_hot(indices: Array, values: Array, *, depth: int, axis: int = -1, rank: int = 0) -> Array:
+    """values[1] where the new axis counts to the index (modulo `depth` if negative), values[0] elsewhere."""
+    places = indices.real.astype(np.int64, copy=False)
+    places = np.expand_dims(np.where(places < 0, places + depth, places), axis)
+    hot = places == np.arange(depth).reshape(-1, *(1,) * (-axis - 1))
+    off, on = (np.reshape(v, (*v.shape, *(1,) * rank)) for v in (values[..., 0], values[..., 1]))
+    return np.where(hot, on, off)
+
+
+def bind_one_hot(metadata: dict[str, Any], indices: Array, values: Array) -> dict[str, Any]:
+    """The axis counted in the result, from the end."""
+    depth, rank = int(scalar(metadata["depth"])), indices.ndim + 1
+    checked((*indices.shape, depth))
+    if values.shape != (2,):
+        raise ModelError(f"values are of shape {list(values.shape)}, not [off, on]")
+    return {"depth": depth, "axis": from_end(metadata.get("axis", -1), rank), "rank": rank}
+
+
+def one_hot_vjp(
+    ct: Var, y: Var, indices: Var, values: Var, *, depth: int, axis: int, rank: int
+) -> tuple[None, Var]:
+    """To `off` what lies outside of the hot entries, to `on` what lies on them."""
+    code = ct.tape.constant(np.asarray([0, 1], ct.dtype))
+    hot = ct.tape.apply("OneHot", indices, np.asarray(depth, np.int64), code, axis=axis)
+    parts = [sym.reshape(sym.sum(part), (1,)) for part in (ct * (1.0 - hot), ct * hot)]
+    return None, sym.concat(parts, 0)
+
+
+def hot_entries(indices: Array, values: Array, **metadata: Any) -> Array:
+    """Which entries are hot, for indices that are floating-point numbers."""
+    return one_hot(indices, values * 0 + np.asarray([0, 1], values.dtype), **metadata)
+
+
+def non_zero(x: Array) -> Array:
+    """Indices of the entries that are not zero, a column for each; without rows for a scalar."""
+    if not x.ndim:
+        return np.zeros((0, int(x != 0)), np.int64)
+    return np.asarray(np.nonzero(x), np.int64).reshape(x.ndim, -1)
+
+
+def reverse_sequence(
+    x: Array, sequence_lens: Array, *, time_axis: int = 0, batch_axis: int = 1
+) -> Array:
+    """The first sequence_lens[b] steps of each sequence in reverse order, the others as they are."""
+    front = min(time_axis, batch_axis)
+    times, lengths = np.arange(x.shape[time_axis]), sequence_lens
+    times, lengths = (times[:, None], lengths[None]) if time_axis == front else (times[None], lengths[:, None])
+    index = np.where(times < lengths, lengths - 1 - times, times)
+    gap, behind = max(time_axis, batch_axis) - front - 1, -1 - max(time_axis, batch_axis)
+    index = index.reshape(index.shape[0], *(1,) * gap, index.shape[1], *(1,) * behind)
+    return np.take_along_axis(x, index.reshape(*(1,) * (x.ndim - index.ndim), *index.shape), axis=time_axis)
+
+
+def bind_reverse_sequence(metadata: dict[str, Any], x: Array, sequence_lens: Array) -> dict[str, Any]:
+    """Both axes counted from the end."""
+    time, batch = (from_end(metadata.get(k, d), x.ndim) for k, d in [("time_axis", 0), ("batch_axis", 1)])
+    if time == batch or sequence_lens.shape != (x.shape[batch],):
+        raise ModelError(f"{list(sequence_lens.shape)} lengths do not fit axis {batch} of {list(x.shape)}")
+    if (sequence_lens > x.shape[time]).any() or (sequence_lens < 0).any():
+        raise ModelError(f"a sequence is longer than the {x.shape[time]} steps of axis {time}")
+    return {"time_axis": time, "batch_axis": batch}
+
+
+def reverse_sequence_vjp(ct: Var, y: Var, x: Var, sequence_lens: Var, **axes: int) -> tuple[Var, None]:
+    """The same reversal: it is its own inverse."""
+    return ct.tape.apply("ReverseSequence", ct, sequence_lens, **axes), None
+
+
+def range_(start: Array, limit: Array, delta: Array) -> Array:
+    """start + i delta for as long as it lies before `limit`."""
+    first, last, step = (scalar(tuple(v.real.ravel().tolist())) for v in (start, limit, delta))
+    if step == 0:
+        raise ValueError("delta is 0")
+    count = max(-((first - last) // step) if start.dtype.kind in "iu" else math.ceil((last - first) / step), 0)
+    steps = np.arange(*checked((count,))).astype(start.real.dtype)
+    return np.asarray(start.reshape(()) + steps * delta.reshape(())).astype(np.result_type(start, delta), copy=False)
+
+
+def range_vjp(ct: Var, y: Var, start: Var, limit: Var, delta: Var) -> tuple[Var, None, Var]:
+    """The sum to the start, weighted by i to delta; the limit only counts entries."""
+    steps = sym.cast(sym.arange(ct.tape, y.size), ct.dtype)
+    return sym.reshape(sym.sum(ct), start.shape), None, sym.reshape(sym.sum(ct * steps), delta.shape)
+
+
+INDEX: list[Op] = [
+    Op("Gather", gather, gather_vjp, gather_stack, bind=bind_gather, linear=((0,),)),
+    Op("GatherElements", gather_elements, gather_elements_vjp, aligned, bind=bind_elements, linear=((0,),)),
+    Op("GatherND", gather_nd, gather_nd_vjp, on(0), bind=bind_gather_nd, linear=((0,),)),
+    Op("Compress", compress, compress_vjp, on(0), bind=bind_compress, linear=((0,),)),
+    Op("OneHot", one_hot, one_hot_vjp, on(0, 1), static={"depth": 1}, bind=bind_one_hot, branch=hot_entries,
+       linear=((1,),)),
+    Op("NonZero", non_zero, zero),
+    Op("ReverseSequence", reverse_sequence, reverse_sequence_vjp, on(0), bind=bind_reverse_sequence,
+       linear=((0,),)),
+    Op("Range", range_, range_vjp),
+]  # fmt: skip

@@ -1,0 +1,175 @@
+"""Normalizations: (x - mean) / deviation over some axes, then a scale and a bias.
+
+All are compositions.  Layer and RMS normalization, of which others are made, have rules of their own besides:
+with n = (x - mean) r, a cotangent g of n goes back as r (g - mean(g) - n mean(g n)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.op import Op, composite, negative_axes
+from gradcheck_cli.tape import Var
+
+EPSILON = float(np.float32(1e-5))  # as ONNX stores it
+MOMENTUM = float(np.float32(0.9))
+DEVIATION = 1e-9  # what the standard adds to the deviation in MeanVarianceNormalization
+
+
+def batch_normalization(
+    x: Var,
+    scale: Var,
+    b: Var,
+    mean: Var,
+    var: Var,
+    *,
+    epsilon: float = EPSILON,
+    momentum: float = MOMENTUM,
+    training_mode: int = 0,
+) -> tuple[Var, ...]:
+    """By statistics given for each channel; in training by those of x, which then move the given ones."""
+    if not training_mode:
+        slope = scale / sym.sqrt(var + epsilon)
+        return ((x - channelwise(mean, x)) * channelwise(slope, x) + channelwise(b, x),)
+    axes = [i for i in range(x.ndim) if i != 1]
+    center, centered, spread = moments(x, axes)
+    y = centered * (channelwise(scale, x) / sym.sqrt(spread + epsilon)) + channelwise(b, x)
+    return y, _moved(mean, center, momentum), _moved(var, spread, momentum)
+
+
+def instance_normalization(x: Var, scale: Var, b: Var, *, epsilon: float = EPSILON) -> Var:
+    """Over the spatial axes, each channel of each instance by itself."""
+    return _layer(x, channelwise(scale, x), channelwise(b, x), axis=2, epsilon=epsilon)
+
+
+def group_normalization(x: Var, scale: Var, bias: Var, *, num_groups: int, epsilon: float = EPSILON) -> Var:
+    """Over groups of channels and the spatial axes; scale and bias are those of channels."""
+    n, c, *space = x.shape
+    if num_groups < 1 or c % num_groups:
+        raise ModelError(f"num_groups is {num_groups}, which does not divide the {c} channels")
+    ones = (1,) * len(space)
+    groups = (num_groups, c // num_groups)
+    parts = [sym.reshape(v, (*groups, *ones)) for v in (scale, bias)]
+    y = _layer(sym.reshape(x, (n, *groups, *space)), *parts, axis=2, epsilon=epsilon)
+    return sym.reshape(y, x.shape)
+
+
+def layer_normalization(
+    x: Var, scale: Var, b: Var | None = None, *, axis: int = -1, epsilon: float = EPSILON
+) -> tuple[Var, Var, Var]:
+    """Over the axes from `axis` on; with the mean and the inverse deviation."""
+    center, centered, spread = moments(x, range(axis, 0))
+    inverse = 1.0 / sym.sqrt(spread + epsilon)
+    y = centered * inverse * scale
+    return y if b is None else y + b, center, inverse
+
+
+def layer_normalization_vjp(
+    cts: Sequence[Var | None],
+    ans: Sequence[Var],
+    x: Var,
+    scale: Var,
+    *b: Var | None,
+    axis: int,
+    epsilon: float = EPSILON,
+) -> tuple[Var | None, ...]:
+    """To x through the normalized values and through the statistics, where those are used."""
+    axes = range(axis, 0)
+    ct, ct_center, ct_inverse = cts
+    _, center, inverse = ans
+    normal = (x - center) * inverse
+    size = float(math.prod(x.shape[axis:]))
+    flows = [] if ct is None else [_centered(ct * scale, normal, axes) * inverse]
+    if ct_center is not None:
+        flows.append(sym.expand(ct_center / size, x.shape))
+    if ct_inverse is not None:
+        flows.append(normal * (-ct_inverse * inverse * inverse / size))
+    ct_x = reduce(add, flows) if flows else None
+    return ct_x, None if ct is None else ct * normal, *(ct for _ in b)
+
+
+def rms_normalization(x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON) -> Var:
+    """x over its root mean square over the axes from `axis` on; the mean stays."""
+    return x * _inverse_rms(x, axis, epsilon) * scale
+
+
+def rms_normalization_vjp(
+    ct: Var, y: Var, x: Var, scale: Var, *, axis: int, epsilon: float = EPSILON
+) -> tuple[Var, Var]:
+    """To x through the normalized values."""
+    inverse = _inverse_rms(x, axis, epsilon)
+    normal, g = x * inverse, ct * scale
+    return (g - normal * sym.mean(g * normal, range(axis, 0))) * inverse, ct * normal
+
+
+def lp_normalization(x: Var, *, axis: int = -1, p: int = 2) -> Var:
+    """x over its norm along an axis; 0 where that is 0."""
+    if p not in (1, 2):
+        raise ModelError(f"p is {p}; known are 1, 2")
+    norm = x.tape.apply(f"ReduceL{p}", x, sym.ints(x.tape, (axis,)))
+    zero = sym.equal(norm, 0)
+    return sym.where(zero, 0, x / sym.where(zero, 1, norm))
+
+
+def mean_variance_normalization(x: Var, *, axes: Sequence[int] = (0, 2, 3)) -> Var:
+    """To mean 0 and deviation 1; what is constant becomes 0."""
+    _, centered, spread = moments(x, axes)
+    flat = sym.equal(spread, 0)  # where the root has no derivative
+    deviation = sym.where(flat, 0, sym.sqrt(sym.where(flat, 1, spread)))
+    return centered / (deviation + DEVIATION)
+
+
+def bind_mean_variance(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """The axes counted from the end; by default all but the channels of images."""
+    return negative_axes({"axes": (0, 2, 3), **metadata}, x)
+
+
+def moments(x: Var, axes: Sequence[int]) -> tuple[Var, Var, Var]:
+    """The mean over axes, x without it, and the variance."""
+    center = sym.mean(x, axes)
+    centered = x - center
+    return center, centered, sym.mean(centered * centered, axes)
+
+
+def channelwise(v: Var, x: Var) -> Var:
+    """A vector with an entry for each channel, ready to broadcast against x `(N, C, *space)`."""
+    if v.shape != x.shape[1:2] and (x.ndim > 1 or v.shape != (1,)):
+        raise ModelError(f"a vector of shape {list(v.shape)} does not fit the channels of {list(x.shape)}")
+    return sym.unsqueeze(v, range(1, x.ndim - 1))
+
+
+def _layer(x: Var, scale: Var, b: Var, *, axis: int, epsilon: float) -> Var:
+    return x.tape.apply("LayerNormalization", x, scale, b, axis=axis, epsilon=epsilon)
+
+
+def _inverse_rms(x: Var, axis: int, epsilon: float) -> Var:
+    return 1.0 / sym.sqrt(sym.mean(x * x, range(axis, 0)) + epsilon)
+
+
+def _centered(g: Var, normal: Var, axes: Sequence[int]) -> Var:
+    """g without what changes the mean and the deviation."""
+    return g - sym.mean(g, axes) - normal * sym.mean(g * normal, axes)
+
+
+def _moved(running: Var, current: Var, momentum: float) -> Var:
+    return running * momentum + sym.reshape(current, running.shape) * (1.0 - momentum)
+
+
+NORMALIZATION: list[Op] = [
+    composite("BatchNormalization", batch_normalization, many=True),
+    composite("InstanceNormalization", instance_normalization),
+    composite("GroupNormalization", group_normalization),
+    composite("LayerNormalization", layer_normalization, vjp=layer_normalization_vjp, many=True),
+    composite("RMSNormalization", rms_normalization, vjp=rms_normalization_vjp),
+    composite("LpNormalization", lp_normalization),
+    composite("MeanVarianceNormalization", mean_variance_normalization, bind=bind_mean_variance),
+]

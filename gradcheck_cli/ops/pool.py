@@ -1,0 +1,409 @@
+"""Pools: extrema, means and norms over windows of the spatial axes, or over all of them; LRN, over windows of channels.
+
+Windows are boxes, so a sum or a maximum over them is one along each axis in turn: shifted views of the axis, one for
+each tap, combined.  What windows send back to the input is a transposed convolution with ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import on, trailing
+from gradcheck_cli.op import Op, composite
+from gradcheck_cli.ops.conv import Ints, padded, reach, scattered, settled
+from gradcheck_cli.ops.shape import checked
+from gradcheck_cli.tape import Var
+
+ALPHA = float(np.float32(1e-4))  # as ONNX stores it
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of a pool along one axis (counted from the end), `length` long and padded at both sides."""
+
+    axis: int
+    length: int
+    taps: int
+    stride: int
+    begin: int
+    end: int
+    dilation: int
+    count: int
+
+    @property
+    def positions(self) -> Array:
+        """Where the taps of each window lie, shape `(count, taps)`; outside of the axis is padding."""
+        starts = np.arange(self.count) * self.stride - self.begin
+        return starts[:, None] + np.arange(self.taps) * self.dilation
+
+    def taken(self, *, padded: bool) -> Array:
+        """How many taps of each window lie on the axis, or on the padded axis."""
+        first, stop = (-self.begin, self.length + self.end) if padded else (0, self.length)
+        return np.sum((self.positions >= first) & (self.positions < stop), axis=1)
+
+    def first(self) -> Array:
+        """Where the first tap of each window that is not in the padding lies."""
+        positions = self.positions
+        return positions[np.arange(self.count), np.argmax((positions >= 0) & (positions < self.length), axis=1)]
+
+    def views(self, x: Array, fill: Any) -> Iterator[Array]:
+        """For each tap what all windows see of x, with `fill` around it."""
+        behind = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
+        x = _surrounded(x, self.axis, self.begin, max(0, behind), fill)
+        for start in range(0, self.taps * self.dilation, self.dilation):
+            stop = start + (self.count - 1) * self.stride + 1
+            yield x[_at(self.axis, slice(start, stop, self.stride))]
+
+
+def along(
+    x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
+) -> list[Windows]:
+    """The windows along each spatial axis of x.
+
+    With `ceil_mode` a last window may go beyond the padding, unless it would start there.
+    """
+    rank, axes = len(kernel_shape), []
+    for i, taps in enumerate(kernel_shape):
+        length, stride, begin, end = x.shape[i - rank], strides[i], pads[i], pads[rank + i]
+        room = length + begin + end - (taps - 1) * dilations[i] - 1
+        count = room // stride + 1
+        if ceil_mode and room % stride and count * stride < length + begin:
+            count += 1
+        axes.append(Windows(i - rank, length, taps, stride, begin, end, dilations[i], count))
+    return axes
+
+
+def combined(x: Array, axes: Sequence[Windows], function: np.ufunc, fill: Any) -> Array:
+    """Sums or extrema over windows, axis by axis."""
+    for axis in axes:
+        views = axis.views(x, fill)
+        x = next(views).copy()
+        for view in views:
+            function(x, view, out=x)
+    return x
+
+
+def winners(x: Array, axes: Sequence[Windows]) -> Array:
+    """For each window the flat position of its maximum in the spatial axes; the first at a tie."""
+    space = x.shape[-len(axes) :]
+    place = np.arange(math.prod(space)).reshape(space)
+    for axis in reversed(axes):  # the innermost first: of equals, the first row wins
+        first = axis.first()
+        best = np.take(x, first, axis=axis.axis)
+        chosen = np.broadcast_to(np.take(place, first, axis=axis.axis), best.shape).copy()
+        for view, position in zip(axis.views(x, lowest(x.dtype)), axis.views(place, 0), strict=True):
+            better = view > best
+            np.copyto(best, view, where=better)
+            np.copyto(chosen, position, where=better)
+        x, place = best, chosen
+    return place
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """What never is a maximum."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min
+    return False if dtype.kind == "b" else -np.inf
+
+
+def at(x: Array, place: Array, rank: int) -> Array:
+    """Entries of x at flat positions in its last `rank` axes."""
+    lead = place.shape[: place.ndim - rank]
+    flat = np.take_along_axis(x.reshape(*lead, -1), place.reshape(*lead, -1), axis=-1)
+    return flat.reshape(place.shape)
+
+
+def in_whole(place: Array, shape: Sequence[int], rank: int, storage_order: int) -> Array:
+    """Flat positions in the spatial axes as positions in `(N, C, *space)`; spatial axes may be stored column first."""
+    n, c, *space = shape[len(shape) - rank - 2 :]
+    if storage_order:
+        place = np.ravel_multi_index(np.unravel_index(place, space), space, order="F")
+    images = np.arange(n * c).reshape(n, c, *(1,) * rank)
+    return place + images * math.prod(space)
+
+
+def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
+    """By how many entries each window is divided: a number if all are alike, else of the shape of the windows."""
+    numbers = reduce(np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes])
+    return numbers.ravel()[0] if numbers.size and (numbers == numbers.ravel()[0]).all() else numbers
+
+
+def max_pool(
+    x: Array,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = (),
+    pads: Ints = (),
+    storage_order: int = 0,
+    strides: Ints = (),
+    n_outputs: int = 1,
+) -> tuple[Array, ...]:
+    """The maximum of each window of x `(..., N, C, *space)`, and where it lies in the flattened `(N, C, *space)`."""
+    axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
+    if n_outputs == 1:
+        return (combined(x, axes, np.maximum, lowest(x.dtype)),)
+    place, rank = winners(x, axes), len(axes)
+    return at(x, place, rank), in_whole(place, x.shape, rank, storage_order)
+
+
+def max_pool_near_real(x: Array, *, kernel_shape: Ints, storage_order: int = 0, **window: Any) -> tuple[Array, ...]:
+    """The entries whose real part is the maximum."""
+    place, rank = max_pool_branch(x, kernel_shape=kernel_shape, **window), len(kernel_shape)
+    return at(x, place, rank), in_whole(place, x.shape, rank, storage_order)
+
+
+def max_pool_branch(
+    x: Array, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int, **_: Any
+) -> Array:
+    """Which entry wins each window."""
+    return winners(x.real, along(x, kernel_shape, strides, pads, dilations, ceil_mode))
+
+
+def max_pool_vjp(
+    cts: Sequence[Var | None], ans: Sequence[Var], x: Var, *, storage_order: int, n_outputs: int, **window: Any
+) -> tuple[Var | None]:
+    """The cotangent of each window added to its winner."""
+    ct = cts[0]
+    if ct is None:
+        return (None,)
+    known = n_outputs > 1 and storage_order == 0 and ans[1] is not None
+    index = ans[1] if known else x.tape.emit("MaxPool", (x,), window, n_outputs=2)[1]
+    zeros = sym.full(x.tape, (x.size,), 0, x.dtype)
+    flat = [sym.reshape(v, (ct.size,)) for v in (index, ct)]
+    return (sym.reshape(x.tape.apply("ScatterElements", zeros, *flat, axis=0, reduction="add"), x.shape),)
+
+
+def average_pool(
+    x: Array,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Array:
+    """The mean of each window, over what it has of the input, or of the padded input."""
+    axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
+    return combined(x, axes, np.add, 0) / counts(axes, count_include_pad).astype(x.real.dtype)
+
+
+def average_pool_vjp(
+    ct: Var, y: Var, x: Var, *, kernel_shape: Ints, ceil_mode: int, count_include_pad: int, **geometry: Any
+) -> tuple[Var | None]:
+    """An equal share to every entry of the window."""
+    axes = along(x.value, kernel_shape, ceil_mode=ceil_mode, **geometry)
+    share = ct / x.tape.constant(counts(axes, count_include_pad), x.dtype)
+    return (shared(share, x.shape, kernel_shape, geometry),)
+
+
+def lp_pool(
+    x: Array,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = (),
+    p: int = 2,
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Array:
+    """The p-norm of each window."""
+    magnitude = np.where(x.real < 0, -x, x) if p % 2 else x
+    axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
+    total = combined(magnitude**p, axes, np.add, 0)
+    return total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
+
+
+def lp_pool_branch(x: Array, *, p: int, **window: Any) -> Array:
+    """The sign of each entry for an odd p; for an even one, which norms are 0."""
+    return np.sign(x.real) if p % 2 else lp_pool(x.real, p=p, **window) == 0
+
+
+def lp_pool_vjp(
+    ct: Var, y: Var, x: Var, *, kernel_shape: Ints, ceil_mode: int, p: int, **geometry: Any
+) -> tuple[Var | None]:
+    """sign(x) (|x| / y)^(p-1) of it, and 0 where y is 0."""
+    if p > 1:
+        zero = sym.equal(y, 0)
+        norm = sym.where(zero, 1, y)
+        ct = sym.where(zero, 0, ct / (norm if p == 2 else norm ** (p - 1.0)))
+    back = shared(ct, x.shape, kernel_shape, geometry)
+    return (None if back is None else back * _slope(x, p),)
+
+
+def global_average_pool(x: Var) -> Var:
+    """The mean over the spatial axes."""
+    return sym.mean(x, range(2, x.ndim))
+
+
+def global_max_pool(x: Var) -> Var:
+    """The maximum over the spatial axes."""
+    return sym.max(x, range(2, x.ndim))
+
+
+def global_lp_pool(x: Var, *, p: int = 2) -> Var:
+    """The p-norm over the spatial axes."""
+    if p in (1, 2):
+        return x.tape.apply(f"ReduceL{p}", x, sym.ints(x.tape, range(2, x.ndim)))
+    size = math.prod(x.shape[2:])
+    pooled = x.tape.apply("LpPool", sym.reshape(x, (*x.shape[:2], size)), kernel_shape=(size,), p=p)
+    return sym.reshape(pooled, (*x.shape[:2], *(1 for _ in x.shape[2:])))
+
+
+def lrn(x: Var, *, size: int, alpha: float = ALPHA, beta: float = 0.75, bias: float = 1.0) -> Var:
+    """x over a power of the mean square of `size` channels around its own, those outside being 0."""
+    if size < 1:
+        raise ModelError(f"size is {size}; it needs to be positive")
+    n, c = x.shape[:2]
+    below, above = (size - 1) // 2, size // 2
+    squares = sym.reshape(x * x, (n, 1, c, math.prod(x.shape[2:])))
+    window = {"kernel_shape": (size, 1), "pads": (below, 0, above, 0), "count_include_pad": 1}
+    means = sym.reshape(x.tape.apply("AveragePool", squares, **window), x.shape)
+    return x * (means * alpha + bias) ** -beta
+
+
+def max_unpool(
+    x: Array,
+    index: Array,
+    *,
+    kernel_shape: Ints,
+    output_shape: tuple[int, ...] | None = None,
+    pads: Ints = (),
+    strides: Ints = (),
+    shape: tuple[int, ...] = (),
+) -> Array:
+    """Zeros of `shape` with x at flat positions, the last one where several meet, and more zeros up to `output_shape`."""
+    assert output_shape is not None
+    lead, size = x.shape[: x.ndim - len(shape)], math.prod(shape)
+    if index.size and not (-size <= index.min() and index.max() < size):
+        raise ModelError(f"I has an index outside of {list(shape)}")
+    y = np.zeros((*lead, size), x.dtype)
+    y[..., index.ravel()] = x.reshape(*lead, -1)
+    whole = np.zeros((*lead, *output_shape), x.dtype)
+    whole[(..., *(slice(0, n) for n in shape))] = y.reshape(*lead, *shape)
+    return whole
+
+
+def max_unpool_vjp(
+    ct: Var, y: Var, x: Var, index: Var, *, output_shape: Ints, shape: Ints, **window: Any
+) -> tuple[Var, None]:
+    """What lies at the position of each entry that was not overwritten."""
+    tape, rank = x.tape, x.ndim
+    flat_at = sym.reshape(index, (x.size,))
+    numbers = sym.reshape(sym.cast(sym.arange(tape, x.size), np.float64), x.shape)
+    sizes = sym.ints(tape, output_shape)
+
+    def gathered(v: Var) -> Var:
+        inside = v if v.shape == tuple(shape) else sym.slice(v, (0,) * rank, shape, range(rank))
+        return sym.reshape(tape.apply("Gather", sym.reshape(inside, (math.prod(shape),)), flat_at), x.shape)
+
+    owners = gathered(tape.apply("MaxUnpool", numbers, index, sizes, **window))
+    return sym.where(sym.equal(owners, numbers), gathered(ct), 0), None
+
+
+def bind_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """All metadata explicit, with pads in place of `auto_pad`; ModelError where windows do not fit."""
+    kernel = tuple(metadata["kernel_shape"])
+    if x.ndim < 3 or len(kernel) != x.ndim - 2 or min(kernel) < 1:
+        raise ModelError(f"kernel_shape {list(kernel)} does not fit an input of shape {list(x.shape)}")
+    window = settled(metadata, x.shape[2:], kernel)
+    kept = {k: v for k, v in metadata.items() if k != "auto_pad"}
+    bound = {"ceil_mode": 0, **kept, "kernel_shape": kernel, **window}
+    lengths = padded(x.shape[2:], window)
+    checked((*x.shape[:2], *(n + r for n, r in zip(lengths, reach(kernel, window), strict=True))))
+    return bound
+
+
+def bind_average_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """As for every pool."""
+    return {"count_include_pad": 0, **bind_pool(metadata, x)}
+
+
+def bind_lp_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """As for every pool, with a positive p."""
+    if metadata.get("p", 2) < 1:
+        raise ModelError(f"p is {metadata['p']}; it needs to be positive")
+    return {"p": 2, **bind_pool(metadata, x)}
+
+
+def bind_max_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """As for every pool; ModelError if a window lies in the padding and has no maximum."""
+    bound = {"storage_order": 0, **bind_pool(metadata, x)}
+    keys = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
+    if not all(axis.taken(padded=False).all() for axis in along(x, *(bound[k] for k in keys))):
+        raise ModelError(f"pads {list(bound['pads'])} hold a whole window of {list(bound['kernel_shape'])}")
+    return bound
+
+
+def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[str, Any]:
+    """`shape`, in which indices count: that of the pool's input, no larger than the output asked for."""
+    kernel, rank = tuple(metadata["kernel_shape"]), x.ndim - 2
+    strides = tuple(metadata.get("strides") or (1,) * rank)
+    pads = tuple(metadata.get("pads") or (0,) * (2 * rank))
+    if not 0 < rank == len(kernel) == len(strides) == len(pads) // 2 or index.shape != x.shape:
+        raise ModelError(f"kernel_shape, strides or pads do not fit X {list(x.shape)} and I {list(index.shape)}")
+    lengths = ((n - 1) * s + k - p for n, s, k, p in zip(x.shape[2:], strides, kernel, totals(pads), strict=True))
+    shape = checked((*x.shape[:2], *lengths))
+    output_shape = checked(metadata.get("output_shape") or shape)
+    if len(output_shape) != x.ndim or output_shape[:2] != x.shape[:2]:
+        raise ModelError(f"output_shape {list(output_shape)} does not fit X {list(x.shape)}")
+    if any(n < m for n, m in zip(output_shape, shape, strict=True)):
+        shape = output_shape
+    return {"kernel_shape": kernel, "strides": strides, "pads": pads, "output_shape": output_shape, "shape": shape}
+
+
+def shared(share: Var, shape: Ints, kernel_shape: Ints, geometry: dict[str, Any]) -> Var | None:
+    """The sum, at every entry of an input of `shape`, of the shares of the windows that see it."""
+    n, c, *space = shape
+    ones = sym.full(share.tape, (1, 1, *kernel_shape), 1, share.dtype)
+    images = sym.reshape(share, (n * c, 1, *share.shape[2:]))
+    back = scattered(images, ones, (n * c, 1, *space), 1, geometry)
+    return None if back is None else sym.reshape(back, shape)
+
+
+def _slope(x: Var, p: int) -> Var:
+    """The derivative of |x|^p / p."""
+    if p == 1:
+        return sym.sign(x)
+    power = x if p == 2 else x ** (p - 1.0)
+    return sym.sign(x) * power if p % 2 else power
+
+
+def _surrounded(x: Array, axis: int, before: int, behind: int, fill: Any) -> Array:
+    if not before and not behind:
+        return x
+    shape = list(x.shape)
+    shape[axis] += before + behind
+    whole = np.full(shape, fill, x.dtype)
+    whole[_at(axis, slice(before, before + x.shape[axis]))] = x
+    return whole
+
+
+def _at(axis: int, part: slice) -> tuple[Any, ...]:
+    return (..., part, *(slice(None) for _ in range(-axis - 1)))
+
+
+POOL: list[Op] = [
+    Op("MaxPool", max_pool, max_pool_vjp, trailing, step=max_pool_near_real, branch=max_pool_branch,
+       bind=bind_max_pool, many=True),
+    Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each"),
+    Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool),
+    composite("GlobalAveragePool", global_average_pool),
+    composite("GlobalMaxPool", global_max_pool),
+    composite("GlobalLpPool", global_lp_pool),
+    composite("LRN", lrn),
+    Op("MaxUnpool", max_unpool, max_unpool_vjp, on(0), static={"output_shape": 2}, bind=bind_max_unpool,
+       linear=((0,),)),
+]  # fmt: skip

@@ -1,0 +1,239 @@
+"""Operators that write updates into a copy of a tensor, at places that another operand names.
+
+Both scatters become one: rows of the data, the number of the row that each update goes to, and the updates.  Leading
+axes of data and updates are scattered alike, so that a stack of probes costs one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import Kernel, Operands, loop, stack_size
+from gradcheck_cli.op import Op, composite, from_end
+from gradcheck_cli.ops.index import along, bind_elements, flat_index
+from gradcheck_cli.tape import Var
+
+Rows: TypeAlias = tuple[Array, Array, Array]  # data (L, N, *inner), row numbers (M,), updates (L, M, *inner)
+REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def combine(data: Array, index: Array, updates: Array, reduction: str) -> Array:
+    """The data with every update written to its row, or combined with what is there, duplicates one by one."""
+    out = np.array(data, dtype=np.result_type(data, updates))
+    if reduction == "none" or not index.size:
+        out[:, index] = updates
+        return out
+    function = REDUCTIONS[reduction]
+    order = np.argsort(index, kind="stable")
+    rows = index[order]
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    updates = updates[:, order]
+    if first.size < rows.size:
+        updates = function.reduceat(updates, first, axis=1)
+    out[:, rows[first]] = function(out[:, rows[first]], updates)
+    return out
+
+
+def winner(data: Array, index: Array, updates: Array, reduction: str) -> Array:
+    """Which operand an extremum is taken from: -1 for the data, else the number of the update; the first at a tie."""
+    if reduction not in ("max", "min"):
+        return np.broadcast_to(False, data.shape)
+    data, updates = data.real, updates.real
+    best = combine(data, index, updates, reduction)
+    none = updates[0].size
+    numbers = np.where(updates == best[:, index], np.arange(none).reshape(updates.shape[1:]), none)
+    return combine(np.where(data == best, -1, none), index, numbers, "min")
+
+
+def combine_near_real(data: Array, index: Array, updates: Array, reduction: str) -> Array:
+    """The same for complex operands near the real axis: an extremum follows the real winner."""
+    if reduction not in ("max", "min") or not index.size:
+        return combine(data, index, updates, reduction)
+    which = winner(data, index, updates, reduction)
+    flat = updates.reshape(updates.shape[0], updates[0].size)
+    places = which.reshape(which.shape[0], data[0].size).clip(0, flat.shape[1] - 1)
+    return np.where(which < 0, data, np.take_along_axis(flat, places, axis=1).reshape(data.shape))
+
+
+def slices(data: Array, indices: Array, updates: Array, rank: int) -> Rows:
+    """Rows for ScatterND: what index vectors name are slices of the data."""
+    lead, width = data.ndim - rank, indices.shape[-1]
+    shape, count = data.shape[lead:], int(np.prod(data.shape[:lead]))
+    index = flat_index(indices, shape).ravel()
+    inner = int(np.prod(shape[width:]))
+    rows = data.reshape(count, int(np.prod(shape[:width])), inner)
+    return rows, index, updates.reshape(count, index.size, inner)
+
+
+def entries(data: Array, indices: Array, updates: Array, rank: int, axis: int = 0) -> Rows:
+    """Rows for ScatterElements: single entries, found along `axis` and by their own position along the others."""
+    lead, axis = data.ndim - rank, axis + rank
+    shape, count = data.shape[lead:], int(np.prod(data.shape[:lead]))
+    grid = list(np.indices(indices.shape, sparse=True))
+    grid[axis] = np.where(indices < 0, indices + shape[axis], indices)
+    if ((grid[axis] < 0) | (grid[axis] >= shape[axis])).any():
+        raise IndexError(f"an index is out of bounds for axis {axis} with size {shape[axis]}")
+    index = np.zeros((), np.int64)
+    for position, length in zip(grid, shape, strict=True):
+        index = index * length + position
+    return data.reshape(count, int(np.prod(shape))), index.ravel(), updates.reshape(count, index.size)
+
+
+def scattering(rows: Callable[..., Rows], function: Callable[..., Array]) -> Kernel:
+    """The kernel that applies a function of rows to operands."""
+
+    def kernel(
+        data: Array, indices: Array, updates: Array, *, reduction: str = "none", rank: int = 0, **place: int
+    ) -> Array:
+        return function(*rows(data, indices, updates, rank, **place), reduction).reshape(data.shape)
+
+    return kernel
+
+
+def scatter_nd(
+    data: Array, indices: Array, updates: Array, *, reduction: str = "none", rank: int = 0
+) -> Array:
+    """The data with slices written to the places that index vectors name."""
+    return np.asarray(scattering(slices, combine)(data, indices, updates, reduction=reduction, rank=rank))
+
+
+def scatter_elements(
+    data: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none", rank: int = 0
+) -> Array:
+    """y[i, indices[i, j, k], k] = updates[i, j, k] for axis 1."""
+    kernel = scattering(entries, combine)
+    return np.asarray(kernel(data, indices, updates, axis=axis, reduction=reduction, rank=rank))
+
+
+def bind_scatter_nd(metadata: dict[str, Any], data: Array, indices: Array, updates: Array) -> dict[str, Any]:
+    """The rank of the data, and updates that fit."""
+    width = indices.shape[-1] if indices.ndim else 0
+    if not 1 <= width <= data.ndim or updates.shape != (*indices.shape[:-1], *data.shape[width:]):
+        raise _misfit(data, indices, updates)
+    return {"reduction": _known(metadata), "rank": data.ndim}
+
+
+def bind_scatter_elements(
+    metadata: dict[str, Any], data: Array, indices: Array, updates: Array
+) -> dict[str, Any]:
+    """The axis counted from the end, the rank of the data, and updates that fit."""
+    if updates.shape != indices.shape:
+        raise _misfit(data, indices, updates)
+    axis = bind_elements(metadata, data, indices)["axis"]
+    return {"axis": axis, "reduction": _known(metadata), "rank": data.ndim}
+
+
+def _misfit(data: Array, indices: Array, updates: Array) -> ModelError:
+    shapes = f"indices {list(indices.shape)} and data {list(data.shape)}"
+    return ModelError(f"updates of shape {list(updates.shape)} do not fit {shapes}")
+
+
+def _known(metadata: dict[str, Any]) -> str:
+    reduction = metadata.get("reduction", "none")
+    if reduction not in ("none", *REDUCTIONS):
+        raise ModelError(f"reduction is {reduction!r}; known are none, {', '.join(REDUCTIONS)}")
+    return str(reduction)
+
+
+def scatter_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
+    """Data and updates get the probe axis both."""
+    if probed[1]:
+        return loop(kernel, operands, probed, metadata)
+    count, (data, indices, updates) = stack_size(operands, probed), operands
+    assert data is not None
+    assert updates is not None
+    data = data if probed[0] else np.broadcast_to(data, (count, *data.shape))
+    updates = updates if probed[2] else np.broadcast_to(updates, (count, *updates.shape))
+    return kernel(data, indices, updates, **metadata)
+
+
+def scatter_nd_vjp(
+    ct: Var, y: Var, data: Var, indices: Var, updates: Var, *, reduction: str, rank: int
+) -> tuple[Var, None, Var]:
+    """The rule of scatters with slices."""
+    return scatter_cts(
+        ct, y, data, updates, reduction,
+        gather=lambda x: x.tape.apply("GatherND", x, indices),
+        scatter=lambda x, new, how: x.tape.apply("ScatterND", x, indices, new, reduction=how),
+    )  # fmt: skip
+
+
+def scatter_elements_vjp(
+    ct: Var, y: Var, data: Var, indices: Var, updates: Var, *, axis: int, reduction: str, rank: int
+) -> tuple[Var, None, Var]:
+    """The rule of scatters with single entries."""
+    return scatter_cts(
+        ct, y, data, updates, reduction,
+        gather=lambda x: x.tape.apply("GatherElements", x, indices, axis=axis),
+        scatter=lambda x, new, how: x.tape.apply("ScatterElements", x, indices, new, axis=axis, reduction=how),
+    )  # fmt: skip
+
+
+def scatter_cts(
+    ct: Var, y: Var, data: Var, updates: Var, reduction: str, *, gather: Callable[[Var], Var],
+    scatter: Callable[[Var, Var, str], Var],
+) -> tuple[Var, None, Var]:  # fmt: skip
+    """Cotangents of data and updates, given how to gather and scatter at the indices."""
+    if reduction == "add":
+        return ct, None, gather(ct)
+    if reduction == "mul":
+        return _product_cts(ct, data, updates, gather, scatter)
+    if reduction in ("max", "min"):
+        return _extremum_cts(ct, y, data, updates, gather, scatter)
+    return scatter(ct, sym.zeros_like(updates), "none"), None, gather(ct)
+
+
+def _product_cts(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
+    """The product of all other factors: divided out of that of the factors that are not 0, if no other one is 0."""
+    is_zero = sym.equal(updates, 0)
+    factors, zeros = sym.where(is_zero, 1, updates), sym.cast(is_zero, np.int64)
+    count = sym.full(ct.tape, data.shape, 0, np.int64)
+    others = gather(scatter(count, zeros, "add")) - zeros
+    rest = gather(ct * scatter(data, factors, "mul")) / factors
+    by_data = ct * scatter(sym.ones_like(data), updates, "mul")
+    return by_data, None, sym.where(sym.equal(others, 0), rest, 0)
+
+
+def _extremum_cts(ct: Var, y: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
+    """All of it to the data if they equal the result, else to the first update that does."""
+    kept = sym.equal(data, y)
+    numbers = sym.reshape(sym.arange(ct.tape, updates.size), updates.shape)
+    found = sym.where(sym.equal(updates, gather(y)), numbers, updates.size)
+    none = sym.full(ct.tape, data.shape, updates.size, np.int64)
+    first = gather(sym.where(kept, -1, scatter(none, found, "min")))
+    return sym.where(kept, ct, 0), None, sym.where(sym.equal(first, numbers), gather(ct), 0)
+
+
+def tensor_scatter(
+    past_cache: Var, update: Var, write_indices: Var | None = None, *, mode: str = "linear", axis: int = -2
+) -> Var:
+    """The cache with `update` written along an axis from an index on that each entry of the batch has."""
+    rank, length, count = past_cache.ndim, past_cache.shape[axis], update.shape[axis]
+    index = along(update, count, axis, rank)
+    if write_indices is not None:
+        index = index + sym.reshape(write_indices, (past_cache.shape[0], *(1,) * (rank - 1)))
+    index = update.tape.apply("Mod", index, length) if mode == "circular" else index
+    return past_cache.tape.apply("ScatterElements", past_cache, sym.expand(index, update.shape), update, axis=axis)
+
+
+def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Array | None) -> dict[str, Any]:
+    """The axis counted from the end; it is not the batch axis."""
+    mode, axis = metadata.get("mode", "linear"), from_end(metadata.get("axis", -2), past_cache.ndim)
+    if mode not in ("linear", "circular") or axis == -past_cache.ndim:
+        raise ModelError(f"mode {mode!r} along axis {axis}; known are linear and circular, along any axis but the first")
+    return {"mode": mode, "axis": axis}
+
+
+SCATTER: list[Op] = [
+    Op("ScatterND", scatter_nd, scatter_nd_vjp, scatter_stack, bind=bind_scatter_nd,
+       step=scattering(slices, combine_near_real), branch=scattering(slices, winner)),
+    Op("ScatterElements", scatter_elements, scatter_elements_vjp, scatter_stack, bind=bind_scatter_elements,
+       step=scattering(entries, combine_near_real), branch=scattering(entries, winner)),
+    composite("TensorScatter", tensor_scatter, bind=bind_tensor_scatter),
+]  # fmt: skip

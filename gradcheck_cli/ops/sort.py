@@ -1,0 +1,158 @@
+"""Operators that sort and choose: TopK, Hardmax, Unique, NonMaxSuppression.
+
+Among equal values the one with the lower index comes first, as in ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import on
+from gradcheck_cli.op import Op, from_end, zero
+from gradcheck_cli.ops.index import scatter_back
+from gradcheck_cli.ops.shape import scalar
+from gradcheck_cli.tape import Var
+
+Cts = Sequence[Var | None]
+
+
+def top_k_indices(x: Array, *, k: int, axis: int = -1, largest: int = 1, sorted: int = 1) -> Array:
+    """Indices of the k largest or smallest real parts along an axis."""
+    length = x.shape[axis]
+    keys = np.flip(x.real, axis) if largest else x.real  # flipped twice, so that a tie stays in order
+    order = np.argsort(keys, axis=axis, kind="stable")
+    order = length - 1 - np.flip(order, axis) if largest else order
+    return order[(..., slice(k), *(slice(None),) * (-axis - 1))]
+
+
+def top_k(x: Array, *, k: int, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
+    """The k largest or smallest entries along an axis, in order even if they need not be, and their indices."""
+    indices = top_k_indices(x, k=k, axis=axis, largest=largest)
+    return np.take_along_axis(x, indices, axis=axis), indices
+
+
+def bind_top_k(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """k as one number that the axis has."""
+    k, axis = int(scalar(metadata["k"])), from_end(metadata.get("axis", -1), x.ndim)
+    if not x.ndim or not 0 <= k <= x.shape[axis]:
+        raise ModelError(f"k is {k} for axis {axis} of {list(x.shape)}")
+    return {"k": k, "axis": axis, "largest": metadata.get("largest", 1)}
+
+
+def top_k_vjp(cts: Cts, ys: Cts, x: Var, *, k: int, axis: int, largest: int) -> tuple[Var]:
+    """Back to where the entries came from."""
+    ct, indices = cts[0], ys[1] if len(ys) > 1 else None
+    assert ct is not None
+    if indices is None:
+        operands = (x, np.asarray([k], np.int64))
+        indices = x.tape.emit("TopK", operands, {"axis": axis, "largest": largest}, n_outputs=2)[1]
+    zeros = sym.full(ct.tape, x.shape, 0, ct.dtype)
+    return (ct.tape.apply("ScatterElements", zeros, indices, ct, axis=axis),)
+
+
+def hardmax(x: Array, *, axis: int = -1) -> Array:
+    """1 at the first largest entry along an axis, 0 elsewhere."""
+    places = np.arange(x.shape[axis]).reshape(-1, *(1,) * (-axis - 1))
+    return (places == first_largest(x, axis=axis)).astype(x.dtype)
+
+
+def first_largest(x: Array, *, axis: int = -1) -> Array:
+    """The index of the first largest entry along an axis."""
+    return np.argmax(x.real, axis=axis, keepdims=True)
+
+
+def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
+    """Different entries (or slices along an axis), where each is first, which one each of x is, how often it occurs."""
+    _, first, inverse, counts = np.unique(
+        x.real, return_index=True, return_inverse=True, return_counts=True, axis=axis
+    )
+    inverse = inverse.ravel()
+    if not sorted:
+        order = np.argsort(first, kind="stable")
+        first, counts, inverse = first[order], counts[order], np.argsort(order, kind="stable")[inverse]
+    return np.take(x, first, axis=axis), first, inverse, counts
+
+
+def unique_vjp(cts: Cts, ys: Cts, x: Var, *, axis: int | None = None, sorted: int = 1) -> tuple[Var]:
+    """To the first of those that are equal."""
+    ct, first = cts[0], ys[1] if len(ys) > 1 else None
+    assert ct is not None
+    if first is None:
+        attrs = {"sorted": sorted} if axis is None else {"axis": axis, "sorted": sorted}
+        first = x.tape.emit("Unique", (x,), attrs, n_outputs=2)[1]
+    if axis is not None:
+        return (scatter_back(ct, first, x.shape, axis + x.ndim),)
+    return (sym.reshape(scatter_back(ct, first, (x.size,), 0), x.shape),)
+
+
+def non_max_suppression(
+    boxes: Array,
+    scores: Array,
+    *,
+    max_output_boxes_per_class: int = 0,
+    iou_threshold: float = 0.0,
+    score_threshold: float | None = None,
+    center_point_box: int = 0,
+) -> Array:
+    """Rows (batch, class, box) of the boxes that stay: best scores first, none that overlaps a better one too much."""
+    corners = _from_centers(boxes) if center_point_box else _ordered(boxes)
+    rows = [
+        (n, c, box)
+        for n in range(scores.shape[0])
+        for c in range(scores.shape[1])
+        for box in _kept(corners[n], scores[n, c], max_output_boxes_per_class, iou_threshold, score_threshold)
+    ]
+    return np.asarray(rows, np.int64).reshape(-1, 3)
+
+
+def _kept(boxes: Array, scores: Array, most: int, iou_threshold: float, score_threshold: float | None) -> list[int]:
+    kept: list[int] = []
+    for box in np.argsort(-scores, kind="stable").tolist():
+        if len(kept) >= most or (score_threshold is not None and not scores[box] > score_threshold):
+            break
+        if not (_overlaps(boxes[box], boxes[kept]) > iou_threshold).any():
+            kept.append(box)
+    return kept
+
+
+def _overlaps(box: Array, others: Array) -> Array:
+    """Intersection over union of a box with others, 0 where one is empty."""
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    common = np.prod(np.maximum(high - low, 0), axis=-1)
+    union = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=-1) - common
+    return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
+
+
+def _ordered(boxes: Array) -> Array:
+    """Any two opposite corners as the lower and the upper one."""
+    return np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], -1)
+
+
+def _from_centers(boxes: Array) -> Array:
+    """Corners from centers and sizes."""
+    return np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
+
+
+def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Array) -> dict[str, Any]:
+    """Thresholds as single numbers, and shapes that fit."""
+    if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or boxes.shape[1] != scores.shape[2]:
+        raise ModelError(f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not fit")
+    if boxes.shape[0] != scores.shape[0]:
+        raise ModelError(f"{boxes.shape[0]} batches of boxes, {scores.shape[0]} of scores")
+    return {key: scalar(value) for key, value in metadata.items()}
+
+
+SORT: list[Op] = [
+    Op("TopK", top_k, top_k_vjp, on(0), static={"k": 1}, bind=bind_top_k, branch=top_k_indices, many=True),
+    Op("Hardmax", hardmax, zero, on(0), branch=first_largest),
+    Op("Unique", unique, unique_vjp, branch=lambda x, **metadata: unique(x, **metadata)[2], many=True),
+    Op("NonMaxSuppression", non_max_suppression, zero,
+       static={"max_output_boxes_per_class": 2, "iou_threshold": 3, "score_threshold": 4},
+       bind=bind_non_max_suppression),
+]  # fmt: skip

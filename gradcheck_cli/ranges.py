@@ -1,0 +1,117 @@
+"""Where inputs may lie: read off the operators that consume them, through those that only move entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gradcheck_cli.graph import Graph, Node, TensorType
+
+DEFAULT = (-1.0, 1.0)
+DOMAINS: dict[tuple[str, int], tuple[float, float]] = {  # of operand i of an operator
+    ("Log", 0): (0.1, 1.0),
+    ("Sqrt", 0): (0.1, 1.0),
+    ("Pow", 0): (0.1, 1.0),
+    ("Acos", 0): (-0.9, 0.9),
+    ("Asin", 0): (-0.9, 0.9),
+    ("Atanh", 0): (-0.9, 0.9),
+    ("Acosh", 0): (1.1, 3.0),
+    ("Reciprocal", 0): (0.5, 1.5),
+    ("Div", 1): (0.5, 1.5),
+    ("Mod", 1): (0.5, 1.5),
+}
+_MOVERS = {
+    "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Transpose", "Expand", "Slice", "Flatten", "Tile",
+    "Concat", "Split", "Dropout", "Where", "Clip",
+}  # fmt: skip
+_LABELS = {("SoftmaxCrossEntropyLoss", 1), ("NegativeLogLikelihoodLoss", 1)}
+
+
+def float_range(graph: Graph, name: str) -> tuple[float, float]:
+    """The interval to draw a float input from: its consumers' common domain."""
+    low, high = DEFAULT
+    for node, index in consumers(graph, name):
+        domain = DOMAINS.get((node.op, index))
+        if domain is not None and not (node.op == "Pow" and _whole_exponent(graph, node)):
+            low, high = max(low, domain[0]), domain[1] if low < domain[1] else high
+    return (low, high) if low < high else (low, low + 1.0)
+
+
+def integer_range(graph: Graph, name: str, shape: Sequence[int]) -> tuple[int, int]:
+    """The integers, both ends included, that an integer or boolean input may take."""
+    if "mask" in name.lower():
+        return 1, 1
+    highs, equal = [], []
+    for node, index in consumers(graph, name):
+        size = _index_limit(graph, node, index)
+        if size is not None:
+            highs.append(size - 1)
+        equal.extend(_compared_with(graph, node, index))
+    if highs:
+        return 0, max(0, min(highs))
+    return (equal[0], equal[0]) if equal and len(shape) <= 1 else (0, 1)
+
+
+def consumers(graph: Graph, name: str) -> Iterator[tuple[Node, int]]:
+    """Nodes that read a tensor, and as which operand, through nodes that only move entries and into subgraphs."""
+    same = {name}
+    for node in _all_nodes(graph):
+        for index, read in enumerate(node.inputs):
+            if read in same:
+                yield node, index
+                if node.op in _MOVERS and (index == 0 or node.op in ("Concat", "Where")):
+                    same.update(n for n in node.outputs if n)
+
+
+def _all_nodes(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        yield node
+        for body in node.subgraphs:
+            yield from _all_nodes(body)
+
+
+def _index_limit(graph: Graph, node: Node, index: int) -> int | None:
+    """How many values an index into something of known size may take."""
+    if node.op in ("Gather", "GatherElements") and index == 1:
+        shape = _shape(graph, node.inputs[0])
+        return shape[node.attrs.get("axis", 0)] if shape else None
+    if node.op == "ArrayFeatureExtractor" and index == 1:
+        shape = _shape(graph, node.inputs[0])
+        return shape[-1] if shape else None
+    if (node.op, index) in _LABELS:
+        shape = _shape(graph, node.inputs[0])
+        return shape[1] if shape and len(shape) > 1 else None
+    if node.op == "OneHot" and index == 0:
+        depth = graph.constants.get(node.inputs[1])
+        return None if depth is None or not depth.size else int(depth.ravel()[0])
+    return None
+
+
+def _shape(graph: Graph, name: str) -> tuple[int, ...] | None:
+    """The shape of a constant, or a declared one where it is all fixed."""
+    if name in graph.constants:
+        return graph.constants[name].shape
+    declared = graph.types.get(name, TensorType()).shape
+    return tuple(d for d in declared if isinstance(d, int)) if declared and all(isinstance(d, int) for d in declared) else None
+
+
+def _compared_with(graph: Graph, node: Node, index: int) -> list[int]:
+    """Constants that the model itself compares an input with."""
+    if node.op != "Equal":
+        return []
+    other = _constant(graph, node.inputs[1 - index])
+    return [] if other is None or other.size != 1 else [int(other.ravel()[0])]
+
+
+def _constant(graph: Graph, name: str) -> np.ndarray | None:  # type: ignore[type-arg]
+    if name in graph.constants:
+        return graph.constants[name]
+    bodies = [body for node in graph.nodes for body in node.subgraphs]
+    return next((value for body in bodies if (value := _constant(body, name)) is not None), None)
+
+
+def _whole_exponent(graph: Graph, node: Node) -> bool:
+    """x ** 2 is defined everywhere."""
+    exponent = graph.constants.get(node.inputs[1])
+    return exponent is not None and bool(np.all(exponent == np.rint(exponent)) and np.all(exponent >= 0))

@@ -1,0 +1,48 @@
+"""Reports: pure functions from records to text, one file for each output format."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Protocol
+
+from gradcheck_cli.record import Check, Report
+from gradcheck_cli.report.text import Style
+
+STREAMED = {"full": "full", "concise": "concise", "jsonl": "json_lines", "github": "github"}
+WHOLE = {"json": "json_document", "markdown": "markdown", "junit": "junit"}
+FORMATS = (*STREAMED, *WHOLE)
+SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".xml": "junit", ".md": "markdown"}
+
+
+class Streamed(Protocol):
+    """A format that is written as checks end: a section for each, then a summary."""
+
+    def section(self, checks: tuple[Check, ...], style: Style) -> str: ...
+
+    def summary(self, report: Report, style: Style) -> str: ...
+
+
+def streamed(name: str) -> Streamed | None:
+    """The format of this name if it can be written piece by piece."""
+    module = STREAMED.get(name)
+    return import_module(f"gradcheck_cli.report.{module}") if module else None  # type: ignore[return-value]
+
+
+def render(name: str, report: Report, style: Style | None = None) -> str:
+    """A whole report in a format."""
+    style = style or Style()
+    if (pieces := streamed(name)) is not None:
+        return "".join(pieces.section(group, style) for group in by_check(report.checks)) + pieces.summary(report, style)
+    text: str = import_module(f"gradcheck_cli.report.{WHOLE[name]}").document(report, style)
+    return text
+
+
+def by_check(checks: tuple[Check, ...]) -> list[tuple[Check, ...]]:
+    """Neighboring records of one check together."""
+    groups: list[list[Check]] = []
+    for check in checks:
+        if groups and (groups[-1][0].check, groups[-1][0].model.uri) == (check.check, check.model.uri):
+            groups[-1].append(check)
+        else:
+            groups.append([check])
+    return [tuple(group) for group in groups]

@@ -1,0 +1,177 @@
+"""The report that people read: a table for each check, then what failed and where to look."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from gradcheck_cli.record import Check, Report
+from gradcheck_cli.report.entries import entry_lines
+from gradcheck_cli.report.text import Style, count, cut, name, paint, rough, seconds, shape, short, table, upper
+
+VERDICTS = {
+    "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"),
+    "inconclusive": ("INCONCLUSIVE", "yellow"), "error": ("ERROR", "red"), "unsupported": ("UNSUPPORTED", "yellow"),
+    "limit": ("LIMIT", "yellow"),
+}  # fmt: skip
+COUNTED = {
+    "pass": "passed", "waived": "waived", "fail": "failed", "inconclusive": "inconclusive", "unsupported": "unsupported",
+    "limit": "over a limit",
+}  # fmt: skip
+_HEAD = ("x", "y", "entries", "max abs err", "max rel err", "noise", "")
+_NUMBERS = 2 + 11 + 2 + 11 + 2 + 7 + 2  # columns that the numbers right of `entries` take
+_LEAST_NAME = 8
+
+
+def section(checks: tuple[Check, ...], style: Style) -> str:
+    """The table of one check, and what is to be said about its rows; nothing if all passed and `style` is quiet."""
+    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived")]
+    if not shown:
+        return ""
+    compared = [c for c in shown if c.entries]
+    parts = [[*header(shown[0], style)], [*_rows(compared, style)] if compared else []]
+    parts += [[*_details(c, style)] for c in shown]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n\n"
+
+
+def summary(report: Report, style: Style) -> str:
+    """The last line: how many checks ended how."""
+    notes = "".join(f"{note}\n" for note in report.notes)
+    return f"{notes}{totals(report)} in {seconds(report.duration_s)}\n"
+
+
+def totals(report: Report) -> str:
+    """12 checks: 11 passed, 1 failed."""
+    statuses = [c.status for c in report.checks]
+    parts = [f"{statuses.count(status)} {word}" for status, word in COUNTED.items() if status in statuses]
+    parts += [count(statuses.count("error"), "error")] if "error" in statuses else []
+    return f"{count(len(statuses), 'check')}: {', '.join(parts) or 'nothing to do'}"
+
+
+def header(check: Check, style: Style) -> Iterator[str]:
+    """Which model was checked, and how."""
+    opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(check.model.opset.items())]
+    size = ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
+    kind = ", ".join(check.model.dtypes)
+    inside = "its own precision" if check.dtype == "model" else check.dtype
+    precision = f"{kind} model, checked in {inside}" if kind else f"checked in {inside}"
+    facts = [size, precision, f"seed {check.seed}"] if size else []
+    title = paint(name(check.check), "bold", style.color)
+    yield f"{title}  {' | '.join(facts)}".rstrip()
+    if how := how_checked(check):
+        yield f"{'':{min(len(name(check.check)), 40)}}  {how}" if facts else how
+
+
+def how_checked(check: Check) -> str:
+    """What is not the plain case: mode, method, sizes that were chosen, points."""
+    if not check.entries:
+        return ""
+    how = [] if (check.mode, check.method) == ("full", "complex-step") else [f"{check.mode}, {check.method}"]
+    how += [count(check.points, "point")] if check.points > 1 else []
+    how += [" ".join(f"{name(k)}={v}" for k, v in check.dims.items())] if check.dims else []
+    return " | ".join(how)
+
+
+def _rows(checks: list[Check], style: Style) -> list[str]:
+    entries = [f"{c.entries.get('checked', 0)}/{c.entries.get('total', 0)}" for c in checks]
+    verdicts = [VERDICTS[c.status] for c in checks]
+    free = style.width - 4 - max(7, *map(len, entries)) - _NUMBERS - max(len(word) for word, _ in verdicts)
+    xs, ys = _names(checks, free)
+    rows = [_HEAD] + [
+        (x, y, n, short(c.max_abs_err), short(c.max_rel_err), rough(c.noise), word)
+        for x, y, n, c, (word, _) in zip(xs, ys, entries, checks, verdicts, strict=True)
+    ]
+    head, *lines = table(rows, "<<>>>><", (0, 0, 7, 11, 11, 7))
+    return [head] + [
+        line.removesuffix(word) + paint(word, color, style.color) for line, (word, color) in zip(lines, verdicts, strict=True)
+    ]
+
+
+def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
+    """Names with shapes for x and y, names cut so that both columns fit into `free`; shapes are kept whole."""
+    pairs = [((name(c.x), shape(c.x_shape)), (name(c.y), shape(c.y_shape))) for c in checks]
+    wanted = [max(len(pair[side][0]) + len(pair[side][1]) + 1 for pair in pairs) for side in (0, 1)]
+    half = free // 2
+    first = wanted[0] if wanted[0] <= half else max(half, free - wanted[1])
+    widths = (first, free - min(first, wanted[0]))
+
+    def label(text: str, sizes: str, width: int) -> str:
+        return f"{cut(text, max(_LEAST_NAME, width - len(sizes) - 1))} {sizes}"
+
+    return [label(*p[0], widths[0]) for p in pairs], [label(*p[1], widths[1]) for p in pairs]
+
+
+def _details(check: Check, style: Style) -> Iterator[str]:
+    """What is to be said about one row; nothing for one that passed, unless asked for."""
+    if check.status == "pass" and style.verbosity < 1:
+        return
+    yield _title(check, style)
+    if check.status in ("fail", "inconclusive"):
+        yield from entry_lines(check, style)
+    yield from _paragraphs(check, style)
+    if check.suspect is not None:
+        yield ""
+        yield from _suspect(check)
+    if check.status == "fail" and check.needed.get("rtol"):
+        yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
+    if style.verbosity > 0:
+        yield f"  method     {check.mode}, {check.method}; rtol {check.rtol:g}, atol {check.atol:g}, points {check.points}"
+    if check.reproduce and check.status not in ("pass", "waived"):
+        yield f"  reproduce  {name(check.reproduce)}"
+
+
+def _title(check: Check, style: Style) -> str:
+    word, color = VERDICTS[check.status]
+    code = f" {check.code}" if check.code else ""
+    pair = f"d {name(check.y)} / d {name(check.x)}" if check.x or check.y else name(check.check)
+    reason = headline(check)
+    return f"{paint(word + code, color, style.color)}  {pair}{f': {reason}' if reason else ''}"
+
+
+def headline(check: Check) -> str:
+    """What happened, in a few words."""
+    if check.status == "waived":
+        return expectation(check)
+    if check.message:
+        return check.message.removeprefix(f"{check.code}: ").strip()
+    checked = check.entries.get("checked", 0)
+    number = check.entries.get("failed" if check.status == "fail" else "inconclusive", 0)
+    share = f" ({100 * number / checked:.1f}%)" if checked else ""
+    if check.status == "fail":
+        return f"{number} of {checked} entries differ{share}"
+    return f"{number} of {checked} entries cannot be judged{share}" if check.status == "inconclusive" else ""
+
+
+def expectation(check: Check) -> str:
+    """fail, as expected: ACME-412 (until 2027-03-31)."""
+    waiver = check.waiver or {}
+    until = f" (until {waiver['until']})" if waiver.get("until") else ""
+    reason = f": {name(str(waiver['reason']))}" if waiver.get("reason") else ""
+    return f"{waiver.get('status', '')}, as expected{reason}{until}"
+
+
+def _paragraphs(check: Check, style: Style) -> Iterator[str]:
+    for note in check.notes:
+        yield from textwrap.wrap(
+            name(note), style.width, initial_indent="  ", subsequent_indent="  ", break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def _suspect(check: Check) -> Iterator[str]:
+    """The node whose own gradient is wrong, and how that is known."""
+    s = check.suspect
+    assert s is not None
+    label = f" {name(s.name)!r}" if s.name else ""
+    flow = f"  {', '.join(map(name, s.inputs))} -> {', '.join(map(name, s.outputs))}" if s.inputs else ""
+    yield f"  suspect    node {s.node}  {s.op}{label}{flow}"
+    if s.rel_err == s.rel_err:
+        yield f"             fails on its own: max rel err {short(s.rel_err)}{f' at {name(s.at)}' if s.at else ''}"
+    if s.passed_before or s.passed_after:
+        yield f"             {_others(s.passed_before, s.passed_after)} on their own"
+
+
+def _others(before: int, after: int) -> str:
+    first = f"the {count(before, 'node')} before it" if before else ""
+    last = f"the {after} after it" if after else ""
+    return f"{' and '.join(part for part in (first, last) if part)} pass"

@@ -1,0 +1,106 @@
+"""How numbers, names and tables are written: numbers are never cut, only names are."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a report is shown: colors, width of a line, entries of each failure, more (1) or less (-1) of it."""
+
+    color: bool = False
+    width: int = 80
+    show: int = 3
+    verbosity: int = 0
+
+
+def paint(text: str, color: str, on: bool = True) -> str:
+    """A text in a terminal's color."""
+    return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if on and color else text
+
+
+def clean(text: str) -> str:
+    """A text without control characters, which could move a terminal's cursor; line breaks stay."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
+def name(text: str) -> str:
+    """A name on one line."""
+    return clean(text).replace("\n", "\ufffd")
+
+
+def cut(text: str, width: int) -> str:
+    """A name cut in its middle to a width."""
+    if len(text) <= width or width < 3:
+        return text
+    left = (width - 3 + 1) // 2
+    return f"{text[:left]}...{text[len(text) - (width - 3 - left) :]}"
+
+
+def short(value: float) -> str:
+    """A number to two digits: 4.0e-02."""
+    return f"{value:.1e}"
+
+
+def rough(value: float) -> str:
+    """A number to one digit: 3e-10."""
+    return f"{value:.0e}" if value else "0"
+
+
+def precise(value: float) -> str:
+    """A number to six digits: 4.02135e-02."""
+    return f"{value:.5e}" if value else "0"
+
+
+def upper(value: float) -> str:
+    """A tolerance rounded up to two digits, so that what it was computed for passes: 2.0, 3.1e-05."""
+    if not value or not math.isfinite(value):
+        return str(value)
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return repr(float(f"{math.ceil(value / unit - 1e-9) * unit:.1e}"))
+
+
+def shape(sizes: Sequence[int]) -> str:
+    """A shape without spaces: [1,3,8,8]."""
+    return f"[{','.join(map(str, sizes))}]"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """1 check, 2 checks."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def seconds(duration: float) -> str:
+    """A duration as one reads it: 0.84s, 12.3s, 3m 20s."""
+    if duration < 10:
+        return f"{duration:.2f}s"
+    if duration < 120:
+        return f"{duration:.1f}s"
+    minutes, rest = divmod(round(duration), 60)
+    return f"{minutes}m {rest:02d}s" if minutes < 120 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def table(rows: Sequence[Sequence[str]], align: str, least: Sequence[int] = ()) -> list[str]:
+    """Lines of a table: `align` has < or > for each column, `least` a minimal width; two spaces between."""
+    minimal = [*least, *[0] * (len(align) - len(least))]
+    widths = [max([low, *(columns(row[i]) for row in rows)]) for i, low in enumerate(minimal)]
+    lines = ("  ".join(map(_padded, row, align, widths)) for row in rows)
+    return [line.rstrip() for line in lines]
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _padded(cell: str, align: str, width: int) -> str:
+    space = " " * (width - columns(cell))
+    return cell + space if align == "<" else space + cell

@@ -1,0 +1,50 @@
+"""Everything that a check can be told, with the defaults of the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from gradcheck_cli.graph import Array
+from gradcheck_cli.verdict import ATOL, RTOL
+
+Mode: TypeAlias = Literal["auto", "full", "directional"]
+Method: TypeAlias = Literal["auto", "complex-step", "richardson", "central", "forward"]
+ANY = ""  # the key of a value that was given without a tensor's name
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one model is checked.
+
+    Mappings by tensor name may hold a value under "" that counts for every tensor without one of its own.  x and y are
+    None where they are to be chosen.
+    """
+
+    x: tuple[str, ...] | None = None
+    y: tuple[str, ...] | None = None
+    params: bool = False
+    mode: Mode = "auto"
+    x_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    y_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    x_init_value: Mapping[str, Array] = field(default_factory=dict)
+    extra_feed_dict: Mapping[str, Array] = field(default_factory=dict)
+    init_targets: tuple[str, ...] = ()
+    test_data: Path | None = None  # a folder with input_0.pb ...
+    val_range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    points: int = 1
+    point: int | None = None  # only this one of them
+    seed: int = 0
+    delta: float | None = None
+    method: Method = "auto"
+    dtype: Literal["float64", "model"] = "float64"
+    rtol: Mapping[str, float] = field(default_factory=lambda: {ANY: RTOL})
+    atol: Mapping[str, float] = field(default_factory=lambda: {ANY: ATOL})
+    max_inconclusive: float = 0.02
+    memory_limit: int = 2 << 30  # bytes of working memory
+    jobs: int = os.cpu_count() or 1
+    timeout: float | None = None  # seconds

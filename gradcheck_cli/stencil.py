@@ -1,0 +1,113 @@
+"""Difference formulae as data, and Richardson's extrapolation with a bound of its own error.
+
+An `Estimate` is a derivative together with a bound of its error, entry by entry; the bound covers truncation,
+aliasing and the rounding of the forward run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradcheck_cli.graph import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Stencil:
+    """A first derivative as `sum(weights * f(x + offsets * h)) / h`, with truncation error of order `h^order`."""
+
+    offsets: tuple[float, ...]
+    weights: tuple[float, ...]
+    order: int
+
+
+CENTRAL = Stencil((1.0, -1.0), (0.5, -0.5), 2)
+FORWARD = Stencil((1.0, 0.0), (1.0, -1.0), 1)
+STENCILS = {"central": CENTRAL, "forward": FORWARD}
+
+RATIO = 4.0  # of a step of the ladder to the next finer one
+CHEAP_RUNGS = (2, 3, 4, 9)  # three to extrapolate from and a sentinel against aliasing
+ALL_RUNGS = tuple(range(2, 13))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Derivatives `value` and bounds `error` of their errors, of one shape; infinite where nothing can be said."""
+
+    value: Array
+    error: Array
+
+
+def rung(k: int) -> float:
+    """The k-th step of the ladder, in units of the scale of x."""
+    return 0.125 * RATIO**-k
+
+
+def richardson(differences: Array, steps: Array, noise: Array, valid: Array) -> Estimate:
+    """The best extrapolation of central differences.
+
+    differences  (K, rows, m), from the coarsest step to the finest
+    steps        (K, rows), the steps that they were taken with
+    noise        (m,), rounding error of one value of y
+    valid        (K, rows), False where a probe crossed a branch of the model
+    """
+    rho = 1.2 * noise / np.maximum(steps, np.finfo(float).tiny)[..., None]
+    columns = [np.where(valid[..., None], differences, np.nan)]
+    best = Estimate(differences[-1], np.full(differences.shape[1:], np.inf))
+    best = _better(best, columns[0], _spread_of(columns[0]) + rho, rho, columns[0])
+    for level in range(1, min(4, len(steps))):
+        factor = (steps[:-level] / steps[level:])[..., None] ** 2
+        last = columns[-1]
+        new = (factor * last[1:] - last[:-1]) / (factor - 1)
+        gap = np.maximum(np.abs(new - last[1:]), np.abs(new - last[:-1]))
+        best = _better(best, new, gap + rho[level:], rho, columns[0])
+        columns.append(new)
+    return best
+
+
+def _spread_of(column: Array) -> Array:
+    """How far each difference lies from its coarser neighbour."""
+    gap = np.abs(column[1:] - column[:-1])
+    return np.concatenate([np.full_like(column[:1], np.inf), gap])
+
+
+def _better(best: Estimate, candidates: Array, errors: Array, rho: Array, raw: Array) -> Estimate:
+    """The candidate with the smallest error, if smaller than the best so far.
+
+    A finer difference that disagrees by more than its rounding shows that the candidate is aliased.
+    """
+    first = len(raw) - len(candidates)
+    value, error = best.value, best.error
+    for i in range(len(candidates)):
+        finer = slice(first + i + 1, None)
+        excess = np.abs(raw[finer] - candidates[i]) - 2 * rho[finer]
+        alias = np.fmax.reduce(np.concatenate([np.zeros_like(candidates[i : i + 1]), excess]), axis=0)
+        total = np.where(np.isnan(errors[i]), np.inf, errors[i] + alias)
+        smaller = total < error
+        value, error = np.where(smaller, candidates[i], value), np.where(smaller, total, error)
+    return Estimate(value, error)
+
+
+def two_steps(coarse: Array, fine: Array, order: int, rho: Array) -> Estimate:
+    """A plain difference, its truncation error read off the same formula at twice the step."""
+    truncation = np.abs(coarse - fine) / (2.0**order - 1)
+    return Estimate(fine, 2 * truncation + rho)
+
+
+def representable(x: Array, h: Array) -> Array:
+    """h such that x + h is exact."""
+    return np.asarray((x + h) - x)
+
+
+def scales(x: Array) -> Array:
+    """The natural size of each entry: its magnitude, or the tensor's root mean square where it is 0; shape of x."""
+    size = np.abs(x)
+    rms = float(np.sqrt(np.mean(np.square(size)))) if x.size else 0.0
+    return np.where(size > 0, size, rms if np.isfinite(rms) and rms > 0 else 1.0)
+
+
+def rungs(ks: Sequence[int]) -> Array:
+    """Several steps of the ladder, coarse to fine, in units of the scale of x."""
+    return np.asarray([rung(k) for k in sorted(ks)])

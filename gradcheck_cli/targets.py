@@ -1,0 +1,91 @@
+"""Names that a user gives are resolved here against the graph, and targets that nobody gave are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.graph import Graph, TensorType
+
+
+def require(graph: Graph, names: Iterable[str], uri: str) -> None:
+    """UsageError for a name that is no tensor of the graph, with the nearest one and what there is."""
+    for name in names:
+        if name not in graph.tensors:
+            hint = did_you_mean(name, graph.tensors)
+            raise UsageError(f"{uri} has no tensor {name!r}.{hint}\nTensors to differentiate by: {_candidates(graph)}")
+
+
+def choose_x(graph: Graph, ys: Sequence[str], *, params: bool = False) -> tuple[str, ...]:
+    """The float inputs that some y depends on; with `params`, or if there are none, the float parameters too.
+
+    An input that has a default value is a parameter.
+    """
+    needed = graph.needed_for(ys)
+    inputs = [n for n in graph.free_inputs if n in needed and is_float(graph, n)]
+    weights = [n for n in parameters(graph) if n in needed and n not in inputs]
+    return tuple([*inputs, *weights] if params else inputs or weights)
+
+
+def choose_y(graph: Graph) -> tuple[str, ...]:
+    """The outputs that are float tensors, or of a dtype that the file does not say."""
+    return tuple(n for n in graph.outputs if is_tensor(graph, n) and is_float(graph, n, unknown=True))
+
+
+def parameters(graph: Graph) -> tuple[str, ...]:
+    """Float constants of rank 1 and more: the weights, wherever the file keeps them."""
+    return tuple(n for n, v in graph.constants.items() if v.dtype.kind in "fcV" and v.ndim and v.size)
+
+
+def is_tensor(graph: Graph, name: str) -> bool:
+    """It is declared to be a tensor, or not declared."""
+    return graph.types.get(name, TensorType()).kind == "tensor"
+
+
+def is_float(graph: Graph, name: str, *, unknown: bool = False) -> bool:
+    """It holds floating-point or complex numbers; `unknown` where nothing is declared."""
+    if name in graph.constants:
+        return graph.constants[name].dtype.kind in "fcV"
+    declared = graph.types.get(name)
+    if declared is None or declared.dtype is None:
+        return unknown or name in graph.inputs
+    return declared.kind == "tensor" and declared.dtype.kind in "fcV"
+
+
+def check_paths(graph: Graph, xs: Sequence[str], ys: Sequence[str]) -> None:
+    """UsageError where an x that was asked for does not reach any y, or the two are swapped."""
+    for x in xs:
+        reached = graph.reached_from([x])
+        if reached.intersection(ys) or not ys:
+            continue
+        y = ys[0]
+        if x in graph.reached_from([y]):
+            swapped = f"{y!r} does not depend on {x!r}, but {x!r} depends on {y!r}."
+            raise UsageError(f"{swapped} Are --x and --y swapped?")
+        outputs = [n for n in graph.outputs if n in reached]
+        ends = f"{x} reaches only: {', '.join(outputs)}." if outputs else f"{x} reaches no output."
+        raise UsageError(f"{y!r} does not depend on {x!r}. {ends}")
+
+
+def first_float_after(graph: Graph, name: str, dtypes: Mapping[str, str]) -> str | None:
+    """The first float tensor computed from an integer one: what to differentiate by instead."""
+    reached = graph.reached_from([name])
+    for node in graph.nodes:
+        for output in node.outputs:
+            if output in reached and dtypes.get(output, "").startswith(("float", "bfloat", "complex")):
+                return output
+    return None
+
+
+def _candidates(graph: Graph) -> str:
+    names = [*graph.inputs, *(n for n in parameters(graph) if n not in graph.inputs)]
+    floats = [n for n in names if is_float(graph, n)]
+    shown = ", ".join(f"{n} {_type(graph, n)}" for n in floats[:8])
+    return shown + (f", ... {len(floats) - 8} more" if len(floats) > 8 else "") or "none"
+
+
+def _type(graph: Graph, name: str) -> TensorType:
+    if name in graph.types:
+        return graph.types[name]
+    value = graph.constants[name]
+    return TensorType(value.dtype, value.shape)

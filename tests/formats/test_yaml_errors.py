@@ -1,0 +1,200 @@
+"""Everything that can be wrong in a spec is reported at its line and column, with what would be right."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from gradcheck_cli.errors import SpecError, UsageError
+from gradcheck_cli.formats.yaml_read import read_spec
+
+
+def problems(tmp_path, text, **options):
+    """The first lines of all problems in a spec, without its path."""
+    path = tmp_path / "f.gradcheck.yaml"
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        read_spec(path, **options)
+    return [str(problem).split("\n")[0].removeprefix(f"{path}:") for problem in caught.value.problems]
+
+
+HEAD = [
+    ("graphs: {}", "1:1: a spec starts with 'gradcheck: 1'"),
+    ("gradchek: 1", "1:1: a spec starts with 'gradcheck: 1' Did you mean 'gradcheck'?"),
+    ("graphs: {}\ngradcheck: 1", "2:1: a spec starts with 'gradcheck: 1'; here it is not the first key"),
+    ("gradcheck: 2", "1:12: version 2 of the format is not known; known is 1"),
+    ("gradcheck: true", "1:12: version true of the format is not known; known is 1"),
+    ("gradcheck: '1'", "1:12: version '1' of the format is not known; known is 1"),
+    ("- gradcheck: 1", "1:1: a spec is a mapping that starts with 'gradcheck: 1'"),
+    ("gradcheck", "1:1: a spec is a mapping that starts with 'gradcheck: 1'"),
+    ("gradcheck: 1\nchekcs: []", "2:1: unknown key 'chekcs'. Did you mean 'checks'?"),
+]
+
+# After the head, the graph `g`: x [2,3] -> y = Relu(x) W, each on a line that the errors can name.
+GRAPH = """\
+gradcheck: 1
+graphs:
+  g:
+    inputs: {x: {shape: [N, 3]}, i: {shape: [N], dtype: int64}}
+    params: {W: {shape: [3, 4], init: ones}}
+    dims: {N: 2}
+    nodes:
+      - {op: Relu, inputs: [x], outputs: [h]}
+      - {op: MatMul, inputs: [h, W], outputs: [y]}
+    outputs: [y]
+"""
+
+CHECKS = [
+    ("checks: [{x: x, detla: 1}]", "11:17: unknown key 'detla' in checks[0]. Did you mean 'delta'?"),
+    ("checks: [{zzzz: 1}]", None),
+    ("checks: [{graph: f}]", "11:18: no graph is called 'f'."),
+    ("checks: [{graph: g, model: m.onnx}]", "11:21: a check has a graph or a model, not both"),
+    ("checks: [{x: X}]", "11:14: 'g' has no tensor 'X'."),
+    ("checks: [{x: [x, hh]}]", "11:18: 'g' has no tensor 'hh'."),
+    ("checks: [{x: [W, w1]}]", "11:18: 'g' has no tensor 'w1'."),
+    ("checks: [{x: [x, x]}]", "11:14: checks[0].x names 'x' twice"),
+    ("checks: [{x: []}]", "11:14: checks[0].x is []; it must be a name or a list of names"),
+    ("checks: [{y: 3}]", "11:14: checks[0].y is 3; it must be a name or a list of names"),
+    ("checks: [{name: a}, {name: a}]", "11:28: a check is called 'a' already"),
+    ("checks: [{delta: 0}]", "11:18: checks[0].delta is 0; it must be a number above 0, or auto"),
+    ("checks: [{delta: .nan}]", "11:18: checks[0].delta is nan; it must be a number above 0, or auto"),
+    ("checks: [{delta: true}]", "11:18: checks[0].delta is true; it must be a number above 0, or auto"),
+    ("checks: [{seed: -1}]", "11:17: checks[0].seed is -1; it must be an integer from 0, or random"),
+    ("checks: [{seed: 1.5}]", "11:17: checks[0].seed is 1.5; it must be an integer from 0, or random"),
+    ("checks: [{points: 0}]", "11:19: checks[0].points is 0; it must be at least 1"),
+    ("checks: [{points: 1.0}]", "11:19: checks[0].points is 1.0; it must be an integer"),
+    ("checks: [{points: true}]", "11:19: checks[0].points is true; it must be an integer"),
+    ("checks: [{mode: ful}]", "11:17: checks[0].mode is 'ful'; known are auto, full, nodes, directional, sampled."
+     " Did you mean 'full'?"),
+    ("checks: [{method: cental}]", "11:19: checks[0].method is 'cental'; known are auto, complex-step, richardson,"
+     " central, forward. Did you mean 'central'?"),
+    ("checks: [{rtol: -1}]", "11:17: checks[0].rtol is -1; it must be a number from 0,"
+     " or one for each tensor by name"),
+    ("checks: [{rtol: {y: no}}]", "11:21: checks[0].rtol.y is 'no'; it must be a number from 0,"
+     " or one for each tensor by name"),
+    ("checks: [{rtol: {yy: 1}}]", "11:18: 'g' has no tensor 'yy'."),
+    ("checks: [{max_inconclusive: 2}]", "11:29: checks[0].max_inconclusive is 2; it must be at most 1"),
+    ("checks: [{val_range: [1, 0]}]", "11:22: checks[0].val_range is [1, 0]; low must not be above high,"
+     " and both finite"),
+    ("checks: [{val_range: [1]}]", "11:22: checks[0].val_range is [1]; it must be [low, high]"),
+    ("checks: [{show: x}]", "11:17: checks[0].show is 'x'; it must be an integer"),
+    ("checks: [{params: 1}]", "11:19: checks[0].params is 1; it must be true or false"),
+    ("checks: [{dims: {M: 3}}]", "11:18: no input of 'g' has the size 'M'."),
+    ("checks: {x: y}", "11:9: checks is {'x': 'y'}; it must be a list"),
+    ("checks: [x]", "11:10: checks[0] is 'x'; it must be a mapping"),
+    ("checks: [{init_targets: [trained]}]", "11:26: no group of 'init' is called 'trained'."),
+    ("checks: [{extra_feed_dict: {xx: 1}}]", "11:29: 'g' has no tensor 'xx'."),
+    ("checks: [{extra_feed_dict: {x: [1, 2]}}]", "11:32: the values have the shape [2], declared is [2, 3]"),
+    ("checks: [{extra_feed_dict: {i: [1, 0.5]}}]", "11:32: 0.5 is no int64"),
+    ("checks: [{extra_feed_dict: {i: [[1, 2], [3]]}}]", "11:32: the lists have different lengths,"
+     " so they are no tensor"),
+    ("checks: [{x: x, x_init_value: {W: 1}}]", "11:32: 'W' is not among x."),
+    ("checks: [{x: x, x_init_value: [a]}]", "11:31: 'a' is no number; a complex one is written '1+2j'"),
+    ("checks: [{x: x, x_init_value: '1+2j'}]", "11:31: complex values for a tensor of float32"),
+    ("checks: [{expect: {}}]", "11:11: checks[0].expect lacks the key 'status'"),
+    ("checks: [{expect: {status: fails}}]", "11:28: checks[0].expect.status is 'fails'; known are fail,"
+     " inconclusive, unsupported, error, limit. Did you mean 'fail'?"),
+    ("checks: [{expect: {status: fail, until: 2027-02-30}}]", "11:41: checks[0].expect.until is '2027-02-30';"
+     " it must be a day as YYYY-MM-DD"),
+    ("defaults: {point: -1}", "11:19: defaults.point is -1; it must be at least 0"),
+    ("defaults: {graph: g}", None),
+    ("init: {a: {W1: zeros}}", "11:12: no parameter is called 'W1'."),
+    ("init: {a: {W: {kind: normall}}}", "11:22: init.a.W.kind is 'normall'; known are zeros, ones, constant,"),
+    ("init: {a: {from: no.npz}}", "11:18: there is no file 'no.npz' in the spec's folder"),
+    ("init: {a: {from: 3}}", "11:18: must be the path of a .npz file"),
+    ("models: [{path: a.onnx, nme: b}]", "11:25: unknown key 'nme' in models[0]. Did you mean 'name'?"),
+    ("models: [{name: a}]", "11:10: models[0] lacks the key 'path'"),
+    ("models: [{path: a, name: m}, {path: b, name: m}]", "11:46: a model is called 'm' already"),
+    ("models: [{path: a, sha256: 12}]", "11:28: models[0].sha256 is 12; it must be a text"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, message", HEAD, ids=[text for text, _ in HEAD])
+def test_head(tmp_path, text, message):
+    assert problems(tmp_path, text) == [message]
+
+
+@pytest.mark.parametrize("text, message", CHECKS, ids=[text for text, _ in CHECKS])
+def test_sections_beside_graphs(tmp_path, text, message):
+    [found] = problems(tmp_path, GRAPH + text)
+    if message is None:
+        assert "unknown key" in found
+    else:
+        assert found.startswith(message)
+
+
+GRAPHS = [
+    ("nodes: []", "6:15: no tensor is called 'y'."),
+    ("nodes: [{op: Relu, inputs: [X], outputs: [y]}]", "4:33: no tensor is called 'X'."),
+    ("nodes: [{op: Relu, inputs: [xx], outputs: [y]}]", "4:33: no tensor is called 'xx'. Did you mean 'x'?"),
+    ("nodes: [{op: Relu, inputs: [y], outputs: [y]}]", "4:33: 'y' is computed from itself"),
+    ("nodes: [{op: Relu, inputs: [x], outputs: [x]}, {op: Relu, inputs: [x], outputs: [y]}]",
+     "4:47: 'x' exists already; every tensor is computed once"),
+    ("nodes: [{op: Relu, inputs: [h], outputs: [y]}, {op: Relu, inputs: [x], outputs: [h]}]",
+     "4:33: 'h' is read before it is computed; nodes stand in the order of computation"),
+    ("nodes: [{op: Relu, inputs: [x]}]", "4:13: graphs.g.nodes[0] lacks the key 'outputs'"),
+    ("nodes: [{inputs: [x], outputs: [y]}]", "4:13: graphs.g.nodes[0] lacks the key 'op'"),
+    ("nodes: [{op: Relu, inputs: x, outputs: [y]}]", "4:32: graphs.g.nodes[0].inputs is 'x'; it must be a list"),
+    ("nodes: [{op: Relu, inputs: [{a: 1}], outputs: [y]}]", "4:33: graphs.g.nodes[0].inputs[0] is {'a': 1};"
+     " an input is a tensor's name, a number, a list, or null"),
+    ("nodes: [{op: acme.Relu, inputs: [x], outputs: [y]}]", "4:18: the operator 'acme.Relu' is not defined in"
+     " 'ops'. Other domains known: ai.onnx.ml, ai.onnx.preview.training, ai.onnx.training, com.microsoft,"
+     " gradcheck."),
+    ("nodes: [{op: acme.Relu, domain: b, inputs: [x], outputs: [y]}]", "4:37: the domain is 'acme' in 'op'"
+     " and 'b' here"),
+    ("nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {alpha: null}}]",
+     "4:65: graphs.g.nodes[0].attrs.alpha is null; it must be a number, a text or nested lists of them"),
+    ("nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {alpha: 1e300}}]",
+     "4:65: 1e+300 does not fit into float32, the type of ONNX's attributes"),
+    ("nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {a: 99999999999999999999}}]",
+     "4:61: 99999999999999999999 does not fit into int64"),
+    ("nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {a: [[1]]}}]",
+     "4:62: [1] is no value of an attribute; a tensor is written {values: ..., dtype: ...}"),
+    ("nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {a: [1, b]}}]", "4:61: texts and numbers in one list"),
+    ("nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {a: {ref: b}}}]", "4:67: '@b' refers to an attribute,"
+     " which only the body of an operator in 'ops' has"),
+    ("nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {a: {values: 1, dtyp: int8}}}]",
+     "4:73: unknown key 'dtyp' in graphs.g.nodes[0].attrs.a. Did you mean 'dtype'?"),
+    ("nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {a: {values: [1, 2], shape: [3]}}}]",
+     "4:85: 2 values do not fill the shape [3]"),
+    ("nodes: [{op: If, inputs: [x], outputs: [y], attrs: {then_branch: {nodes: [{op: Neg, inputs: [xx],"
+     " outputs: [z]}], outputs: [w]}}}]", "4:98: no tensor is called 'xx'. Did you mean 'x'?"),
+    ("nodes: [{op: If, inputs: [x], outputs: [y], attrs: {then_branch: 'g () => (z) { z = Neg (q) }'}}]",
+     "4:13: no tensor is called 'q'."),
+    ("nodes: 'y = Relu (z)'", "4:23: no tensor is called 'z'."),
+    ("nodes: 'y = Relu x)'", "4:22: not ONNX's text syntax: Expected character ( not found."),
+    ("nodes: 'y = acme.F (x)'", "4:13: the operator 'acme.F' is not defined in 'ops'."),
+    ("nodes: 'y = Elu <alpha = @a> (x)'", "4:13: '@a' refers to an attribute, which only the body of an"),
+    ("nodes: 3", "4:12: graphs.g.nodes is 3; it must be a list"),
+    ("inputs: {x: {shape: [2]}, x: {}}", "4:31: the key 'x' stands here a second time; first at 4:14"),
+    ("inputs: {x: {shape: [-1]}}", "4:26: graphs.g.inputs.x.shape[0] is -1; a size is an integer from 0,"),
+    ("inputs: {x: {shape: 3}}", "4:25: graphs.g.inputs.x.shape is 3; it must be a list"),
+    ("inputs: {x: {dtype: float}}", "4:25: graphs.g.inputs.x.dtype is 'float'; known are float16,"),
+    ("inputs: {x: {range: [0, .inf]}}", "4:25: graphs.g.inputs.x.range is [0.0, inf]; low must not be above"),
+    ("inputs: {x: {range: [1]}}", "4:25: graphs.g.inputs.x.range is [1]; it must have 2 values"),
+    ("inputs: {'': {}}", "4:14: graphs.g.inputs"),
+    ("params: {x: {init: 1}}\n    outputs: [x]", "4:14: 'x' is an input already"),
+    ("dims: {M: 3}", "4:12: no shape of this graph uses the size 'M'."),
+    ("opset: 99", "4:12: opset 99 is not known; the newest known is "),
+    ("opset: 0", "4:12: graphs.g.opset is 0; it must be at least 1"),
+    ("opset: 13\n    nodes: [{op: Relu, inputs: [x, x], outputs: [y]}]", "5:13: node Relu 'y' has 2 inputs;"),
+    ("opset: 13\n    nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {alhpa: 1}}]",
+     "5:13: node Elu 'y': attribute 'alhpa' is unknown to opset 6. Did you mean 'alpha'?"),
+    ("constants: {x: 1}", "4:17: 'x' exists already"),
+    ("constants: {c: {values: [1, 2], dtype: int8, shap: [2]}}", "4:50: unknown key 'shap' in graphs.g.constants.c."
+     " Did you mean 'shape'?"),
+    ("constants: {c: {values: 300, dtype: int8}}", "4:29: 300 is no int8"),
+    ("constants: {c: [true, 1]}", "4:20: true and false stand among numbers"),
+    ("outputs: []", "4:14: graphs.g.outputs is []; it must not be empty"),
+]  # fmt: skip
+
+PLAIN = {"inputs": "{x: {shape: [2]}}", "nodes": "'y = Relu (x)'", "outputs": "[y]"}
+
+
+@pytest.mark.parametrize("lines, message", GRAPHS, ids=[lines for lines, _ in GRAPHS])
+def test_graphs(tmp_path, lines, message):
+    given = {line.strip().split(":")[0] for line in lines.split("\n")}
+    rest = "".join(f"\n    {key}: {value}" for key, value in PLAIN.items() if key not in given)
+    found = problems(tmp_path, f"gradcheck: 1\ngraphs:\n  g:\n    {lines}{rest}\n")
+    assert found[0].startswith(message)
