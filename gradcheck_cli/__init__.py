@@ -1,0 +1,40 @@
+"""gradcheck: checks the gradients of serialized models.
+
+    import gradcheck_cli as gc
+    model = gc.load("model.onnx")
+    theoretical, numerical = gc.compute_gradient(model["input"], (8, 4), model["loss"], ())
+
+Names are imported when they are first used, so that the command starts quickly.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradcheck_cli.api import (
+        AggregationMethod, UnconnectedGradients, check, compute_gradient, compute_gradient_error, gradients, load, run,
+        save,
+    )  # fmt: skip
+    from gradcheck_cli.model import Model, Tensor
+    from gradcheck_cli.op import Op
+    from gradcheck_cli.ops import OPS
+    from gradcheck_cli.record import Report
+
+__version__ = "0.1.0"
+__all__ = [
+    "OPS", "AggregationMethod", "Model", "Op", "Report", "Tensor", "UnconnectedGradients", "check", "compute_gradient",
+    "compute_gradient_error", "gradients", "load", "run", "save",
+]  # fmt: skip
+_HOMES = {"Model": "model", "Tensor": "model", "Op": "op", "OPS": "ops", "Report": "record"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'api')}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

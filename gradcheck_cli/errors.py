@@ -106,9 +106,13 @@ class UnsupportedError(GradcheckError):
 
 
 class NoGradientError(UnsupportedError, LookupError):
-    """An operator between x and y has no gradient rule."""
+    """Operators between x and y have no gradient rule: `missing` says which, as (node index, operator, domain, name)."""
 
     code = "GC501"
+
+    def __init__(self, message: str, missing: Iterable[tuple[int, str, str, str]] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
 
 
 class PointError(GradcheckError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradcheck_cli.gradients import gradients
+from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget, in_chunks

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.gradients import Unit, inexact, pull_back, units_between
+from gradcheck_cli.backward import Unit, inexact, pull_back, units_between
 from gradcheck_cli.graph import Array
 from gradcheck_cli.program import Program
 from gradcheck_cli.tape import Tape

@@ -158,6 +158,8 @@ class Program:
             return {}
         if step.op.linear:
             made = self._linear_tangent(step, tangents, live)
+            if made is None:  # only operands that select carry a tangent
+                return {}
         elif step.op.lift is elementwise and not step.op.many:
             made = self._slope_tangent(index, step, tangents, live)
         else:

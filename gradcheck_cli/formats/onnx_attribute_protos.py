@@ -17,13 +17,13 @@ from onnx import (
     numpy_helper,
 )
 
-from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.formats.onnx_attributes import DEVICES
 from gradcheck_cli.formats.onnx_types import type_proto
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
 _T = AttributeProto
-_SINGLE = ((bool, _T.INT), (int, _T.INT), (float, _T.FLOAT), (str, _T.STRING), (bytes, _T.STRING))
+_SINGLE = ((int, _T.INT), (float, _T.FLOAT), (str, _T.STRING), (bytes, _T.STRING))
 _OBJECTS = ((np.ndarray, _T.TENSOR), (Graph, _T.GRAPH), (TensorType, _T.TYPE_PROTO))
 _PLURAL = {
     _T.INT: _T.INTS,
@@ -41,6 +41,17 @@ def attribute_proto(
     """One attribute; `kind` is its type by the operator's schema, "" where there is none."""
     value = _plain(value)
     proto = AttributeProto(name=name, type=_T.AttributeType.Value(kind) if kind else _kind_of(name, value))
+    try:
+        _set(proto, value, graph_of)
+    except (TypeError, AttributeError, ValueError) as error:
+        kind = _T.AttributeType.Name(proto.type)
+        raise UsageError(
+            f"attribute {name!r} is a {type(value).__name__}; it must be of type {kind}."
+        ) from error
+    return proto
+
+
+def _set(proto: AttributeProto, value: Any, graph_of: Callable[[Graph], GraphProto]) -> None:
     match _T.AttributeType.Name(proto.type):
         case "FLOAT":
             proto.f = value
@@ -56,7 +67,6 @@ def attribute_proto(
             proto.tp.CopyFrom(type_proto(value))
         case _:
             _set_many(proto, value, graph_of)
-    return proto
 
 
 def tensor_proto(name: str, array: Array) -> TensorProto:
@@ -109,10 +119,11 @@ def _write_devices(proto: NodeProto, value: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy as Python's, lists as tuples."""
+    """Numbers of numpy as Python's, truth as 0 and 1, lists as tuples."""
     if isinstance(value, (tuple, list)):
         return tuple(_plain(item) for item in value)
-    return value.item() if isinstance(value, np.generic) else value
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, bool) else value
 
 
 def _kind_of(name: str, value: Any) -> Any:

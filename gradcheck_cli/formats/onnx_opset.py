@@ -96,7 +96,7 @@ def _same_attributes(node: Node, then: Signature, newest: Signature) -> bool:
 def _same_types(node: Node, then: Signature, types: Mapping[str, str]) -> bool:
     taken = zip(node.inputs, _formals(then.accepts, len(node.inputs)), strict=False)
     given = zip(node.outputs, _formals(then.gives, len(node.outputs)), strict=False)
-    cast = _elem_name(node.attrs["to"]) if node.op == "Cast" and "to" in node.attrs else ""
+    cast = _elem_name(node.attrs.get("to", -1)) if node.op == "Cast" else ""
     return (
         all(not types.get(name) or types[name] in allowed for name, allowed in taken)
         and all(not types.get(name) or types[name] in allowed for name, allowed in given)
@@ -121,5 +121,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def _elem_name(elem_type: int) -> str:
-    """The name of an element type as schemas write it: "tensor(float)"."""
+    """The name of an element type as schemas write it, "tensor(float)"; "tensor(?)" for an unknown one."""
+    if elem_type not in TensorProto.DataType.values():
+        return "tensor(?)"
     return f"tensor({TensorProto.DataType.Name(TensorProto.DataType.ValueType(elem_type)).lower()})"

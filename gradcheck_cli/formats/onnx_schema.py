@@ -32,7 +32,7 @@ class Signature(NamedTuple):
 def signature(op: str, opset: int) -> Signature | None:
     """The signature of an operator of the default domain at an opset; None where it has none.
 
-    A deprecated operator keeps its last definition.
+    A deprecated operator keeps the definition that it had before, or its only one.
     """
     schema = _schema(op, min(opset, NEWEST))
     return _signature(op, schema.since_version) if schema is not None else None
@@ -128,7 +128,10 @@ def _schema(op: str, opset: int) -> defs.OpSchema | None:
         schema = defs.get_schema(op, opset, "")
     except defs.SchemaError:
         return None
-    return _schema(op, schema.since_version - 1) if schema.deprecated else schema
+    earlier = (
+        _schema(op, schema.since_version - 1) if schema.deprecated and schema.since_version > 1 else None
+    )
+    return earlier or schema
 
 
 @functools.cache

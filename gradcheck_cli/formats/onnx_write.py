@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -180,6 +180,8 @@ def _serialized(model: ModelProto) -> bytes:
 @contextmanager
 def _replacing(target: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of `target` once it is complete; on an error `target` stays as it was."""
+    if "\0" in str(target):
+        raise UsageError(f"{str(target)!r} cannot be written: it is no path.")
     target = Path(os.path.realpath(target))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -190,4 +192,5 @@ def _replacing(target: Path) -> Iterator[IO[bytes]]:
         kind = LimitError if error.errno in _NO_SPACE else UsageError
         raise kind(f"{target} cannot be written: {error.strerror or error}.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -41,7 +41,9 @@ def matmul(a: Array, b: Array) -> Array:
         return _vectors(x, y)
     left, right = x.shape, y.shape
     if left[-1] != right[-2]:
-        raise ValueError(f"matmul: {left} by {right}: the inner sizes are {left[-1]} and {right[-2]}, not equal.")
+        raise ValueError(
+            f"matmul: {left} by {right}: the inner sizes are {left[-1]} and {right[-2]}, not equal."
+        )
     out = np.empty((*_lead(left[:-2], right[:-2]), left[-2], right[-1]), dtype)
     if not left[-1]:
         out.fill(0)

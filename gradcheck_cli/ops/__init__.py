@@ -5,12 +5,36 @@ from __future__ import annotations
 from gradcheck_cli.op import table
 from gradcheck_cli.ops.activation import ACTIVATION
 from gradcheck_cli.ops.binary import BINARY
+from gradcheck_cli.ops.control_flow import CONTROL_FLOW
+from gradcheck_cli.ops.conv import CONV
+from gradcheck_cli.ops.einsum import EINSUM
 from gradcheck_cli.ops.index import INDEX
+from gradcheck_cli.ops.loss import LOSS
 from gradcheck_cli.ops.matmul import MATMUL
+from gradcheck_cli.ops.normalization import NORMALIZATION
 from gradcheck_cli.ops.pad import PAD
+from gradcheck_cli.ops.pool import POOL
 from gradcheck_cli.ops.reduce import REDUCE
 from gradcheck_cli.ops.scatter import SCATTER
 from gradcheck_cli.ops.shape import SHAPE
+from gradcheck_cli.ops.sort import SORT
 from gradcheck_cli.ops.unary import UNARY
 
-OPS = table(UNARY, BINARY, MATMUL, REDUCE, SHAPE, INDEX, SCATTER, PAD, ACTIVATION)
+OPS = table(
+    ACTIVATION,
+    BINARY,
+    CONTROL_FLOW,
+    CONV,
+    EINSUM,
+    INDEX,
+    LOSS,
+    MATMUL,
+    NORMALIZATION,
+    PAD,
+    POOL,
+    REDUCE,
+    SCATTER,
+    SHAPE,
+    SORT,
+    UNARY,
+)

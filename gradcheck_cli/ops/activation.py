@@ -39,7 +39,7 @@ def relu_near_real(x: Array) -> Array:
 
 def leaky_relu(x: Array, *, alpha: float = LEAK) -> Array:
     """x, times alpha where negative."""
-    return np.where(x.real < 0, alpha * x, x)
+    return np.where(x.real < 0, (alpha * x).astype(x.dtype, copy=False), x)
 
 
 def leaky_relu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = LEAK) -> Var:
@@ -90,8 +90,9 @@ def celu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = 1.0) -> Var:
 
 def _exponential(x: Array, height: float, width: float, slope: float) -> Array:
     """height (e^(x / width) - 1) on the left of 0, slope x on the right."""
-    left = np.where(x.real < 0, x, 0)
-    return np.where(x.real < 0, height * np.expm1(left / width), slope * x)
+    left = np.where(x.real < 0, x, np.zeros((), x.dtype))
+    y = np.where(x.real < 0, height * np.expm1(left / width), slope * x)
+    return y.astype(x.dtype, copy=False)
 
 
 def _exponential_slope(x: Var, at_0: float, width: float, slope: float) -> Var:
@@ -102,9 +103,9 @@ def _exponential_slope(x: Var, at_0: float, width: float, slope: float) -> Var:
 
 def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
     """0 between -lambd and lambd, outside x moved towards 0 by the bias."""
-    bias = bias if x.dtype.kind not in "iu" else np.asarray(bias).astype(x.dtype)
+    moved = np.asarray(bias).astype(x.dtype)
     below, above = x.real < -lambd, x.real > lambd
-    return np.where(below, x + bias, np.where(above, x - bias, np.zeros((), x.dtype)))
+    return np.where(below, x + moved, np.where(above, x - moved, np.zeros((), x.dtype)))
 
 
 def shrink_piece(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
@@ -140,8 +141,9 @@ def clip_piece(x: Array, low: Array | None = None, high: Array | None = None) ->
     return raised if high is None else np.where(clip(x, low) > high, np.int8(2), raised)
 
 
-def clip_vjp(ct: Var, y: Var, x: Var, low: Var | None = None, high: Var | None = None) -> tuple[Var | None, ...]:
+def clip_vjp(ct: Var, y: Var, x: Var, *bounds: Var | None) -> tuple[Var | None, ...]:
     """All of it to what was taken."""
+    low, high = (*bounds, None, None)[:2]
     ct_low = ct_high = None
     if high is not None:
         above = (x if low is None else sym.maximum(x, low)) > high
@@ -149,7 +151,7 @@ def clip_vjp(ct: Var, y: Var, x: Var, low: Var | None = None, high: Var | None =
     if low is not None:
         below = x < low
         ct_low, ct = sym.where(below, ct, 0), sym.where(below, 0, ct)
-    return (ct, ct_low, ct_high)
+    return (ct, ct_low, ct_high)[: 1 + len(bounds)]
 
 
 def hard_sigmoid(x: Var, *, alpha: float = HARD_SLOPE, beta: float = 0.5) -> Var:
@@ -223,10 +225,10 @@ def _peak(x: Array, axis: int) -> Array:
 def gelu(x: Var, *, approximate: str = "none") -> Var:
     """x times the normal distribution function, or that by a hyperbolic tangent."""
     if approximate == "tanh":
-        return x * 0.5 * (sym.tanh((x * x * x * 0.044715 + x) * np.sqrt(2 / np.pi)) + 1.0)
+        return x * 0.5 * (sym.tanh((x * x * x * 0.044715 + x) * float(np.sqrt(2 / np.pi))) + 1.0)
     if approximate != "none":
         raise ValueError(f"approximate is {approximate!r}; known are none and tanh")
-    return x * 0.5 * (sym.erf(x * np.sqrt(0.5)) + 1.0)
+    return x * 0.5 * (sym.erf(x * float(np.sqrt(0.5))) + 1.0)
 
 
 def mish(x: Var) -> Var:

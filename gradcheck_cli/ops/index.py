@@ -99,7 +99,7 @@ def flat_index(indices: Array, shape: Sequence[int], batch_dims: int = 0) -> Arr
     if ((wrapped < 0) | (wrapped >= dims)).any():
         raise IndexError(f"an index is out of bounds for dimensions {dims.tolist()}")
     batch = tuple(shape[:batch_dims])
-    position = np.arange(np.prod(batch, dtype=np.int64)).reshape(*batch, *(1,) * (indices.ndim - 1 - batch_dims))
+    position = np.arange(np.prod(batch, dtype=np.int64)).reshape(batch + (1,) * (indices.ndim - 1 - batch_dims))
     for i, length in enumerate(dims):
         position = position * length + wrapped[..., i]
     return np.broadcast_to(position, indices.shape[:-1])

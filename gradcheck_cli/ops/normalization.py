@@ -79,7 +79,7 @@ def layer_normalization_vjp(
     x: Var,
     scale: Var,
     *b: Var | None,
-    axis: int,
+    axis: int = -1,
     epsilon: float = EPSILON,
 ) -> tuple[Var | None, ...]:
     """To x through the normalized values and through the statistics, where those are used."""
@@ -103,7 +103,7 @@ def rms_normalization(x: Var, scale: Var, *, axis: int = -1, epsilon: float = EP
 
 
 def rms_normalization_vjp(
-    ct: Var, y: Var, x: Var, scale: Var, *, axis: int, epsilon: float = EPSILON
+    ct: Var, y: Var, x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON
 ) -> tuple[Var, Var]:
     """To x through the normalized values."""
     inverse = _inverse_rms(x, axis, epsilon)

@@ -19,7 +19,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import on, trailing
 from gradcheck_cli.op import Op, composite
-from gradcheck_cli.ops.conv import Ints, padded, reach, scattered, settled
+from gradcheck_cli.ops.conv import Ints, padded, reach, scattered, settled, totals
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.tape import Var
 

@@ -282,7 +282,7 @@ SHAPE: list[Op] = [
     Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True),
     Op("Concat", concat, concat_vjp, aligned, linear="each"),
     Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each"),
-    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), elementwise, linear=((0,),)),
+    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),)),
     Op("Shape", shape_of, zero, shape_only),
     Op("Size", size, zero, shape_only),
     Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}),

@@ -7,6 +7,7 @@ One line a way of using an operator; the numbers are the opsets that it is tried
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +101,7 @@ CASES = [
     Case("7-8", f"{IMAGE}, float[2] s, float[2] b, float[2] m, float[2] v = {{1.5, 2}}",
          "y = BatchNormalization <spatial=1> (x, s, b, m, v)"),
     Case("7-8", "float[2,2,1,2] x, float[2,1,2] s, float[2,1,2] b, float[2,1,2] m, float[2,1,2] v = {1, 2, 3, 4}",
+
          "h = Neg(x) y = BatchNormalization <spatial=0> (h, s, b, m, v)"),
     Case("7-8", IMAGE, "y = Upsample <scales=[1.0,1.0,2.0,3.0]> (x)"),
     Case("7-8", IMAGE, "y = Upsample <scales=[1.0,1.0,1.5,1.7]> (x)"),
@@ -123,7 +125,8 @@ CASES = [
     Case("11-18", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 2, 1.7}}",
          "y = Resize <mode='cubic', cubic_coeff_a=-0.5> (x, r, s)"),
     Case("9-10", f"{X}, int64[1,1,2] i = {{0, 1}}, float[1,1,2] u", "y = Scatter <axis=1> (x, i, u)"),
-    Case("11-18", f"{X}, int64[1,1,2] i = {{0, -1}}, float[1,1,2] u", "y = ScatterElements <axis=1> (x, i, u)"),
+    Case("11-18", f"{X}, int64[1,1,2] i = {{0, -1}}, float[1,1,2] u",
+         "y = ScatterElements <axis=1> (x, i, u)"),
     Case("17-19", "float[2,5,4,2] x", "y = DFT (x)"),
     Case("17-19", "float[2,5,4,1] x", "y = DFT <axis=2, onesided=1> (x)"),
     Case("17-19", "float[2,5,4,1] x, int64 n = {3}", "y = DFT <axis=1> (x, n)"),
@@ -133,7 +136,8 @@ CASES = [
     Case("21", "float[2,4,3,2] x, float[4] s, float[4] b", "y = GroupNormalization <num_groups=2> (x, s, b)"),
     Case("16-19", "float[1,2,4,5] x, float[1,3,3,2] g", "y = GridSample (x, g)"),
     Case("16-19", "float[1,2,4,5] x, float[1,3,3,2] g", "y = GridSample <mode='bicubic'> (x, g)"),
-    Case("16-19", "float[1,2,4,5] x, float[1,3,3,2] g", "y = GridSample <mode='nearest', padding_mode='border'> (x, g)"),
+    Case("16-19", "float[1,2,4,5] x, float[1,3,3,2] g",
+         "y = GridSample <mode='nearest', padding_mode='border'> (x, g)"),
     Case("10-21", "float[1,2,8,8] x, float[2,4] r = {0, 0, 5, 6, 1, 2, 7, 7}, int64[2] b = {0, 0}",
          "y = RoiAlign <output_height=2, output_width=3, sampling_ratio=2> (x, r, b)"),
     Case("8", "float[2,1] h0, float[2,3,1] x",
@@ -154,22 +158,26 @@ CASES = [
     Case("8-17", f"{X}, float[4] w", "a = Max(x, w) b = Min(x, w) c = Sum(a, b) y = Mean(c, w)"),
     Case("7-17", "float[2,3] a, float[3,4] b, float[4] c", "y = Gemm <alpha=0.5, beta=2.0> (a, b, c)"),
     Case("7-17", f"{X}, float[4] w = {{0.1, 0.2, 0.3, 0.4}}", "y = PRelu (x, w)"),
-    Case("7-17", X, "a = Elu(x) b = Selu(a) c = LeakyRelu(b) d = HardSigmoid(c) e = Softplus(d) y = Softsign(e)"),
+    Case("7-17", X,
+         "a = Elu(x) b = Selu(a) c = LeakyRelu(b) d = HardSigmoid(c) e = Softplus(d) y = Softsign(e)"),
     Case("7-17", "float[1,4,5,5] x", "y = LRN <size=3> (x)"),
     Case("7-17", "float[1,4,5,5] x, float[4] s, float[4] b", "y = InstanceNormalization (x, s, b)"),
-    Case("7-18", "float[1,4,5,5] x", "y = AveragePool <kernel_shape=[2,2], pads=[1,1,0,0], count_include_pad=1> (x)"),
+    Case("7-18", "float[1,4,5,5] x",
+         "y = AveragePool <kernel_shape=[2,2], pads=[1,1,0,0], count_include_pad=1> (x)"),
     Case("10-18", "float[1,4,5,5] x", "y = AveragePool <kernel_shape=[2,2], strides=[2,2], ceil_mode=1> (x)"),
     Case("7-18", "float[1,4,5,5] x", "y = MaxPool <kernel_shape=[2,2], auto_pad='SAME_UPPER'> (x)"),
     Case("8-18", "float[1,4,5,5] x", "y, i = MaxPool <kernel_shape=[2,2], strides=[2,2]> (x)", "y, i"),
     Case("7-17", "float[1,4,5,5] x", "y = LpPool <kernel_shape=[2,2], p=3> (x)"),
     Case("7-18", "float[1,2,5,5] x, float[3,2,3,3] w", "y = Conv <pads=[1,1,1,1]> (x, w)"),
-    Case("7-18", "float[1,2,5,5] x, float[2,3,3,3] w", "y = ConvTranspose <strides=[2,2], output_padding=[1,1]> (x, w)"),
+    Case("7-18", "float[1,2,5,5] x, float[2,3,3,3] w",
+         "y = ConvTranspose <strides=[2,2], output_padding=[1,1]> (x, w)"),
     Case("7-18", "float[1,8,2,3] x", "y = DepthToSpace <blocksize=2> (x)"),
     Case("11-18", "float[1,8,2,3] x", "y = DepthToSpace <blocksize=2, mode='CRD'> (x)"),
     Case("7-18", "float[1,2,4,6] x", "y = SpaceToDepth <blocksize=2> (x)"),
     Case("7-18", X, "y = ArgMax <axis=1, keepdims=0> (x)"),
     Case("12-18", X, "y = ArgMin <axis=1, select_last_index=1> (x)"),
-    Case("9-18", "int64[3] i = {0, 2, 1}, int64 d = {4}, float[2] v = {-1, 5}", "y = OneHot <axis=0> (i, d, v)"),
+    Case("9-18", "int64[3] i = {0, 2, 1}, int64 d = {4}, float[2] v = {-1, 5}",
+         "y = OneHot <axis=0> (i, d, v)"),
     Case("7-18", f"{X}, int64[2] i = {{0, 2}}", "y = Gather <axis=1> (x, i)"),
     Case("11-18", f"{X}, int64[2,1] i = {{0, 1}}", "y = GatherND (x, i)"),
     Case("7-18", f"{X}, int64[2] s = {{0, -1}}", "y = Reshape (x, s)"),
@@ -181,13 +189,17 @@ CASES = [
     Case("12-18", X, "y = Celu <alpha=2.0> (x)"),
     Case("13-20", "float[2,3] x, float s = {0.1}, uint8 z = {128}",
          "q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)"),
-    Case("7-18", "float[5,2,3] x, float[1,8,3] w, float[1,8,2] r, float[1,16] b", "y, h, c = LSTM <hidden_size=2> (x, w, r, b)",
+    Case("7-18", "float[5,2,3] x, float[1,8,3] w, float[1,8,2] r, float[1,16] b",
+         "y, h, c = LSTM <hidden_size=2> (x, w, r, b)",
          "y, h, c"),
-    Case("14-18", "float[2,5,3] x, float[1,8,3] w, float[1,8,2] r", "y, h = LSTM <hidden_size=2, layout=0> (x, w, r)",
+    Case("14-18", "float[2,5,3] x, float[1,8,3] w, float[1,8,2] r",
+         "y, h = LSTM <hidden_size=2, layout=0> (x, w, r)",
          "y, h"),
-    Case("7-18", "float[5,2,3] x, float[1,6,3] w, float[1,6,2] r", "y, h = GRU <hidden_size=2, linear_before_reset=1> (x, w, r)",
+    Case("7-18", "float[5,2,3] x, float[1,6,3] w, float[1,6,2] r",
+         "y, h = GRU <hidden_size=2, linear_before_reset=1> (x, w, r)",
          "y, h"),
-    Case("7-18", "float[5,2,3] x, float[2,2,3] w, float[2,2,2] r", "y = RNN <hidden_size=2, direction='bidirectional'> (x, w, r)"),
+    Case("7-18", "float[5,2,3] x, float[2,2,3] w, float[2,2,2] r",
+         "y = RNN <hidden_size=2, direction='bidirectional'> (x, w, r)"),
     Case("11-18", "int64 m = {3}, bool c = {1}, float[1] a",
          "y, s = Loop <body = b (int64 i, bool k, float[1] u) => (bool l, float[1] v, float[1] w)"
          " {{ l = Identity(k) v = Clip(u) w = Softmax <axis=0> (v) }}> (m, c, a)", "y, s"),
@@ -207,14 +219,18 @@ def model_of(case: Case, opset: int) -> onnx.ModelProto:
     for part in _declarations(parts):
         (constants if "=" in part else inputs).append(part)
     body = case.body.replace("{{", "{").replace("}}", "}")
-    text = f"g ({', '.join(inputs)}) => ({case.outputs}) <{', '.join(constants)}> {{ {body} }}".replace("'", '"')
+    text = f"g ({', '.join(inputs)}) => ({case.outputs}) <{', '.join(constants)}> {{ {body} }}".replace(
+        "'", '"'
+    )
     return parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text.replace("<> ", "")}')
 
 
 def _declarations(text: str) -> list[str]:
     parts: list[str] = []
     for part in text.split(","):
-        is_open = bool(parts) and any(parts[-1].count(left) > parts[-1].count(right) for left, right in ("[]", "{}"))
+        is_open = bool(parts) and any(
+            parts[-1].count(left) > parts[-1].count(right) for left, right in ("[]", "{}")
+        )
         if is_open:
             parts[-1] += f",{part}"
         else:
@@ -248,8 +264,8 @@ def test_newest_form_computes_what_the_old_file_computes(case: Case, opset: int)
 def test_every_incompatible_change_of_an_operator_has_an_adapter() -> None:
     last = {op: change.before for change in CHANGES for op in change.operators}
     for op in {schema.name for schema in defs.get_all_schemas() if schema.domain == ""}:
-        known = [v for v in versions(op)]
-        for old, new in zip(known, known[1:], strict=False):
+        known = versions(op)
+        for old, new in pairwise(known):
             gone = [name for name in old.attributes if name not in new.attributes]
             moved = [n for n, v in old.defaults.items() if n in new.defaults and new.defaults[n] != v]
             if new.since > OLDEST and (gone or moved):
@@ -260,7 +276,10 @@ def test_changes_name_operators_that_exist_and_opsets_that_changed_them() -> Non
     for change in CHANGES:
         for op in change.operators:
             assert versions(op)
-            assert change.before == NEWEST + 1 or any(v.since == change.before for v in versions(op)), (op, change)
+            assert change.before == NEWEST + 1 or any(v.since == change.before for v in versions(op)), (
+                op,
+                change,
+            )
 
 
 @pytest.mark.parametrize(
@@ -274,7 +293,9 @@ def test_changes_name_operators_that_exist_and_opsets_that_changed_them() -> Non
         (1, "float[2] x", "y = Cast <to='FLOAT'> (x)", "Cast of opset 1"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_brought_to_the_newest_form_is_said(opset: int, head: str, body: str, message: str) -> None:
+def test_what_cannot_be_brought_to_the_newest_form_is_said(
+    opset: int, head: str, body: str, message: str
+) -> None:
     with pytest.raises(UnsupportedError, match=message) as caught:
         read_proto(model_of(Case(str(opset), head, body), opset), "old.onnx")
     assert str(caught.value).startswith("old.onnx: node 0 ")

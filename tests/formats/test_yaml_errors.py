@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+import numpy as np
 import pytest
 
 from gradcheck_cli.errors import SpecError, UsageError
@@ -198,3 +199,198 @@ def test_graphs(tmp_path, lines, message):
     rest = "".join(f"\n    {key}: {value}" for key, value in PLAIN.items() if key not in given)
     found = problems(tmp_path, f"gradcheck: 1\ngraphs:\n  g:\n    {lines}{rest}\n")
     assert found[0].startswith(message)
+
+
+OPS = [
+    ("  acme.F: {outputs: [y], forward: 'y = Relu (x)'}", "3:3: ops.acme.F lacks the key 'inputs'"),
+    ("  F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)'}", "3:3: an operator of one's own is called"
+     " domain.Name, such as acme.F"),
+    ("  ai.onnx.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)'}", "3:3: an operator of one's own"),
+    ("  acme.F: {inputs: [x], outputs: [y], forward: 'z = Relu (x)'}", "3:39: does not compute 'y', an output of"
+     " the operator."),
+    ("  acme.F: {inputs: [x, x], outputs: [y], forward: 'y = Relu (x)'}", "3:24: 'x' stands here a second time"),
+    ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (q)'}", "3:59: no tensor is called 'q'."),
+    ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)', gradient: 'z = Relu (dy)'}",
+     "3:64: computes none of dx, the gradients of its inputs"),
+    ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)', gradient: 'dx = Mul (dz, x)'}",
+     "3:85: no tensor is called 'dz'."),
+    ("  acme.F: {inputs: [y, dy], outputs: [x], forward: 'x = Relu (y)', gradient: 'ddy = Relu (x)'}",
+     "3:3: 'dy' is also the name of the gradient of 'y'; choose another"),
+    ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = acme.F (x)'}", "3:49: the operator 'acme.F' is defined"
+     " by itself: acme.F -> acme.F"),
+    ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Elu <alpha = @a> (x)', attrs: {b: 1}}",
+     "3:49: the operator has no attribute 'a'; it has b"),
+    ("  acme.F: {python: 'os:getcwd'}", "3:12: runs code, which a spec may do only with --allow-python"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line, message", OPS, ids=[line for line, _ in OPS])
+def test_operators(tmp_path, line, message):
+    assert problems(tmp_path, f"gradcheck: 1\nops:\n{line}\n")[0].startswith(message)
+
+
+CALLS = [
+    ("y = acme.F (x)", "10:15: acme.F takes the inputs a, b; here are 1"),
+    ("y, z = acme.F (x, x)", "10:15: acme.F gives the outputs y; here are 2"),
+    ("y = acme.F <alhpa = 1.0> (x, x)", "10:15: acme.F has no attribute 'alhpa'. Did you mean 'alpha'?"),
+    ("y = acme.G (x, x)", "10:15: the operator 'acme.G' is not defined in 'ops'. Did you mean 'acme.F'?"),
+]
+
+
+@pytest.mark.parametrize("line, message", CALLS, ids=[line for line, _ in CALLS])
+def test_calls_of_operators(tmp_path, line, message):
+    text = f"""\
+    gradcheck: 1
+    ops:
+      acme.F: {{inputs: [a, b], outputs: [y], attrs: {{alpha: 1.0}}, forward: 'y = Mul (a, b)'}}
+    graphs:
+      g:
+        inputs: {{x: {{shape: [2]}}}}
+        outputs: [y]
+        nodes:
+          - {{op: Relu, inputs: [x], outputs: [h]}}
+          - |-
+              # a comment
+              {line}
+    """
+    assert problems(tmp_path, text)[0] == message.replace("10:15", "12:11")
+
+
+def test_errors_in_text_have_the_line_and_column_of_the_file(tmp_path):
+    text = """\
+    gradcheck: 1
+    graphs:
+      g:
+        inputs: {x: {shape: [2]}}
+        nodes: |
+
+          # a comment with ( a bracket
+          a = Relu (x)
+          b = Conv <pads = [1, 1],
+                    strides = [1, "> 1]> (a)
+          [name] c = Relu
+            (aa)
+        outputs: [c]
+    """
+    [first, second] = problems(tmp_path, text)
+    assert first.startswith("10:")
+    assert "not ONNX's text syntax: " in first
+    assert second == "12:10: no tensor is called 'aa'. Did you mean 'a'?"
+
+
+PARAMS = [
+    ("{shape: [K], init: zeros}", "4:26: a parameter has the size 'K', which 'dims' does not give."),
+    ("{shape: [null], init: zeros}", "4:26: a parameter has an unknown size."),
+    ("{init: zeros}", "4:24: zeros needs a shape"),
+    ("{shape: [2], init: zeroes}", "4:36: 'zeroes' is no way to initialise; known are zeros, ones, constant,"),
+    ("{shape: [2], init: constant}", "4:36: constant needs 'value': write {kind: constant, value: ...}"),
+    ("{shape: [2], init: {value: 1}}", "4:36: graphs.g.params.p.init lacks the key 'kind'; known are zeros,"),
+    ("{shape: [2], init: {kind: normal, sd: 1}}", "4:51: graphs.g.params.p.init.sd is an unknown key;"
+     " normal takes mean, std. Did you mean 'std'?"),
+    ("{shape: [2], init: {kind: normal, std: x}}", "4:56: graphs.g.params.p.init.std is 'x'; it must be a number"),
+    ("{shape: [2], init: {kind: normal, std: -1}}", "4:56: the standard deviation must not be below 0"),
+    ("{shape: [2], init: {kind: uniform, low: 1, high: 0}}", "4:36: uniform from 1 to 0 is empty"),
+    ("{shape: [2], dtype: int8, init: {kind: uniform, high: 200}}", "4:49: no values of int8 from -1.0 to 200"),
+    ("{shape: [2], dtype: int8, init: normal}", "4:49: normal gives no values of int8"),
+    ("{shape: [2], init: orthogonal}", "4:36: orthogonal needs a shape of two or more dimensions, not [2]"),
+    ("{shape: [300], dtype: int8, init: arange}", "4:51: 128 is no int8"),
+    ("{shape: [2], init: [1, 2, 3]}", "4:36: the values have the shape [3], declared is [2]"),
+    ("{shape: [2], init: [1, x]}", "4:36: 'x' is no number; a complex one is written '1+2j'"),
+    ("{shape: [2], init: ['1+1j', 0]}", "4:36: complex values for a tensor of float32"),
+    ("{shape: [1000000, 1000000], init: zeros}", "4:51: a tensor of shape [1000000, 1000000] is too large:"),
+    ("{shape: [2], init: {kind: file, path: /etc/passwd}}", "4:36: the path '/etc/passwd' is absolute;"),
+    ("{shape: [2], init: {kind: file, path: 'C:\\w.npy'}}", "4:36: the path 'C:\\\\w.npy' is absolute;"),
+    ("{shape: [2], init: {kind: file, path: ../w.npy}}", "4:36: the path '../w.npy' leads out of the spec's folder"),
+    ("{shape: [2], init: {kind: file, path: link.npy}}", "4:36: the path 'link.npy' leads out of the spec's folder"),
+    ("{shape: [2], init: {kind: file, path: none.npy}}", "4:36: there is no file 'none.npy' in the spec's folder"),
+    ("{shape: [2], init: {kind: file, path: .}}", "4:36: there is no file '.' in the spec's folder"),
+    ("{shape: [2], init: {kind: file, path: w.txt}}", "4:36: 'w.txt' is neither a .npy nor a .npz file"),
+    ("{shape: [2], init: {kind: file, path: pickled.npy}}", "4:36: 'pickled.npy' cannot be read: Object arrays"),
+    ("{shape: [2], init: {kind: file, path: huge.npy}}", "4:36: 'huge.npy' cannot be read: its header asks for"),
+    ("{shape: [2], init: {kind: file, path: torn.npz}}", "4:36: 'torn.npz' cannot be read: File is not a zip file"),
+    ("{shape: [2], init: {kind: file, path: two.npz}}", "4:36: 'two.npz' has 2 arrays; choose one by key: a, bias."),
+    ("{shape: [2], init: {kind: file, path: two.npz, key: bais}}", "4:36: 'two.npz' has no array 'bais'; it has"
+     " a, bias. Did you mean 'bias'?"),
+    ("{shape: [2], init: {kind: file, path: two.npz, key: a}}", "4:36: the values have the shape [3], declared is"),
+    ("{shape: [2], init: {kind: file, path: w.npy, key: a}}", "4:36: 'w.npy' holds a single array; leave out the key"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Arrays that a spec must not read, and some that it may."""
+    np.save(tmp_path.parent / "outside.npy", np.zeros(2))
+    (tmp_path / "link.npy").symlink_to(tmp_path.parent / "outside.npy")
+    np.save(tmp_path / "w.npy", np.zeros(2))
+    np.save(tmp_path / "pickled.npy", np.array([{}], dtype=object))
+    np.savez(tmp_path / "two.npz", a=np.zeros(3), bias=np.ones(2))
+    (tmp_path / "torn.npz").write_bytes(b"PK nothing")
+    (tmp_path / "w.txt").write_text("0 0")
+    with open(tmp_path / "huge.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f8", "fortran_order": False, "shape": (2 << 40,)}
+        )
+    return tmp_path
+
+
+@pytest.mark.parametrize("value, message", PARAMS, ids=[value for value, _ in PARAMS])
+def test_parameters(files, value, message):
+    text = f"gradcheck: 1\ngraphs:\n  g:\n    params: {{p: {value}}}\n    nodes: []\n    outputs: [p]\n"
+    assert problems(files, text)[0].startswith(message)
+
+
+def test_everything_wrong_is_said_at_once_in_the_order_of_the_file(tmp_path):
+    text = """\
+    gradcheck: 1
+    graphs:
+      g:
+        inputs: {x: {shape: [2]}}
+        params: {W: {shape: [K], init: zeros}, V: {shape: [2], init: zeroes}}
+        nodes:
+          - {op: Relu, inputs: [xx], outputs: [a]}
+          - {op: Relu, inputs: [a], outputs: [b]}
+          - "c = Relu (bb)"
+        outputs: [b, d]
+    """
+    lines = [found.split(":")[0] for found in problems(tmp_path, text)]
+    assert lines == ["5", "5", "7", "9", "10"]
+
+
+def test_hundreds_of_errors_are_cut(tmp_path):
+    path = tmp_path / "f.yaml"
+    path.write_text("gradcheck: 1\nchecks:\n" + "- {foo: 1}\n" * 100)
+    with pytest.raises(SpecError) as caught:
+        read_spec(path)
+    assert str(caught.value).endswith("\n... and 80 more")
+
+
+def test_a_size_that_nobody_uses_is_refused(tmp_path):
+    path = tmp_path / "f.yaml"
+    path.write_text(GRAPH)
+    with pytest.raises(UsageError, match=r"f\.yaml has no size 'M'\."):
+        read_spec(path, dims={"M": 1})
+
+
+def test_names_are_checked_in_every_graph_of_its_own(tmp_path):
+    text = GRAPH + "  f: {inputs: {q: {}}, nodes: [], outputs: [q]}\nchecks: [{graph: f, x: W}]"
+    assert problems(tmp_path, text) == ["12:24: 'f' has no tensor 'W'."]
+
+
+def test_with_several_graphs_a_check_names_its_own(tmp_path):
+    text = GRAPH + "  f: {inputs: {q: {}}, nodes: [], outputs: [q]}\nchecks: [{x: x}]"
+    assert problems(tmp_path, text) == [
+        "12:10: checks[0] lacks the key 'graph' or 'model'. 'graph' is one of g, f."
+    ]
+
+
+PYTHON = [
+    ("nowhere.at_all:f", "3:20: nowhere.at_all:f cannot be called: ModuleNotFoundError:"),
+    ("os:nothing", "3:20: os:nothing cannot be called: AttributeError:"),
+    ("os:getcwd", "3:20: os:getcwd returns no operator:"),
+]
+
+
+@pytest.mark.parametrize("target, message", PYTHON)
+def test_python_that_gives_no_operator(tmp_path, target, message):
+    text = f"gradcheck: 1\nops:\n  acme.F: {{python: '{target}'}}\n"
+    assert problems(tmp_path, text, allow_python=True)[0].startswith(message)

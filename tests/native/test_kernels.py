@@ -236,6 +236,9 @@ CONVS = [
     ((4, 3, 5), (2, 3, 1), (1, 2, 3), (0, 1, 0, 1, 2, 0), (2, 1, 1), 2),
     ((3, 3, 2, 3), (2, 2, 2, 2), (1, 2, 1, 1), (0, 1, 0, 0, 1, 0, 1, 0), (1, 1, 1, 2), 1),
     ((3, 3), (5, 5), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    ((37,), (4,), (1,), (2, 0), (2,), 1),
+    ((5, 21), (3, 3), (2, 1), (1, 1, 1, 0), (1, 2), 2),
+    ((4, 40), (2, 2), (1, 1), (0, 0, 0, 0), (1, 1), 4),
 ]
 
 
@@ -350,24 +353,43 @@ def test_matmul_is_numpys_for_all_broadcast_shapes(shapes):
 # ---- threads and selection
 
 
+PARALLEL = [
+    ((), 300, 200, 400),
+    ((), 20, 900, 1500),
+    ((3,), 150, 150, 200),
+    ((900,), 16, 16, 16),
+    ((), 5000, 16, 16),
+    ((), 2, 900, 1500),
+    ((), 60, 32, 64),
+    ((), 3000, 700, 1),
+]
+
+
 @needs_native
+@pytest.mark.parametrize("lead, m, k, n", PARALLEL)
 @pytest.mark.parametrize(
-    "lead, m, k, n",
-    [
-        ((), 300, 200, 400),
-        ((), 20, 900, 1500),
-        ((3,), 150, 150, 200),
-        ((900,), 16, 16, 16),
-        ((), 5000, 16, 16),
-    ],
+    "left, right", [("float64", "float64"), ("complex64", "complex64"), ("float64", "complex128")]
 )
-def test_results_do_not_depend_on_the_number_of_threads(threads, lead, m, k, n):
-    a, b = draw((*lead, m, k), "float64"), draw((k, n), "float64", 1)
-    got = native.matmul(a, b)
-    with native.single_threaded():
-        assert native.info()["threads"] == 1
-        assert np.array_equal(got, native.matmul(a, b))
-    assert native.info()["threads"] == threads
+def test_products_do_not_depend_on_the_number_of_threads(threads, lead, m, k, n, left, right):
+    for b in (draw((k, n), right, 1), draw((n, k), right, 1).T):
+        a = draw((*lead, m, k), left)
+        got = native.matmul(a, b)
+        agree(got, a @ b)
+        with native.single_threaded():
+            assert native.info()["threads"] == 1
+            agree(got, native.matmul(a, b))
+        assert native.info()["threads"] == threads
+
+
+@needs_native
+def test_convolutions_do_not_depend_on_the_number_of_threads(threads):
+    settings_ = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    for m in (5, 40):
+        x, w = draw((7, 16, 30, 31), "float64"), draw((m, 16, 3, 3), "float64", 1)
+        got = native.conv(x, w, **settings_)
+        with native.single_threaded():
+            agree(got, native.conv(x, w, **settings_))
+        agree(got, reference.conv(x, w, **settings_))
 
 
 @needs_native

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.gradients import gradients, inexact
+from gradcheck_cli.backward import gradients, inexact
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.program import Program
 from gradcheck_cli.tape import Tape

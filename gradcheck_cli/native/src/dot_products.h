@@ -70,8 +70,7 @@ template <class T> Dots<T> dots_of(Index rows, Index columns) {
 
 // Products [first, last) of the stack.
 template <class T> void multiply_dots(const SmallProducts<T> &p, Index first, Index last) {
-    for (Index repeat = first; repeat < last; ++repeat) {
-        const Place at = place(p.batch.data(), static_cast<Index>(p.batch.size()), repeat);
+    for_places(p.batch, p.batch_rank, first, last, [&](const Place &at) {
         for (Index i = 0; i < p.m; i += 4) {
             const Index rows = p.m - i < 4 ? p.m - i : 4, most = dot_columns(rows);
             for (Index j = 0; j < p.n; j += most) {
@@ -80,7 +79,7 @@ template <class T> void multiply_dots(const SmallProducts<T> &p, Index first, In
                                           p.b_column, p.c + at.c + i * p.c_row + j * p.c_column, p.c_row, p.c_column);
             }
         }
-    }
+    });
 }
 
 }  // namespace gradcheck::GRADCHECK_ISA

@@ -20,8 +20,8 @@ template <class T> void write_tile(const Product<T> &product, Span rows, Span co
     constexpr Index height = Blocks<T>::height, width = Blocks<T>::width;
     const Index m = rows.last - rows.first, n = columns.last - columns.first;
     Index row[height], column[width];
-    product.c_rows.offsets(rows.first, rows.last, row);
-    product.c_columns.offsets(columns.first, columns.last, column);
+    offsets(product.c_rows, rows.first, rows.last, row);
+    offsets(product.c_columns, columns.first, columns.last, column);
     const int vectors = n <= lanes<T> ? 1 : 2;
     const PanelKernel<T> kernel = panel_kernel<T>(static_cast<int>(m), vectors);
     T *target[height];

@@ -71,9 +71,10 @@ void turn(Matrices &x, const void *&a, const void *&b, std::vector<BatchAxis> &b
 }
 
 template <class T>
-SmallProducts<T> small(const Matrices &x, const void *a, const void *b, void *c, Spread spread, std::vector<BatchAxis> batch) {
+SmallProducts<T> small(const Matrices &x, const void *a, const void *b, void *c, Spread spread, const std::vector<BatchAxis> &batch) {
     return {x.m, x.n, x.depth, static_cast<const T *>(a), x.a_row, x.a_depth, static_cast<const T *>(b), x.b_depth,
-            x.b_column, static_cast<T *>(c), x.c_row, x.c_column, spread, std::move(batch)};
+            x.b_column, nullptr, static_cast<T *>(c), x.c_row, x.c_column, spread, batch.data(),
+            static_cast<Index>(batch.size()), count(batch)};
 }
 
 }  // namespace
@@ -90,13 +91,13 @@ template <class T> void matmul(const View &left, const View &right, const View &
         turn(x, a, b, batch);
     const Kernels<T> &kernels = instruction_set().of<T>();
     if (fits_dots(x, kinds)) {
-        run(small<T>(x, a, b, c.data, Spread::none, std::move(batch)), kernels.dots);
+        run(small<T>(x, a, b, c.data, Spread::none, batch), kernels.dots);
         return;
     }
     Spread spread;
     Matrices real = x;
     if (fits_in_place(real, kinds, spread)) {
-        run(small<T>(real, a, b, c.data, spread, std::move(batch)), kernels.small);
+        run(small<T>(real, a, b, c.data, spread, batch), kernels.small);
         return;
     }
     Tables tables = {steps(x.m, x.a_row),    steps(x.depth, x.a_depth), steps(x.depth, x.b_depth),

@@ -6,6 +6,18 @@
 
 namespace gradcheck::GRADCHECK_ISA {
 
+// Those of positions [first, last) of the axis.
+inline void offsets(const Axis &axis, Index first, Index last, Index *out) {
+    Index turn = first / axis.inner, at = first % axis.inner;
+    for (Index i = first; i < last; ++i) {
+        *out++ = turn * axis.outer + axis.table[at];
+        if (++at == axis.inner) {
+            at = 0;
+            ++turn;
+        }
+    }
+}
+
 inline bool contiguous(const Index *offsets, Index count) {
     for (Index i = 1; i < count; ++i)
         if (offsets[i] != offsets[i - 1] + 1)
@@ -58,7 +70,7 @@ template <class T> void rotate_lines(const T *source, const Index *depth, Index 
 // One panel of B: (depth, Width), where columns beyond the last repeat the first and are never stored.
 template <class T, int Width> void pack_right_panel(const Product<T> &product, Span depth, Span columns, T *out) {
     Index at[Width];
-    product.b_columns.offsets(columns.first, columns.last, at);
+    offsets(product.b_columns, columns.first, columns.last, at);
     const Index present = columns.last - columns.first, count = depth.last - depth.first;
     for (Index j = present; j < Width; ++j)
         at[j] = at[j % 2];
@@ -76,7 +88,7 @@ template <class T, int Width> void pack_right_panel(const Product<T> &product, S
 // One panel of A: (depth, rows), transposed on the way.
 template <class T> void pack_left_panel(const Product<T> &product, Span rows, Span depth, T *out) {
     Index at[GRADCHECK_PACKED_ROWS];
-    product.a_rows.offsets(rows.first, rows.last, at);
+    offsets(product.a_rows, rows.first, rows.last, at);
     const Index height = rows.last - rows.first, count = depth.last - depth.first;
     const Index *lines = product.a_depth + depth.first;
     if (contiguous(lines, count))

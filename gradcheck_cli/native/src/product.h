@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 namespace gradcheck {
 
@@ -21,17 +20,6 @@ struct Axis {
     Index count, inner;
     const Index *table;
     Index outer;
-
-    void offsets(Index first, Index last, Index *out) const {
-        Index turn = first / inner, at = first % inner;
-        for (Index i = first; i < last; ++i) {
-            *out++ = turn * outer + table[at];
-            if (++at == inner) {
-                at = 0;
-                ++turn;
-            }
-        }
-    }
 };
 
 // C = A B, all of C overwritten; `rotated` when B is complex and each of its rows stands for two real ones.
@@ -56,27 +44,32 @@ struct BatchAxis {
 // How B reaches the unpacked kernel: as it lies, copied row by row, or spread from complex or real to pairs.
 enum class Spread { none, copied, rotated, widened };
 
-// A stack of small products with plain strides.  For the kernel that works in place, C has unit columns, and so
-// has B unless it is spread; for dot products, A and B run along the depth by ones.
+// A stack of `count` small products.  For the kernel that works in place, C has unit columns, and so has B unless
+// it is spread; the rows of B lie a stride apart, or where `b_lines` says.  For dot products, A and B run along the
+// depth by ones.
 template <class T> struct SmallProducts {
     Index m, n, depth;
     const T *a;
     Index a_row, a_depth;
     const T *b;
     Index b_depth, b_column;
+    const Index *b_lines;
     T *c;
     Index c_row, c_column;
     Spread spread;
-    std::vector<BatchAxis> batch;
+    const BatchAxis *batch;
+    Index batch_rank, count;
 };
 
 // Offsets of one product of a stack.
 struct Place {
-    Index a = 0, b = 0, c = 0;
+    Index a, b, c;
 };
 
-inline Place place(const BatchAxis *axes, Index rank, Index i) {
-    Place at;
+// Functions of this header have internal linkage: files that include it are compiled for different instruction
+// sets, and the linker must not let one use the code of another.
+static inline Place place(const BatchAxis *axes, Index rank, Index i) {
+    Place at = {0, 0, 0};
     for (Index axis = rank; axis-- > 0;) {
         const BatchAxis &step = axes[axis];
         const Index turn = i % step.count;
@@ -88,11 +81,19 @@ inline Place place(const BatchAxis *axes, Index rank, Index i) {
     return at;
 }
 
-inline Index count(const std::vector<BatchAxis> &axes) {
-    Index total = 1;
-    for (const BatchAxis &axis : axes)
-        total *= axis.count;
-    return total;
+// Calls body(place) for products [first, last).
+template <class Body> static inline void for_places(const BatchAxis *axes, Index rank, Index first, Index last, const Body &body) {
+    const BatchAxis step = rank > 0 ? axes[rank - 1] : BatchAxis{1, 0, 0, 0};
+    while (first < last) {
+        Place at = place(axes, rank, first);
+        Index left = step.count - first % step.count;
+        for (; left > 0 && first < last; --left, ++first) {
+            body(at);
+            at.a += step.a;
+            at.b += step.b;
+            at.c += step.c;
+        }
+    }
 }
 
 }  // namespace gradcheck

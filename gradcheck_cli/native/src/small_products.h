@@ -11,22 +11,25 @@ namespace gradcheck::GRADCHECK_ISA {
 
 // A block of C: Rows x Vectors of L lanes each.  The last vector starts at `last`, over lanes of the one before
 // it when the columns are no multiple of L: both then compute the same numbers.
-template <class T, int Rows, int Vectors, int L>
-void multiply_in_place(Index depth, const T *a, Index a_row, Index a_depth, const T *b, Index b_depth, T *c, Index c_row, Index last) {
+template <class T, int Rows, int Vectors, int L, bool Lined>
+void multiply_in_place(const SmallProducts<T> &product, const T *a, const T *b, T *c, Index last) {
+    const Index a_row = product.a_row, c_row = product.c_row;
     Vector<T, L> sums[Rows][Vectors] = {};
-    for (Index p = 0; p < depth; ++p) {
+    for (Index p = 0; p < product.depth; ++p) {
+        const T *right = Lined ? b + product.b_lines[p] : b;
         Vector<T, L> line[Vectors];
         GRADCHECK_UNROLL
         for (int v = 0; v < Vectors; ++v)
-            line[v] = load<T, L>(b + (v + 1 < Vectors ? v * L : last));
+            line[v] = load<T, L>(right + (v + 1 < Vectors ? v * L : last));
         GRADCHECK_UNROLL
         for (int i = 0; i < Rows; ++i) {
             GRADCHECK_UNROLL
             for (int v = 0; v < Vectors; ++v)
                 sums[i][v] += a[i * a_row] * line[v];
         }
-        a += a_depth;
-        b += b_depth;
+        a += product.a_depth;
+        if (!Lined)
+            b += product.b_depth;
     }
     GRADCHECK_UNROLL
     for (int i = 0; i < Rows; ++i) {
@@ -36,33 +39,31 @@ void multiply_in_place(Index depth, const T *a, Index a_row, Index a_depth, cons
     }
 }
 
-template <class T> using InPlace = void (*)(Index, const T *, Index, Index, const T *, Index, T *, Index, Index);
+template <class T> using InPlace = void (*)(const SmallProducts<T> &, const T *a, const T *b, T *c, Index last);
 
 // How many vectors of columns a block of few rows takes, so that enough sums are in flight.
 constexpr int block_vectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 
-template <class T, int Vectors, int L, int... Row> InPlace<T> in_place(int rows, std::integer_sequence<int, Row...>) {
+template <class T, int Vectors, int L, bool Lined, int... Row> InPlace<T> in_place(int rows, std::integer_sequence<int, Row...>) {
     static constexpr InPlace<T> table[] = {
-        multiply_in_place<T, Row + 1, (Vectors < block_vectors(Row + 1) ? Vectors : block_vectors(Row + 1)), L>...};
+        multiply_in_place<T, Row + 1, (Vectors < block_vectors(Row + 1) ? Vectors : block_vectors(Row + 1)), L, Lined>...};
     return table[rows - 1];
 }
 
 using DirectHeights = std::make_integer_sequence<int, GRADCHECK_DIRECT_ROWS>;
 
-// Runs `rows` rows over columns [0, n), n at least L; wide blocks first, then two vectors or one.
-template <class T, int L> void multiply_rows(const SmallProducts<T> &p, int rows, Index n, const T *a, const T *b, T *c) {
-    const Index wide = block_vectors(rows) * L;
-    const InPlace<T> block = in_place<T, 8, L>(rows, DirectHeights());
+// Runs `rows` rows over all columns, at least L; wide blocks first, then two vectors or one.
+template <class T, int L, bool Lined> void multiply_rows(const SmallProducts<T> &p, int rows, const T *a, const T *b, T *c) {
+    const Index wide = block_vectors(rows) * L, n = p.n;
+    const InPlace<T> block = in_place<T, 8, L, Lined>(rows, DirectHeights());
     Index j = 0;
     for (; n - j >= wide; j += wide)
-        block(p.depth, a, p.a_row, p.a_depth, b + j, p.b_depth, c + j, p.c_row, wide - L);
-    const InPlace<T> two = in_place<T, 2, L>(rows, DirectHeights());
+        block(p, a, b + j, c + j, wide - L);
+    const InPlace<T> two = in_place<T, 2, L, Lined>(rows, DirectHeights());
     for (; n - j > L; j += 2 * L)
-        two(p.depth, a, p.a_row, p.a_depth, b + j, p.b_depth, c + j, p.c_row, n - j < 2 * L ? n - j - L : L);
-    if (n <= j)
-        return;
-    const Index start = n - L;
-    in_place<T, 1, L>(rows, DirectHeights())(p.depth, a, p.a_row, p.a_depth, b + start, p.b_depth, c + start, p.c_row, 0);
+        two(p, a, b + j, c + j, n - j < 2 * L ? n - j - L : L);
+    if (n > j)
+        in_place<T, 1, L, Lined>(rows, DirectHeights())(p, a, b + n - L, c + n - L, 0);
 }
 
 // The widest vector that is no wider than the columns.
@@ -73,7 +74,10 @@ template <class T, int L> void multiply_narrow(const SmallProducts<T> &p, int ro
             return;
         }
     }
-    multiply_rows<T, L>(p, rows, p.n, a, b, c);
+    if (p.b_lines == nullptr)
+        multiply_rows<T, L, false>(p, rows, a, b, c);
+    else
+        multiply_rows<T, L, true>(p, rows, a, b, c);
 }
 
 template <class T> void multiply_one(const SmallProducts<T> &p, const T *a, const T *b, T *c) {
@@ -111,15 +115,14 @@ template <class T> void multiply_small(const SmallProducts<T> &products, Index f
         spread = static_cast<T *>(scratch(Slot::right, static_cast<std::size_t>(p.depth * p.n) * sizeof(T)));
         p.b_depth = p.n;
     }
-    for (Index i = first; i < last; ++i) {
-        const Place at = place(products.batch.data(), static_cast<Index>(products.batch.size()), i);
+    for_places(p.batch, p.batch_rank, first, last, [&](const Place &at) {
         const T *b = products.b + at.b;
         if (spread != nullptr) {
             spread_right(products, b, spread);
             b = spread;
         }
         multiply_one(p, products.a + at.a, b, products.c + at.c);
-    }
+    });
 }
 
 }  // namespace gradcheck::GRADCHECK_ISA

@@ -123,6 +123,13 @@ std::vector<BatchAxis> merged(const std::vector<BatchAxis> &axes) {
     return result;
 }
 
+Index count(const std::vector<BatchAxis> &axes) {
+    Index total = 1;
+    for (const BatchAxis &axis : axes)
+        total *= axis.count;
+    return total;
+}
+
 std::vector<Index> steps(Index count, Index stride) {
     std::vector<Index> offsets(static_cast<std::size_t>(count));
     for (Index i = 0; i < count; ++i)
@@ -182,7 +189,7 @@ template <class T> void run(const Stack<T> &stack) {
 template <class T>
 void run(const SmallProducts<T> &products, void (*kernel)(const SmallProducts<T> &, Index first, Index last)) {
     const Kernels<T> &kernels = instruction_set().of<T>();
-    const Index m = products.m, n = products.n, repeats = count(products.batch);
+    const Index m = products.m, n = products.n, repeats = products.count;
     const double work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(products.depth);
     const Index helpers = deserved(work * static_cast<double>(repeats));
     if (helpers == 1) {

@@ -35,6 +35,8 @@ template <class T> Stack<T> make_stack(const T *a, const T *b, T *c, Tables tabl
 // Without axes of one, and with neighbours made one axis where all operands allow it.
 std::vector<BatchAxis> merged(const std::vector<BatchAxis> &axes);
 
+Index count(const std::vector<BatchAxis> &axes);
+
 std::vector<Index> steps(Index count, Index stride);
 
 template <class T> void run(const Stack<T> &stack);

@@ -127,10 +127,11 @@ def units_between(
 
 def check_rules(units: Iterable[Unit]) -> None:
     """NoGradientError that lists every unit without a rule."""
-    missing = [unit for unit in units if unit.op.vjp is None]
+    missing = [u for u in units if u.op.vjp is None]
     if missing:
         named = ", ".join(dict.fromkeys(f"'{_full(u.op)}' (node {u.origin} {u.label!r})" for u in missing))
-        raise NoGradientError(f"no gradient for {named}")
+        records = [(u.origin, u.op.name, u.op.domain, u.label) for u in missing]
+        raise NoGradientError(f"no gradient for {named}", records)
 
 
 def _units(tape: Tape) -> Iterable[Unit]:
@@ -139,7 +140,8 @@ def _units(tape: Tape) -> Iterable[Unit]:
     while index < len(tape.steps):
         region = regions.get(index)
         if region is not None and region.stop > index:
-            yield Unit(region.op, region.operands, region.outputs, region.metadata, region.label, None, _origin(tape, index))
+            yield Unit(region.op, region.operands, region.outputs, region.metadata, region.label, tape.steps[index].node,
+                       tape.steps[index].origin)  # fmt: skip
             index = region.stop
         else:
             yield _unit(tape.steps[index])
@@ -149,10 +151,6 @@ def _units(tape: Tape) -> Iterable[Unit]:
 def _unit(step: Step) -> Unit:
     label = step.node.name or next((n for n in step.node.outputs if n), step.node.op)
     return Unit(step.op, step.operands, step.node.outputs, step.metadata, label, step.node, step.origin)
-
-
-def _origin(tape: Tape, index: int) -> int:
-    return tape.steps[index].origin
 
 
 def _full(op: Op) -> str:

@@ -15,7 +15,7 @@ from gradcheck_cli.cost import FULL_WORK, Cost, full_cost
 from gradcheck_cli.custom import with_custom
 from gradcheck_cli.errors import GradcheckError, LimitError, NoGradientError, PointError, UnsupportedError, UsageError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.gradients import inexact
+from gradcheck_cli.backward import inexact
 from gradcheck_cli.graph import Array, describe
 from gradcheck_cli.jacobian import Backward, reals
 from gradcheck_cli.locate import suspects
@@ -305,13 +305,13 @@ def failed_record(record: Check, error: GradcheckError, notes: tuple[str, ...] =
 
 def _stopped(error: NoGradientError, pair: Pair, source: Source, tape: Tape) -> NoGradientError:
     """The error with what it stops, and the nearest tensor before it that can be checked."""
-    message = f"{error}; it stops d {pair.y}/d {pair.x}."
-    origin = next((i for i, n in enumerate(source.graph.nodes) if f"(node {i} " in message), None)
-    if origin is None:
-        return NoGradientError(message)
-    node = source.graph.nodes[origin]
-    version = source.opset.get(node.domain)
-    message = message.replace(f"(node {origin} ", f"(opset {version}, node {origin} ") if version else message
+    stops = f"it stops d {pair.y}/d {pair.x}."
+    if not error.missing or not 0 <= error.missing[0][0] < len(source.graph.nodes):
+        return NoGradientError(f"{error}; {stops}")
+    origin, op, domain, label = error.missing[0]
+    node, version = source.graph.nodes[origin], source.opset.get(domain)
+    full, opset = f"{domain}.{op}" if domain else op, f", opset {version}" if version else ""
+    message = f"no gradient for '{full}' (node {origin} {label!r}{opset}); {stops}"
     before = next((n for n in node.inputs if n in tape.named and inexact(tape.named[n])), None)
     return NoGradientError(f"{message} Check up to it: --y {before}" if before else message)
 

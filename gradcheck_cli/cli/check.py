@@ -1,0 +1,34 @@
+"""`gradcheck check`, the default command: collects what was given and hands it to the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich_click as click
+from click.core import ParameterSource
+
+from gradcheck_cli.cli.check_options import OPTIONS
+
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+@click.pass_context
+def check(ctx: click.Context, models: tuple[str, ...], **options: Any) -> int:
+    """Check the gradients of models.
+
+    MODEL is an ONNX file, a *.gradcheck.yaml spec, a folder of them, or a pattern. Every option can also be set by an
+    environment variable (GRADCHECK_RTOL), in a side-car model.gradcheck.yaml, or in gradcheck.toml.
+    """
+    from gradcheck_cli.cli.run import run
+
+    given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in _GIVEN}
+    return run(models, given, ctx)
+
+
+command = click.RichCommand(
+    "check",
+    callback=check,
+    params=OPTIONS,
+    help=check.__doc__,
+    context_settings={"auto_envvar_prefix": "GRADCHECK"},
+)

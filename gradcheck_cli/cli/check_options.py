@@ -1,0 +1,96 @@
+"""The options of `check`, in the panels in which its help shows them.
+
+None of them has a default here: what nobody gives comes from a side-car, a configuration file, or `Settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich_click as click
+from click.shell_completion import CompletionItem
+
+from gradcheck_cli.cli.param_types import ByteSize, Duration, NumberOr, ReportPath, Words
+
+GATED = ("fail", "inconclusive", "unsupported")
+OUTPUT_FORMATS = ("full", "concise", "json", "jsonl", "github", "markdown", "junit")
+METHODS = ("auto", "complex-step", "richardson", "central", "forward")
+
+
+def complete_tensor(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the tensors of the model that stands on the command line so far."""
+    from gradcheck_cli.cli.tensor_names import tensor_names
+
+    return [CompletionItem(name) for name in tensor_names(ctx.params.get("models") or ()) if name.startswith(incomplete)]
+
+
+def _option(panel: str, *names: str, **more: Any) -> click.RichOption:
+    return click.RichOption(list(names), panel=panel, **more)
+
+
+def _many(panel: str, *names: str, **more: Any) -> click.RichOption:
+    return _option(panel, *names, multiple=True, **more)
+
+
+MODELS = click.RichArgument(["models"], nargs=-1, required=True, metavar="MODEL...", type=click.Path(), panel="Arguments")
+
+WHAT = [
+    _many("What", "--x", metavar="NAME", shell_complete=complete_tensor,
+          help="Differentiate by this input, parameter or inner tensor. Default: the float inputs, else the parameters."),
+    _many("What", "--y", metavar="NAME", shell_complete=complete_tensor,
+          help="Differentiate this tensor. Default: the float outputs."),
+    _option("What", "--params", is_flag=True, default=None, help="Every float parameter as x too."),
+    _option("What", "-k", "expression", metavar="EXPR", help="Checks whose name matches, as in pytest: 'conv and not slow'."),
+    _many("What", "--check", metavar="NAME", help="The check of a spec with exactly this name."),
+    _option("What", "--mode", type=click.Choice(("auto", "full", "directional")),
+            help="Every entry of the Jacobian, or random projections. [default: auto, by predicted cost]"),
+]  # fmt: skip
+INPUTS = [
+    _many("Inputs", "--x-shape", "--input-shapes", "x_shape", metavar="[NAME:]SHAPE",
+          help="Shape of an input: 1,3,32,32 or [1,3,32,32] or 1x3x32x32."),
+    _many("Inputs", "--y-shape", metavar="[NAME:]SHAPE", help="Shape that y is expected to have."),
+    _many("Inputs", "--dim", metavar="NAME=INT", help="Size of an open dimension. Default: 2 for batches, else what runs."),
+    _many("Inputs", "--x-init-value", metavar="[NAME=]VALUE|@FILE[:KEY]",
+          help="Value of x: a number, nested lists, or a .npy, .npz, .pb or .json file. Default: random."),
+    _many("Inputs", "--extra-feed-dict", "--feed", "extra_feed_dict", metavar="NAME=VALUE|@FILE[:KEY]",
+          help="Fix any tensor during the check, inner ones included."),
+    _many("Inputs", "--init-targets", metavar="NAME", help="Initialization to run first: of a spec, or of training info."),
+    _option("Inputs", "--test-data", metavar="auto|DIR|none",
+            help="ONNX's input_0.pb ... to feed. [default: auto, test_data_set_0 beside the model]"),
+    _many("Inputs", "--val-range", metavar="[NAME:]LO,HI", help="Draw values from here. [default: -1,1, by domain]"),
+    _option("Inputs", "--points", type=click.IntRange(min=1), help="How many points are tried. [default: 1]"),
+    _option("Inputs", "--point", type=click.IntRange(min=0), help="Only this one of them."),
+    _option("Inputs", "--seed", type=NumberOr(int, "random", 0), help="Of everything drawn. [default: 0]"),
+]  # fmt: skip
+METHOD = [
+    _option("Method", "--method", type=click.Choice(METHODS),
+            help="How the numerical side is computed. [default: auto, stated in the output]"),
+    _option("Method", "--delta", type=NumberOr(float, "auto", 0, above=True), help="The perturbation. [default: auto]"),
+    _option("Method", "--dtype", type=click.Choice(("float64", "model")), help="Precision of both sides. [default: float64]"),
+    _many("Method", "--rtol", metavar="[NAME:]FLOAT", help="Relative error that does not matter. [default: 5e-7]"),
+    _many("Method", "--atol", metavar="[NAME:]FLOAT", help="Absolute error that does not matter. [default: 0]"),
+    _option("Method", "--max-inconclusive", type=click.FloatRange(0, 1),
+            help="Fraction of entries that may stay inconclusive. [default: 0.02]"),
+]  # fmt: skip
+GATE = [
+    _option("Gate", "--fail-on", type=Words(GATED), metavar="LIST",
+            help="Outcomes that fail the run. [default: fail,inconclusive,unsupported]"),
+    _option("Gate", "--exit-zero", is_flag=True, default=None, help="None of them fails the run; other errors do."),
+    _option("Gate", "--fail-fast", is_flag=True, default=None, help="Stop at the first model that fails the run."),
+]  # fmt: skip
+LIMITS = [
+    _option("Limits", "--timeout", type=Duration(), help="For each model: 30s, 10m, 1h. [default: none]"),
+    _option("Limits", "--memory-limit", type=ByteSize(), help="Working memory. [default: 2GiB]"),
+    _option("Limits", "-j", "--jobs", type=click.IntRange(min=1), help="Threads. [default: all cores]"),
+    _option("Limits", "--allow-python", is_flag=True, default=None, help="Let a spec call Python functions."),
+]  # fmt: skip
+OUTPUT = [
+    _option("Output", "--output-format", type=click.Choice(OUTPUT_FORMATS), help="What goes to stdout. [default: full]"),
+    _many("Output", "--report", type=ReportPath(), metavar="PATH", help="Also write .json, .jsonl, .xml (JUnit) or .md."),
+    _option("Output", "--show", type=click.IntRange(min=0), help="Entries shown of each failure. [default: 3]"),
+    _option("Output", "-v", "--verbose", count=True, help="Say more about checks that passed."),
+    _option("Output", "-q", "--quiet", count=True, help="Say nothing about checks that passed."),
+    _option("Output", "--color", type=click.Choice(("auto", "always", "never")), help="[default: auto]"),
+    _option("Output", "--progress", type=click.Choice(("auto", "on", "off")), help="[default: auto]"),
+]  # fmt: skip
+OPTIONS: list[click.Parameter] = [MODELS, *WHAT, *INPUTS, *METHOD, *GATE, *LIMITS, *OUTPUT]

@@ -1,0 +1,116 @@
+"""The nearest `gradcheck.toml` or `[tool.gradcheck]`: options of `check` by their names, as if they were typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from gradcheck_cli.cli.check_options import OPTIONS
+from gradcheck_cli.errors import Problem, SpecError, did_you_mean
+
+_NOT_HERE, _ALIASES = ("models",), {"dims": "dim", "feed": "extra_feed_dict", "input_shapes": "x_shape"}
+_BY_EQUALS = ("x_init_value", "extra_feed_dict", "dim")
+_KNOWN: dict[str, click.Parameter] = {p.name: p for p in OPTIONS if p.name and p.name not in _NOT_HERE}
+
+
+def settings_above(folder: str, ctx: click.Context) -> dict[str, Any]:
+    """What the nearest configuration file above a folder says, converted as options are."""
+    found = _nearest(Path(os.path.abspath(folder)))
+    return {} if found is None else _converted(*found, ctx)
+
+
+@lru_cache(maxsize=None)
+def _nearest(folder: Path) -> tuple[Path, Mapping[str, Any], str] | None:
+    """The file, its table, and its text."""
+    for place in (folder, *folder.parents):
+        for name, table in (("gradcheck.toml", ()), ("pyproject.toml", ("tool", "gradcheck"))):
+            file = place / name
+            if file.is_file() and (found := _table(file, table)) is not None:
+                return file, *found
+    return None
+
+
+def _table(file: Path, keys: tuple[str, ...]) -> tuple[Mapping[str, Any], str] | None:
+    try:
+        text = file.read_text(encoding="utf-8")
+        table: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        if keys:  # somebody else's file: only its own tools need to read it
+            return None
+        raise _not_toml(file, text, str(error)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(problems=[Problem(f"cannot be read: {error}", str(file))]) from None
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return (table, text) if isinstance(table, dict) else None
+
+
+def _not_toml(file: Path, text: str, reason: str) -> SpecError:
+    place = re.search(r"\(at line (\d+), column (\d+)\)", reason)
+    line, column = (int(place[1]), int(place[2])) if place else (0, 0)
+    shown = (text.splitlines() + [""])[line - 1] if line else ""
+    message = f"not TOML: {reason.split(' (at ')[0]}"
+    return SpecError(problems=[Problem(message, str(file), line, column, shown)])
+
+
+def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Context) -> dict[str, Any]:
+    problems, found = [], {}
+    for key, value in table.items():
+        name = _ALIASES.get(key.replace("-", "_"), key.replace("-", "_"))
+        if name not in _KNOWN:
+            near = did_you_mean(name, _KNOWN) or f" Known are {', '.join(_KNOWN)}."
+            problems.append(_problem(file, text, key, f"unknown key {key!r}.{near}"))
+            continue
+        try:
+            found[name] = _KNOWN[name].type_cast_value(ctx, _typed(_KNOWN[name], value))
+        except (click.BadParameter, ValueError) as error:
+            reason = error.message if isinstance(error, click.BadParameter) else str(error)
+            problems.append(_problem(file, text, key, f"{key}: {reason}"))
+    if problems:
+        raise SpecError(problems=problems)
+    return found
+
+
+def _typed(param: click.Parameter, value: Any) -> Any:
+    """A value as it would be typed on the command line."""
+    if isinstance(value, bool):
+        if not (isinstance(param, click.Option) and param.is_flag):
+            raise ValueError(f"{str(value).lower()} is not expected here.")
+        return value
+    if getattr(param, "multiple", False):
+        return _several(param.name or "", value)
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _several(name: str, value: Any) -> list[str]:
+    mark = "=" if name in _BY_EQUALS else ":"
+    if isinstance(value, dict):
+        return [f"{key}{mark}{_text(name, each)}" for key, each in value.items()]
+    if isinstance(value, list) and all(isinstance(each, str) for each in value) and value:
+        return value
+    return [_text(name, value)]
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return json.dumps(value) if name in _BY_EQUALS else ",".join(map(str, value))
+    return str(value)
+
+
+def _problem(file: Path, text: str, key: str, message: str) -> Problem:
+    """The problem at the line where a key stands."""
+    pattern = re.compile(rf"^(\s*){re.escape(key)}\s*=|^(\s*\[.*\b){re.escape(key)}\s*\]", re.MULTILINE)
+    match = pattern.search(text)
+    if match is None:
+        return Problem(message, str(file))
+    line = text.count("\n", 0, match.start()) + 1
+    column = len(match[1] if match[1] is not None else match[2]) + 1
+    return Problem(message, str(file), line, column, text.splitlines()[line - 1])

@@ -1,0 +1,214 @@
+"""Options as `Settings` of one model: names split off with the model at hand, values parsed, layers put on each other.
+
+A layer is what one place says: a configuration file, a spec's check, or environment and command line.  Of an option
+by tensor name, a stronger layer replaces the weaker one if it says something for every tensor, else it adds to it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gradcheck_cli.cli.values import array_of
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.settings import ANY, Settings
+from gradcheck_cli.targets import choose_x, choose_y
+
+_T = TypeVar("_T")
+Layer = Mapping[str, Any]
+_PLAIN = ("mode", "points", "point", "seed", "method", "dtype", "max_inconclusive", "memory_limit", "jobs", "timeout", "params")
+
+
+def resolve(source: Source, path: str, layers: Sequence[Layer]) -> Settings:
+    """The settings of one model; layers come from the weakest to the strongest."""
+    graph = source.graph
+    found: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if name in _PLAIN:
+                found[name] = value
+            elif name in _READERS:
+                field, read = _READERS[name]
+                found[field] = _merged(found.get(field), read(value, graph, f"--{name.replace('_', '-')}"))
+    found["test_data"] = _test_data(found.get("test_data", "auto"), path)
+    found["dims"] = {k: v for k, v in found.get("dims", {}).items() if source.dims.get(k) != v}
+    return _with_names(Settings(**_with_default_tolerances(found)), graph)
+
+
+def _merged(weaker: Any, stronger: Any) -> Any:
+    if isinstance(weaker, Mapping) and isinstance(stronger, Mapping) and ANY not in stronger:
+        return {**weaker, **stronger}
+    return stronger
+
+
+def _with_default_tolerances(found: dict[str, Any]) -> dict[str, Any]:
+    """A tolerance for some tensors leaves the default in force for the others."""
+    default = Settings()
+    for name in ("rtol", "atol"):
+        found[name] = {**getattr(default, name), **found.get(name, {})}
+    return found
+
+
+def _with_names(settings: Settings, graph: Graph) -> Settings:
+    """Values without a name belong to the only x or y there is."""
+    ys = settings.y or choose_y(graph)
+    xs = settings.x or choose_x(graph, ys, params=settings.params)
+    return replace(
+        settings,
+        x_shape=_given_to(settings.x_shape, xs, "--x-shape", "x"),
+        y_shape=_given_to(settings.y_shape, ys, "--y-shape", "y"),
+        x_init_value=_given_to(settings.x_init_value, xs, "--x-init-value", "x"),
+    )
+
+
+def _given_to(values: Mapping[str, _T], names: Sequence[str], option: str, kind: str) -> dict[str, _T]:
+    if ANY not in values:
+        return dict(values)
+    if len(names) != 1:
+        mark = "=" if option == "--x-init-value" else ":"
+        known = ", ".join(names) or "none"
+        raise UsageError(f"{option} needs a name, {option} NAME{mark}..., since there are {len(names)} {kind}: {known}")
+    return {**{k: v for k, v in values.items() if k != ANY}, names[0]: values[ANY]}
+
+
+def _by_name(parse: Callable[[Any], _T], mark: str) -> Callable[[Any, Graph, str], dict[str, _T]]:
+    """A reader of an option that may be given for each tensor: [NAME:]VALUE, or a mapping from a spec."""
+
+    def read(value: Any, graph: Graph, option: str) -> dict[str, _T]:
+        if isinstance(value, Mapping):
+            return {name: _parsed(parse, each, option) for name, each in value.items()}
+        if not (isinstance(value, (tuple, list)) and value and all(isinstance(each, str) for each in value)):
+            return {ANY: _parsed(parse, value, option)}
+        pairs = [_split(text, graph.tensors, mark) for text in value]
+        return {name: _parsed(parse, rest, f"{option} {text}") for text, (name, rest) in zip(value, pairs, strict=True)}
+
+    return read
+
+
+def _split(text: str, names: Iterable[str], mark: str) -> tuple[str, str]:
+    """A name and the text behind it; the longest name that the model knows, since a name may contain the mark."""
+    known = [name for name in names if name and text.startswith(name + mark)]
+    if known:
+        name = max(known, key=len)
+        return name, text[len(name) + 1 :]
+    if mark not in text or text.startswith("@"):
+        return ANY, text
+    name, _, rest = text.rpartition(mark) if mark == ":" else text.partition(mark)
+    return name, rest
+
+
+def _parsed(parse: Callable[[Any], _T], value: Any, where: str) -> _T:
+    try:
+        return parse(value)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, str):
+        return tuple(value)
+    text = value.strip()
+    inner = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
+    sizes = [size.strip() for size in re.split("[,x]", inner.rstrip(","))] if inner.strip() else []
+    if not text or not all(size.isdecimal() for size in sizes):
+        raise UsageError(f"{value!r} is no shape; write 1,3,32,32 or [1,3,32,32] or 1x3x32x32")
+    return tuple(map(int, sizes))
+
+
+def _range(value: Any) -> tuple[float, float]:
+    parts = re.split("[,;]", value.strip("[]() ")) if isinstance(value, str) else list(value)
+    try:
+        low, high = map(float, parts)
+    except ValueError:
+        raise UsageError(f"{value!r} is no range; write LOW,HIGH such as -1,1") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise UsageError(f"{value!r} is no range: both ends must be finite and in order")
+    return low, high
+
+
+def _tolerance(value: Any) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        raise UsageError(f"{value!r} is no number") from None
+    if not (math.isfinite(number) and number >= 0):
+        raise UsageError(f"a tolerance must be a number from 0, not {value}")
+    return number
+
+
+def _value(value: Any) -> Array:
+    return array_of(value) if isinstance(value, str) else np.asarray(value)
+
+
+def _feed(value: Any, graph: Graph, option: str) -> dict[str, Array]:
+    values = _by_name(_value, "=")(value, graph, option)
+    if ANY in values:
+        raise UsageError(f"{option}: which tensor? Write {option} NAME=VALUE or NAME=@FILE")
+    return values
+
+
+def _dims(value: Any, graph: Graph, option: str) -> dict[str, int]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return dims_of(value, option)
+
+
+def dims_of(texts: Iterable[str], option: str = "--dim") -> dict[str, int]:
+    """Sizes by name from NAME=INT."""
+    found = {}
+    for text in texts:
+        name, mark, size = text.rpartition("=")
+        if not mark or not name or not size.strip().isdecimal():
+            raise UsageError(f"{option} {text}: write NAME=SIZE, such as {option} N=2")
+        found[name] = int(size)
+    return found
+
+
+def _names(value: Any, graph: Graph, option: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([value] if isinstance(value, str) else value))
+
+
+def _delta(value: Any, graph: Graph, option: str) -> float | None:
+    return None if value == "auto" else float(value)
+
+
+def _as_is(value: Any, graph: Graph, option: str) -> Any:
+    return value
+
+
+_READERS: dict[str, tuple[str, Callable[[Any, Graph, str], Any]]] = {  # option -> field of Settings, how it is read
+    "x": ("x", _names),
+    "y": ("y", _names),
+    "init_targets": ("init_targets", _names),
+    "x_shape": ("x_shape", _by_name(_shape, ":")),
+    "y_shape": ("y_shape", _by_name(_shape, ":")),
+    "dim": ("dims", _dims),
+    "dims": ("dims", _dims),
+    "x_init_value": ("x_init_value", _by_name(_value, "=")),
+    "extra_feed_dict": ("extra_feed_dict", _feed),
+    "val_range": ("val_range", _by_name(_range, ":")),
+    "rtol": ("rtol", _by_name(_tolerance, ":")),
+    "atol": ("atol", _by_name(_tolerance, ":")),
+    "delta": ("delta", _delta),
+    "test_data": ("test_data", _as_is),
+}
+
+
+def _test_data(given: str, path: str) -> Path | None:
+    """The folder of test data: the one that was given, or the first one beside the model."""
+    if given == "none":
+        return None
+    if given == "auto":
+        beside = Path(path).parent / "test_data_set_0"
+        return beside if beside.is_dir() else None
+    if not Path(given).is_dir():
+        raise UsageError(f"--test-data {given}: there is no such folder")
+    return Path(given)

@@ -1,0 +1,104 @@
+"""Values that are typed or lie in files: numbers, nested lists, .npy, .npz, .pb and .json."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean
+from gradcheck_cli.graph import Array
+
+_WORDS = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+_SPECIAL = re.compile(r"(?<![\w.\"'])(nan|inf|infinity)(?![\w.\"'])", re.IGNORECASE)
+
+
+def array_of(text: str) -> Array:
+    """The array that VALUE or @FILE[:KEY] means."""
+    return _from_file(text[1:]) if text.startswith("@") else written(text)
+
+
+def written(text: str) -> Array:
+    """A number or nested lists of numbers, nan, inf and complex ones included."""
+    try:
+        value = json.loads(_SPECIAL.sub(lambda m: _WORDS[m[0].lower()], text))
+    except ValueError:
+        value = text
+    return _numbers(value, f"{text!r} is no number and no list of numbers")
+
+
+def _numbers(value: Any, reason: str) -> Array:
+    try:
+        array = np.array(_complex_where_needed(value))
+    except (ValueError, OverflowError, RecursionError):
+        array = np.array(None)
+    if array.dtype.kind not in "biufc":
+        raise UsageError(f"{reason}; write 0.5, [1, 2], [[1, nan], [3, inf]], 1+2j or @file.npy")
+    return array
+
+
+def _complex_where_needed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_complex_where_needed(each) for each in value]
+    return complex(value.replace(" ", "")) if isinstance(value, str) else value
+
+
+def _from_file(given: str) -> Array:
+    path, key = _path_and_key(given)
+    try:
+        return _read(path, key)
+    except GradcheckError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, KeyError) as error:
+        raise UsageError(f"{path} cannot be read as an array: {error}") from None
+
+
+def _path_and_key(given: str) -> tuple[str, str | None]:
+    """FILE or FILE:KEY; a path may have colons of its own."""
+    path, colon, key = given.rpartition(":")
+    if not colon or os.path.exists(given) or not os.path.exists(path):
+        return given, None
+    return path, key
+
+
+def _read(path: str, key: str | None) -> Array:
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return np.asarray(arrays[_chosen(path, list(arrays.files), key)])
+    if suffix == ".json":
+        return _from_json(path, key)
+    if key is not None:
+        raise UsageError(f"{path} holds a single array; leave out the key {key!r}")
+    if suffix == ".npy":
+        return np.asarray(np.load(path, allow_pickle=False))
+    if suffix == ".pb":
+        from gradcheck_cli.formats.onnx_read import read_tensor
+
+        return read_tensor(path)
+    raise UsageError(f"{path} is neither .npy, .npz, .pb nor .json")
+
+
+def _from_json(path: str, key: str | None) -> Array:
+    with open(path, encoding="utf-8") as file:
+        value = json.load(file)
+    if isinstance(value, dict):
+        value = value[_chosen(path, list(value), key)]
+    elif key is not None:
+        raise UsageError(f"{path} holds a single array; leave out the key {key!r}")
+    return _numbers(value, f"{path} holds no numbers")
+
+
+def _chosen(path: str, names: list[str], key: str | None) -> str:
+    if key is None and len(names) == 1:
+        return names[0]
+    if key not in names:
+        known = ", ".join(names[:10]) or "none"
+        wrong = f"has no array {key!r}" if key else "has several arrays; choose one as @FILE:KEY"
+        raise UsageError(f"{path} {wrong}.{did_you_mean(key or '', names)} It has: {known}.")
+    return key

@@ -1,0 +1,154 @@
+"""Control flow: If, Loop and Scan dissolve into the nodes that ran.
+
+What decided the way (a condition, a trip count) is left on the tape as a guard: a probe that changes it crosses a
+branch.  Results are new tensors even where a body only hands one through, so that each can be asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import LimitError, ModelError, UnsupportedError
+from gradcheck_cli.op import Op, composite, from_end
+from gradcheck_cli.tape import MAX_STEPS, Var
+from gradcheck_cli.trace import Body
+
+_FORWARD, _REVERSE = 0, 1
+
+
+def if_(condition: Var, *, then_branch: Body, else_branch: Body) -> tuple[Var, ...]:
+    """The outputs of the branch that the condition chooses."""
+    branch = then_branch if _holds(condition) else else_branch
+    return tuple(_handed_on(y) for y in branch())
+
+
+def loop(trips: Var | None, condition: Var | None = None, *states: Var, body: Body) -> tuple[Var, ...]:
+    """Final states, and every scan output of all iterations: as often as `trips` says and the condition holds."""
+    _refuse_sequences(body)
+    tape, most = body.tape, None if trips is None else _count(trips)
+    going = condition is None or _holds(condition)
+    flag = condition if condition is not None else tape.constant(True)
+    rows: list[tuple[Var, ...]] = []
+    while going and (most is None or len(rows) < most):
+        if len(rows) >= MAX_STEPS:
+            raise LimitError(f"more than {MAX_STEPS:,} iterations; the loop may never end")
+        with tape.scope(f"iteration{len(rows)}"):
+            flag, *results = body(tape.constant(len(rows), np.int64), flag, *states)
+        going = _holds(flag)
+        states, scanned = tuple(results[: len(states)]), tuple(results[len(states) :])
+        rows.append(scanned)
+    outputs = body.graph.outputs[1 + len(states) :]
+    scans = [_stacked(body, name, [row[i] for row in rows]) for i, name in enumerate(outputs)]
+    return (*map(_handed_on, states), *scans)
+
+
+def scan(
+    *operands: Var,
+    body: Body,
+    num_scan_inputs: int,
+    scan_input_axes: tuple[int, ...] | None = None,
+    scan_input_directions: tuple[int, ...] | None = None,
+    scan_output_axes: tuple[int, ...] | None = None,
+    scan_output_directions: tuple[int, ...] | None = None,
+) -> tuple[Var, ...]:
+    """Final states, and every scan output of all iterations: one for each slice of the scan inputs."""
+    _refuse_sequences(body)
+    if not 0 < num_scan_inputs <= len(operands):
+        raise ModelError(f"num_scan_inputs is {num_scan_inputs} for {len(operands)} inputs")
+    count = len(operands) - num_scan_inputs
+    states, inputs = operands[:count], operands[count:]
+    outputs = body.graph.outputs[count:]
+    slices = [
+        _slices(x, axis, direction)
+        for x, axis, direction in zip(
+            inputs,
+            _each(scan_input_axes, len(inputs), "scan_input_axes"),
+            _each(scan_input_directions, len(inputs), "scan_input_directions"),
+            strict=True,
+        )
+    ]
+    if len({len(s) for s in slices}) > 1:
+        raise ModelError(f"scan inputs differ in length: {[len(s) for s in slices]}")
+    rows: list[tuple[Var, ...]] = []
+    for i, pieces in enumerate(zip(*slices, strict=True)):
+        with body.tape.scope(f"iteration{i}"):
+            results = body(*states, *pieces)
+        states = results[:count]
+        rows.append(results[count:])
+    axes = _each(scan_output_axes, len(outputs), "scan_output_axes")
+    directions = _each(scan_output_directions, len(outputs), "scan_output_directions")
+    scans = [
+        _stacked(body, name, [row[i] for row in rows], axes[i], directions[i]) for i, name in enumerate(outputs)
+    ]
+    return (*map(_handed_on, states), *scans)
+
+
+def _slices(x: Var, axis: int, direction: int) -> list[Var]:
+    """x along an axis, entry by entry, in the order they are read."""
+    axis = from_end(axis, x.ndim)
+    length = x.shape[axis]
+    pieces = [sym.squeeze(piece, (axis,)) for piece in sym.split(x, [1] * length, axis)] if length else []
+    return pieces[::-1] if direction == _REVERSE else pieces
+
+
+def _stacked(body: Body, name: str, rows: Sequence[Var], axis: int = 0, direction: int = _FORWARD) -> Var:
+    """Values of all iterations, one behind the other along a new axis."""
+    if not rows:
+        return _no_rows(body, name, axis)
+    if any(row.shape != rows[0].shape for row in rows):
+        raise ModelError(f"scan output {name!r} changes its shape: {sorted({row.shape for row in rows})}")
+    axis = from_end(axis, rows[0].ndim + 1)
+    pieces = [sym.unsqueeze(row, (axis,)) for row in rows]
+    stacked = sym.concat(pieces[::-1] if direction == _REVERSE else pieces, axis)
+    return stacked if len(pieces) > 1 else _handed_on(stacked)
+
+
+def _no_rows(body: Body, name: str, axis: int) -> Var:
+    """The scan output of no iteration, as far as its declaration says; dimensions that are not fixed are 0."""
+    declared = body.graph.types.get(name)
+    dtype = np.float32 if declared is None or declared.dtype is None else declared.dtype
+    shape = [] if declared is None or declared.shape is None else [d if isinstance(d, int) else 0 for d in declared.shape]
+    shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
+    return body.tape.constant(np.zeros(shape, dtype))
+
+
+def _refuse_sequences(body: Body) -> None:
+    for name in (*body.graph.inputs, *body.graph.outputs):
+        declared = body.graph.types.get(name)
+        if declared is not None and declared.kind != "tensor":
+            raise UnsupportedError(f"the body passes {name!r}, a {declared.kind}; only tensors go round a loop")
+
+
+def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, ...]:
+    """A list with one entry for each scan, 0 where it is left out."""
+    if values is not None and len(values) != count:
+        raise ModelError(f"{what} has {len(values)} entries for {count} scans")
+    return (0,) * count if values is None else tuple(values)
+
+
+def _holds(condition: Var) -> bool:
+    value = condition.tape.guard(condition)
+    if value.size != 1:
+        raise ModelError(f"a condition has one entry, not shape {list(value.shape)}")
+    return bool(value.item())
+
+
+def _count(trips: Var) -> int:
+    value = trips.tape.guard(trips)
+    if value.size != 1:
+        raise ModelError(f"a trip count has one entry, not shape {list(value.shape)}")
+    return int(value.item())
+
+
+def _handed_on(x: Var) -> Var:
+    return sym.identity(x)
+
+
+CONTROL_FLOW: list[Op] = [
+    composite("If", if_),
+    composite("Loop", loop),
+    composite("Scan", scan),
+]

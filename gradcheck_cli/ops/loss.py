@@ -1,0 +1,66 @@
+"""Losses of class scores: negative log likelihood and softmax cross entropy.
+
+The class of each sample is picked by comparing its label with all classes, so that a label is a tensor like any
+other and one that is ignored simply picks nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.op import Op, composite
+from gradcheck_cli.tape import Var
+
+
+def negative_log_likelihood(
+    log_prob: Var, labels: Var, weights: Var | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
+) -> Var:
+    """What the log probabilities `(N, C, ...)` lose at the labels `(N, ...)`, weighted by class."""
+    if log_prob.shape[:1] + log_prob.shape[2:] != labels.shape or log_prob.ndim < 2:
+        raise ValueError("labels have the shape of the scores without their axis 1")
+    picked = _picked(labels, log_prob.shape[1], ignore_index)
+    losses = -sym.sum(sym.where(picked, log_prob, 0), (1,), keepdims=False)
+    if weights is None:
+        weight = sym.sum(sym.cast(picked, log_prob.dtype), (1,), keepdims=False)
+    else:
+        classes = sym.reshape(weights, (-1, *(1,) * (log_prob.ndim - 2)))
+        weight = sym.sum(sym.where(picked, classes, 0), (1,), keepdims=False)
+        losses = losses * weight
+    return _reduced(losses, weight, reduction)
+
+
+def softmax_cross_entropy(
+    scores: Var, labels: Var, weights: Var | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
+) -> tuple[Var, Var]:
+    """The negative log likelihood of scores that softmax makes probabilities, and their logarithms."""
+    log_prob = scores.tape.apply("LogSoftmax", scores, axis=1)
+    loss = negative_log_likelihood(log_prob, labels, weights, ignore_index=ignore_index, reduction=reduction)
+    return loss, log_prob
+
+
+def _picked(labels: Var, classes: int, ignore_index: int | None) -> Var:
+    """Whether a class is that of a sample, `(N, C, ...)`."""
+    valid = (labels.value >= 0) & (labels.value < classes)
+    if not (valid | (labels.value == ignore_index)).all():
+        raise ValueError(f"labels are from 0 to {classes - 1}, or ignore_index, which is {ignore_index}")
+    numbers = np.arange(classes, dtype=labels.dtype).reshape(-1, *(1,) * (labels.ndim - 1))
+    picked = sym.equal(sym.unsqueeze(labels, (1,)), labels.tape.constant(numbers))
+    if ignore_index is None or not 0 <= ignore_index < classes:
+        return picked
+    return sym.and_(picked, labels.tape.constant(numbers != ignore_index))
+
+
+def _reduced(losses: Var, weight: Var, reduction: str) -> Var:
+    if reduction == "none":
+        return losses
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f"reduction is {reduction!r}; known are none, sum and mean")
+    total = sym.sum(losses, keepdims=False)
+    return total if reduction == "sum" else total / sym.sum(weight, keepdims=False)
+
+
+LOSS: list[Op] = [
+    composite("NegativeLogLikelihoodLoss", negative_log_likelihood),
+    composite("SoftmaxCrossEntropyLoss", softmax_cross_entropy),
+]

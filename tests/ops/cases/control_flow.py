@@ -1,0 +1,99 @@
+"""If, Loop and Scan with bodies that capture, nest, stop early or never run."""
+
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.graph import Graph, Node, TensorType
+from tests.ops.case import Case, arr, case
+
+
+def graph(inputs: str, outputs: str, *nodes: Node, **more: Any) -> Graph:
+    """A body; names in one string."""
+    return Graph(tuple(inputs.split()), tuple(outputs.split()), nodes, **more)
+
+
+def node(op: str, inputs: str, outputs: str, **attrs: Any) -> Node:
+    """A node; names in one string."""
+    return Node(op, tuple(inputs.split()), tuple(outputs.split()), attrs)
+
+
+def captured(op: str, names: str, *inputs: Any, label: str, n_outputs: int = 1, **attrs: Any) -> Case:
+    """A case whose body reads inputs of the case by their names x0, x1 ...; the node itself reads `names`."""
+    return Capturing(op, tuple(None if x is None else np.asarray(x) for x in inputs), attrs, "", n_outputs, label, names)
+
+
+class Capturing(Case):
+    """A case with inputs that only its subgraphs read."""
+
+    def __init__(self, *fields: Any) -> None:
+        *usual, names = fields
+        super().__init__(*usual)
+        object.__setattr__(self, "reads", tuple(names.split(" ")) if names else ())
+
+    @property
+    def graph(self) -> Graph:
+        """The node alone, reading some of the inputs."""
+        one = Node(self.op, self.reads, self.outputs, self.attrs, self.domain)  # type: ignore[attr-defined]
+        return Graph(tuple(n for n in self.names if n), self.outputs, (one,))
+
+
+SQUARED = graph("", "y", node("Mul", "x1 x1", "s"), node("Sin", "s", "y"))
+DOUBLED = graph("", "y", node("Add", "x1 x1", "y"))
+UNCHANGED = graph("", "x1")
+
+# h' = tanh(h) * w, and h' is scanned; w is captured
+STEP = graph(
+    "i keep h", "keep_out next seen",
+    node("Identity", "keep", "keep_out"), node("Tanh", "h", "t"), node("Mul", "t x3", "next"), node("Exp", "next", "seen"),
+)  # fmt: skip
+# h' = h * h while its sum is small
+UNTIL = graph(
+    "i keep h", "keep_out next h",
+    node("Mul", "h x2", "next"), node("ReduceSum", "next", "total", keepdims=0), node("Less", "total limit", "keep_out"),
+    constants={"limit": np.asarray(20.0)},
+)  # fmt: skip
+NEVER = graph(
+    "i keep h", "keep h seen", node("Exp", "h", "seen"),
+    types={"seen": TensorType(np.dtype(np.float64), (2, 3)), "h": TensorType(np.dtype(np.float64), (2, 3))},
+)  # fmt: skip
+INNER = graph("j go a", "go_out a2", node("Identity", "go", "go_out"), node("Mul", "a h", "a2"))
+OUTER = graph(
+    "i keep h", "keep_out next",
+    node("Identity", "keep", "keep_out"), Node("Loop", ("inner_trips", "", "h"), ("p",), {"body": INNER}),
+    node("Sin", "p", "next"),
+    constants={"inner_trips": np.asarray(2)},
+)  # fmt: skip
+
+# running product, and the state before it
+PRODUCT = graph("h x", "next before", node("Mul", "h x", "next"), node("Sin", "h", "before"))
+TWO = graph(
+    "h g x z", "h2 g2 seen other",
+    node("Add", "h x", "h1"), node("Tanh", "h1", "h2"), node("Mul", "g h2", "g2"), node("Mul", "x z", "seen"),
+    node("Identity", "g2", "other"),
+)  # fmt: skip
+STATELESS = graph("x", "y", node("Exp", "x", "y"))
+
+CASES = [
+    captured("If", "x0", True, arr(2, 3), then_branch=SQUARED, else_branch=DOUBLED, label="true"),
+    captured("If", "x0", False, arr(2, 3), then_branch=SQUARED, else_branch=DOUBLED, label="false"),
+    captured("If", "x0", [True], arr(2, 3), then_branch=UNCHANGED, else_branch=DOUBLED, label="handed through"),
+    captured("Loop", "x0 x1 x2", 3, True, arr(2), arr(2, seed=1), body=STEP, n_outputs=2, label="captures"),
+    captured("Loop", "x0  x2", 2, None, arr(2), arr(1), body=STEP, n_outputs=2, label="no condition"),
+    captured("Loop", "x0 x1 x2", 3, False, arr(2), arr(2), body=graph(
+        "i keep h", "keep next", node("Mul", "h x3", "next")), label="false from the start"),
+    captured(
+        "Loop", " x1 x2", None, True, arr(2, low=1.5, high=2.0), body=UNTIL, n_outputs=2, label="until a condition"
+    ),
+    captured("Loop", "x0  x2", 0, None, arr(2, 3), body=NEVER, n_outputs=2, label="never runs"),
+    captured("Loop", "x0  x2", 2, None, arr(3), body=OUTER, label="nested"),
+    case("Scan", arr(3), arr(4, 3, low=0.5), body=PRODUCT, num_scan_inputs=1, n_outputs=2),
+    case("Scan", arr(3), arr(4, 3, low=0.5), body=PRODUCT, num_scan_inputs=1, n_outputs=2,
+         scan_input_directions=(1,), scan_output_directions=(1,)),
+    case("Scan", arr(3), arr(3, 4, low=0.5), body=PRODUCT, num_scan_inputs=1, n_outputs=2,
+         scan_input_axes=(-1,), scan_output_axes=(1,)),
+    case("Scan", arr(3), arr(1, 3), body=PRODUCT, num_scan_inputs=1, n_outputs=2, scan_output_axes=(-1,)),
+    case("Scan", arr(2), arr(2, seed=1), arr(3, 2), arr(2, 3), body=TWO, num_scan_inputs=2, n_outputs=4,
+         scan_input_axes=(0, 1), scan_input_directions=(0, 1), scan_output_axes=(1, 0), scan_output_directions=(1, 0)),
+    case("Scan", arr(4, 2), body=STATELESS, num_scan_inputs=1),
+]  # fmt: skip

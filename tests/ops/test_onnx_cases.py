@@ -1,0 +1,164 @@
+"""ONNX's own node cases: each model read, traced and compared with the outputs that come with it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import GraphProto, TensorProto, numpy_helper
+
+from gradcheck_cli.formats.onnx_read import read_proto
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.tape import Tape
+from gradcheck_cli.trace import trace
+from tests.ops.comparison import assert_matches, inexact
+from tests.ops.onnx_case_skips import ARBITRARY, CASES, FLOAT64, OPERATORS
+
+COARSE = {"float16": 5e-3, "bfloat16": 4e-2, "float8_e4m3fn": 0.2, "float8_e4m3fnuz": 0.2, "float4_e2m1fn": 0.5}
+
+
+@cache
+def onnx_cases() -> dict[str, Any]:
+    """The cases by name; making them prints, warns and draws random numbers."""
+    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = {case.name: case for case in collect_testcases(None)}
+    random.setstate(drawn)
+    np.random.set_state(drawn_by_numpy)  # noqa: NPY002
+    return cases
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test of a case runs for all of them; in float64 for those that compute with floats."""
+    if "name" in metafunc.fixturenames:
+        names = sorted(onnx_cases())
+        chosen = [n for n in names if "float64" not in metafunc.function.__name__ or has_floats(n)]
+        metafunc.parametrize("name", chosen)
+
+
+def test_the_outputs_are_those_of_onnx(name: str) -> None:
+    if reason := skip_reason(name):
+        pytest.skip(reason)
+    compare(name, run(name, "model"))
+
+
+def test_the_outputs_in_float64_are_those_of_onnx(name: str) -> None:
+    if reason := skip_reason(name) or matching(name, FLOAT64):
+        pytest.skip(reason)
+    compare_in_float64(name, run(name, "float64"))
+
+
+def test_no_skip_is_stale() -> None:
+    skipped = {name: reason for name in onnx_cases() if (reason := skip_reason(name))}
+    stale = [name for name in skipped if passes(name, "model")]
+    only_float64 = [n for n in onnx_cases() if n not in skipped and has_floats(n) and matching(n, FLOAT64)]
+    stale += [name for name in only_float64 if passes(name, "float64")]
+    print(f"\n{len(onnx_cases())} cases, {len(skipped)} skipped:")
+    print(*[f"  {count:4} {reason}" for reason, count in Counter(skipped.values()).most_common()], sep="\n")
+    assert not stale
+
+
+def test_every_skip_names_a_case() -> None:
+    patterns = [*CASES, *FLOAT64, *ARBITRARY]
+    used = {op for name in onnx_cases() for op in operators(onnx_cases()[name].model.graph)}
+    assert not [p for p in patterns if not any(fnmatch(name, p) for name in onnx_cases())]
+    assert not [op for op in OPERATORS if op not in used]
+
+
+def run(name: str, dtype: str) -> Tape:
+    """The tape of a case's model at its inputs."""
+    source = read_proto(onnx_cases()[name].model, name)
+    return trace(source.graph, feeds(name), ops=OPS, dtype=dtype)
+
+
+def feeds(name: str) -> dict[str, Any]:
+    """A case's inputs by name, those it leaves out left out."""
+    case = onnx_cases()[name]
+    pairs = zip(case.model.graph.input, case.data_sets[0][0], strict=True)
+    return {info.name: as_array(value) for info, value in pairs if value is not None}
+
+
+def expected_outputs(name: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Names and values of a case's outputs."""
+    case = onnx_cases()[name]
+    for info, value in zip(case.model.graph.output, case.data_sets[0][1], strict=True):
+        yield info.name, as_array(value)
+
+
+def as_array(value: Any) -> Any:
+    """A tensor as ONNX's case gives it."""
+    if isinstance(value, list):
+        raise TypeError("a sequence")
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+
+
+def compare(name: str, tape: Tape) -> None:
+    """The outputs agree within the tolerances of the case; only in dtype and shape where values are arbitrary."""
+    case = onnx_cases()[name]
+    for output, expected in expected_outputs(name):
+        actual = tape.named[output].value
+        if matching(name, ARBITRARY):
+            assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        else:
+            assert_matches(actual, expected, rtol=case.rtol, atol=case.atol, label=output)
+
+
+def compare_in_float64(name: str, tape: Tape) -> None:
+    """Outputs computed in float64 agree with the rounded ones of the case."""
+    for output, expected in expected_outputs(name):
+        actual, dtype = tape.named[output].value, expected.dtype
+        assert actual.dtype == tape.widen(dtype)
+        if matching(name, ARBITRARY):
+            assert actual.shape == expected.shape
+            continue
+        loose = max([COARSE.get(d.name, 1e-3) for d in (dtype, *(f.dtype for f in feeds(name).values()))])
+        assert_matches(actual, expected.astype(actual.dtype), rtol=loose, atol=loose / 100, label=output)
+
+
+def has_floats(name: str) -> bool:
+    """Some tensor of the case is computed in float64 though the model has it narrower."""
+    inputs, outputs = onnx_cases()[name].data_sets[0]
+    values = [as_array(v) for v in (*inputs, *outputs) if not isinstance(v, list | None)]
+    return any(inexact(v.dtype) and v.dtype != np.float64 for v in values)
+
+
+def skip_reason(name: str) -> str:
+    """Why a case is left out; "" if it is not."""
+    used = operators(onnx_cases()[name].model.graph)
+    by_operator = next((f"{op}: {OPERATORS[op]}" for op in used if op in OPERATORS), "")
+    return matching(name, CASES) or by_operator
+
+
+def matching(name: str, table: dict[str, str]) -> str:
+    """The reason of the first pattern that matches a name."""
+    return next((reason for pattern, reason in table.items() if fnmatch(name, pattern)), "")
+
+
+def operators(graph: GraphProto) -> Iterable[str]:
+    """Operators of a graph and its subgraphs."""
+    for node in graph.node:
+        yield f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from operators(attribute.g)
+
+
+def passes(name: str, dtype: str) -> bool:
+    """The case would pass if it were not skipped."""
+    try:
+        (compare if dtype == "model" else compare_in_float64)(name, run(name, dtype))
+    except Exception:
+        return False
+    return True
