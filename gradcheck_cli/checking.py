@@ -50,7 +50,7 @@ class Pair:
     y: str
     outcomes: list[Outcome] = field(default_factory=list)
     error: GradcheckError | None = None
-    mode: str = "full"
+    mode: str = ""
     method: str = ""
     suspect: Any = None
     x_shape: tuple[int, ...] = ()
@@ -97,8 +97,12 @@ class Checking:
             point = find_point(self.source, self.settings, self.ops, [*self.ys, *self.xs], index, dims)
             dims = point.dims
             self._reject_integers(point.tape)
+            sides = {y: Sides(self, point, y) for y in self.ys}
+            for pair in pairs:
+                pair.error = pair.error or self._obstacle(point.tape, pair)
+            self._plan([p for p in pairs if p.error is None and not p.mode], sides)
             for y in self.ys:
-                self._check_y(point, y, [p for p in pairs if p.y == y and p.error is None], index, len(pairs))
+                self._check_y(sides[y], [p for p in pairs if p.y == y and p.error is None], index)
         return tuple(self._record(pair, name, reproduce, dims) for pair in pairs)
 
     def _points(self) -> Iterator[int]:
@@ -126,20 +130,13 @@ class Checking:
                     hint = f" First float tensor after it: {_where(self.graph, tape, after)}" if after else ""
                     raise UsageError(f"{option} {name} is {dtypes[name]} and has no gradient.{hint}")
 
-    def _check_y(self, point: Point, y: str, pairs: list[Pair], index: int, of: int) -> None:
-        """All pairs of one y at one point."""
-        start, before = time.perf_counter(), {id(p): p.seconds for p in pairs}
-        for pair in pairs:
-            pair.error = self._obstacle(point.tape, pair)
-        ready = [p for p in pairs if p.error is None]
-        sides = Sides(self, point, y)
-        for pair in ready:
-            self._choose_mode(pair, sides, of)
-        for full in (True, False):
-            self._compare(sides, [p for p in ready if (p.mode == "full") is full], index)
-        share = (time.perf_counter() - start) / max(len(pairs), 1)
-        for pair in pairs:
-            pair.seconds = before[id(pair)] + share
+    def _check_y(self, sides: Sides, pairs: list[Pair], index: int) -> None:
+        """All pairs of one y at one point; they share the time of their common backward pass."""
+        for mode in ("full", "directional"):
+            start, group = time.perf_counter(), [p for p in pairs if p.mode == mode]
+            self._compare(sides, group, index)
+            for pair in group:
+                pair.seconds += (time.perf_counter() - start) / len(group)
 
     def _obstacle(self, tape: Tape, pair: Pair) -> GradcheckError | None:
         """Why a pair cannot be compared: something on its way could not be computed, or y is not finite."""
@@ -155,16 +152,19 @@ class Checking:
             return PointError(_first_nonfinite(tape, pair.y))
         return None
 
-    def _choose_mode(self, pair: Pair, sides: Sides, of: int) -> None:
-        program = sides.program(pair.x)
-        cost = full_cost(program, reals(sides.x(pair.x)), reals(sides.values(pair.y)))
-        fits = cost.memory <= self.settings.memory_limit
-        if self.settings.mode == "full" and not fits:
-            raise UsageError(_too_large(pair, cost))
-        affordable = fits and cost.work <= FULL_WORK / of
-        pair.mode = self.settings.mode if self.settings.mode != "auto" else "full" if affordable else "directional"
-        if self.settings.mode == "auto" and not affordable:
-            pair.notes.append(f"random projections instead of {cost.entries:,} entries (about {_spell(cost.seconds)})")
+    def _plan(self, pairs: list[Pair], sides: Mapping[str, Sides]) -> None:
+        """The mode of each pair: in `auto` the cheapest ones in full, as many as the work that a check may take allows."""
+        costs = [(pair, sides[pair.y].cost(pair.x)) for pair in pairs]
+        left = FULL_WORK
+        for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
+            fits = cost.memory <= self.settings.memory_limit
+            if self.settings.mode == "full" and not fits:
+                raise UsageError(_too_large(pair, cost))
+            left -= cost.work
+            affordable = fits and left >= 0
+            pair.mode = self.settings.mode if self.settings.mode != "auto" else "full" if affordable else "directional"
+            if self.settings.mode == "auto" and not affordable:
+                pair.notes.append(f"random projections of {cost.entries:,} entries (all of them: about {_spell(cost.seconds)})")
 
     def _compare(self, sides: Sides, pairs: list[Pair], index: int) -> None:
         """Pairs of one mode, by one backward pass; one by one where some rule is missing."""
@@ -243,9 +243,9 @@ class Checking:
             y=pair.y,
             x_shape=pair.x_shape,
             y_shape=pair.y_shape,
-            mode=pair.mode,
+            mode=pair.mode or "full",
             method=pair.method,
-            power=power(pair.mode, rtol),
+            power=power(pair.mode or "full", rtol),
             dtype=settings.dtype,
             rtol=rtol,
             atol=_named(settings.atol, pair, 0.0),
@@ -285,6 +285,10 @@ class Sides:
             named = self.numeric.named
             self._programs[x] = Program(self.numeric, [named[x].name], [named[self.y].name])
         return self._programs[x]
+
+    def cost(self, x: str) -> Cost:
+        """What comparing all entries would take."""
+        return full_cost(self.program(x), reals(self.x(x)), reals(self.values(self.y)))
 
     def theory_name(self, name: str) -> str:
         """A tensor's name on the theoretical side's tape."""

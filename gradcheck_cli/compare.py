@@ -19,7 +19,7 @@ from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Method
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, FORWARD, STENCILS, Estimate, Stencil, scales
-from gradcheck_cli.verdict import Comparison, Status, Tolerance, allowance, judge, magnitude
+from gradcheck_cli.verdict import Comparison, Status, Tolerance, allowance, judge, largest_by_column, magnitude, screened
 
 PROJECTIONS = 8  # random directions of each side of a directional check
 _TIE, _SIDE = 2.0**-36, 2.0**-20  # perturbations, in units of the scale of x: to find ties, to measure slopes
@@ -115,9 +115,9 @@ class Numeric:
     def judged(self, theoretical: Array, rows: Rows) -> Comparison:
         """The comparison with rows whose error bound is known; those that cross a branch are kinked."""
         estimate = self._projected(rows.estimate)
-        allow = allowance(theoretical, estimate.value, self.job.tolerance)
+        largest = largest_by_column(theoretical, estimate.value)
         every = np.arange(self.directions.count)
-        status = judge(theoretical, estimate, allow, self.floor(every))
+        status = judge(theoretical, estimate, largest, self.floor(every), self.job.tolerance)
         crossed = np.logical_or.reduce([np.zeros(len(every), bool), *rows.crossed.values()])
         status = np.where(crossed[:, None] & (status != Status.PASS), Status.KINK, status).astype(np.int8)
         return Comparison(theoretical, estimate.value, estimate.error, status, _kinks(rows.crossed, status))
@@ -142,17 +142,18 @@ class Numeric:
     def complex_step(self, theoretical: Array) -> Comparison:
         """The comparison by the complex step; failures confirmed by the ladder, ties by slopes from both sides."""
         value = self.projected(by_complex_step(self.program, self.directions, self.job.budget))
-        exact = Estimate(value, 4 * EPS * np.abs(value))
-        allow = allowance(theoretical, value, self.job.tolerance)
-        status = judge(theoretical, exact, allow, np.zeros_like(value))
-        noise, open_ = exact.error.copy(), np.flatnonzero((status != Status.PASS).any(axis=1))
+        status = screened(theoretical, value, 4 * EPS, self.job.tolerance)
+        largest = largest_by_column(theoretical, value)
+        noise = np.broadcast_to(4 * EPS * largest, value.shape)
+        open_ = np.flatnonzero((status != Status.PASS).any(axis=1))
         if len(open_):
-            status[open_], noise[open_] = self._confirmed(theoretical, value, allow, status, open_)
+            noise = noise.copy()
+            status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_)
         kinks = self._ties(status)
         return Comparison(theoretical, value, noise, status, kinks)
 
     def _confirmed(
-        self, theoretical: Array, value: Array, allow: Array, status: Array, open_: Array
+        self, theoretical: Array, value: Array, largest: Array, status: Array, open_: Array
     ) -> tuple[Array, Array]:
         """Statuses and error bounds of rows that the complex step did not pass.
 
@@ -160,10 +161,9 @@ class Numeric:
         """
         rows = self._ladder(open_, ALL_RUNGS)
         estimate = self._projected(rows.estimate)
-        t, d, limit = theoretical[open_], value[open_], allow[open_]
-        second = judge(t, estimate, limit, self.floor(open_))
-        largest = np.max(magnitude(theoretical, value), axis=0, initial=0.0)
-        far = np.abs(t - d) > limit + 1e-6 * largest
+        t, d = theoretical[open_], value[open_]
+        second = judge(t, estimate, largest, self.floor(open_), self.job.tolerance)
+        far = np.abs(t - d) > allowance(magnitude(t, d), largest, self.job.tolerance) + 1e-6 * largest
         tiny = magnitude(t, d) <= self.floor(open_)
         unresolved = np.isin(second, (Status.NOISE, Status.NONFINITE))
         agreed = np.where(unresolved & far & ~tiny, Status.FAIL, second)

@@ -9,9 +9,10 @@ import numpy as np
 from gradcheck_cli.program import Program
 from gradcheck_cli.tape import Step, Tape
 
-_ELEMENTWISE = 8.0  # operations that an entry of an ordinary result counts as
+_ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as
 _DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
-FULL_WORK = 4e11  # operations that a full check may take: about half a minute on two cores
+FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
+_ENTRY = 300.0  # operations that comparing one entry counts as
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Cost:
 def full_cost(program: Program, rows: int, columns: int) -> Cost:
     """The cost of all rows by the complex step and all columns by one backward pass each."""
     one = forward_work(program)
-    return Cost(rows * columns, (rows + 3.0 * columns) * one, 3 * 8 * rows * columns)
+    return Cost(rows * columns, (rows + 3.0 * columns) * one + _ENTRY * rows * columns, 3 * 8 * rows * columns)
 
 
 def forward_work(program: Program) -> float:

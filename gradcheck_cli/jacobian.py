@@ -85,11 +85,11 @@ class Backward:
     def jacobians(self, budget: Budget) -> list[Array]:
         """Theoretical Jacobians `(x_size, y_size)` by each x; zeros where y does not depend on it."""
         columns = reals(self.seed.value)
-        found = [np.zeros((reals(self.tape.values[x]), columns)) for x in self.xs]
+        found = [np.zeros((columns, reals(self.tape.values[x]))) for x in self.xs]
         for piece, rows in self._chunks(columns, lambda piece: _units(piece, columns), budget):
             for jacobian, cotangents in zip(found, rows, strict=True):
-                jacobian[:, piece.start : piece.stop] = cotangents.T
-        return found
+                jacobian[piece.start : piece.stop] = cotangents
+        return [jacobian.T for jacobian in found]
 
     def along(self, weights: Array, budget: Budget) -> list[Array]:
         """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`."""

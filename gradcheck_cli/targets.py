@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.graph import Graph, TensorType
 
@@ -33,8 +35,12 @@ def choose_y(graph: Graph) -> tuple[str, ...]:
 
 
 def parameters(graph: Graph) -> tuple[str, ...]:
-    """Float constants of rank 1 and more: the weights, wherever the file keeps them."""
-    return tuple(n for n, v in graph.constants.items() if v.dtype.kind in "fcV" and v.ndim and v.size)
+    """Float constants of rank 1 and more: the weights, wherever the file keeps them.
+
+    What holds an infinity by design, such as an attention mask, is none.
+    """
+    floats = ((n, v) for n, v in graph.constants.items() if v.dtype.kind in "fcV" and v.ndim and v.size)
+    return tuple(n for n, v in floats if not np.isinf(v).any())
 
 
 def is_tensor(graph: Graph, name: str) -> bool:

@@ -6,7 +6,7 @@ pass and never a failure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -18,6 +18,7 @@ from gradcheck_cli.stencil import Estimate
 UNIT = 2.0**-53
 RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
+_BLOCK = 1 << 16  # entries
 
 
 class Status(IntEnum):
@@ -41,7 +42,10 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both Jacobians of a pair `(x_size, y_size)`, the numerical one's error bound, and a `Status` for each entry."""
+    """Both Jacobians of a pair `(x_size, y_size)`, the numerical one's error bound, and a `Status` for each entry.
+
+    `noise` may be a broadcast view: bounds by column.
+    """
 
     theoretical: Array
     numerical: Array
@@ -54,28 +58,56 @@ class Comparison:
         return int(np.isin(self.status, statuses).sum())
 
 
-def allowance(theoretical: Array, numerical: Array, tolerance: Tolerance) -> Array:
-    """How far two entries may differ, `(x_size, y_size)`: by rtol, and by a trifle of the column's largest entry."""
-    size = magnitude(theoretical, numerical)
-    largest = np.max(size, axis=0, initial=0.0)
-    return tolerance.rtol * size + tolerance.negligible * largest + tolerance.atol
+def blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Rows in pieces that stay in the caches: a Jacobian has too many entries for whole-array temporaries."""
+    size = max(1, _BLOCK // max(columns, 1))
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
+
+def largest_by_column(theoretical: Array, numerical: Array) -> Array:
+    """The largest finite magnitude in each column of either side, `(y_size,)`: the natural scale of that y."""
+    largest = np.zeros(theoretical.shape[1])
+    for rows in blocks(*theoretical.shape):
+        np.maximum(largest, np.max(magnitude(theoretical[rows], numerical[rows]), axis=0, initial=0.0), out=largest)
+    return largest
+
+
+def allowance(size: Array, largest: Array, tolerance: Tolerance) -> Array:
+    """How far entries of this magnitude may differ: by rtol, and by a trifle of the column's largest entry."""
+    return tolerance.rtol * size + (tolerance.negligible * largest + tolerance.atol)
 
 
 def magnitude(theoretical: Array, numerical: Array) -> Array:
     """The larger of two entries, 0 where neither is finite."""
     both = np.fmax(np.abs(theoretical), np.abs(numerical))
-    return np.where(np.isfinite(both), both, 0.0)
+    return both if np.isfinite(both).all() else np.where(np.isfinite(both), both, 0.0)
 
 
-def judge(
-    theoretical: Array, estimate: Estimate, allow: Array, floor: Array, kinked: Array | None = None
-) -> Array:
-    """A `Status` for each entry, all arguments of one shape (rows, y_size); `kinked` by rows.
+def screened(theoretical: Array, numerical: Array, relative_error: float, tolerance: Tolerance) -> Array:
+    """`Status` of each entry where the numerical side is right to a relative error: PASS, or NOISE for "not yet".
 
-    allow  what may differ; floor  below this neither side can be told from zero in the forward run's rounding.
+    The same rule as `judge`, for many entries at once.
+    """
+    status = np.full(theoretical.shape, Status.NOISE, np.int8)
+    largest = largest_by_column(theoretical, numerical)
+    slack = 8 * relative_error + 64 * UNIT
+    for rows in blocks(*theoretical.shape):
+        t, d = theoretical[rows], numerical[rows]
+        size = magnitude(t, d)
+        with np.errstate(invalid="ignore"):
+            passed = np.abs(t - d) + slack * size <= allowance(size, largest, tolerance)
+        status[rows][passed & np.isfinite(d)] = Status.PASS
+    return status
+
+
+def judge(theoretical: Array, estimate: Estimate, largest: Array, floor: Array, tolerance: Tolerance) -> Array:
+    """A `Status` for each entry of some rows.
+
+    largest  the largest magnitude in each whole column; floor  (rows, y_size), below this neither side can be told from
+    zero in the forward run's rounding.
     """
     numerical, size = estimate.value, magnitude(theoretical, estimate.value)
-    tol = 8 * estimate.error + 64 * UNIT * size
+    tol, allow = 8 * estimate.error + 64 * UNIT * size, allowance(size, largest, tolerance)
     with np.errstate(invalid="ignore"):
         gap = np.abs(theoretical - numerical)
         status = np.where(gap + tol <= allow, Status.PASS, Status.NOISE)
@@ -83,8 +115,6 @@ def judge(
         status = np.where((status != Status.PASS) & (size <= floor), Status.PASS, status)
     status = np.where(np.isfinite(numerical), status, Status.NONFINITE)
     status = np.where(~np.isfinite(theoretical) & np.isfinite(numerical), Status.FAIL, status)
-    if kinked is not None:
-        status = np.where(kinked[:, None], Status.KINK, status)
     return status.astype(np.int8)
 
 
@@ -106,23 +136,28 @@ def pattern(theoretical: float, numerical: float, sizes: Sequence[int] = ()) -> 
 
 def needed(comparison: Comparison) -> tuple[float, float]:
     """The rtol alone, and the atol alone, with which every entry would pass."""
-    gap = np.abs(comparison.theoretical - comparison.numerical)
-    failed = (comparison.status == Status.FAIL) & np.isfinite(gap)
-    if not failed.any():
+    failed = np.nonzero(comparison.status == Status.FAIL)
+    theoretical, numerical = comparison.theoretical[failed], comparison.numerical[failed]
+    finite = np.isfinite(theoretical - numerical)
+    if not finite.any():
         return 0.0, 0.0
-    size = magnitude(comparison.theoretical, comparison.numerical)[failed]
-    return float(np.max(gap[failed] / size)), float(np.max(gap[failed]))
+    gap = np.abs(theoretical - numerical)[finite]
+    return float(np.max(gap / magnitude(theoretical, numerical)[finite])), float(np.max(gap))
 
 
 def errors(comparison: Comparison) -> tuple[float, float]:
-    """The largest absolute error, and the largest error relative to the entry's column; NaN where not finite."""
-    if not comparison.status.size:
-        return 0.0, 0.0
-    gap = np.abs(comparison.theoretical - comparison.numerical)
-    size = magnitude(comparison.theoretical, comparison.numerical)
-    ground = np.maximum(size, 1e-2 * np.max(size, axis=0, initial=0.0))
-    relative = np.divide(gap, ground, out=np.zeros_like(gap), where=ground > 0)
-    return float(np.max(gap)), float(np.max(relative))
+    """The largest absolute error, and the largest error relative to an entry or to a hundredth of its column's largest."""
+    theoretical, numerical = comparison.theoretical, comparison.numerical
+    ground = 1e-2 * largest_by_column(theoretical, numerical)
+    absolute, relative = 0.0, 0.0
+    for rows in blocks(*theoretical.shape):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            gap = np.abs(theoretical[rows] - numerical[rows])
+            size = np.maximum(magnitude(theoretical[rows], numerical[rows]), ground)
+            ratio = np.where(gap == 0, 0.0, gap / size)
+        absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
+        relative = float(np.maximum(relative, np.max(ratio, initial=0.0)))
+    return absolute, relative
 
 
 def worst(comparison: Comparison, count: int | None = None) -> list[tuple[int, int]]:

@@ -32,7 +32,8 @@ def _many(panel: str, *names: str, **more: Any) -> click.RichOption:
     return _option(panel, *names, multiple=True, **more)
 
 
-MODELS = click.RichArgument(["models"], nargs=-1, required=True, metavar="MODEL...", type=click.Path(), panel="Arguments")
+MODELS = click.RichArgument(["models"], nargs=-1, required=True, metavar="MODEL...", type=click.Path(), panel="Models",
+                             help="ONNX files, *.gradcheck.yaml specs, folders of them, or patterns.")
 
 WHAT = [
     _many("What", "--x", metavar="NAME", shell_complete=complete_tensor,
@@ -58,18 +59,18 @@ INPUTS = [
     _option("Inputs", "--test-data", metavar="auto|DIR|none",
             help="ONNX's input_0.pb ... to feed. [default: auto, test_data_set_0 beside the model]"),
     _many("Inputs", "--val-range", metavar="[NAME:]LO,HI", help="Draw values from here. [default: -1,1, by domain]"),
-    _option("Inputs", "--points", type=click.IntRange(min=1), help="How many points are tried. [default: 1]"),
-    _option("Inputs", "--point", type=click.IntRange(min=0), help="Only this one of them."),
-    _option("Inputs", "--seed", type=NumberOr(int, "random", 0), help="Of everything drawn. [default: 0]"),
+    _option("Inputs", "--points", type=click.IntRange(min=1), metavar="INT", help="How many points are tried. [default: 1]"),
+    _option("Inputs", "--point", type=click.IntRange(min=0), metavar="INT", help="Only this one of them."),
+    _option("Inputs", "--seed", type=NumberOr(int, "random", 0), metavar="INT|random", help="Of everything drawn. [default: 0]"),
 ]  # fmt: skip
 METHOD = [
-    _option("Method", "--method", type=click.Choice(METHODS),
-            help="How the numerical side is computed. [default: auto, stated in the output]"),
-    _option("Method", "--delta", type=NumberOr(float, "auto", 0, above=True), help="The perturbation. [default: auto]"),
+    _option("Method", "--method", type=click.Choice(METHODS), metavar="METHOD",
+            help="Of the numerical side: complex-step, richardson, central or forward. [default: auto, and says which]"),
+    _option("Method", "--delta", type=NumberOr(float, "auto", 0, above=True), metavar="FLOAT|auto", help="The perturbation. [default: auto]"),
     _option("Method", "--dtype", type=click.Choice(("float64", "model")), help="Precision of both sides. [default: float64]"),
     _many("Method", "--rtol", metavar="[NAME:]FLOAT", help="Relative error that does not matter. [default: 5e-7]"),
     _many("Method", "--atol", metavar="[NAME:]FLOAT", help="Absolute error that does not matter. [default: 0]"),
-    _option("Method", "--max-inconclusive", type=click.FloatRange(0, 1),
+    _option("Method", "--max-inconclusive", type=click.FloatRange(0, 1), metavar="FLOAT",
             help="Fraction of entries that may stay inconclusive. [default: 0.02]"),
 ]  # fmt: skip
 GATE = [
@@ -79,18 +80,19 @@ GATE = [
     _option("Gate", "--fail-fast", is_flag=True, default=None, help="Stop at the first model that fails the run."),
 ]  # fmt: skip
 LIMITS = [
-    _option("Limits", "--timeout", type=Duration(), help="For each model: 30s, 10m, 1h. [default: none]"),
-    _option("Limits", "--memory-limit", type=ByteSize(), help="Working memory. [default: 2GiB]"),
-    _option("Limits", "-j", "--jobs", type=click.IntRange(min=1), help="Threads. [default: all cores]"),
+    _option("Limits", "--timeout", type=Duration(), metavar="TIME", help="For each model: 30s, 10m, 1h. [default: none]"),
+    _option("Limits", "--memory-limit", type=ByteSize(), metavar="SIZE", help="Working memory. [default: 2GiB]"),
+    _option("Limits", "-j", "--jobs", type=click.IntRange(min=1), metavar="INT", help="Threads. [default: all cores]"),
     _option("Limits", "--allow-python", is_flag=True, default=None, help="Let a spec call Python functions."),
 ]  # fmt: skip
 OUTPUT = [
-    _option("Output", "--output-format", type=click.Choice(OUTPUT_FORMATS), help="What goes to stdout. [default: full]"),
+    _option("Output", "--output-format", type=click.Choice(OUTPUT_FORMATS), metavar="FORMAT",
+            help="On stdout: full, concise, json, jsonl, github, markdown or junit. [default: full]"),
     _many("Output", "--report", type=ReportPath(), metavar="PATH", help="Also write .json, .jsonl, .xml (JUnit) or .md."),
-    _option("Output", "--show", type=click.IntRange(min=0), help="Entries shown of each failure. [default: 3]"),
-    _option("Output", "-v", "--verbose", count=True, help="Say more about checks that passed."),
-    _option("Output", "-q", "--quiet", count=True, help="Say nothing about checks that passed."),
-    _option("Output", "--color", type=click.Choice(("auto", "always", "never")), help="[default: auto]"),
-    _option("Output", "--progress", type=click.Choice(("auto", "on", "off")), help="[default: auto]"),
+    _option("Output", "--show", type=click.IntRange(min=0), metavar="INT", help="Entries shown of each failure. [default: 3]"),
+    _option("Output", "-v", "--verbose", count=True, metavar="", help="Say more about checks that passed."),
+    _option("Output", "-q", "--quiet", count=True, metavar="", help="Say nothing about checks that passed."),
+    _option("Output", "--color", type=click.Choice(("auto", "always", "never")), help="Colors. [default: auto]"),
+    _option("Output", "--progress", type=click.Choice(("auto", "on", "off")), help="A progress bar on stderr. [default: auto]"),
 ]  # fmt: skip
 OPTIONS: list[click.Parameter] = [MODELS, *WHAT, *INPUTS, *METHOD, *GATE, *LIMITS, *OUTPUT]

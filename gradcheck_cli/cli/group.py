@@ -11,14 +11,7 @@ from click.shell_completion import CompletionItem
 
 from gradcheck_cli.errors import did_you_mean
 
-COMMANDS = {
-    "check": "Check gradients; the default command.",
-    "inspect": "Show tensors, what is differentiable, and what a check would cost.",
-    "ops": "Show operators and how their gradients are known.",
-    "explain": "Explain a code such as GC101.",
-    "schema": "Print the JSON Schema of specs or results.",
-    "completion": "Print a shell's completion script.",
-}
+COMMANDS = ("check", "inspect", "ops", "explain", "schema", "completion")
 _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
 
 

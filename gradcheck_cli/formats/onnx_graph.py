@@ -98,7 +98,9 @@ class Reader:
         """Refuses models that grow without end as functions are inlined."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise LimitError(f"the model has more than {MAX_NODES} nodes once its functions are inlined.")
+            raise LimitError(
+                f"the model has more than {MAX_NODES} nodes once functions are inlined.", code="GC602"
+            )
 
     @cached_property
     def names_read(self) -> set[str]:

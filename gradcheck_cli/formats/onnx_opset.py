@@ -83,14 +83,15 @@ def _within(count: int, bounds: tuple[int, int]) -> bool:
 def _same_attributes(node: Node, then: Signature, newest: Signature) -> bool:
     unknown = [name for name in node.attrs if name not in then.attributes]
     absent = [name for name in then.defaults if name not in node.attrs and name in newest.attributes]
-    at_default = all(
-        name in newest.defaults and node.attrs[name] == newest.defaults[name] for name in unknown
-    )
     return (
-        at_default
+        all(_is_default(node.attrs[name], name, newest) for name in unknown)
         and set(then.required) <= set(node.attrs)
         and all(then.defaults[name] == newest.defaults.get(name) for name in absent)
     )
+
+
+def _is_default(value: Any, name: str, newest: Signature) -> bool:
+    return name in newest.defaults and not isinstance(value, np.ndarray) and value == newest.defaults[name]
 
 
 def _same_types(node: Node, then: Signature, types: Mapping[str, str]) -> bool:

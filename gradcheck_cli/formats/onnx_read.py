@@ -117,6 +117,6 @@ def _naming(uri: str, action: Callable[[], _T]) -> _T:
     except MemoryError:
         raise LimitError(f"{uri} does not fit into memory.", code="GC602") from None
     except GradcheckError as error:
-        if str(error).startswith(uri):
+        if str(error).startswith((f"{uri} ", f"{uri}:")):
             raise
         raise type(error)(f"{uri}: {error}", code=error.code) from error

@@ -100,7 +100,8 @@ class Functions:
             raise ModelError(f"function {key[1]!r} calls itself.")
         self._calls += 1
         if self._calls > MAX_CALLS or len(caller.calls) >= MAX_CALL_DEPTH:
-            raise LimitError(f"the model's functions call each other more than {MAX_CALLS} times.")
+            text = f"the model's functions call each other more than {MAX_CALLS} times."
+            raise LimitError(text, code="GC602")
 
 
 def plain(domain: str) -> str:

@@ -51,9 +51,8 @@ def to_dense(sparse: SparseTensorProto, store: Store) -> Array:
     values, indices = to_array(sparse.values, store), to_array(sparse.indices, store)
     shape = _checked_shape(sparse.dims, _label(sparse.values))
     if math.prod(shape) * values.itemsize > DENSE_LIMIT:
-        raise LimitError(
-            f"{_label(sparse.values)} is sparse and would take more than 1 GiB as an array {list(shape)}."
-        )
+        text = f"{_label(sparse.values)} is sparse and would take more than 1 GiB as an array {list(shape)}."
+        raise LimitError(text, code="GC602")
     dense: Array = np.zeros(math.prod(shape), values.dtype)
     try:
         dense[_flat_indices(indices, values.size, shape)] = values.ravel()

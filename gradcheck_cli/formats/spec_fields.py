@@ -125,7 +125,7 @@ def _check_kind(value: dict[str, Any]) -> dict[str, Any]:
     kind = value.get("kind")
     if kind is None:
         raise ValueError(f"lacks the key 'kind'; known are {listed(KINDS)}")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise Inside(f"is {show(kind)}; known are {listed(KINDS)}.{did_you_mean(str(kind), KINDS)}", "kind")
     for name in value:
         if name != "kind" and name not in KINDS[kind]:

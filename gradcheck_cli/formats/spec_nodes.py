@@ -249,7 +249,7 @@ def _attribute(op: str, name: str, value: Any, spot: Spot, scope: Scope) -> Any:
         return _tensor(value, spot, scope)
     if isinstance(value, str) and (op, name) in GRAPH_ATTRIBUTES:
         return _text_reader(spot, scope).graph(value)
-    if name in _DTYPE_ATTRIBUTES and value in _DTYPE_NUMBERS:
+    if name in _DTYPE_ATTRIBUTES and isinstance(value, str) and value in _DTYPE_NUMBERS:
         return _DTYPE_NUMBERS[value]
     return plain_attribute(value, spot)
 

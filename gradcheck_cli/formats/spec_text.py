@@ -147,7 +147,7 @@ class TextReader:
 
         try:
             return parse(statement.text)
-        except (ParseError, UnicodeDecodeError) as error:
+        except (ParseError, RuntimeError, ValueError) as error:  # of a number such as 1e: RuntimeError
             text = error.args[0]
             text = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error)
             raise self._syntax_error(text, statement) from None

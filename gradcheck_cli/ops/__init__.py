@@ -14,7 +14,10 @@ from gradcheck_cli.ops.matmul import MATMUL
 from gradcheck_cli.ops.normalization import NORMALIZATION
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.pool import POOL
+from gradcheck_cli.ops.random import RANDOM
+from gradcheck_cli.ops.recurrent import RECURRENT
 from gradcheck_cli.ops.reduce import REDUCE
+from gradcheck_cli.ops.resize import RESIZE
 from gradcheck_cli.ops.scatter import SCATTER
 from gradcheck_cli.ops.shape import SHAPE
 from gradcheck_cli.ops.sort import SORT
@@ -32,7 +35,10 @@ OPS = table(
     NORMALIZATION,
     PAD,
     POOL,
+    RANDOM,
+    RECURRENT,
     REDUCE,
+    RESIZE,
     SCATTER,
     SHAPE,
     SORT,

@@ -75,8 +75,12 @@ def bind_conv(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = No
     _check_channels(x.shape[1], w.shape[1] * group, w.shape[0], group)
     _check_bias(b, w.shape[0])
     window = settled(metadata, x.shape[2:], kernel)
-    out = [(n - r) // s + 1 for n, r, s in zip(padded(x.shape[2:], window), reach(kernel, window), window["strides"], strict=True)]
-    checked((*x.shape[:2], *padded(x.shape[2:], window)))
+    lengths = padded(x.shape[2:], window)
+    sizes = zip(lengths, reach(kernel, window), window["strides"], strict=True)
+    out = [(n - r) // s + 1 for n, r, s in sizes]
+    if min(out) < 1:
+        raise misfit(x.shape[2:], kernel, window)
+    checked((*x.shape[:2], *lengths))
     checked((x.shape[0], w.shape[0], *out))
     return {"group": group, **window}
 
@@ -96,36 +100,6 @@ def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array |
     checked((x.shape[0], w.shape[1] * group, *full))
     checked((x.shape[0], w.shape[1] * group, *out))
     return {"group": group, **window}
-
-
-def settled(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, Any]:
-    """Strides, dilations and explicit pads of windows that move over `space`; ModelError if there is no window."""
-    window = _steps(metadata, len(space))
-    auto_pad = _auto_pad(metadata)
-    if auto_pad == "NOTSET":
-        window["pads"] = _pads(metadata, len(space))
-    elif auto_pad == "VALID":
-        window["pads"] = (0,) * (2 * len(space))
-    else:
-        window["pads"] = _same_pads(auto_pad, space, kernel, window)
-    if any(n < r for n, r in zip(padded(space, window), reach(kernel, window), strict=True)):
-        raise ModelError(f"windows that span {reach(kernel, window)} do not fit the padded input {padded(space, window)}")
-    return window
-
-
-def reach(kernel: Ints, window: dict[str, Any]) -> list[int]:
-    """How far a window extends along each axis, dilated."""
-    return [(k - 1) * d + 1 for k, d in zip(kernel, window["dilations"], strict=True)]
-
-
-def padded(space: Ints, window: dict[str, Any]) -> list[int]:
-    """The lengths of the padded axes."""
-    return [n + total for n, total in zip(space, totals(window["pads"]), strict=True)]
-
-
-def uncropped(windows: Ints, kernel: Ints, window: dict[str, Any]) -> list[int]:
-    """How far `windows` windows extend together along each axis."""
-    return [(n - 1) * s + r for n, s, r in zip(windows, window["strides"], reach(kernel, window), strict=True)]
 
 
 def conv_vjp(
@@ -229,59 +203,16 @@ def _check_bias(b: Array | None, channels: int) -> None:
         raise ModelError(f"B has shape {list(b.shape)}; it needs {[channels]}")
 
 
-def _steps(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
-    window = {}
-    for keyword in ("strides", "dilations"):
-        values = tuple(metadata.get(keyword) or (1,) * rank)
-        if len(values) != rank or min(values) < 1:
-            raise ModelError(f"{keyword} are {list(values)}; they need {rank} positive numbers")
-        window[keyword] = values
-    return window
-
-
-def _auto_pad(metadata: dict[str, Any]) -> str:
-    known = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
-    auto_pad = str(metadata.get("auto_pad") or "NOTSET")
-    if auto_pad not in known:
-        raise ModelError(f"auto_pad is {auto_pad!r}; known are {', '.join(known)}")
-    return auto_pad
-
-
-def _pads(metadata: dict[str, Any], rank: int) -> tuple[int, ...]:
-    pads = tuple(metadata.get("pads") or (0,) * (2 * rank))
-    if len(pads) != 2 * rank or min(pads) < 0:
-        raise ModelError(f"pads are {list(pads)}; they need {2 * rank} numbers, none negative")
-    return pads
-
-
-def _same_pads(auto_pad: str, space: Ints, kernel: Ints, window: dict[str, Any]) -> tuple[int, ...]:
-    """Pads with which there is a window for every stride begun."""
-    steps = zip(space, window["strides"], reach(kernel, window), strict=True)
-    return _distributed([max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in steps], auto_pad == "SAME_UPPER")
-
-
-def _distributed(totals: Ints, upper: bool) -> tuple[int, ...]:
-    """Totals of padding shared by both sides; what is odd goes to the upper one, or the lower."""
-    begins = [total // 2 if upper else total - total // 2 for total in totals]
-    return (*begins, *(total - begin for total, begin in zip(totals, begins, strict=True)))
-
-
-def totals(pads: Ints) -> list[int]:
-    """Pads before and behind each axis together."""
-    rank = len(pads) // 2
-    return [pads[i] + pads[i + rank] for i in range(rank)]
-
-
 def _settled_transpose(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, Any]:
-    rank, auto_pad = len(space), _auto_pad(metadata)
-    window = _steps(metadata, rank)
+    rank, auto_pad = len(space), auto_padding(metadata)
+    window = steps(metadata, rank)
     extra = tuple(metadata.get("output_padding") or (0,) * rank)
     if len(extra) != rank or min(extra) < 0:
         raise ModelError(f"output_padding is {list(extra)}; it needs {rank} numbers, none negative")
     full = uncropped(space, kernel, window)
     shape = metadata.get("output_shape") or None
     if shape is None and auto_pad in ("NOTSET", "VALID"):
-        pads = _pads(metadata, rank) if auto_pad == "NOTSET" else (0,) * (2 * rank)
+        pads = explicit_pads(metadata, rank) if auto_pad == "NOTSET" else (0,) * (2 * rank)
         return {**window, "pads": pads, "output_padding": extra}
     target = [n * s for n, s in zip(space, window["strides"], strict=True)] if shape is None else shape
     if len(target) != rank or min(target) < 1:
@@ -289,7 +220,7 @@ def _settled_transpose(metadata: dict[str, Any], space: Ints, kernel: Ints) -> d
     totals = [max(0, f + e - t) for f, e, t in zip(full, extra, target, strict=True)]
     if shape is not None:  # a larger one is filled up with zeros behind
         extra = tuple(t - f + total for t, f, total in zip(target, full, totals, strict=True))
-    return {**window, "pads": _distributed(totals, auto_pad == "SAME_UPPER"), "output_padding": extra}
+    return {**window, "pads": distributed(totals, auto_pad == "SAME_UPPER"), "output_padding": extra}
 
 
 CONV: list[Op] = [

@@ -111,13 +111,19 @@ def _unused(text: str, count: int) -> str:
 def _check(terms: Sequence[str], result: str, xs: Sequence[Array]) -> None:
     equation = f"{','.join(terms)}->{result}"
     sizes: dict[str, int] = {}
-    if not "".join((*terms, result, "a")).isalpha() or len(set(result)) < len(result) or set(result) - set("".join(terms)):
+    if (
+        not "".join((*terms, result, "a")).isalpha()
+        or len(set(result)) < len(result)
+        or set(result) - set("".join(terms))
+    ):
         raise ModelError(f"equation {equation!r} is not valid")
     for term, x in zip(terms, xs, strict=True):
         if len(term) != x.ndim:
             raise ModelError(f"term {term!r} of {equation!r} does not fit an operand of {x.ndim} dimensions")
         for c, length in zip(term, x.shape, strict=True):
-            if length != x.shape[term.index(c)] or (sizes.setdefault(c, length) not in (length, 1) and length != 1):
+            if length != x.shape[term.index(c)] or (
+                sizes.setdefault(c, length) not in (length, 1) and length != 1
+            ):
                 raise ModelError(f"{c!r} in {equation!r} is {sizes[c]} as well as {length}")
             sizes[c] = length if sizes[c] == 1 else sizes[c]
 

@@ -19,100 +19,11 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import on, trailing
 from gradcheck_cli.op import Op, composite
-from gradcheck_cli.ops.conv import Ints, padded, reach, scattered, settled, totals
+from gradcheck_cli.ops.conv import Ints, misfit, padded, reach, scattered, settled, totals
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.tape import Var
 
 ALPHA = float(np.float32(1e-4))  # as ONNX stores it
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The windows of a pool along one axis (counted from the end), `length` long and padded at both sides."""
-
-    axis: int
-    length: int
-    taps: int
-    stride: int
-    begin: int
-    end: int
-    dilation: int
-    count: int
-
-    @property
-    def positions(self) -> Array:
-        """Where the taps of each window lie, shape `(count, taps)`; outside of the axis is padding."""
-        starts = np.arange(self.count) * self.stride - self.begin
-        return starts[:, None] + np.arange(self.taps) * self.dilation
-
-    def taken(self, *, padded: bool) -> Array:
-        """How many taps of each window lie on the axis, or on the padded axis."""
-        first, stop = (-self.begin, self.length + self.end) if padded else (0, self.length)
-        return np.sum((self.positions >= first) & (self.positions < stop), axis=1)
-
-    def first(self) -> Array:
-        """Where the first tap of each window that is not in the padding lies."""
-        positions = self.positions
-        return positions[np.arange(self.count), np.argmax((positions >= 0) & (positions < self.length), axis=1)]
-
-    def views(self, x: Array, fill: Any) -> Iterator[Array]:
-        """For each tap what all windows see of x, with `fill` around it."""
-        behind = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
-        x = _surrounded(x, self.axis, self.begin, max(0, behind), fill)
-        for start in range(0, self.taps * self.dilation, self.dilation):
-            stop = start + (self.count - 1) * self.stride + 1
-            yield x[_at(self.axis, slice(start, stop, self.stride))]
-
-
-def along(
-    x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
-) -> list[Windows]:
-    """The windows along each spatial axis of x.
-
-    With `ceil_mode` a last window may go beyond the padding, unless it would start there.
-    """
-    rank, axes = len(kernel_shape), []
-    for i, taps in enumerate(kernel_shape):
-        length, stride, begin, end = x.shape[i - rank], strides[i], pads[i], pads[rank + i]
-        room = length + begin + end - (taps - 1) * dilations[i] - 1
-        count = room // stride + 1
-        if ceil_mode and room % stride and count * stride < length + begin:
-            count += 1
-        axes.append(Windows(i - rank, length, taps, stride, begin, end, dilations[i], count))
-    return axes
-
-
-def combined(x: Array, axes: Sequence[Windows], function: np.ufunc, fill: Any) -> Array:
-    """Sums or extrema over windows, axis by axis."""
-    for axis in axes:
-        views = axis.views(x, fill)
-        x = next(views).copy()
-        for view in views:
-            function(x, view, out=x)
-    return x
-
-
-def winners(x: Array, axes: Sequence[Windows]) -> Array:
-    """For each window the flat position of its maximum in the spatial axes; the first at a tie."""
-    space = x.shape[-len(axes) :]
-    place = np.arange(math.prod(space)).reshape(space)
-    for axis in reversed(axes):  # the innermost first: of equals, the first row wins
-        first = axis.first()
-        best = np.take(x, first, axis=axis.axis)
-        chosen = np.broadcast_to(np.take(place, first, axis=axis.axis), best.shape).copy()
-        for view, position in zip(axis.views(x, lowest(x.dtype)), axis.views(place, 0), strict=True):
-            better = view > best
-            np.copyto(best, view, where=better)
-            np.copyto(chosen, position, where=better)
-        x, place = best, chosen
-    return place
-
-
-def lowest(dtype: np.dtype[Any]) -> Any:
-    """What never is a maximum."""
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min
-    return False if dtype.kind == "b" else -np.inf
-
 
 def at(x: Array, place: Array, rank: int) -> Array:
     """Entries of x at flat positions in its last `rank` axes."""
@@ -128,12 +39,6 @@ def in_whole(place: Array, shape: Sequence[int], rank: int, storage_order: int) 
         place = np.ravel_multi_index(np.unravel_index(place, space), space, order="F")
     images = np.arange(n * c).reshape(n, c, *(1,) * rank)
     return place + images * math.prod(space)
-
-
-def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
-    """By how many entries each window is divided: a number if all are alike, else of the shape of the windows."""
-    numbers = reduce(np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes])
-    return numbers.ravel()[0] if numbers.size and (numbers == numbers.ravel()[0]).all() else numbers
 
 
 def max_pool(
@@ -314,16 +219,23 @@ def max_unpool_vjp(
 
 
 def bind_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """All metadata explicit, with pads in place of `auto_pad`; ModelError where windows do not fit."""
+    """All metadata explicit, with pads in place of `auto_pad`; ModelError where no window fits."""
     kernel = tuple(metadata["kernel_shape"])
     if x.ndim < 3 or len(kernel) != x.ndim - 2 or min(kernel) < 1:
         raise ModelError(f"kernel_shape {list(kernel)} does not fit an input of shape {list(x.shape)}")
     window = settled(metadata, x.shape[2:], kernel)
     kept = {k: v for k, v in metadata.items() if k != "auto_pad"}
     bound = {"ceil_mode": 0, **kept, "kernel_shape": kernel, **window}
+    if min(axis.count for axis in windows_of(x, bound)) < 1:
+        raise misfit(x.shape[2:], kernel, window)
     lengths = padded(x.shape[2:], window)
     checked((*x.shape[:2], *(n + r for n, r in zip(lengths, reach(kernel, window), strict=True))))
     return bound
+
+
+def windows_of(x: Array, bound: dict[str, Any]) -> list[Windows]:
+    """The windows that bound metadata describes."""
+    return along(x, *(bound[k] for k in ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")))
 
 
 def bind_average_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -341,8 +253,7 @@ def bind_lp_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 def bind_max_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """As for every pool; ModelError if a window lies in the padding and has no maximum."""
     bound = {"storage_order": 0, **bind_pool(metadata, x)}
-    keys = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
-    if not all(axis.taken(padded=False).all() for axis in along(x, *(bound[k] for k in keys))):
+    if not all(axis.taken(padded=False).all() for axis in windows_of(x, bound)):
         raise ModelError(f"pads {list(bound['pads'])} hold a whole window of {list(bound['kernel_shape'])}")
     return bound
 
@@ -379,20 +290,6 @@ def _slope(x: Var, p: int) -> Var:
         return sym.sign(x)
     power = x if p == 2 else x ** (p - 1.0)
     return sym.sign(x) * power if p % 2 else power
-
-
-def _surrounded(x: Array, axis: int, before: int, behind: int, fill: Any) -> Array:
-    if not before and not behind:
-        return x
-    shape = list(x.shape)
-    shape[axis] += before + behind
-    whole = np.full(shape, fill, x.dtype)
-    whole[_at(axis, slice(before, before + x.shape[axis]))] = x
-    return whole
-
-
-def _at(axis: int, part: slice) -> tuple[Any, ...]:
-    return (..., part, *(slice(None) for _ in range(-axis - 1)))
 
 
 POOL: list[Op] = [

@@ -200,7 +200,9 @@ def _product_cts(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) ->
     return by_data, None, sym.where(sym.equal(others, 0), rest, 0)
 
 
-def _extremum_cts(ct: Var, y: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
+def _extremum_cts(
+    ct: Var, y: Var, data: Var, updates: Var, gather: Any, scatter: Any
+) -> tuple[Var, None, Var]:
     """All of it to the data if they equal the result, else to the first update that does."""
     kept = sym.equal(data, y)
     numbers = sym.reshape(sym.arange(ct.tape, updates.size), updates.shape)
@@ -219,14 +221,18 @@ def tensor_scatter(
     if write_indices is not None:
         index = index + sym.reshape(write_indices, (past_cache.shape[0], *(1,) * (rank - 1)))
     index = update.tape.apply("Mod", index, length) if mode == "circular" else index
-    return past_cache.tape.apply("ScatterElements", past_cache, sym.expand(index, update.shape), update, axis=axis)
+    return past_cache.tape.apply(
+        "ScatterElements", past_cache, sym.expand(index, update.shape), update, axis=axis
+    )
 
 
 def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Array | None) -> dict[str, Any]:
     """The axis counted from the end; it is not the batch axis."""
     mode, axis = metadata.get("mode", "linear"), from_end(metadata.get("axis", -2), past_cache.ndim)
     if mode not in ("linear", "circular") or axis == -past_cache.ndim:
-        raise ModelError(f"mode {mode!r} along axis {axis}; known are linear and circular, along any axis but the first")
+        raise ModelError(
+            f"mode {mode!r} along axis {axis}; known are linear and circular, along any axis but the first"
+        )
     return {"mode": mode, "axis": axis}
 
 

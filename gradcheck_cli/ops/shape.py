@@ -12,6 +12,7 @@ from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
 from gradcheck_cli.op import Op, composite, from_end, zero
+from gradcheck_cli.ops.float8 import to_float8
 from gradcheck_cli.tape import Var
 
 MAX_ENTRIES = 1 << 32  # of one tensor: shapes come from files
@@ -201,6 +202,8 @@ def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Arr
     """x in another dtype."""
     if x.dtype == object or to == object:
         return cast_text(x, to)
+    if np.dtype(to).name.startswith("float8"):
+        return to_float8(x, to, saturate=saturate, round_mode=round_mode)
     return (x.real if x.dtype.kind == "c" and np.dtype(to).kind != "c" else x).astype(to, copy=False)
 
 
@@ -213,7 +216,7 @@ def cast_text(x: Array, to: Any) -> Array:
 
 def cast_like(x: Array, target: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
     """x in the dtype of another tensor."""
-    return cast(x, to=target.dtype)
+    return cast(x, to=target.dtype, saturate=saturate, round_mode=round_mode)
 
 
 def constant_of_shape(*, shape: tuple[int, ...] = (), value: Any = None) -> Array:

@@ -111,7 +111,9 @@ def non_max_suppression(
     return np.asarray(rows, np.int64).reshape(-1, 3)
 
 
-def _kept(boxes: Array, scores: Array, most: int, iou_threshold: float, score_threshold: float | None) -> list[int]:
+def _kept(
+    boxes: Array, scores: Array, most: int, iou_threshold: float, score_threshold: float | None
+) -> list[int]:
     kept: list[int] = []
     for box in np.argsort(-scores, kind="stable").tolist():
         if len(kept) >= most or (score_threshold is not None and not scores[box] > score_threshold):
@@ -131,7 +133,9 @@ def _overlaps(box: Array, others: Array) -> Array:
 
 def _ordered(boxes: Array) -> Array:
     """Any two opposite corners as the lower and the upper one."""
-    return np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], -1)
+    return np.concatenate(
+        [np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], -1
+    )
 
 
 def _from_centers(boxes: Array) -> Array:

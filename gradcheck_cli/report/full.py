@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.entries import entry_lines
-from gradcheck_cli.report.text import Style, count, cut, name, paint, rough, seconds, shape, short, table, upper
+from gradcheck_cli.report.text import Style, clean, count, cut, name, paint, rough, seconds, shape, short, table, upper
 
 VERDICTS = {
     "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"),
@@ -105,7 +105,7 @@ def _details(check: Check, style: Style) -> Iterator[str]:
     """What is to be said about one row; nothing for one that passed, unless asked for."""
     if check.status == "pass" and style.verbosity < 1:
         return
-    yield _title(check, style)
+    yield from _title(check, style)
     if check.status in ("fail", "inconclusive"):
         yield from entry_lines(check, style)
     yield from _paragraphs(check, style)
@@ -120,12 +120,15 @@ def _details(check: Check, style: Style) -> Iterator[str]:
         yield f"  reproduce  {name(check.reproduce)}"
 
 
-def _title(check: Check, style: Style) -> str:
+def _title(check: Check, style: Style) -> Iterator[str]:
+    """What became of a row, on one line or as many as it takes."""
     word, color = VERDICTS[check.status]
-    code = f" {check.code}" if check.code else ""
+    start = f"{word} {check.code}".strip()
     pair = f"d {name(check.y)} / d {name(check.x)}" if check.x or check.y else name(check.check)
     reason = headline(check)
-    return f"{paint(word + code, color, style.color)}  {pair}{f': {reason}' if reason else ''}"
+    text = f"{start}  {pair}{f': {reason}' if reason else ''}"
+    for index, line in enumerate(each for part in clean(text).split("\n") for each in _wrapped(part, style, "")):
+        yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
 
 
 def headline(check: Check) -> str:
@@ -152,10 +155,15 @@ def expectation(check: Check) -> str:
 
 def _paragraphs(check: Check, style: Style) -> Iterator[str]:
     for note in check.notes:
-        yield from textwrap.wrap(
-            name(note), style.width, initial_indent="  ", subsequent_indent="  ", break_long_words=False,
-            break_on_hyphens=False,
-        )  # fmt: skip
+        yield from _wrapped(name(note), style, "  ")
+
+
+def _wrapped(text: str, style: Style, indent: str) -> list[str]:
+    """A sentence in lines of the report's width; what has no space stays whole."""
+    return textwrap.wrap(
+        text, style.width, initial_indent=indent, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True, expand_tabs=False, replace_whitespace=False,
+    )  # fmt: skip
 
 
 def _suspect(check: Check) -> Iterator[str]:
@@ -167,11 +175,5 @@ def _suspect(check: Check) -> Iterator[str]:
     yield f"  suspect    node {s.node}  {s.op}{label}{flow}"
     if s.rel_err == s.rel_err:
         yield f"             fails on its own: max rel err {short(s.rel_err)}{f' at {name(s.at)}' if s.at else ''}"
-    if s.passed_before or s.passed_after:
-        yield f"             {_others(s.passed_before, s.passed_after)} on their own"
-
-
-def _others(before: int, after: int) -> str:
-    first = f"the {count(before, 'node')} before it" if before else ""
-    last = f"the {after} after it" if after else ""
-    return f"{' and '.join(part for part in (first, last) if part)} pass"
+    if s.passed:
+        yield f"             {s.passed} of {count(s.tried, 'node')} on the way pass on their own"

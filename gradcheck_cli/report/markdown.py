@@ -41,7 +41,7 @@ def _part(check: Check, style: Style) -> Iterator[str]:
     for note in check.notes:
         yield from ("", _text(name(note)))
     if check.suspect is not None:
-        yield from ("", f"Suspect: node {check.suspect.node} {check.suspect.op} {_code(check.suspect.name)}")
+        yield from ("", f"Suspect: node {check.suspect.node} {check.suspect.op} {_code(check.suspect.name or ', '.join(check.suspect.outputs))}")
     if check.reproduce:
         yield from ("", "```sh", name(check.reproduce), "```")
 

@@ -42,6 +42,7 @@ class Case(NamedTuple):
 
 X = "float[2,3,4] x"
 IMAGE = "float[1,2,4,6] x"
+HALF_PIXEL_FOR_NN = "coordinate_transformation_mode='tf_half_pixel_for_nn'"
 CASES = [
     Case("7-10", X, "y = Clip <min=-0.5, max=0.5> (x)"),
     Case("7-10", X, "y = Clip <max=0.5> (x)"),
@@ -63,9 +64,9 @@ CASES = [
     Case("11-12", "float[1,3,1] x", "y = Squeeze <axes=[-1]> (x)"),
     Case("7-12", X, "y = Unsqueeze <axes=[0,3]> (x)"),
     *(
-        Case(opsets, X, f"h = Abs(x) y = {op} {attrs} (h)")
-        for op, last in [*((f"Reduce{name}", 17) for name in ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod"])]
-        for opsets, attrs in [(f"7-{last}", "<axes=[0,2], keepdims=0>"), (f"7-{last}", ""), (f"11-{last}", "<axes=[-1]>")]
+        Case(opsets, X, f"h = Abs(x) y = Reduce{op} {attrs} (h)")
+        for op in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod")
+        for opsets, attrs in [("7-17", "<axes=[0,2], keepdims=0>"), ("7-17", ""), ("11-17", "<axes=[-1]>")]
     ),
     Case("7-12", X, "y = ReduceSum <axes=[1]> (x)"),
     Case("7-12", X, "y = ReduceSum <keepdims=0> (x)"),
@@ -100,7 +101,7 @@ CASES = [
          "y = BatchNormalization (x, s, b, m, v)"),
     Case("7-8", f"{IMAGE}, float[2] s, float[2] b, float[2] m, float[2] v = {{1.5, 2}}",
          "y = BatchNormalization <spatial=1> (x, s, b, m, v)"),
-    Case("7-8", "float[2,2,1,2] x, float[2,1,2] s, float[2,1,2] b, float[2,1,2] m, float[2,1,2] v = {1, 2, 3, 4}",
+    Case("7-8", "float[2,2,1,2] x,float[2,1,2] s, float[2,1,2] b, float[2,1,2] m, float[2,1,2] v={1,2,3,4}",
 
          "h = Neg(x) y = BatchNormalization <spatial=0> (h, s, b, m, v)"),
     Case("7-8", IMAGE, "y = Upsample <scales=[1.0,1.0,2.0,3.0]> (x)"),
@@ -117,9 +118,9 @@ CASES = [
     Case("11-18", f"{IMAGE}, float[0] r = {{}}, float[0] s = {{}}, int64[4] z = {{1, 2, 5, 3}}",
          "y = Resize <mode='linear', coordinate_transformation_mode='align_corners'> (x, r, s, z)"),
     Case("11-12", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 2, 1.7}}",
-         "y = Resize <coordinate_transformation_mode='tf_half_pixel_for_nn', nearest_mode='floor'> (x, r, s)"),
+         f"y = Resize <{HALF_PIXEL_FOR_NN}, nearest_mode='floor'> (x, r, s)"),
     Case("11-12", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 0.6, 0.5}}",
-         "y = Resize <coordinate_transformation_mode='tf_half_pixel_for_nn', nearest_mode='floor'> (x, r, s)"),
+         f"y = Resize <{HALF_PIXEL_FOR_NN}, nearest_mode='floor'> (x, r, s)"),
     Case("11-18", f"{IMAGE}, float[8] r = {{0, 0, 0.2, 0.1, 1, 1, 0.9, 0.8}}, float[4] s = {{1, 1, 2, 1.7}}",
          "y = Resize <mode='linear', coordinate_transformation_mode='tf_crop_and_resize'> (x, r, s)"),
     Case("11-18", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 2, 1.7}}",
@@ -144,8 +145,8 @@ CASES = [
          "h, y = Scan <num_scan_inputs=1, body = b (float[1] s, float[1] e) => (float[1] t, float[1] o)"
          " {{ t = Add(s, e) o = Softmax <axis=0> (t) }}> (, h0, x)", "h, y"),
     Case("8", "float[2,1] h0, float[2,3,1] x",
-         "h, y = Scan <num_scan_inputs=1, directions=[1], body = b (float[1] s, float[1] e) => (float[1] t, float[1] o)"
-         " {{ t = Add(s, e) o = Mul(t, e) }}> (, h0, x)", "h, y"),
+         "h, y = Scan <num_scan_inputs=1, directions=[1], body = b (float[1] s, float[1] e)"
+         " => (float[1] t, float[1] o) {{ t = Add(s, e) o = Mul(t, e) }}> (, h0, x)", "h, y"),
     Case("9-15", "float[1] h0, float[3,1] x",
          "h, y = Scan <num_scan_inputs=1, body = b (float[1] s, float[1] e) => (float[1] t, float[1] o)"
          " {{ t = Add(s, e) o = Softmax <axis=0> (t) }}> (h0, x)", "h, y"),
@@ -286,7 +287,7 @@ def test_changes_name_operators_that_exist_and_opsets_that_changed_them() -> Non
     "opset, head, body, message",
     [
         (11, "float[1,1,2,2] x, float[0] r = {}, float[4] s = {1,1,2,2}",
-         "y = Resize <coordinate_transformation_mode='tf_half_pixel_for_nn'> (x, r, s)", "tf_half_pixel_for_nn"),
+         f"y = Resize <{HALF_PIXEL_FOR_NN}> (x, r, s)", "tf_half_pixel_for_nn"),
         (6, "float[2] x", "y = Dropout (x)", "Dropout of opset 6"),
         (6, "float[2,3] x, float[3] s", "y = PRelu (x, s)", "PRelu of opset 6"),
         (6, "float[2,3] x, float[2] s", "y = Add <broadcast=1, axis=0> (x, s)", "Add of opset 6"),

@@ -183,11 +183,15 @@ def test_a_sparse_tensor_that_would_fill_memory_is_refused() -> None:
         read_proto(proto)
 
 
-DTYPES = [*"?bBhHiIqQefdFD", *(getattr(ml_dtypes, name) for name in
-          ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4", "float4_e2m1fn"])]  # fmt: skip
+DTYPES = [
+    *(np.dtype(code) for code in "?bBhHiIqQefdFD"),
+    *(np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz")),
+    *(np.dtype(getattr(ml_dtypes, name)) for name in ("float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn")),
+    *(np.dtype(getattr(ml_dtypes, name)) for name in ("int4", "uint4")),
+]
 
 
-@pytest.mark.parametrize("dtype", [np.dtype(d) for d in DTYPES], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("raw", [True, False])
 @pytest.mark.parametrize("shape", [(3, 3), (), (0, 2)])
 def test_every_dtype_is_read_from_bytes_and_from_fields(

@@ -1,5 +1,7 @@
 """Everything that can be wrong in a spec is reported at its line and column, with what would be right."""
 
+# ruff: noqa: E501  (one line a case)
+
 from __future__ import annotations
 
 import textwrap

@@ -159,7 +159,8 @@ def test_attributes_are_onnx_values(graph_of):
     attrs = dict(node.attrs)
     tensor, fill = attrs.pop("t"), attrs.pop("fill")
     assert node.inputs == ("x", "", "")
-    assert attrs == {"i": 1, "b": 1, "f": float(np.float32(0.1)), "s": "text", "ints": (1, 2), "floats": (1.0, 0.5),
+    assert attrs == {"i": 1, "b": 1, "f": float(np.float32(0.1)), "s": "text", "ints": (1, 2),
+                     "floats": (1.0, 0.5),
                      "texts": ("a", "b"), "none": (), "to": 11}  # fmt: skip
     assert type(attrs["b"]) is int
     assert (tensor.dtype, tensor.tolist()) == (np.int8, [[1, 2]])
@@ -405,7 +406,8 @@ def test_integers_include_both_ends(param):
 
 def test_values_depend_on_seed_and_name_only(read):
     def values(extra, head=""):
-        text = f"{head}\ngraphs: {{g: {{params: {{{extra}p: {{shape: [4], init: normal}}}}, nodes: [], outputs: [p]}}}}"
+        params = f"{{{extra}p: {{shape: [4], init: normal}}}}"
+        text = f"{head}\ngraphs: {{g: {{params: {params}, nodes: [], outputs: [p]}}}}"
         return read(text).sources["g"].graph.constants["p"].tolist()
 
     first = values("")

@@ -27,7 +27,8 @@ def isa(request):
     """Every instruction set that this machine runs, in turn."""
     before = kernels.isa()
     assert kernels.select(request.param)
-    yield request.param
+    with native.use("native"):
+        yield request.param
     kernels.select(before)
 
 
@@ -35,7 +36,8 @@ def isa(request):
 def threads(request):
     before = kernels.threads()
     kernels.set_threads(request.param)
-    yield request.param
+    with native.use("native"):
+        yield request.param
     kernels.set_threads(before)
 
 

@@ -124,13 +124,18 @@ def test_the_vjp_can_be_differentiated(case: Case) -> None:
         if not xs or not tape.values[y].size:
             continue
         rng = np.random.default_rng(0)
-        seed = tape.hold(tape.fresh("seed"), rng.normal(size=tape.values[y].shape))
+        seed = tape.hold(tape.fresh("seed"), drawn(rng, tape.values[y]))
         first = [ct for ct in gradients(tape, {y: seed}, xs) if ct is not None]
         for ct in first:
-            again = tape.hold(tape.fresh("seed"), rng.normal(size=ct.shape))
+            again = tape.hold(tape.fresh("seed"), drawn(rng, ct.value))
             tape.regions.clear()
             second = gradients(tape, {ct.name: again}, xs)
             check_directional(tape, ct.name, again.value, xs, second)
+
+
+def drawn(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    """Normal numbers in the shape and dtype of an array."""
+    return rng.normal(size=like.shape).astype(like.dtype)
 
 
 def check_directional(tape: Tape, y: str, seed: np.ndarray, xs: list[str], cts: list[Any]) -> None:
@@ -142,9 +147,9 @@ def check_directional(tape: Tape, y: str, seed: np.ndarray, xs: list[str], cts: 
     sides = [program.run({x: (tape.values[x] + s * h * v[x])[None] for x in xs}, branches=True) for s in (1, -1, 2, -2)]
     if any(o.any_crossed(1)[0] for o in sides):
         return
-    f = [float(np.sum(seed * o.outputs[0][0])) for o in sides]
+    f = [np.sum(seed * o.outputs[0][0]) for o in sides]
     numerical = (8 * (f[0] - f[1]) - (f[2] - f[3])) / (12 * h)
-    by_rule = sum(float(np.sum(ct.value * v[x])) for x, ct in zip(xs, cts, strict=True) if ct is not None)
+    by_rule = sum(np.sum(ct.value * v[x]) for x, ct in zip(xs, cts, strict=True) if ct is not None)
     scale = max((abs(float(np.sum(np.abs(ct.value * v[x])))) for x, ct in zip(xs, cts, strict=True) if ct is not None),
                 default=0.0)  # fmt: skip
     assert abs(numerical - by_rule) <= 1e-6 * max(scale, abs(numerical), 1e-2)

@@ -50,6 +50,8 @@ def by_autograd(pair: Pair, cts: list[Any], outputs: list[Any], xs: list[str]) -
     """Gradients of torch; zeros where nothing flows."""
     leaves = [pair.leaves[x] for x in xs]
     seeds = [torch.as_tensor(ct) for ct in cts]
+    if not leaves or not seeds:
+        return [np.zeros(leaf.shape) for leaf in leaves]
     found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
     pairs = zip(found, leaves, strict=True)
     return [(torch.zeros_like(leaf) if ct is None else ct).detach().numpy() for ct, leaf in pairs]

@@ -47,7 +47,7 @@ CASES = [
     case("LpNormalization", arr(3, 4), axis=0, p=2),
     case("LpNormalization", arr(4), axis=-1),
     case("MeanVarianceNormalization", arr(2, 3, 2, 3)),
-    case("MeanVarianceNormalization", arr(2, 3, 4), axes=(0, 2,)),
+    case("MeanVarianceNormalization", arr(2, 3, 4), axes=(0, 2)),
     case("MeanVarianceNormalization", arr(2, 3, 4), axes=(-1,)),
     case("MeanVarianceNormalization", arr(2, 1), axes=(1,), label="nothing to normalize"),
 ]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tests.ops.case import arr, case
 from tests.ops.torch_pairs.pair import Pair
 
+SELU = {"alpha": 1.6732632423543772848170429916717, "gamma": 1.0507009873554804934193349852946}
 POSITIVE = {"low": 0.2, "high": 3.0}
 INSIDE = {"low": -0.9, "high": 0.9}
 
@@ -56,7 +57,7 @@ ACTIVATIONS = [
     (case("LeakyRelu", arr(3, 4), alpha=0.25), lambda x: F.leaky_relu(x, 0.25)),
     (case("PRelu", arr(2, 3, 4), arr(3, 1)), lambda x, w: F.prelu(x, w.reshape(-1))),
     (case("PRelu", arr(2, 3), arr(1)), F.prelu),
-    (case("Selu", arr(3, 4)), F.selu),
+    (case("Selu", arr(3, 4), **SELU), F.selu),
     (case("Shrink", arr(3, 4), lambd=0.5), lambda x: F.hardshrink(x, 0.5)),
     (case("Shrink", arr(3, 4), lambd=0.5, bias=0.5), lambda x: F.softshrink(x, 0.5)),
     (case("Swish", arr(3, 4)), F.silu),

@@ -1,0 +1,42 @@
+"""`gradcheck explain`: one page for each code."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import rich_click as click
+
+
+@click.command("explain")
+@click.argument("code", required=False)
+def command(code: str | None) -> int:
+    """Explain a code such as GC101: what it means, why it happens, what to do. Without one, list all of them."""
+    sys.stdout.write(_listing() if code is None else _page(code))
+    return 0
+
+
+def _listing() -> str:
+    from gradcheck_cli.explanations import FAMILIES, PAGES
+
+    lines = []
+    for family, title in FAMILIES.items():
+        lines += [f"{family}xx  {title}", *(f"  {c}  {page.title}" for c, page in PAGES.items() if c.startswith(family)), ""]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def _page(code: str) -> str:
+    from gradcheck_cli.errors import UsageError, did_you_mean
+    from gradcheck_cli.explanations import FAMILIES, PAGES
+
+    wanted = code.upper() if code.upper().startswith("GC") else f"GC{code}"
+    if wanted not in PAGES:
+        raise UsageError(f"there is no code {code!r}.{did_you_mean(wanted, PAGES)} `gradcheck explain` lists all of them.")
+    page = PAGES[wanted]
+    parts = [("What it means", page.meaning), ("Why it happens", page.causes), ("What to do", page.remedy)]
+    head = f"{wanted}  {page.title}\n{FAMILIES[wanted[:3]]}\n"
+    return head + "".join(f"\n{title}\n{_wrapped(text)}\n" for title, text in parts)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)

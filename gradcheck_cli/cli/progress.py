@@ -1,0 +1,56 @@
+"""A progress bar on stderr, for work that lasts; it is imported and drawn only then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+_PATIENCE = 1.0  # seconds without a bar
+_PACE = 0.1
+
+
+class Progress:
+    """Hears of a check's progress and shows it once a model takes longer than a second."""
+
+    def __init__(self, shown: str) -> None:
+        self.on = shown == "on" or (shown == "auto" and sys.stderr.isatty())
+        self.began = self.drawn = time.monotonic()
+        self.model = self.title = ""
+        self._bar: Any = None
+        self._task: Any = None
+
+    def begin(self, model: str) -> None:
+        """A model begins."""
+        self.done()
+        self.model, self.began = model, time.monotonic()
+
+    def start(self, title: str, total: int) -> None:
+        """A pair of the model begins."""
+        self.title = title
+
+    def advance(self, done: int, total: int) -> None:
+        """So many probes of a pass are done."""
+        now = time.monotonic()
+        if not self.on or now - self.began < _PATIENCE or now - self.drawn < _PACE:
+            return
+        self.drawn = now
+        if self._bar is None:
+            self._open()
+        self._bar.update(self._task, description=f"{self.model}  {self.title}", completed=done, total=total)
+
+    def done(self) -> None:
+        """Takes the bar away, so that what is printed next stands alone."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+        self._bar.start()
+        self._task = self._bar.add_task("")

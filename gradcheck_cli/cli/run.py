@@ -1,0 +1,148 @@
+"""One run of `gradcheck check`: tasks one after another, each giving records whatever happens in it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import rich_click as click
+
+from gradcheck_cli.checking import check, failed_record
+from gradcheck_cli.cli.bugs import describe_bug
+from gradcheck_cli.cli.check_options import GATED
+from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.limits import time_limit
+from gradcheck_cli.cli.models import expand
+from gradcheck_cli.cli.output import Output
+from gradcheck_cli.cli.progress import Progress
+from gradcheck_cli.cli.reproduce import command_for
+from gradcheck_cli.cli.resolve import dims_of, resolve
+from gradcheck_cli.cli.selection import select
+from gradcheck_cli.cli.tasks import Planner, Task
+from gradcheck_cli.cli.waivers import with_waiver
+from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.record import Check, ModelInfo, Report
+
+
+def run(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
+    """Checks models and gives the exit code."""
+    paths = expand(models)
+    options = {**settings_above(_common_folder(paths), ctx), **given}
+    tasks = planned(paths, options)
+    return Run(tasks, given, options, ctx).run()
+
+
+def planned(paths: Sequence[str], options: Mapping[str, Any]) -> list[Task]:
+    """The tasks that were chosen."""
+    dims = dims_of(options.get("dim", ()))
+    tasks = Planner(options, dims, bool(options.get("allow_python"))).tasks(paths)
+    if options.get("check") or options.get("expression") is not None:
+        names = [task.name for task in tasks]
+        tasks = [tasks[i] for i in select(names, options.get("check", ()), options.get("expression"))]
+    return tasks
+
+
+@dataclass(slots=True)
+class Run:
+    """Tasks with the options of the run; `given` are those that were typed or set in the environment."""
+
+    tasks: Sequence[Task]
+    given: Mapping[str, Any]
+    options: Mapping[str, Any]
+    ctx: click.Context
+    output: Output = field(init=False)
+    progress: Progress = field(init=False)
+    seed: int = field(init=False)
+    records: list[Check] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.output = Output(self.options)
+        self.progress = Progress(self.options.get("progress", "auto"))
+        self.seed = secrets.randbelow(1 << 31)  # of whatever asks for a random one
+
+    def run(self) -> int:
+        """All tasks, what is printed of them, and the exit code."""
+        try:
+            self._do_all()
+        except KeyboardInterrupt:
+            if self.output.for_people and self.records:
+                self.output.end(self._report())
+            raise
+        report = self._report()
+        self.output.write_reports(report)
+        self.output.end(report)
+        return report.exit_code
+
+    def _do_all(self) -> None:
+        for task in self.tasks:
+            checks = self._do(task)
+            self.records.extend(checks)
+            self.output.section(checks)
+            if self.options.get("fail_fast") and self._report().exit_code:
+                break
+
+    def _do(self, task: Task) -> tuple[Check, ...]:
+        """The records of one task, waived where its spec says so."""
+        start = time.perf_counter()
+        self.progress.begin(task.name)
+        try:
+            checks = self._checked(task)
+        except (GradcheckError, MemoryError, RecursionError) as error:
+            checks = self._failed(task, _as_ours(error), error)
+        except Exception as error:
+            checks = self._failed(task, GradcheckError(describe_bug(error)), error)
+        finally:
+            self.progress.done()
+        share = (time.perf_counter() - start) / max(len(checks), 1)
+        checks = tuple(c if c.duration_s else replace(c, duration_s=round(share, 4)) for c in checks)
+        return with_waiver(checks, task.expect, datetime.date.today())
+
+    def _checked(self, task: Task) -> tuple[Check, ...]:
+        config = settings_above(os.path.dirname(task.path) or ".", self.ctx)
+        layers = [self._seeded(layer) for layer in (config, task.said, self.given)]
+        timeout = next((layer["timeout"] for layer in reversed(layers) if layer.get("timeout")), None)
+        with time_limit(timeout):
+            source = task.load()
+            settings = resolve(source, task.path, layers)
+            checks = check(source, settings, name=task.name, listen=self.progress)
+        return tuple(replace(c, reproduce=command_for(c, task, self.given)) for c in checks)
+
+    def _seeded(self, layer: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**layer, "seed": self.seed} if layer.get("seed") == "random" else layer
+
+    def _failed(self, task: Task, error: GradcheckError, cause: BaseException) -> tuple[Check, ...]:
+        """The record of a task that gave none; alone and for people, the error itself goes to stderr."""
+        record = Check(id=task.name, check=task.name, status="error", code="", model=ModelInfo(task.path), x="", y="")
+        failed = failed_record(record, error)
+        if len(self.tasks) == 1 and self.output.for_people and not (task.expect or {}).get("status") == failed.status:
+            self.records.append(failed)
+            self.output.write_reports(self._report())
+            raise cause if error.exit_code == 70 else error
+        return (failed,)
+
+    def _report(self) -> Report:
+        fail_on = () if self.options.get("exit_zero") else self.options.get("fail_on", GATED)
+        return Report(tuple(self.records), (), time.monotonic() - self.began, tuple(fail_on))
+
+
+def _as_ours(error: BaseException) -> GradcheckError:
+    if isinstance(error, GradcheckError):
+        return error
+    if isinstance(error, MemoryError):
+        return LimitError("out of memory; a lower --jobs or --memory-limit needs less", code="GC602")
+    return LimitError("the model is nested too deeply", code="GC603")
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """The folder that all models lie in, however deep."""
+    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    try:
+        return os.path.commonpath(folders)
+    except ValueError:  # on different drives
+        return os.getcwd()

@@ -1,0 +1,126 @@
+"""What a run has to do: files become tasks, one for each check of a spec and one for each model without checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradcheck_cli.cli.models import is_spec, side_car
+from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError
+from gradcheck_cli.formats import read
+from gradcheck_cli.formats.source import CheckRequest, Source, Spec
+
+_NOT_YET = {  # settings of a spec that ask for what is not done, with the values that ask for nothing
+    "grad": ({},), "compat": (None,), "forward": ("internal",), "coloring": (True,), "straight_through": (False,),
+    "second_order": (False,), "max_entries": (4096,),
+}  # fmt: skip
+_MODES = ("auto", "full", "directional")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One check to do: how to get its model, what its spec says, and how to do it again."""
+
+    name: str
+    path: str  # of the file that was named
+    load: Callable[[], Source]
+    said: Mapping[str, Any] = field(default_factory=dict)
+    expect: Mapping[str, Any] | None = None
+    check: str | None = None  # its name in a spec, where it has one
+
+
+@dataclass(slots=True)
+class Planner:
+    """Turns files into tasks; `given` are the options that were typed."""
+
+    given: Mapping[str, Any]
+    dims: Mapping[str, int]
+    allow_python: bool
+    _models: dict[str, Source] = field(default_factory=dict)
+
+    def tasks(self, paths: Iterable[str]) -> list[Task]:
+        """The tasks of all files; a spec that cannot be read becomes a task that says so."""
+        return [task for path in paths for task in self._tasks_of(path)]
+
+    def _tasks_of(self, path: str) -> list[Task]:
+        try:
+            return self._of_spec(path) if is_spec(path) else self._of_model(path)
+        except GradcheckError as error:
+            return [Task(path, path, _raising(error))]
+
+    def _of_spec(self, path: str) -> list[Task]:
+        spec = read(path, dims=self.dims, allow_python=self.allow_python)
+        if spec.checks:
+            return [self._task(request, path, spec) for request in spec.checks]
+        if not spec.sources:
+            what = "lists models, and a list of models cannot be checked yet" if spec.models else "has no graphs and no checks"
+            raise NothingChecked(f"nothing to check: {path} {what}")
+        said = _said(path, dict(getattr(spec, "defaults", {})))
+        return [
+            Task(f"{path}::{name}" if len(spec.sources) > 1 else path, path, _giving(source), said)
+            for name, source in spec.sources.items()
+        ]
+
+    def _of_model(self, path: str) -> list[Task]:
+        beside = side_car(path)
+        if beside is None:
+            return [Task(path, path, lambda: self._model(path))]
+        spec = read(beside, allow_python=self.allow_python)
+        asked = not {"x", "y", "params"}.isdisjoint(self.given)
+        if spec.checks and not (asked and len(spec.checks) > 1):
+            return [self._task(request, beside, spec, path) for request in spec.checks]
+        said = _said(beside, dict(getattr(spec, "defaults", {})))
+        return [Task(path, path, lambda: self._model(path), said)]
+
+    def _task(self, request: CheckRequest, path: str, spec: Spec, model: str = "") -> Task:
+        said = _said(path, dict(request.settings), request.name)
+        own = ("x", "y", "x_init_value", "extra_feed_dict", "init_targets")
+        said.update((name, value) for name in own if (value := getattr(request, name)))
+        if request.graph is not None:
+            load: Callable[[], Source] = _giving(spec.sources[request.graph])
+        else:
+            load = _later(self, _same(request.model or "", model))
+        return Task(request.name, model or path, load, said, request.expect, request.name)
+
+    def _model(self, path: str) -> Source:
+        """The only model of an ONNX file; of several checks of one file the first one reads it."""
+        if path not in self._models:
+            self._models.clear()
+            self._models[path] = next(iter(read(path).sources.values()))
+        return self._models[path]
+
+
+def _said(path: str, settings: dict[str, Any], check: str = "") -> dict[str, Any]:
+    """What a spec says, without what it leaves at its default; UsageError for what cannot be done."""
+    where = f"{path}: {check}" if check else path
+    for name, harmless in _NOT_YET.items():
+        if settings.pop(name, harmless[0]) not in harmless:
+            raise UsageError(f"{where}: {name!r} cannot be done yet")
+    if settings.get("mode", "auto") not in _MODES:
+        raise UsageError(f"{where}: mode {settings['mode']!r} cannot be done yet; known are {', '.join(_MODES)}")
+    data = settings.get("test_data", "auto")
+    if data not in ("auto", "none"):
+        settings["test_data"] = os.path.join(os.path.dirname(path), data)
+    return settings
+
+
+def _same(asked: str, named: str) -> str:
+    """The model as it was named on the command line where a side-car means the same file."""
+    return named if named and os.path.realpath(asked) == os.path.realpath(named) else asked
+
+
+def _giving(source: Source) -> Callable[[], Source]:
+    return lambda: source
+
+
+def _later(planner: Planner, path: str) -> Callable[[], Source]:
+    return lambda: planner._model(path)
+
+
+def _raising(error: GradcheckError) -> Callable[[], Source]:
+    def load() -> Source:
+        raise error
+
+    return load

@@ -1,0 +1,33 @@
+"""Known outcomes, `expect:` in a spec: waived as long as they hold, a failure once they no longer do."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gradcheck_cli.record import Check
+
+STALE = "GC203"
+
+
+def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, today: datetime.date) -> tuple[Check, ...]:
+    """The records of one check, those of the expected status waived; a waiver is over after its last day."""
+    if expect is None:
+        return checks
+    until = expect.get("until")
+    if until is not None and today > until:
+        note = f"its waiver ended on {until}"
+        return tuple(replace(c, notes=(*c.notes, note)) if c.status == expect["status"] else c for c in checks)
+    waiver = {"status": expect["status"], "reason": expect.get("reason", ""), "until": until.isoformat() if until else None}
+    waived = tuple(replace(c, status="waived", waiver=waiver) if c.status == expect["status"] else c for c in checks)
+    if any(c.status != "pass" for c in waived):
+        return waived
+    return tuple(_stale(c, waiver) for c in waived)
+
+
+def _stale(check: Check, waiver: Mapping[str, Any]) -> Check:
+    reason = f" ({waiver['reason']})" if waiver["reason"] else ""
+    message = f"passes, but is expected to give {waiver['status']}{reason}: remove its 'expect' from the spec"
+    return replace(check, status="fail", code=STALE, message=message, waiver=waiver)

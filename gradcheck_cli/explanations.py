@@ -1,0 +1,187 @@
+"""One page for each code: what it means, why it happens, what to do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Page(NamedTuple):
+    """What `gradcheck explain` prints of a code."""
+
+    title: str
+    meaning: str
+    causes: str
+    remedy: str
+
+
+FAMILIES = {
+    "GC1": "the gradient is wrong (exit code 1)",
+    "GC2": "the command line, a spec or a configuration file (exit code 2)",
+    "GC3": "nothing can be said at this point (exit code 3)",
+    "GC4": "a model that cannot be loaded (exit code 4)",
+    "GC5": "something that gradcheck does not know (exit code 5)",
+    "GC6": "a limit was reached (exit code 6)",
+    "GC7": "nothing was checked (exit code 7)",
+    "GC9": "a bug of gradcheck (exit code 70)",
+}
+
+PAGES = {
+    "GC101": Page(
+        "entries of the gradient differ",
+        "The theoretical Jacobian, made by the gradient rules of the operators, and the numerical one, made by perturbing "
+        "x, differ by more than the tolerance plus everything that the numerical side can have wrong.",
+        "A wrong gradient rule: a missing term, a sign, a factor, a transposed operand, an index that is not followed. "
+        "The pattern names what an entry looks like, and the suspect is the node whose rule is wrong on its own.",
+        "Look at the suspect first. `--show 20` lists more entries. If the difference does not matter to you, the report "
+        "says from which --rtol on it would pass. A known failure is waived by `expect:` in a spec.",
+    ),
+    "GC102": Page(
+        "the gradient has the wrong shape",
+        "A gradient rule gives a tensor whose shape is not that of the operand it belongs to.",
+        "A sum over broadcast axes that is missing, or a transposition that is one too many. Values are not compared, "
+        "since broadcasting could hide the difference.",
+        "Compare the shape that the report names with the operand's, in the rule of that operator.",
+    ),
+    "GC103": Page(
+        "the gradient is not finite",
+        "The theoretical gradient holds NaN or infinity where the numerical derivative is finite.",
+        "Often 0 * inf: the square root under a Where, a norm or a power at 0, a division that a mask removes again.",
+        "Keep the argument away from the singular point before the operator, not after it: "
+        "sqrt(where(x > 0, x, 1)) instead of where(x > 0, sqrt(x), 0).",
+    ),
+    "GC104": Page(
+        "not a subgradient",
+        "x lies at a kink, and the theoretical gradient lies outside of the slopes on its two sides.",
+        "A convention at ties that no side supports: a tie of Max that counts both operands in full, for example.",
+        "At a kink any value between the slopes is right. Choose one of them, or share it out.",
+    ),
+    "GC105": Page(
+        "outside the sparsity pattern",
+        "The numerical derivative is not zero for an entry that the structure of the model says is always zero.",
+        "An operator reads more of its input than its rule assumes: a window, an index, a broadcast.",
+        "Check the operator's forward computation at the entries that the report names.",
+    ),
+    "GC106": Page(
+        "the model is nondeterministic",
+        "Two runs of the model at the same point give different results, so no derivative can be measured.",
+        "Random operators or Dropout in training mode without a seed.",
+        "Give the random tensor by --feed, or export the model for inference.",
+    ),
+    "GC201": Page(
+        "a wrong argument",
+        "A name, a shape, a number or a file on the command line contradicts the model or itself.",
+        "Every value is held against the model before anything runs, so that a misspelt name never passes.",
+        "The message says what there is; `gradcheck inspect MODEL` lists all tensors.",
+    ),
+    "GC202": Page(
+        "a wrong spec or configuration file",
+        "A *.gradcheck.yaml, gradcheck.toml or pyproject.toml holds something that is not known or cannot be right.",
+        "An unknown key, a value of another type, a name that the graph does not have. All mistakes are listed at once.",
+        "Go to the line and column. `gradcheck schema spec` prints a JSON Schema with which editors find them while typing.",
+    ),
+    "GC203": Page(
+        "a waiver that no longer holds",
+        "A check passes though its `expect:` says that it does not.",
+        "The gradient was repaired.",
+        "Remove the entry's `expect:` from the spec, so that the check counts again.",
+    ),
+    "GC301": Page(
+        "kinks",
+        "x lies where the derivative jumps: at 0 of a Relu, at a tie of a maximum, at the bound of a Clip. The slopes from "
+        "both sides differ, and no single number is right.",
+        "Values that are exactly 0, equal to each other or to a constant: often from --x-init-value or test data.",
+        "Another --seed, or a --val-range that keeps away from the kink. --max-inconclusive says how many entries may be "
+        "at one.",
+    ),
+    "GC302": Page(
+        "the forward run is not finite",
+        "y holds NaN or infinity at the point, so there is nothing to differentiate.",
+        "An argument outside of an operator's domain (Log, Sqrt, Acos, a division by zero) or an overflow of Exp.",
+        "The message names the first such node. Narrow the values: --val-range input:0.1,1.",
+    ),
+    "GC303": Page(
+        "noise",
+        "The numerical derivative is not precise enough to confirm the entry or to call it wrong.",
+        "Rounding in the forward run is large compared with the entry: huge values that cancel, float32 inside the model.",
+        "--dtype float64 (the default), a higher --rtol, or another point: --seed, --val-range.",
+    ),
+    "GC304": Page(
+        "outside of the domain",
+        "A perturbation of x leaves the domain of an operator.",
+        "x lies at the end of the domain: 0 of a Sqrt, 1 of an Acos.",
+        "Keep a distance: --val-range x:0.1,0.9.",
+    ),
+    "GC401": Page(
+        "the model cannot be read",
+        "The file does not exist, is damaged, or is no ONNX model.",
+        "A download that was cut off, another format under the name .onnx, a file that newer tools wrote.",
+        "The message says what the file is. `onnx.checker.check_model` gives a second opinion.",
+    ),
+    "GC402": Page(
+        "external data",
+        "The weights are kept in another file, which is missing, too short, or outside of the model's folder.",
+        "The model was moved or downloaded without its data.",
+        "Put the data file beside the model, under the name that the message gives.",
+    ),
+    "GC403": Page(
+        "a pointer instead of a model",
+        "The file is a few lines of text that stand for the model in Git LFS.",
+        "The repository was cloned without Git LFS.",
+        "git lfs pull",
+    ),
+    "GC404": Page(
+        "the forward run disagrees",
+        "The outputs are not those that were shipped with the model.",
+        "Another version of an operator, or a model whose test data is of another run.",
+        "Until the forward run is right, its gradient says little.",
+    ),
+    "GC501": Page(
+        "no gradient",
+        "An operator between x and y has no gradient rule.",
+        "It is not differentiable by nature (NonMaxSuppression), or gradcheck does not know its rule.",
+        "Check up to it with --y, or from behind it with --x. A spec can define the operator and its gradient: `ops:`.",
+    ),
+    "GC502": Page(
+        "no forward",
+        "An operator, or one of its attributes, is not known.",
+        "A domain of a vendor, a rare operator, or one that is newer than this version.",
+        "`gradcheck ops` lists what is known. A tensor behind it can be fixed with --feed; a spec can define it: `ops:`.",
+    ),
+    "GC503": Page(
+        "dtype",
+        "A tensor has a type with which nothing can be computed here.",
+        "Strings, sequences or maps as inputs; numbers of less than 8 bits.",
+        "Fix the tensor with --feed, or begin behind it with --x.",
+    ),
+    "GC601": Page(
+        "time",
+        "The check took longer than --timeout.",
+        "A full Jacobian costs a run of the model for each entry of x, and a backward run for each entry of y.",
+        "--mode directional checks random projections at the price of a few runs; smaller shapes cost less; `gradcheck "
+        "inspect` predicts the cost.",
+    ),
+    "GC602": Page(
+        "memory",
+        "The check would need more memory than --memory-limit, or there was none left.",
+        "The Jacobian, or many runs at once.",
+        "--mode directional, fewer --jobs, a lower --memory-limit.",
+    ),
+    "GC603": Page(
+        "crash",
+        "The process that checked the model ended by itself.",
+        "The system killed it for its memory, or a native library failed.",
+        "A lower --memory-limit; run the one model alone to see its output.",
+    ),
+    "GC701": Page(
+        "nothing was checked",
+        "No model or no check was left to run, which is never a success.",
+        "A pattern that matches no file, an empty folder, -k that deselects everything.",
+        "Quote patterns so that gradcheck expands them: 'models/**/*.onnx'.",
+    ),
+    "GC901": Page(
+        "a bug of gradcheck",
+        "Something happened that should not.",
+        "A mistake in gradcheck itself.",
+        "The message names a file with the traceback. Please report it together with the model.",
+    ),
+}

@@ -1,0 +1,186 @@
+"""What can be said of a model before it is checked: its tensors, what blocks a gradient, what a check would cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gradcheck_cli.cost import full_cost
+from gradcheck_cli.custom import with_custom
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Graph, Node, TensorType, describe
+from gradcheck_cli.jacobian import reals
+from gradcheck_cli.op import Ops
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.point import Point, find_point
+from gradcheck_cli.program import Program
+from gradcheck_cli.settings import Settings
+from gradcheck_cli.targets import choose_x, choose_y, is_float, parameters, require
+
+SCHEMA = "gradcheck.inspection/1"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """A tensor that a check could be about; `gradient` says what is known of its gradient in a few words."""
+
+    name: str
+    role: str  # input, parameter, output
+    shape: str
+    dtype: str
+    differentiable: bool
+    gradient: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A node through which nothing can be computed ("forward") or no gradient flows ("gradient")."""
+
+    node: int
+    where: str
+    domain: str
+    op: str
+    lacks: str
+    stops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairCost:
+    """What a full check of one pair takes."""
+
+    x: str
+    y: str
+    x_shape: tuple[int, ...]
+    y_shape: tuple[int, ...]
+    entries: int
+    runs: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Everything that `gradcheck inspect` shows of one model."""
+
+    uri: str
+    opset: Mapping[str, int]
+    nodes: int
+    tensors: tuple[TensorFacts, ...]
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+    operators: Mapping[str, int]
+    blocked: tuple[Blocked, ...]
+    dims: Mapping[str, int] = field(default_factory=dict)
+    costs: tuple[PairCost, ...] = ()
+    obstacle: str = ""  # why the model could not be run
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--output-format json` prints."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def inspect(source: Source, settings: Settings) -> Inspection:
+    """The facts of one model; UsageError for a name that it does not have."""
+    graph, ops = source.graph, with_custom(OPS, source.operators)
+    require(graph, [*(settings.x or ()), *(settings.y or ())], source.uri)
+    ys = settings.y or choose_y(graph)
+    xs = settings.x or choose_x(graph, ys, params=settings.params)
+    blocked = tuple(_blocked(graph, ops, xs, ys))
+    point, obstacle = _point(source, settings, ops, (*ys, *xs))
+    return Inspection(
+        uri=source.uri,
+        opset=source.opset,
+        nodes=source.nodes or len(graph.nodes),
+        tensors=tuple(_tensors(graph, xs, ys)),
+        x=xs,
+        y=ys,
+        operators=_counted(graph),
+        blocked=blocked,
+        dims={} if point is None else {**source.dims, **settings.dims, **point.dims},
+        costs=() if point is None else tuple(_costs(graph, point, xs, ys)),
+        obstacle=obstacle,
+    )
+
+
+def _tensors(graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...]) -> Iterator[TensorFacts]:
+    needed = graph.needed_for(choose_y(graph))
+    weights = [name for name in parameters(graph) if name not in graph.inputs]
+    for role, names in (("input", graph.inputs), ("parameter", weights)):
+        for name in names:
+            reason = "" if name in needed else "no float output depends on it"
+            yield _facts(graph, name, role, reason, "x" if name in xs else "")
+    for name in graph.outputs:
+        yield _facts(graph, name, "output", "", "y" if name in ys else "")
+    for name in dict.fromkeys((*xs, *ys)):
+        if name not in (*graph.inputs, *weights, *graph.outputs):
+            yield _facts(graph, name, "inner", "", "x" if name in xs else "y")
+
+
+def _facts(graph: Graph, name: str, role: str, reason: str, mark: str) -> TensorFacts:
+    declared = graph.types.get(name, TensorType())
+    if name in graph.constants:
+        declared = TensorType(graph.constants[name].dtype, graph.constants[name].shape)
+    shape = str(TensorType(None, declared.shape)).rsplit(" ", 1)[0]
+    dtype = "?" if declared.dtype is None else "string" if declared.dtype == object else str(declared.dtype)
+    if declared.kind != "tensor":
+        reason, dtype = f"a {declared.kind}, no tensor", declared.kind
+    elif not is_float(graph, name, unknown=True):
+        reason = "not of a float type"
+    said = f"none: {reason}" if reason else f"checked as {mark}" if mark else "possible"
+    return TensorFacts(name, role, shape, dtype, not reason, said)
+
+
+def _counted(graph: Graph) -> dict[str, int]:
+    """How often each operator occurs, the most frequent first."""
+    return dict(Counter(_full(node) for _, node in _every_node(graph)).most_common())
+
+
+def _blocked(graph: Graph, ops: Ops, xs: tuple[str, ...], ys: tuple[str, ...]) -> Iterator[Blocked]:
+    reach = {x: graph.reached_from([x]) for x in xs}
+    need = {y: graph.needed_for([y]) for y in ys}
+    for index, node in _every_node(graph):
+        op = ops.get(node.key)
+        if op is not None and op.differentiable:
+            continue
+        outer = graph.nodes[index]
+        stops = tuple(
+            f"d {y}/d {x}"
+            for y in ys
+            for x in xs
+            if not reach[x].isdisjoint(outer.reads) and not need[y].isdisjoint(outer.outputs)
+        )
+        if op is None or stops:
+            lacks = "forward" if op is None else "gradient"
+            yield Blocked(index, describe(index, node), node.domain, node.op, lacks, stops)
+
+
+def _every_node(graph: Graph) -> Iterator[tuple[int, Node]]:
+    """Nodes and those of their subgraphs, each with the index of the node of the graph itself."""
+    for index, node in enumerate(graph.nodes):
+        yield index, node
+        for body in node.subgraphs:
+            yield from ((index, inner) for _, inner in _every_node(body))
+
+
+def _point(source: Source, settings: Settings, ops: Ops, targets: tuple[str, ...]) -> tuple[Point | None, str]:
+    try:
+        return find_point(source, settings, ops, targets), ""
+    except GradcheckError as error:
+        return None, str(error)
+
+
+def _costs(graph: Graph, point: Point, xs: tuple[str, ...], ys: tuple[str, ...]) -> Iterator[PairCost]:
+    named = point.tape.named
+    for y in ys:
+        for x in xs:
+            if x in named and y in named and y in graph.reached_from([x]):
+                program = Program(point.tape, [named[x].name], [named[y].name])
+                rows, columns = reals(named[x].value), reals(named[y].value)
+                cost = full_cost(program, rows, columns)
+                yield PairCost(x, y, named[x].shape, named[y].shape, cost.entries, rows + columns, cost.seconds)
+
+
+def _full(node: Node) -> str:
+    return f"{node.domain}.{node.op}" if node.domain else node.op

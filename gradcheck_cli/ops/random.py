@@ -1,0 +1,113 @@
+"""Random numbers: drawn once for a tape, so that every run of a check sees the same ones.
+
+A generator that the tape supplies is copied before each draw, since a kernel may run many times; a node's own seed
+takes its place.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import shape_only
+from gradcheck_cli.op import Op, composite, zero
+from gradcheck_cli.ops.shape import checked
+from gradcheck_cli.tape import Var
+
+Rng = np.random.Generator
+
+
+def dropout(
+    x: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None, rng: Rng
+) -> tuple[Var, Var]:
+    """x, and what is kept of it; in training a random part is set to 0 and the rest scaled up to the same mean."""
+    if not training_mode or ratio == 0:
+        return sym.identity(x), sym.full(x.tape, x.shape, 1, np.bool_)
+    if not 0 <= ratio < 1:
+        raise ValueError(f"ratio is {ratio}; it is from 0 up to 1, which would leave nothing")
+    mask = x.tape.constant(fresh(rng, seed).random(checked(x.shape)) >= ratio)
+    return sym.where(mask, x / (1.0 - ratio), 0), sym.identity(mask)
+
+
+def random_normal(
+    *, shape: Sequence[int], dtype: Any = np.float32, mean: float = 0.0, scale: float = 1.0, seed: float | None = None,
+    rng: Rng,
+) -> Array:  # fmt: skip
+    """Normally distributed numbers."""
+    return _as(fresh(rng, seed).normal(mean, scale, checked(shape)), dtype)
+
+
+def random_uniform(
+    *, shape: Sequence[int], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0, seed: float | None = None,
+    rng: Rng,
+) -> Array:  # fmt: skip
+    """Numbers spread evenly between two bounds."""
+    return _as(fresh(rng, seed).uniform(low, high, checked(shape)), dtype)
+
+
+def random_normal_like(
+    x: Array, *, dtype: Any = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, rng: Rng
+) -> Array:
+    """Normally distributed numbers in the shape of x."""
+    return random_normal(shape=x.shape, dtype=_like(x, dtype), mean=mean, scale=scale, seed=seed, rng=rng)
+
+
+def random_uniform_like(
+    x: Array, *, dtype: Any = None, low: float = 0.0, high: float = 1.0, seed: float | None = None, rng: Rng
+) -> Array:
+    """Numbers spread evenly between two bounds, in the shape of x."""
+    return random_uniform(shape=x.shape, dtype=_like(x, dtype), low=low, high=high, seed=seed, rng=rng)
+
+
+def bernoulli(x: Array, *, dtype: Any = None, seed: float | None = None, rng: Rng) -> Array:
+    """1 with probability x, else 0."""
+    return _as(fresh(rng, seed).random(x.shape) < x.real, _like(x, dtype))
+
+
+def bernoulli_step(x: Array, **metadata: Any) -> Array:
+    """Bernoulli with no derivative."""
+    return bernoulli(x.real, **metadata) + 0 * x
+
+
+def multinomial(
+    x: Array, *, dtype: Any = np.int32, sample_size: int = 1, seed: float | None = None, rng: Rng
+) -> Array:
+    """Classes drawn by their unnormalized log probabilities `(N, C)`."""
+    if x.ndim != 2 or not x.shape[1]:
+        raise ModelError(f"log probabilities are a matrix with a column for each class, not {list(x.shape)}")
+    draws = fresh(rng, seed).random(checked((x.shape[0], sample_size)))
+    shares = np.cumsum(np.exp(x - x.max(axis=1, keepdims=True)), axis=1, dtype=np.float64)
+    below = draws[:, :, None] * shares[:, None, -1:] >= shares[:, None, :-1]
+    return _as(below.sum(axis=-1), dtype)
+
+
+def fresh(rng: Rng, seed: float | None) -> Rng:
+    """A generator that starts where `rng` stands, or at a node's seed."""
+    if seed is None:
+        return copy.deepcopy(rng)
+    return np.random.default_rng(int(np.float64(seed).view(np.uint64)))
+
+
+def _like(x: Array, dtype: Any) -> Any:
+    return dtype if dtype is not None else x.real.dtype
+
+
+def _as(values: Array, dtype: Any) -> Array:
+    return np.asarray(values).astype(dtype)
+
+
+RANDOM: list[Op] = [
+    composite("Dropout", dropout, static={"ratio": 1, "training_mode": 2}),
+    Op("RandomNormal", random_normal, zero),
+    Op("RandomUniform", random_uniform, zero),
+    Op("RandomNormalLike", random_normal_like, zero, shape_only),
+    Op("RandomUniformLike", random_uniform_like, zero, shape_only),
+    Op("Bernoulli", bernoulli, zero, step=bernoulli_step, branch=bernoulli),
+    Op("Multinomial", multinomial, zero),
+]

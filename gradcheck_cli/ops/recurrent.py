@@ -1,0 +1,270 @@
+"""Recurrent layers: RNN, GRU and LSTM, unrolled step by step.
+
+Inside, sequences are `(T, N, ...)` and each direction runs by itself.  A step beyond the length of its sequence keeps
+the state and gives 0, so that a reverse run begins at the last step that counts and nothing need be reversed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.op import Op, composite
+from gradcheck_cli.ops.activation import HARD_SLOPE, LEAK
+from gradcheck_cli.tape import Var
+
+Activation = Callable[[Var], Var]
+Cell = Callable[..., tuple[Var, ...]]
+
+# name: (alpha, beta) by default, None where it takes none
+_DEFAULTS: dict[str, tuple[float | None, float | None]] = {
+    "relu": (None, None), "tanh": (None, None), "sigmoid": (None, None), "softsign": (None, None),
+    "softplus": (None, None), "affine": (1.0, 0.0), "leakyrelu": (LEAK, None), "thresholdedrelu": (1.0, None),
+    "scaledtanh": (1.0, 1.0), "hardsigmoid": (HARD_SLOPE, 0.5), "elu": (1.0, None),
+}  # fmt: skip
+_NODES = {"leakyrelu": "LeakyRelu", "thresholdedrelu": "ThresholdedRelu", "hardsigmoid": "HardSigmoid", "elu": "Elu",
+          "softsign": "Softsign", "softplus": "Softplus", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The operands and settings that the three layers share; `gates` are the matrices stacked in W and R."""
+
+    x: Var
+    w: Var
+    r: Var
+    b: Var | None
+    lengths: Var | None
+    gates: int
+    direction: str
+    layout: int
+    hidden_size: int | None
+
+    def __post_init__(self) -> None:
+        hidden, count = self.hidden, self.directions
+        if self.direction not in ("forward", "reverse", "bidirectional"):
+            raise ValueError(f"direction is {self.direction!r}; known are forward, reverse, bidirectional")
+        if self.layout not in (0, 1):
+            raise ValueError(f"layout is {self.layout}; known are 0 and 1")
+        fits = self.x.ndim == 3 and self.w.shape == (count, self.gates * hidden, self.x.shape[2])
+        if not fits or self.r.shape != (count, self.gates * hidden, hidden):
+            raise ValueError(f"x, W and R do not fit {count} directions of {self.gates} gates")
+        if self.hidden_size not in (None, hidden):
+            raise ValueError(f"hidden_size is {self.hidden_size}, that of R is {hidden}")
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.direction == "bidirectional" else 1
+
+    @property
+    def hidden(self) -> int:
+        return self.r.shape[-1]
+
+    @property
+    def steps(self) -> int:
+        return self.x.shape[self.layout]
+
+    @property
+    def batch(self) -> int:
+        return self.x.shape[1 - self.layout]
+
+    def initial(self, state: Var | None, direction: int) -> Var:
+        """A state before the first step, `(N, H)`."""
+        if state is None:
+            return sym.full(self.x.tape, (self.batch, self.hidden), 0, self.x.dtype)
+        return _part(state, direction, axis=self.layout)
+
+    def biases(self, direction: int, *, apart: bool = False) -> tuple[Var | None, Var | None]:
+        """Those of the input and of the state, `(gates * H,)`; their sum and None where they need not be `apart`."""
+        if self.b is None:
+            return None, None
+        size = self.gates * self.hidden
+        first, second = sym.split(_part(self.b, direction), (size, size), -1)
+        return (first, second) if apart else (first + second, None)
+
+    def backwards(self, direction: int) -> bool:
+        """The last step runs first."""
+        return self.direction == "reverse" or direction == 1
+
+    def inputs(self, direction: int, bias: Var | None) -> list[Var]:
+        """W x + bias of every step, `(N, gates * H)`, by one product."""
+        x = sym.transpose(self.x, (1, 0, 2)) if self.layout else self.x
+        y = sym.matmul(x, sym.transpose(_part(self.w, direction), (1, 0)))
+        y = y if bias is None else y + bias
+        return [sym.squeeze(piece, (0,)) for piece in sym.split(y, (1,) * self.steps, 0)] if self.steps else []
+
+    def recurrence(self, direction: int) -> Var:
+        """R as the right factor, `(H, gates * H)`."""
+        return sym.transpose(_part(self.r, direction), (1, 0))
+
+    def run(self, direction: int, xs: Sequence[Var], states: tuple[Var, ...], cell: Cell) -> tuple[list[Var], Any]:
+        """The hidden state after every step, in order of time, and the last states."""
+        ys, way = [], "backward" if self.backwards(direction) else "step"
+        times = range(self.steps)[:: -1 if self.backwards(direction) else 1]
+        for t in times:
+            with self.x.tape.scope(f"{way}{t}"):
+                y, states = self.advance(t, states, cell(xs[t], *states))
+                ys.append(y)
+        return ys[:: times.step], states
+
+    def advance(self, t: int, old: tuple[Var, ...], new: tuple[Var, ...]) -> tuple[Var, tuple[Var, ...]]:
+        """The output of step t and the states after it, where it is within the length of the sequence."""
+        if self.lengths is None:
+            return new[0], new
+        counts = sym.unsqueeze(self.lengths > t, (-1,))
+        return sym.where(counts, new[0], 0), tuple(sym.where(counts, n, o) for n, o in zip(new, old, strict=True))
+
+    def sequence(self, runs: Sequence[Sequence[Var]]) -> Var:
+        """The output Y of hidden states by direction and step."""
+        if not self.steps:
+            shape = (self.batch, 0) if self.layout else (0,)
+            tail = (self.directions, self.hidden) if self.layout else (self.directions, self.batch, self.hidden)
+            return sym.full(self.x.tape, (*shape, *tail), 0, self.x.dtype)
+        sides = [sym.unsqueeze(sym.concat([sym.unsqueeze(y, (0,)) for y in ys], 0), (1,)) for ys in runs]
+        y = sym.concat(sides, 1)
+        return sym.transpose(y, (2, 0, 1, 3)) if self.layout else y
+
+    def final(self, states: Sequence[Var]) -> Var:
+        """The output Y_h or Y_c of the last states by direction."""
+        return sym.concat([sym.unsqueeze(state, (self.layout,)) for state in states], self.layout)
+
+
+def rnn(x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None, initial_h: Var | None = None, *,
+        activations: tuple[str, ...] = ("Tanh", "Tanh"), activation_alpha: tuple[float, ...] = (),
+        activation_beta: tuple[float, ...] = (), clip: float | None = None, direction: str = "forward",
+        hidden_size: int | None = None, layout: int = 0) -> tuple[Var, Var]:  # fmt: skip
+    """h' = f(W x + R h + bias)."""
+    layer = Layer(x, w, r, b, sequence_lens, 1, direction, layout, hidden_size)
+    chosen = iter(_activations(activations, activation_alpha, activation_beta, clip, layer.directions))
+    runs, finals = [], []
+    for d in range(layer.directions):
+        cell = _rnn_cell(next(chosen), layer.recurrence(d))
+        ys, states = layer.run(d, layer.inputs(d, layer.biases(d)[0]), (layer.initial(initial_h, d),), cell)
+        runs.append(ys)
+        finals.append(states[0])
+    return layer.sequence(runs), layer.final(finals)
+
+
+def _rnn_cell(f: Activation, back: Var) -> Cell:
+    return lambda x, h: (f(x + sym.matmul(h, back)),)
+
+
+def gru(x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None, initial_h: Var | None = None, *,
+        activations: tuple[str, ...] = (), activation_alpha: tuple[float, ...] = (),
+        activation_beta: tuple[float, ...] = (), clip: float | None = None, direction: str = "forward",
+        hidden_size: int | None = None, layout: int = 0, linear_before_reset: int = 0) -> tuple[Var, Var]:  # fmt: skip
+    """h' = (1 - z) n + z h with an update gate z; the candidate n sees h through a reset gate."""
+    layer = Layer(x, w, r, b, sequence_lens, 3, direction, layout, hidden_size)
+    names = activations or ("Sigmoid", "Tanh") * layer.directions
+    chosen = iter(_activations(names, activation_alpha, activation_beta, clip, layer.directions * 2))
+    runs, finals = [], []
+    for d in range(layer.directions):
+        bias, apart = layer.biases(d, apart=bool(linear_before_reset))
+        cell = _gru_cell(layer.recurrence(d), apart, next(chosen), next(chosen), bool(linear_before_reset))
+        ys, states = layer.run(d, layer.inputs(d, bias), (layer.initial(initial_h, d),), cell)
+        runs.append(ys)
+        finals.append(states[0])
+    return layer.sequence(runs), layer.final(finals)
+
+
+def _gru_cell(back: Var, bias: Var | None, f: Activation, g: Activation, linear_before_reset: bool) -> Cell:
+    hidden = back.shape[0]
+    back_gates, back_new = sym.split(back, (2 * hidden, hidden), -1)
+    bias_gates, bias_new = (None, None) if bias is None else sym.split(bias, (2 * hidden, hidden), -1)
+
+    def cell(x: Var, h: Var) -> tuple[Var, ...]:
+        x_gates, x_new = sym.split(x, (2 * hidden, hidden), -1)
+        gates = f(x_gates + _affine(h, back_gates, bias_gates))
+        update, reset = sym.split(gates, (hidden, hidden), -1)
+        if linear_before_reset:
+            new = g(x_new + reset * _affine(h, back_new, bias_new))
+        else:
+            new = g(x_new + sym.matmul(reset * h, back_new))
+        return (new + update * (h - new),)
+
+    return cell
+
+
+def lstm(x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None, initial_h: Var | None = None,
+         initial_c: Var | None = None, p: Var | None = None, *, activations: tuple[str, ...] = (),
+         activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (), clip: float | None = None,
+         direction: str = "forward", hidden_size: int | None = None, input_forget: int = 0,
+         layout: int = 0) -> tuple[Var, Var, Var]:  # fmt: skip
+    """c' = forget c + input g, h' = output h(c'), with gates that may look at c through peepholes p."""
+    layer = Layer(x, w, r, b, sequence_lens, 4, direction, layout, hidden_size)
+    names = activations or ("Sigmoid", "Tanh", "Tanh") * layer.directions
+    chosen = iter(_activations(names, activation_alpha, activation_beta, clip, layer.directions * 3))
+    runs, hs, cs = [], [], []
+    for d in range(layer.directions):
+        cell = _lstm_cell(layer, d, p, [next(chosen) for _ in range(3)], bool(input_forget))
+        start = layer.initial(initial_h, d), layer.initial(initial_c, d)
+        ys, (h, c) = layer.run(d, layer.inputs(d, layer.biases(d)[0]), start, cell)
+        runs.append(ys)
+        hs.append(h)
+        cs.append(c)
+    return layer.sequence(runs), layer.final(hs), layer.final(cs)
+
+
+def _lstm_cell(layer: Layer, d: int, p: Var | None, chosen: Sequence[Activation], input_forget: bool) -> Cell:
+    (f, g, last), size = chosen, layer.hidden
+    back = layer.recurrence(d)
+    peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(_part(p, d), (size,) * 3, -1)
+
+    def cell(x: Var, h: Var, c: Var) -> tuple[Var, ...]:
+        i, o, forget, new = sym.split(x + sym.matmul(h, back), (size,) * 4, -1)
+        i = f(_seen(i, peep_i, c))
+        forget = 1.0 - i if input_forget else f(_seen(forget, peep_f, c))
+        c = forget * c + i * g(new)
+        return f(_seen(o, peep_o, c)) * last(c), c
+
+    return cell
+
+
+def _seen(gate: Var, peephole: Var | None, c: Var) -> Var:
+    return gate if peephole is None else gate + peephole * c
+
+
+def _affine(h: Var, matrix: Var, bias: Var | None) -> Var:
+    y = sym.matmul(h, matrix)
+    return y if bias is None else y + bias
+
+
+def _part(x: Var, direction: int, axis: int = 0) -> Var:
+    """x of one direction."""
+    return sym.squeeze(sym.split(x, (1,) * x.shape[axis], axis)[direction], (axis,))
+
+
+def _activations(
+    names: Sequence[str], alphas: Sequence[float], betas: Sequence[float], clip: float | None, count: int
+) -> Iterator[Activation]:
+    """Functions by name; alpha and beta are handed in turn to those that take one."""
+    if len(names) < count:
+        raise ValueError(f"{len(names)} activations are given, {count} are needed")
+    alpha, beta = iter(alphas), iter(betas)
+    for name in names[:count]:
+        key = name.lower()
+        if key not in _DEFAULTS:
+            raise ValueError(f"activation {name!r} is not known; known are {', '.join(_DEFAULTS)}")
+        a, b = _DEFAULTS[key]
+        a, b = None if a is None else next(alpha, a), None if b is None else next(beta, b)
+        yield _activation(key, a, b, clip)
+
+
+def _activation(key: str, alpha: float | None, beta: float | None, clip: float | None) -> Activation:
+    def activation(x: Var) -> Var:
+        z = x if clip is None else sym.clip(x, -clip, clip)
+        if key == "affine":
+            return z * alpha + beta
+        if key == "scaledtanh":
+            return sym.tanh(z * beta) * alpha
+        attrs = {k: v for k, v in (("alpha", alpha), ("beta", beta)) if v is not None}
+        return z.tape.apply(_NODES[key], z, **attrs)
+
+    return activation
+
+
+RECURRENT: list[Op] = [composite("RNN", rnn), composite("GRU", gru), composite("LSTM", lstm)]

@@ -1,0 +1,205 @@
+"""Where windows of convolutions and pools lie: strides, dilations and pads, and sums and maxima over them.
+
+Windows are boxes, so a sum or a maximum over them is one along each axis in turn: shifted views of the axis, one for
+each tap, combined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.errors import ModelError
+from gradcheck_cli.graph import Array
+
+Ints = Sequence[int]
+
+
+def settled(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, Any]:
+    """Strides, dilations and explicit pads of windows that move over `space`."""
+    window = steps(metadata, len(space))
+    auto_pad = auto_padding(metadata)
+    if auto_pad == "NOTSET":
+        window["pads"] = explicit_pads(metadata, len(space))
+    elif auto_pad == "VALID":
+        window["pads"] = (0,) * (2 * len(space))
+    else:
+        window["pads"] = _same_pads(auto_pad, space, kernel, window)
+    return window
+
+
+def misfit(space: Ints, kernel: Ints, window: dict[str, Any]) -> ModelError:
+    """The error for windows longer than the padded axes."""
+    return ModelError(f"windows that span {reach(kernel, window)} do not fit the padded input {padded(space, window)}")
+
+
+def reach(kernel: Ints, window: dict[str, Any]) -> list[int]:
+    """How far a window extends along each axis, dilated."""
+    return [(k - 1) * d + 1 for k, d in zip(kernel, window["dilations"], strict=True)]
+
+
+def padded(space: Ints, window: dict[str, Any]) -> list[int]:
+    """The lengths of the padded axes."""
+    return [n + total for n, total in zip(space, totals(window["pads"]), strict=True)]
+
+
+def uncropped(windows: Ints, kernel: Ints, window: dict[str, Any]) -> list[int]:
+    """How far `windows` windows extend together along each axis."""
+    return [(n - 1) * s + r for n, s, r in zip(windows, window["strides"], reach(kernel, window), strict=True)]
+
+
+def steps(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
+    window = {}
+    for keyword in ("strides", "dilations"):
+        values = tuple(metadata.get(keyword) or (1,) * rank)
+        if len(values) != rank or min(values) < 1:
+            raise ModelError(f"{keyword} are {list(values)}; they need {rank} positive numbers")
+        window[keyword] = values
+    return window
+
+
+def auto_padding(metadata: dict[str, Any]) -> str:
+    known = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+    auto_pad = str(metadata.get("auto_pad") or "NOTSET")
+    if auto_pad not in known:
+        raise ModelError(f"auto_pad is {auto_pad!r}; known are {', '.join(known)}")
+    return auto_pad
+
+
+def explicit_pads(metadata: dict[str, Any], rank: int) -> tuple[int, ...]:
+    pads = tuple(metadata.get("pads") or (0,) * (2 * rank))
+    if len(pads) != 2 * rank or min(pads) < 0:
+        raise ModelError(f"pads are {list(pads)}; they need {2 * rank} numbers, none negative")
+    return pads
+
+
+def _same_pads(auto_pad: str, space: Ints, kernel: Ints, window: dict[str, Any]) -> tuple[int, ...]:
+    """Pads with which there is a window for every stride begun."""
+    sizes = zip(space, window["strides"], reach(kernel, window), strict=True)
+    return distributed([max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in sizes], auto_pad == "SAME_UPPER")
+
+
+def distributed(totals: Ints, upper: bool) -> tuple[int, ...]:
+    """Totals of padding shared by both sides; what is odd goes to the upper one, or the lower."""
+    begins = [total // 2 if upper else total - total // 2 for total in totals]
+    return (*begins, *(total - begin for total, begin in zip(totals, begins, strict=True)))
+
+
+def totals(pads: Ints) -> list[int]:
+    """Pads before and behind each axis together."""
+    rank = len(pads) // 2
+    return [pads[i] + pads[i + rank] for i in range(rank)]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of a pool along one axis (counted from the end), `length` long and padded at both sides."""
+
+    axis: int
+    length: int
+    taps: int
+    stride: int
+    begin: int
+    end: int
+    dilation: int
+    count: int
+
+    @property
+    def positions(self) -> Array:
+        """Where the taps of each window lie, shape `(count, taps)`; outside of the axis is padding."""
+        starts = np.arange(self.count) * self.stride - self.begin
+        return starts[:, None] + np.arange(self.taps) * self.dilation
+
+    def taken(self, *, padded: bool) -> Array:
+        """How many taps of each window lie on the axis, or on the padded axis."""
+        first, stop = (-self.begin, self.length + self.end) if padded else (0, self.length)
+        return np.sum((self.positions >= first) & (self.positions < stop), axis=1)
+
+    def first(self) -> Array:
+        """Where the first tap of each window that is not in the padding lies."""
+        positions = self.positions
+        return positions[np.arange(self.count), np.argmax((positions >= 0) & (positions < self.length), axis=1)]
+
+    def views(self, x: Array, fill: Any) -> Iterator[Array]:
+        """For each tap what all windows see of x, with `fill` around it."""
+        behind = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
+        x = _surrounded(x, self.axis, self.begin, max(0, behind), fill)
+        for start in range(0, self.taps * self.dilation, self.dilation):
+            stop = start + (self.count - 1) * self.stride + 1
+            yield x[_at(self.axis, slice(start, stop, self.stride))]
+
+
+def along(
+    x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
+) -> list[Windows]:
+    """The windows along each spatial axis of x.
+
+    With `ceil_mode` a last window may go beyond the padding, unless it would start there.
+    """
+    rank, axes = len(kernel_shape), []
+    for i, taps in enumerate(kernel_shape):
+        length, stride, begin, end = x.shape[i - rank], strides[i], pads[i], pads[rank + i]
+        room = length + begin + end - (taps - 1) * dilations[i] - 1
+        count = room // stride + 1
+        if ceil_mode and room % stride and count * stride < length + begin:
+            count += 1
+        axes.append(Windows(i - rank, length, taps, stride, begin, end, dilations[i], count))
+    return axes
+
+
+def combined(x: Array, axes: Sequence[Windows], function: np.ufunc, fill: Any) -> Array:
+    """Sums or extrema over windows, axis by axis."""
+    for axis in axes:
+        views = axis.views(x, fill)
+        x = next(views).copy()
+        for view in views:
+            function(x, view, out=x)
+    return x
+
+
+def winners(x: Array, axes: Sequence[Windows]) -> Array:
+    """For each window the flat position of its maximum in the spatial axes; the first at a tie."""
+    space = x.shape[-len(axes) :]
+    place = np.arange(math.prod(space)).reshape(space)
+    for axis in reversed(axes):  # the innermost first: of equals, the first row wins
+        first = axis.first()
+        best = np.take(x, first, axis=axis.axis)
+        chosen = np.broadcast_to(np.take(place, first, axis=axis.axis), best.shape).copy()
+        for view, position in zip(axis.views(x, lowest(x.dtype)), axis.views(place, 0), strict=True):
+            better = view > best
+            np.copyto(best, view, where=better)
+            np.copyto(chosen, position, where=better)
+        x, place = best, chosen
+    return place
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """What never is a maximum."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min
+    return False if dtype.kind == "b" else -np.inf
+
+
+def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
+    """By how many entries each window is divided: a number if all are alike, else of the shape of the windows."""
+    numbers = reduce(np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes])
+    return numbers.ravel()[0] if numbers.size and (numbers == numbers.ravel()[0]).all() else numbers
+
+
+def _surrounded(x: Array, axis: int, before: int, behind: int, fill: Any) -> Array:
+    if not before and not behind:
+        return x
+    shape = list(x.shape)
+    shape[axis] += before + behind
+    whole = np.full(shape, fill, x.dtype)
+    whole[_at(axis, slice(before, before + x.shape[axis]))] = x
+    return whole
+
+
+def _at(axis: int, part: slice) -> tuple[Any, ...]:
+    return (..., part, *(slice(None) for _ in range(-axis - 1)))

@@ -1,0 +1,82 @@
+"""What `gradcheck inspect` prints of a model."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gradcheck_cli.inspection import Inspection, TensorFacts
+from gradcheck_cli.report.text import Style, count, cut, name, paint, shape, table
+
+_ROLES = {"input": "inputs", "parameter": "parameters", "output": "outputs", "inner": "inner tensors"}
+_MOST = {"parameter": 12}  # rows shown, unless all are asked for
+
+
+def text(found: Inspection, style: Style) -> str:
+    """All of it: tensors, operators, what is blocked, what a check would cost."""
+    opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(found.opset.items())]
+    head = f"{paint(name(found.uri), 'bold', style.color)}  {', '.join([*opsets, count(found.nodes, 'node')])}"
+    parts = [[head], [*_tensors(found, style)], [*_facts(found, style)], [*_blocked(found, style)], [*_costs(found, style)]]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _tensors(found: Inspection, style: Style) -> Iterator[str]:
+    groups = {role: [t for t in found.tensors if t.role == role] for role in _ROLES}
+    shown = {role: group if style.verbosity > 0 else group[: _MOST.get(role, 1000)] for role, group in groups.items()}
+    widest = max(20, style.width - 46)
+    rows = [(cut(name(t.name), widest), name(t.shape), t.dtype, t.gradient) for g in shown.values() for t in g]
+    lines = iter(table([("", "", "", ""), *rows], "<<<<")[1:])
+    for role, group in shown.items():
+        if group:
+            yield _title(role, groups[role])
+            yield from (f"  {next(lines)}" for _ in group)
+            hidden = len(groups[role]) - len(group)
+            yield from [f"  ... {hidden} more, -v"] * (hidden > 0)
+
+
+def _title(role: str, group: Sequence[TensorFacts]) -> str:
+    return _ROLES[role] + (f" ({len(group)})" if len(group) > 1 else "")
+
+
+def _facts(found: Inspection, style: Style) -> Iterator[str]:
+    operators = ", ".join(f"{name(op)} {number}" for op, number in found.operators.items())
+    yield from _wrapped("operators", operators, style)
+    if found.dims:
+        yield from _wrapped("dims", " ".join(f"{name(k)}={v}" for k, v in found.dims.items()), style)
+
+
+def _blocked(found: Inspection, style: Style) -> Iterator[str]:
+    for each in found.blocked:
+        what = "cannot be computed" if each.lacks == "forward" else "has no gradient"
+        stops = f"; it stops {', '.join(map(name, each.stops[:4]))}{' ...' if len(each.stops) > 4 else ''}" if each.stops else ""
+        yield from _wrapped(paint("blocked", "yellow", style.color), f"{name(each.where)} {what}{stops}", style)
+
+
+def _costs(found: Inspection, style: Style) -> Iterator[str]:
+    if found.obstacle:
+        yield from (f"{paint('does not run', 'yellow', style.color)}  {name(line)}" for line in found.obstacle.split("\n"))
+        return
+    if not found.costs:
+        yield "there is no gradient to check"
+        return
+    shown = found.costs if style.verbosity > 0 else found.costs[:20]
+    rows = [("x", "y", "entries", "runs", "about")]
+    for c in shown:
+        x, y = (f"{cut(name(n), 24)} {shape(s)}" for n, s in ((c.x, c.x_shape), (c.y, c.y_shape)))
+        rows.append((x, y, f"{c.entries:,}", f"{c.runs:,}", _spell(c.seconds)))
+    yield from table(rows, "<<>>>")
+    if len(found.costs) > len(shown):
+        yield f"... {len(found.costs) - len(shown)} more, -v"
+
+
+def _wrapped(title: str, words: str, style: Style) -> list[str]:
+    lines = textwrap.wrap(words, style.width - 11, break_long_words=False, break_on_hyphens=False)
+    return [f"{title}{' ' * max(2, 11 - len(title))}{line}" if i == 0 else f"{'':11}{line}" for i, line in enumerate(lines)]
+
+
+def _spell(seconds: float) -> str:
+    """A rough time."""
+    for unit, word in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:,.0f} {word}"
+    return f"{seconds:.0f} s" if seconds >= 1 else "<1 s"

@@ -1,0 +1,67 @@
+"""RNN, GRU and LSTM: every direction, layout, optional input and activation."""
+
+from typing import Any
+
+import numpy as np
+
+from tests.ops.case import Case, arr, case
+
+T, N, I, H = 3, 2, 2, 2
+LENGTHS = np.array([2, 3], np.int32)
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def layer(op: str, *, d: int = 1, bias: bool = True, lengths: Any = None, h: bool = False, c: bool = False,
+          peepholes: bool = False, layout: int = 0, label: str = "", **attrs: Any) -> Case:  # fmt: skip
+    """A case of a layer with small weights, in `d` directions."""
+    gates = GATES[op]
+    x = arr(N, T, I) if layout else arr(T, N, I)
+    state = (N, d, H) if layout else (d, N, H)
+    inputs: list[Any] = [x, arr(d, gates * H, I, low=-0.9, high=0.9), arr(d, gates * H, H, low=-0.9, high=0.9)]
+    inputs += [arr(d, 2 * gates * H, low=-0.5, high=0.5) if bias else None, lengths]
+    inputs += [arr(*state, low=-0.9, high=0.9) if h else None]
+    if op == "LSTM":
+        inputs += [arr(*state, low=-0.8, high=0.8) if c else None]
+        inputs += [arr(d, 3 * H, low=-0.9, high=0.9, seed=2) if peepholes else None]
+    if layout:
+        attrs["layout"] = layout
+    if d == 2:
+        attrs["direction"] = "bidirectional"
+    if label != "bare":
+        attrs["hidden_size"] = H
+    return case(op, *inputs, n_outputs=3 if op == "LSTM" else 2, label=label, **attrs)
+
+
+def everywhere(op: str) -> list[Case]:
+    """What all three layers have in common."""
+    return [
+        layer(op, bias=False, label="bare"),
+        layer(op, h=True, label="state"),
+        layer(op, direction="reverse", lengths=LENGTHS, h=True, label="lengths"),
+        layer(op, lengths=np.array([0, 2], np.int32), h=True, label="no steps"),
+        layer(op, d=2, lengths=LENGTHS, label="lengths"),
+        layer(op, d=2, layout=1, h=True, label="state"),
+        layer(op, layout=1, lengths=LENGTHS, label="lengths"),
+        layer(op, clip=0.4, label="clipped"),
+    ]
+
+
+CASES = [
+    *everywhere("RNN"),
+    layer("RNN", activations=("Affine",), activation_alpha=(0.5,), activation_beta=(0.25,)),
+    layer("RNN", activations=("ScaledTanh",), activation_alpha=(1.5,), activation_beta=(0.5,)),
+    layer("RNN", activations=("Elu", "LeakyRelu"), activation_alpha=(0.5, 0.25), d=2),
+    layer("RNN", activations=("Relu",)),
+    layer("RNN", activations=("softsign", "SOFTPLUS"), d=2),
+    *everywhere("GRU"),
+    layer("GRU", linear_before_reset=1, h=True),
+    layer("GRU", linear_before_reset=1, bias=False),
+    layer("GRU", d=2, linear_before_reset=1, lengths=LENGTHS),
+    layer("GRU", activations=("HardSigmoid", "Softsign"), activation_alpha=(0.3,), activation_beta=(0.4,)),
+    *everywhere("LSTM"),
+    layer("LSTM", h=True, c=True, peepholes=True, label="peepholes"),
+    layer("LSTM", d=2, h=True, c=True, peepholes=True, layout=1, lengths=LENGTHS, label="everything"),
+    layer("LSTM", input_forget=1, c=True),
+    layer("LSTM", input_forget=1, peepholes=True),
+    layer("LSTM", activations=("Sigmoid", "ThresholdedRelu", "Elu"), activation_alpha=(0.1, 0.7)),
+]  # fmt: skip
