@@ -77,13 +77,13 @@ def load(
     if graph is not None and graph not in spec.sources:
         raise UsageError(f"{os.fspath(path)} has no graph {graph!r}; it has {known}.")
     if graph is None and len(spec.sources) != 1:
-        raise UsageError(f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): say which, as graph=...")
+        raise UsageError(
+            f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): say which, as graph=..."
+        )
     return Model(spec.sources[graph] if graph else next(iter(spec.sources.values())), OPS, dims)
 
 
-def run(
-    tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = "float64"
-) -> list[Array]:
+def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = "float64") -> list[Array]:
     """Values of tensors.
 
     Args:
@@ -106,7 +106,10 @@ def run(
             )
     model = arguments.model_of(wanted, "tensors")
     names = [arguments.name_of(model, t, f"tensors[{i}]") for i, t in enumerate(wanted)]
-    settings = Settings(extra_feed_dict=arguments.feeds(model, feeds, "feeds"), dtype=arguments.one_of(dtype, "dtype", ("float64", "model")))
+    settings = Settings(
+        extra_feed_dict=arguments.feeds(model, feeds, "feeds"),
+        dtype=arguments.one_of(dtype, "dtype", ("float64", "model")),
+    )
     tape = model.tape(names, settings)
     return [_value(tape, name) for name in names]
 
@@ -149,7 +152,10 @@ def gradients(
     model = arguments.model_of([*y_list, *x_list, *stops], "ys, xs and stop_gradients")
     if not isinstance(name, str) or not _SCOPE.fullmatch(name):
         raise UsageError(f"name={name!r} is no name: letters, digits and _ . - / are allowed.")
-    for flag, value in (("colocate_gradients_with_ops", colocate_gradients_with_ops), ("gate_gradients", gate_gradients)):
+    for flag, value in (
+        ("colocate_gradients_with_ops", colocate_gradients_with_ops),
+        ("gate_gradients", gate_gradients),
+    ):
         if not isinstance(value, bool | np.bool_):
             raise UsageError(f"{flag}={value!r} must be True or False.")
     for kind, tensors in (("ys", y_list), ("xs", x_list)):
@@ -161,10 +167,15 @@ def gradients(
         tuple(t.name for t in x_list),
         _grad_ys(model, y_list, grad_ys),
         tuple(t.name for t in stops),
-        _AGGREGATIONS[arguments.member(aggregation_method or AggregationMethod.ADD_N, AggregationMethod, "aggregation_method")],
+        _AGGREGATIONS[
+            arguments.member(
+                aggregation_method or AggregationMethod.ADD_N, AggregationMethod, "aggregation_method"
+            )
+        ],
         bool(gate_gradients),
         bool(colocate_gradients_with_ops),
-        arguments.member(unconnected_gradients, UnconnectedGradients, "unconnected_gradients") is UnconnectedGradients.ZERO,
+        arguments.member(unconnected_gradients, UnconnectedGradients, "unconnected_gradients")
+        is UnconnectedGradients.ZERO,
     )
     try:
         done = model.add(request)
@@ -213,7 +224,9 @@ def compute_gradient(
     many = isinstance(x, list | tuple)
     xs = arguments.tensors(x, "x")
     model = arguments.model_of([*xs, *arguments.tensors(y, "y")], "x and y")
-    values = [None] * len(xs) if x_init_value is None else arguments.per_x(x_init_value, xs, "x_init_value", many)
+    values = (
+        [None] * len(xs) if x_init_value is None else arguments.per_x(x_init_value, xs, "x_init_value", many)
+    )
     for i, tensor in enumerate(xs):
         arguments.require_inexact(model, tensor, f"x[{i}]" if many else "x")
     arguments.require_inexact(model, y, "y")
@@ -231,7 +244,9 @@ def compute_gradient(
     )
     tape = model.tape([y.name, *points], settings)
     if tape.named[y.name].shape != wanted:
-        raise UsageError(f"y_shape={list(wanted)} contradicts {y.name!r}: it has {list(tape.named[y.name].shape)} here.")
+        raise UsageError(
+            f"y_shape={list(wanted)} contradicts {y.name!r}: it has {list(tape.named[y.name].shape)} here."
+        )
     pairs = [_jacobians(tape, t.name, y.name, step) for t in xs]
     return pairs if many else pairs[0]
 
@@ -318,7 +333,9 @@ def _jacobians(tape: Tape, x: str, y: str, delta: float) -> tuple[Array, Array]:
         raise UsageError(f"y {y!r} does not depend on x {x!r}.")
     here = tape.values[x_name]
     if here.size and not np.all((here + delta != here) & (here - delta != here)):
-        raise UsageError(f"delta={delta:g} is too small to resolve: {x!r} + delta equals {x!r} in {here.dtype}.")
+        raise UsageError(
+            f"delta={delta:g} is too small to resolve: {x!r} + delta equals {x!r} in {here.dtype}."
+        )
     budget = Budget()
     directions = Directions(here, range(here.size * (2 if here.dtype.kind == "c" else 1)))
     steps = np.full(directions.count, delta)
@@ -328,10 +345,18 @@ def _jacobians(tape: Tape, x: str, y: str, delta: float) -> tuple[Array, Array]:
 
 def _grad_ys(model: Model, ys: Sequence[Tensor], grad_ys: Any) -> tuple[str | Array | None, ...]:
     """Initial gradients by name or as numbers, each of its y's shape and kind of dtype."""
-    given = [None] * len(ys) if grad_ys is None else list(grad_ys) if isinstance(grad_ys, list | tuple) else [grad_ys]
+    given = (
+        [None] * len(ys)
+        if grad_ys is None
+        else list(grad_ys)
+        if isinstance(grad_ys, list | tuple)
+        else [grad_ys]
+    )
     if len(given) != len(ys):
         raise UsageError(f"grad_ys has {len(given)} entries, ys has {len(ys)}: they must be as long.")
-    return tuple(_grad_y(model, y, g, f"grad_ys[{i}]") for i, (y, g) in enumerate(zip(ys, given, strict=True)))
+    return tuple(
+        _grad_y(model, y, g, f"grad_ys[{i}]") for i, (y, g) in enumerate(zip(ys, given, strict=True))
+    )
 
 
 def _grad_y(model: Model, y: Tensor, given: Any, argument: str) -> str | Array | None:
@@ -339,7 +364,11 @@ def _grad_y(model: Model, y: Tensor, given: Any, argument: str) -> str | Array |
         if y.dtype.kind == "c":
             raise UsageError(f"{argument}: {y.name!r} is complex, so its initial gradient must be given.")
         return None
-    value = arguments.name_of(model, given, argument) if isinstance(given, Tensor) else arguments.numbers(given, argument)
+    value = (
+        arguments.name_of(model, given, argument)
+        if isinstance(given, Tensor)
+        else arguments.numbers(given, argument)
+    )
     shape, dtype = (given.shape, given.dtype) if isinstance(given, Tensor) else (value.shape, value.dtype)  # type: ignore[union-attr]
     if len(shape) != len(y.shape) or not _compatible(shape, y.shape):
         raise UsageError(f"{argument} has shape {list(shape)}; {y.name!r} has {list(y.shape)}.")

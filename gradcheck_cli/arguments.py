@@ -63,7 +63,9 @@ def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[
         return {}
     if not isinstance(value, Mapping):
         raise UsageError(f"{argument} is {described(value)}; it must be a dict: {{tensor or name: value}}.")
-    return {name_of(model, k, f"a key of {argument}"): _array(model, k, v, argument) for k, v in value.items()}
+    return {
+        name_of(model, k, f"a key of {argument}"): _array(model, k, v, argument) for k, v in value.items()
+    }
 
 
 def _array(model: Model, key: Any, value: Any, argument: str) -> Array:
@@ -71,7 +73,9 @@ def _array(model: Model, key: Any, value: Any, argument: str) -> Array:
     array = numbers(value, f"{argument}[{name!r}]")
     shape = model.graph.types[name].shape if name in model.graph.types else None
     if shape is not None and array.ndim and not fits(array.shape, shape):
-        raise UsageError(f"{argument}[{name!r}] has shape {list(array.shape)}; the tensor has {_shape(shape)}.")
+        raise UsageError(
+            f"{argument}[{name!r}] has shape {list(array.shape)}; the tensor has {_shape(shape)}."
+        )
     return array
 
 
@@ -101,7 +105,9 @@ def require_shape(tensor: Tensor, shape: Any, argument: str) -> tuple[int, ...]:
     except (TypeError, ValueError) as error:
         raise UsageError(f"{argument}={shape!r} is no shape: a tuple of ints is.") from error
     if any(d < 0 for d in given) or not fits(given, tensor.shape):
-        raise UsageError(f"{argument}={list(given)} contradicts {tensor.name!r}, which has {_shape(tensor.shape)}.")
+        raise UsageError(
+            f"{argument}={list(given)} contradicts {tensor.name!r}, which has {_shape(tensor.shape)}."
+        )
     return given
 
 
@@ -109,7 +115,9 @@ def require_inexact(model: Model, tensor: Tensor, argument: str) -> None:
     """A derivative exists only of and by floating-point or complex tensors."""
     dtype = model.dtype(tensor.name)
     if dtype.kind not in "fcV":
-        raise UsageError(f"{argument} {tensor.name!r} is {dtype.name}: only floating-point or complex tensors have gradients.")
+        raise UsageError(
+            f"{argument} {tensor.name!r} is {dtype.name}: only floating-point or complex tensors have gradients."
+        )
 
 
 def per_x(value: Any, xs: Sequence[Tensor], argument: str, many: bool) -> list[Any]:
@@ -130,13 +138,19 @@ def initial(tensor: Tensor, shape: tuple[int, ...], value: Any, seed: int) -> Ar
         return drawn + 1j * rng.standard_normal(shape) if tensor.dtype.kind == "c" else drawn
     array = numbers(value, "x_init_value")
     if array.shape != shape:
-        raise UsageError(f"x_init_value of {tensor.name!r} has shape {list(array.shape)}; x_shape is {list(shape)}.")
+        raise UsageError(
+            f"x_init_value of {tensor.name!r} has shape {list(array.shape)}; x_shape is {list(shape)}."
+        )
     return array
 
 
 def step(delta: Any) -> float:
     """A perturbation: positive and finite."""
-    if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not (0 < float(delta) < np.inf):
+    if (
+        isinstance(delta, bool)
+        or not isinstance(delta, int | float | np.number)
+        or not (0 < float(delta) < np.inf)
+    ):
         raise UsageError(f"delta={delta!r} must be a positive, finite number.")
     return float(delta)
 
@@ -165,7 +179,11 @@ def described(value: Any) -> str:
         return "None"
     if isinstance(value, np.ndarray):
         return f"an array of shape {list(value.shape)}"
-    return f"{value!r} ({type(value).__name__})" if isinstance(value, int | float | str) else f"a {type(value).__name__}"
+    return (
+        f"{value!r} ({type(value).__name__})"
+        if isinstance(value, int | float | str)
+        else f"a {type(value).__name__}"
+    )
 
 
 def _instead(value: Any) -> str:

@@ -18,7 +18,7 @@ from gradcheck_cli.locate import Local
 from gradcheck_cli.record import Entry, Suspect
 from gradcheck_cli.verdict import Comparison, Status, blocks, errors, needed, pattern, worst
 
-_REASONS = {Status.KINK: "GC301", Status.NONFINITE: "GC302", Status.NOISE: "GC303"}
+_REASONS = {Status.KINK: "GC301", Status.NONFINITE: "GC302", Status.NOISE: "GC303", Status.UNDERFLOW: "GC303"}
 KEPT = 1000  # worst entries of a record
 
 
@@ -77,7 +77,10 @@ def worst_entries(outcome: Outcome) -> list[Entry]:
 
 def _entry(outcome: Outcome, row: int, column: int) -> Entry:
     comparison, (x, y) = outcome.found.comparison, (outcome.x, outcome.y)
-    theoretical, numerical = float(comparison.theoretical[row, column]), float(comparison.numerical[row, column])
+    theoretical, numerical = (
+        float(comparison.theoretical[row, column]),
+        float(comparison.numerical[row, column]),
+    )
     failed = comparison.status[row, column] == Status.FAIL
     return Entry(
         x=_index(x, row),
@@ -86,7 +89,9 @@ def _entry(outcome: Outcome, row: int, column: int) -> Entry:
         theoretical=theoretical,
         numerical=numerical,
         noise=float(comparison.noise[row, column]),
-        pattern=pattern(theoretical, numerical, (*x.shape, *y.shape)) if failed else _reason(comparison, row, column),
+        pattern=pattern(theoretical, numerical, (*x.shape, *y.shape))
+        if failed
+        else _reason(comparison, row, column),
         status="fail" if failed else "inconclusive",
         part=_part(x, y, row, column),
     )
@@ -112,7 +117,7 @@ def _part(x: Array, y: Array, row: int, column: int) -> str:
 def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
     comparisons = [o.found.comparison for o in outcomes]
     failed = sum(c.count(Status.FAIL) for c in comparisons)
-    open_ = sum(c.count(Status.NOISE, Status.KINK, Status.NONFINITE) for c in comparisons)
+    open_ = sum(c.count(*_REASONS) for c in comparisons)
     total = sum(_reals(o.x) * _reals(o.y) for o in outcomes)
     checked = sum(c.status.size for c in comparisons)
     return {"total": total, "checked": checked, "failed": failed, "inconclusive": open_}

@@ -34,7 +34,9 @@ class Unit:
 
 def add_n(cts: Sequence[Var]) -> Var:
     """All cotangents of a tensor in one `Sum`."""
-    return cts[0] if len(cts) == 1 else cts[0].tape.emit("Sum", cts, {}, outputs=[cts[0].tape.fresh("AddN")])[0]
+    return (
+        cts[0] if len(cts) == 1 else cts[0].tape.emit("Sum", cts, {}, outputs=[cts[0].tape.fresh("AddN")])[0]
+    )
 
 
 def gradients(
@@ -108,9 +110,7 @@ def inexact(x: Var) -> bool:
     return x.dtype.kind in "fc" or x.dtype.name.startswith(("bfloat", "float"))
 
 
-def units_between(
-    tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collection[str] = ()
-) -> list[Unit]:
+def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collection[str] = ()) -> list[Unit]:
     """Units through which a derivative of ys by xs flows, in order."""
     units, reached, halted = list(_units(tape)), set(xs), set(stop)
     for unit in units:
@@ -135,7 +135,9 @@ def check_rules(units: Iterable[Unit]) -> None:
 
 
 def _units(tape: Tape) -> Iterable[Unit]:
-    regions = {region.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
+    regions = {
+        region.start: region for region in tape.regions
+    }  # of nested ones the outermost, which ends last
     index = 0
     while index < len(tape.steps):
         region = regions.get(index)

@@ -13,7 +13,14 @@ from gradcheck_cli.assemble import Outcome, peak_rss_mb, power, summary, suspect
 from gradcheck_cli.compare import Found, Job, compare_directional, compare_full
 from gradcheck_cli.cost import FULL_WORK, Cost, full_cost
 from gradcheck_cli.custom import with_custom
-from gradcheck_cli.errors import GradcheckError, LimitError, NoGradientError, PointError, UnsupportedError, UsageError
+from gradcheck_cli.errors import (
+    GradcheckError,
+    LimitError,
+    NoGradientError,
+    PointError,
+    UnsupportedError,
+    UsageError,
+)
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.backward import inexact
 from gradcheck_cli.graph import Array, describe
@@ -31,7 +38,11 @@ from gradcheck_cli.targets import check_paths, choose_x, choose_y, first_float_a
 from gradcheck_cli.trace import trace
 from gradcheck_cli.verdict import RTOL, Tolerance
 
-MODEL_RTOL = {"float32": 1e-3, "float16": 5e-2, "bfloat16": 3e-1}  # of a gradient computed in the model's own dtype
+MODEL_RTOL = {
+    "float32": 1e-3,
+    "float16": 5e-2,
+    "bfloat16": 3e-1,
+}  # of a gradient computed in the model's own dtype
 
 
 class Listener(Protocol):
@@ -162,16 +173,26 @@ class Checking:
                 raise UsageError(_too_large(pair, cost))
             left -= cost.work
             affordable = fits and left >= 0
-            pair.mode = self.settings.mode if self.settings.mode != "auto" else "full" if affordable else "directional"
+            pair.mode = (
+                self.settings.mode
+                if self.settings.mode != "auto"
+                else "full"
+                if affordable
+                else "directional"
+            )
             if self.settings.mode == "auto" and not affordable:
-                pair.notes.append(f"random projections of {cost.entries:,} entries (all of them: about {_spell(cost.seconds)})")
+                pair.notes.append(
+                    f"random projections of {cost.entries:,} entries (all of them: about {_spell(cost.seconds)})"
+                )
 
     def _compare(self, sides: Sides, pairs: list[Pair], index: int) -> None:
         """Pairs of one mode, by one backward pass; one by one where some rule is missing."""
         if not pairs:
             return
         try:
-            backward = Backward(sides.theory, sides.theory_name(pairs[0].y), [sides.theory_name(p.x) for p in pairs])
+            backward = Backward(
+                sides.theory, sides.theory_name(pairs[0].y), [sides.theory_name(p.x) for p in pairs]
+            )
         except NoGradientError as error:
             if len(pairs) > 1:
                 for pair in pairs:
@@ -188,7 +209,9 @@ class Checking:
             pair.method = found.method
             self._locate(sides, pair)
 
-    def _found(self, sides: Sides, pair: Pair, backward: Backward, position: int, theoretical: Sequence[Array]) -> Found:
+    def _found(
+        self, sides: Sides, pair: Pair, backward: Backward, position: int, theoretical: Sequence[Array]
+    ) -> Found:
         job = Job(self.settings.method, self.settings.delta, self._tolerance(pair, sides), self._budget(pair))
         program = sides.program(pair.x)
         try:
@@ -204,7 +227,9 @@ class Checking:
         found = pair.outcomes[-1].found.comparison
         if pair.suspect is None and self.settings.dtype == "float64" and (found.status == 1).any():
             tape = sides.theory
-            wrong, tried = suspects(tape, [tape.named[pair.x].name], [tape.named[pair.y].name], self.settings.seed)
+            wrong, tried = suspects(
+                tape, [tape.named[pair.x].name], [tape.named[pair.y].name], self.settings.seed
+            )
             if wrong:
                 pair.suspect = suspect_record(wrong[0], self.graph, len(wrong), tried)
 
@@ -275,7 +300,12 @@ class Sides:
             wide = {n: v.astype(np.float64) if v.dtype.kind in "fV" else v for n, v in feeds.items()}
             targets = [n for n in (y, *checking.xs) if n in point.tape.named]
             self.numeric = trace(
-                checking.graph, wide, ops=checking.ops, seed=checking.settings.seed, targets=targets, lenient=True
+                checking.graph,
+                wide,
+                ops=checking.ops,
+                seed=checking.settings.seed,
+                targets=targets,
+                lenient=True,
             )
         self._programs: dict[str, Program] = {}
 
@@ -359,6 +389,8 @@ def _named(values: Mapping[str, float], pair: Pair, default: float) -> float:
 
 
 def _dtypes(source: Source) -> tuple[str, ...]:
-    declared = [t.dtype for n, t in source.graph.types.items() if n in source.graph.inputs and t.dtype is not None]
+    declared = [
+        t.dtype for n, t in source.graph.types.items() if n in source.graph.inputs and t.dtype is not None
+    ]
     arrays = [v.dtype for v in source.graph.constants.values() if v.ndim]
     return tuple(dict.fromkeys(d.name for d in [*declared, *arrays] if d.kind in "fcV"))

@@ -28,7 +28,13 @@ def custom_op(body: OperatorBody) -> Op:
             raise SpecError(f"{body.name} takes {len(body.forward.inputs)} inputs, not {len(given)}")
         return Body(given[0].tape, body.forward, {})(*given)
 
-    return Op(body.name, forward, _rule(body) if body.gradient is not None else None, domain=body.domain, composed=True)
+    return Op(
+        body.name,
+        forward,
+        _rule(body) if body.gradient is not None else None,
+        domain=body.domain,
+        composed=True,
+    )
 
 
 def _rule(body: OperatorBody) -> Any:

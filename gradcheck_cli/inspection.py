@@ -1,4 +1,4 @@
-"""What can be said of a model before it is checked: its tensors, what blocks a gradient, what a check would cost."""
+"""What can be said of a model before a check: its tensors, what blocks a gradient, what it would cost."""
 
 from __future__ import annotations
 
@@ -164,7 +164,9 @@ def _every_node(graph: Graph) -> Iterator[tuple[int, Node]]:
             yield from ((index, inner) for _, inner in _every_node(body))
 
 
-def _point(source: Source, settings: Settings, ops: Ops, targets: tuple[str, ...]) -> tuple[Point | None, str]:
+def _point(
+    source: Source, settings: Settings, ops: Ops, targets: tuple[str, ...]
+) -> tuple[Point | None, str]:
     try:
         return find_point(source, settings, ops, targets), ""
     except GradcheckError as error:
@@ -179,7 +181,9 @@ def _costs(graph: Graph, point: Point, xs: tuple[str, ...], ys: tuple[str, ...])
                 program = Program(point.tape, [named[x].name], [named[y].name])
                 rows, columns = reals(named[x].value), reals(named[y].value)
                 cost = full_cost(program, rows, columns)
-                yield PairCost(x, y, named[x].shape, named[y].shape, cost.entries, rows + columns, cost.seconds)
+                yield PairCost(
+                    x, y, named[x].shape, named[y].shape, cost.entries, rows + columns, cost.seconds
+                )
 
 
 def _full(node: Node) -> str:

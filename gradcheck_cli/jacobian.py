@@ -15,7 +15,16 @@ from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget, in_chunks
-from gradcheck_cli.stencil import CENTRAL, Estimate, Stencil, representable, richardson, rungs, scales, two_steps
+from gradcheck_cli.stencil import (
+    CENTRAL,
+    Estimate,
+    Stencil,
+    representable,
+    richardson,
+    rungs,
+    scales,
+    two_steps,
+)
 from gradcheck_cli.tape import Tape
 
 EPS = float(np.finfo(np.float64).eps)
@@ -110,7 +119,10 @@ class Backward:
         def run(piece: range) -> list[Array]:
             stack = _as_cotangent(weights(piece), self.seed.value)
             made = iter(self.program.run({self.seed.name: stack}).outputs)
-            return [self._nothing(x, piece) if n is None else _derivatives(next(made)) for n, x in zip(names, self.xs, strict=True)]
+            return [
+                self._nothing(x, piece) if n is None else _derivatives(next(made))
+                for n, x in zip(names, self.xs, strict=True)
+            ]
 
         yield from in_chunks(run, count, self.program.bytes_per_probe(), budget)
 
@@ -167,24 +179,37 @@ def by_differences(
     return total / steps[:, None], crossed
 
 
-def by_ladder(program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget) -> Rows:
+def by_ladder(
+    program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget
+) -> Rows:
     """Rows by Richardson's extrapolation of central differences over rungs `ks` of the ladder."""
     steps = np.stack([directions.representable(h) for h in rungs(ks)])
     taken = [by_differences(program, directions, CENTRAL, h, budget) for h in steps]
     changed = np.stack([_any(crossed, directions.count) for _, crossed in taken])
-    smooth = ~np.logical_or.accumulate(changed[::-1], axis=0)[::-1]  # no rung that is finer crossed a branch either
+    smooth = ~np.logical_or.accumulate(changed[::-1], axis=0)[
+        ::-1
+    ]  # no rung that is finer crossed a branch either
     differences = np.stack([quotients for quotients, _ in taken])
     return Rows(richardson(differences, steps, noise, smooth), taken[-1][1])
 
 
 def by_stencil(
-    program: Program, directions: Directions, stencil: Stencil, delta: float | None, noise: Array, budget: Budget
+    program: Program,
+    directions: Directions,
+    stencil: Stencil,
+    delta: float | None,
+    noise: Array,
+    budget: Budget,
 ) -> Rows:
     """Rows by one difference formula, its error read off a second run with twice the step.
 
     delta None: the step that balances truncation and rounding, for each row by the scale of x.
     """
-    steps = directions.representable(EPS ** (1 / (stencil.order + 1))) if delta is None else directions.fixed(delta)
+    steps = (
+        directions.representable(EPS ** (1 / (stencil.order + 1)))
+        if delta is None
+        else directions.fixed(delta)
+    )
     fine, crossed = by_differences(program, directions, stencil, steps, budget)
     coarse, _ = by_differences(program, directions, stencil, 2 * steps, budget)
     weight = sum(abs(w) for w in stencil.weights)

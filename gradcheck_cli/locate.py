@@ -35,7 +35,9 @@ def suspects(tape: Tape, xs: list[str], ys: list[str], seed: int = 0) -> tuple[l
 
 def check_unit(tape: Tape, unit: Unit, seed: int) -> Local | None:
     """A unit's rule against tangents of its forward, with random cotangents; None where tangents do not go through."""
-    operands = list(dict.fromkeys(n for n in unit.operands if n and inexact(tape.var(n)) and tape.values[n].size))
+    operands = list(
+        dict.fromkeys(n for n in unit.operands if n and inexact(tape.var(n)) and tape.values[n].size)
+    )
     outputs = [n for n in unit.outputs if n in tape.values and inexact(tape.var(n))]
     program = Program(tape, operands, outputs)
     if not operands or not program.analytic:

@@ -145,7 +145,9 @@ class Model:
         tape = find_point(self.source, settings, self.ops, names).tape
         for request in wanted:
             made = apply_request(tape, request)
-            tape.named.update((n, v) for n, v in zip(request.results, made, strict=True) if n and v is not None)
+            tape.named.update(
+                (n, v) for n, v in zip(request.results, made, strict=True) if n and v is not None
+            )
         return tape
 
     def _requests_for(self, targets: Sequence[str]) -> list[Request]:
@@ -192,7 +194,10 @@ def apply_request(tape: Tape, request: Request) -> list[Var | None]:
             colocate=request.colocate,
         )
         if request.zeros:
-            return [sym.zeros_like(tape.named[x]) if v is None else v for x, v in zip(request.xs, found, strict=True)]
+            return [
+                sym.zeros_like(tape.named[x]) if v is None else v
+                for x, v in zip(request.xs, found, strict=True)
+            ]
         return found
 
 

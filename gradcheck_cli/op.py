@@ -136,9 +136,13 @@ def bind(
         if index < len(inputs) and (value := inputs[index]) is not None:
             metadata[keyword] = value.item() if value.ndim == 0 else tuple(value.ravel().tolist())
     for keyword in _DTYPE_KEYWORDS:
-        if keyword in metadata:
+        if metadata.get(keyword) == 0:  # "undefined": the default counts
+            del metadata[keyword]
+        elif keyword in metadata:
             metadata[keyword] = cast(_dtype(metadata[keyword], where))
-    missing = [k for k, v in op.schema.items() if v is inspect.Parameter.empty and k not in {*metadata, *SUPPLIED}]
+    missing = [
+        k for k, v in op.schema.items() if v is inspect.Parameter.empty and k not in {*metadata, *SUPPLIED}
+    ]
     if missing:
         raise ModelError(f"{where}: {op.name} needs {missing[0]!r}, which is missing")
     metadata.update((k, v) for k, v in supplied.items() if k in op.schema)

@@ -52,7 +52,9 @@ def facts_named(name: str) -> list[OperatorFacts]:
     found = [f for f in all_facts() if name.lower() in (f.name.lower(), f.full_name.lower())]
     if not found:
         known = [each.full_name for each in all_facts()]
-        raise UsageError(f"no operator {name!r} is known.{did_you_mean(name, known)} `gradcheck ops` lists all of them.")
+        raise UsageError(
+            f"no operator {name!r} is known.{did_you_mean(name, known)} `gradcheck ops` lists all of them."
+        )
     return found
 
 
@@ -62,7 +64,13 @@ def facts(op: Op) -> OperatorFacts:
     return OperatorFacts(
         name=op.name,
         domain=op.domain,
-        gradient="zero" if op.vjp is zero else "rule" if op.vjp is not None else "composed" if op.composed else "none",
+        gradient="zero"
+        if op.vjp is zero
+        else "rule"
+        if op.vjp is not None
+        else "composed"
+        if op.composed
+        else "none",
         kinks=op.branch is not None,
         constants=dict(op.static),
         attributes={k: REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},

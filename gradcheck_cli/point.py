@@ -35,7 +35,12 @@ class Point:
 
 
 def find_point(
-    source: Source, settings: Settings, ops: Ops, targets: Sequence[str], index: int = 0, dims: Mapping[str, int] | None = None
+    source: Source,
+    settings: Settings,
+    ops: Ops,
+    targets: Sequence[str],
+    index: int = 0,
+    dims: Mapping[str, int] | None = None,
 ) -> Point:
     """The point number `index`: the first choice of open dimensions at which the model runs as far as `targets`."""
     graph = source.graph
@@ -130,12 +135,17 @@ def _check_shape(name: str, shape: Sequence[int], declared: Sequence[Any]) -> No
         )
     for axis, (size, fixed) in enumerate(zip(shape, declared, strict=True)):
         if isinstance(fixed, int) and fixed != size:
-            raise UsageError(f"--x-shape {name}:{given} contradicts the model: dimension {axis} is fixed to {fixed}.")
+            raise UsageError(
+                f"--x-shape {name}:{given} contradicts the model: dimension {axis} is fixed to {fixed}."
+            )
 
 
 def _dims_of_feeds(graph: Graph, settings: Settings) -> dict[str, int]:
     """Sizes of open dimensions that follow from shapes and values that were given."""
-    shapes = {**settings.x_shape, **{n: v.shape for n, v in [*settings.extra_feed_dict.items(), *settings.x_init_value.items()]}}
+    shapes = {
+        **settings.x_shape,
+        **{n: v.shape for n, v in [*settings.extra_feed_dict.items(), *settings.x_init_value.items()]},
+    }
     dims: dict[str, int] = {}
     for name, shape in shapes.items():
         declared = graph.types.get(name, TensorType()).shape
@@ -163,7 +173,11 @@ def _batch_like(name: str, axis: int, rank: int) -> bool:
     word = name.lower()
     if any(w in word for w in ("batch", "bs")) or word in ("n", "b"):
         return True
-    return axis == 0 and rank >= 2 and not any(w in word for w in ("seq", "len", "time", "past", "frame", "step"))
+    return (
+        axis == 0
+        and rank >= 2
+        and not any(w in word for w in ("seq", "len", "time", "past", "frame", "step"))
+    )
 
 
 def _substantial(tape: Tape, targets: Sequence[str]) -> bool:
@@ -176,7 +190,9 @@ def _no_point(graph: Graph, known: Mapping[str, int], last: GradcheckError | Non
     free = [k for k in open_dims(graph) if k not in known]
     if not free or isinstance(last, LimitError):
         return last or UsageError("the outputs are empty: there is nothing to differentiate")
-    name = next(n for n in graph.free_inputs if any(not isinstance(d, int) for d in graph.types[n].shape or ()))
+    name = next(
+        n for n in graph.free_inputs if any(not isinstance(d, int) for d in graph.types[n].shape or ())
+    )
     shape = graph.types[name].shape or ()
     example = ",".join(str(d) if isinstance(d, int) else "1" if a == 0 else "32" for a, d in enumerate(shape))
     dims = " ".join(f"--dim {k}={1 if i == 0 else 32}" for i, k in enumerate(free))

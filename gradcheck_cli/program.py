@@ -18,7 +18,8 @@ from gradcheck_cli.lift import Kernel, Ragged, elementwise, loop, shape_only
 from gradcheck_cli.op import SUPPLIED, bind
 from gradcheck_cli.tape import Step, Tape
 
-_STEP = 1e-100  # of the complex step: far below any rounding, far above underflow
+_FLOOR = 1e-150  # sizes of x below this count as this
+_STEP = 2.0**-100  # of the complex step, relative to its scale: far below any rounding, far above underflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,9 @@ class Program:
         except (Ragged, GradcheckError, ValueError, IndexError, TypeError, ArithmeticError):
             if count == 1:
                 return self._failed()
-        alone = [self.run({n: s[p : p + 1] for n, s in stacks.items()}, branches=branches) for p in range(count)]
+        alone = [
+            self.run({n: s[p : p + 1] for n, s in stacks.items()}, branches=branches) for p in range(count)
+        ]
         return _gathered(alone)
 
     def tangents(self, stacks: Mapping[str, Array]) -> tuple[Array, ...]:
@@ -107,7 +110,9 @@ class Program:
                 if branches:
                     self._compare(index, step, live, results, crossed)
                 for name, value in zip(step.node.outputs, results, strict=False):
-                    live[name] = np.asarray(value).astype(self.tape.values[name].dtype, copy=False) if name else value
+                    live[name] = (
+                        np.asarray(value).astype(self.tape.values[name].dtype, copy=False) if name else value
+                    )
                 for name in self.dies.get(position, ()):
                     live.pop(name, None)
         return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed)
@@ -136,7 +141,12 @@ class Program:
         return loop(bound, inputs, probed, {})
 
     def _compare(
-        self, index: int, step: Step, live: Mapping[str, Array], results: Sequence[Any], crossed: dict[int, Array]
+        self,
+        index: int,
+        step: Step,
+        live: Mapping[str, Array],
+        results: Sequence[Any],
+        crossed: dict[int, Array],
     ) -> None:
         values = self.tape.values
         changes = [
@@ -181,7 +191,12 @@ class Program:
         return total
 
     def _part(
-        self, step: Step, i: int, chosen: set[int], groups: Sequence[Sequence[int]], tangents: Mapping[str, Array]
+        self,
+        step: Step,
+        i: int,
+        chosen: set[int],
+        groups: Sequence[Sequence[int]],
+        tangents: Mapping[str, Array],
     ) -> Array | None:
         """Operand i: its tangent if chosen, its value if it goes with a chosen one or selects, else zero."""
         name = step.operands[i]
@@ -193,7 +208,9 @@ class Program:
         value = self.tape.values[name]
         return value if group is None or chosen.intersection(group) else np.zeros_like(value)
 
-    def _slope_tangent(self, index: int, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Array:
+    def _slope_tangent(
+        self, index: int, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]
+    ) -> Array:
         """The sum over operands of local slope times tangent."""
         rank = self.tape.values[step.node.outputs[0]].ndim
         shape = self.tape.values[step.node.outputs[0]].shape
@@ -210,19 +227,26 @@ class Program:
         """The derivative of an elementwise step by its operand i, at the point."""
         if (index, i) not in self._slopes:
             operands: list[Any] = [self.tape.values[n] if n else None for n in step.operands]
-            operands[i] = operands[i] + 1j * _STEP
-            self._slopes[index, i] = np.imag(_continued(step)(*operands, **step.metadata)) / _STEP
+            x = operands[i]
+            h = _STEP * np.where(x == 0, 1.0, np.maximum(np.abs(x), _FLOOR))
+            operands[i] = x + 1j * h
+            rank = self.tape.values[step.node.outputs[0]].ndim
+            h = h.reshape((1,) * (rank - h.ndim) + h.shape)
+            self._slopes[index, i] = np.imag(_continued(step)(*operands, **step.metadata)) / h
         return self._slopes[index, i]
 
     def _complex_tangent(self, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Any:
-        """The kernel at `x + i h t`."""
+        """The kernel at `x + i h t`, h for each probe by the sizes of x and t."""
         values = self.tape.values
+        pairs = [(values[n], tangents[n]) for n, p in zip(step.operands, live, strict=True) if p]
+        h = _STEP * min(_smallest(x) for x, _ in pairs) / np.maximum.reduce([_size_by_probe(t) for _, t in pairs])
         operands = [
-            (values[n] + (1j * _STEP) * tangents[n] if p else values[n]) if n else None
+            (values[n] + 1j * (_behind(h, tangents[n].ndim) * tangents[n]) if p else values[n]) if n else None
             for n, p in zip(step.operands, live, strict=True)
         ]
         made = step.op.lift(_continued(step), operands, live, step.metadata)
-        return tuple(np.imag(y) / _STEP for y in made) if step.op.many else np.imag(made) / _STEP
+        results = [np.imag(y) / _behind(h, np.ndim(y)) for y in (made if step.op.many else (made,))]
+        return tuple(results) if step.op.many else results[0]
 
     def _spread(self, live: Mapping[str, Array], name: str, count: int, *, zero: bool = False) -> Array:
         value = self.tape.values[name]
@@ -268,6 +292,23 @@ def _continued(step: Step) -> Kernel:
     return step.op.step or step.op.forward
 
 
+def _smallest(x: Array) -> float:
+    """The smallest magnitude in x that a perturbation must stay below; not less than a trifle of the largest."""
+    size = np.abs(x[x != 0])
+    return max(float(size.min()), _STEP * float(size.max()), _FLOOR) if size.size and np.isfinite(size).all() else 1.0
+
+
+def _size_by_probe(tangent: Array) -> Array:
+    """The largest entry of each probe's tangent, 1 where it is zero, `(P,)`."""
+    size = np.abs(tangent).reshape(tangent.shape[0], -1).max(axis=1, initial=0.0)
+    return np.where((size > 0) & np.isfinite(size), size, 1.0)
+
+
+def _behind(h: Array, rank: int) -> Array:
+    """A number for each probe, ready to multiply a stack of this rank."""
+    return h.reshape(-1, *(1,) * (rank - 1))
+
+
 def _product(slope: Array, tangent: Array) -> Array:
     """Their product, where a tangent of zero stays zero whatever the slope is."""
     product = slope * tangent
@@ -290,5 +331,3 @@ def _gathered(alone: Sequence[Outcome]) -> Outcome:
         for index, change in outcome.crossed.items():
             crossed.setdefault(index, np.zeros(len(alone), bool))[probe] = change[0]
     return Outcome(outputs, crossed)
-
-

@@ -93,7 +93,11 @@ def _shape(graph: Graph, name: str) -> tuple[int, ...] | None:
     if name in graph.constants:
         return graph.constants[name].shape
     declared = graph.types.get(name, TensorType()).shape
-    return tuple(d for d in declared if isinstance(d, int)) if declared and all(isinstance(d, int) for d in declared) else None
+    return (
+        tuple(d for d in declared if isinstance(d, int))
+        if declared and all(isinstance(d, int) for d in declared)
+        else None
+    )
 
 
 def _compared_with(graph: Graph, node: Node, index: int) -> list[int]:

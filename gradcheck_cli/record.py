@@ -128,7 +128,11 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The run as `--output-format json` prints it."""
-        return {"schema": RUN_SCHEMA, "exit_code": self.exit_code, "checks": [c.as_json() for c in self.checks]}
+        return {
+            "schema": RUN_SCHEMA,
+            "exit_code": self.exit_code,
+            "checks": [c.as_json() for c in self.checks],
+        }
 
 
 def worst_code(codes: set[int]) -> int:

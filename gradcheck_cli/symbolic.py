@@ -25,7 +25,13 @@ def _unary(op: str) -> Any:
     return apply
 
 
-abs, exp, log, sqrt, reciprocal = _unary("Abs"), _unary("Exp"), _unary("Log"), _unary("Sqrt"), _unary("Reciprocal")
+abs, exp, log, sqrt, reciprocal = (
+    _unary("Abs"),
+    _unary("Exp"),
+    _unary("Log"),
+    _unary("Sqrt"),
+    _unary("Reciprocal"),
+)
 sin, cos, tan = _unary("Sin"), _unary("Cos"), _unary("Tan")
 sinh, cosh, tanh = _unary("Sinh"), _unary("Cosh"), _unary("Tanh")
 erf, sigmoid, sign, relu, softplus = (
@@ -170,7 +176,11 @@ def split(x: Var, sizes: Sequence[int], axis: int) -> tuple[Var, ...]:
 
 
 def slice(
-    x: Var, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int], steps: Sequence[int] | None = None
+    x: Var,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int],
+    steps: Sequence[int] | None = None,
 ) -> Var:
     """x[start:end:step] along each of the axes."""
     steps = steps or (1,) * len(axes)

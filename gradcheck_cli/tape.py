@@ -231,7 +231,9 @@ class Tape:
         positions, metadata = self._bind(record, attrs, operands, n_outputs, where)
         if record.composed:
             return self._compose(record, [operands[i] for i in positions], metadata, label, where)
-        names = [*outputs] or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
+        names = [*outputs] or [
+            self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)
+        ]
         results = self._evaluate(record, [operands[i] for i in positions], metadata, where)
         self._record(record, operands, positions, metadata, attrs, names, name)
         for output, value in zip(names, results, strict=False):
@@ -254,7 +256,9 @@ class Tape:
     def _operands(self, inputs: Sequence[Operand]) -> list[Var | None]:
         first = next((x for x in inputs if isinstance(x, Var)), None)
         dtype = None if first is None else first.dtype
-        return [x if x is None or isinstance(x, Var) else self.constant(x, _fitting(x, dtype)) for x in inputs]
+        return [
+            x if x is None or isinstance(x, Var) else self.constant(x, _fitting(x, dtype)) for x in inputs
+        ]
 
     def _bind(
         self, op: Op, attrs: Mapping[str, Any], operands: Sequence[Var | None], n_outputs: int, where: str
@@ -341,5 +345,3 @@ def _fitting(value: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:
 
 def _shapes(arrays: Sequence[Array | None]) -> str:
     return ", ".join("nothing" if a is None else f"{list(a.shape)} {a.dtype}" for a in arrays) or "no input"
-
-

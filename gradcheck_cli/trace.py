@@ -120,5 +120,3 @@ def _lookup(scope: Mapping[str, Var], name: str, where: Graph | Node) -> Any:
         label = where.name or (where.op if isinstance(where, Node) else "graph")
         raise ModelError(f"{label!r} reads {name!r}, which has no value")
     return scope[name]
-
-

@@ -19,6 +19,7 @@ UNIT = 2.0**-53
 RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
 _BLOCK = 1 << 16  # entries
+UNDERFLOW = 1e-250  # products of numbers below this lose digits
 
 
 class Status(IntEnum):
@@ -29,6 +30,7 @@ class Status(IntEnum):
     NOISE = 2  # the numerical derivative is not precise enough to tell
     KINK = 3  # x lies where the derivative jumps
     NONFINITE = 4  # the numerical side is not finite
+    UNDERFLOW = 5  # both sides are too small for floating-point numbers to tell them apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class Comparison:
     numerical: Array
     noise: Array
     status: Array
-    kinks: dict[int, Array] = field(default_factory=dict)  # step of the tape -> rows that cross a branch there
+    kinks: dict[int, Array] = field(
+        default_factory=dict
+    )  # step of the tape -> rows that cross a branch there
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
@@ -68,7 +72,9 @@ def largest_by_column(theoretical: Array, numerical: Array) -> Array:
     """The largest finite magnitude in each column of either side, `(y_size,)`: the natural scale of that y."""
     largest = np.zeros(theoretical.shape[1])
     for rows in blocks(*theoretical.shape):
-        np.maximum(largest, np.max(magnitude(theoretical[rows], numerical[rows]), axis=0, initial=0.0), out=largest)
+        np.maximum(
+            largest, np.max(magnitude(theoretical[rows], numerical[rows]), axis=0, initial=0.0), out=largest
+        )
     return largest
 
 
@@ -100,7 +106,9 @@ def screened(theoretical: Array, numerical: Array, relative_error: float, tolera
     return status
 
 
-def judge(theoretical: Array, estimate: Estimate, largest: Array, floor: Array, tolerance: Tolerance) -> Array:
+def judge(
+    theoretical: Array, estimate: Estimate, largest: Array, floor: Array, tolerance: Tolerance
+) -> Array:
     """A `Status` for each entry of some rows.
 
     largest  the largest magnitude in each whole column; floor  (rows, y_size), below this neither side can be told from
@@ -115,7 +123,12 @@ def judge(theoretical: Array, estimate: Estimate, largest: Array, floor: Array, 
         status = np.where((status != Status.PASS) & (size <= floor), Status.PASS, status)
     status = np.where(np.isfinite(numerical), status, Status.NONFINITE)
     status = np.where(~np.isfinite(theoretical) & np.isfinite(numerical), Status.FAIL, status)
-    return status.astype(np.int8)
+    return np.where((status != Status.PASS) & too_small(theoretical, size), Status.UNDERFLOW, status).astype(np.int8)
+
+
+def too_small(theoretical: Array, size: Array) -> Array:
+    """Entries where underflow may have eaten digits of either side."""
+    return (size < UNDERFLOW) & np.isfinite(theoretical)
 
 
 def pattern(theoretical: float, numerical: float, sizes: Sequence[int] = ()) -> str:

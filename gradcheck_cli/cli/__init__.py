@@ -1,7 +1,8 @@
-"""The command `gradcheck`: `main` runs it, and turns whatever can happen into one line and a fixed exit code."""
+"""The command `gradcheck`: `main` runs it, and turns whatever happens into one line and a fixed exit code."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -56,9 +57,6 @@ def _explain(error: Exception) -> int:
 
     if isinstance(error, GradcheckError) and error.exit_code != BUG:
         return _end(_titled(error.code, str(error)), error.exit_code)
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-        return 2
     if isinstance(error, click.ClickException):
         return _end(_titled("GC201", error.format_message()) + _where_help_is(error), 2)
     if isinstance(error, MemoryError):
@@ -89,10 +87,8 @@ def _end(message: str, code: int) -> int:
         _flush()
     except OSError:
         _discard_output()
-    try:
+    with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
-    except OSError:
-        pass
     return code
 
 
@@ -104,10 +100,8 @@ def _flush() -> None:
 
 def _discard_output() -> None:
     """Nothing more reaches stdout: what is left in its buffer would fail once more when Python ends."""
-    try:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        pass
 
 
 def _tolerate_any_text() -> None:

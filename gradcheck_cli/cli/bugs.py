@@ -12,7 +12,7 @@ import traceback
 def describe_bug(error: BaseException) -> str:
     """The sentence that says it is a bug and where its traceback was written."""
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"a bug of gradcheck: {reason}\nThe traceback is in {_kept(error)}; please report it with the model if you can."
+    return f"a bug of gradcheck: {reason}\nThe traceback is in {_kept(error)}. Please report it."
 
 
 def _kept(error: BaseException) -> str:

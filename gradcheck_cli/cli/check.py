@@ -13,11 +13,11 @@ _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 @click.pass_context
-def check(ctx: click.Context, models: tuple[str, ...], **options: Any) -> int:
+def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
     """Check the gradients of models.
 
-    MODEL is an ONNX file, a *.gradcheck.yaml spec, a folder of them, or a pattern. Every option can also be set by an
-    environment variable (GRADCHECK_RTOL), in a side-car model.gradcheck.yaml, or in gradcheck.toml.
+    Every option can also be set by an environment variable (GRADCHECK_RTOL), in a side-car
+    model.gradcheck.yaml, or in gradcheck.toml.
     """
     from gradcheck_cli.cli.run import run
 
@@ -26,7 +26,7 @@ def check(ctx: click.Context, models: tuple[str, ...], **options: Any) -> int:
 
 
 command = click.RichCommand(
-    "check",
+    name="check",
     callback=check,
     params=OPTIONS,
     help=check.__doc__,

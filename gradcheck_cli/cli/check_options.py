@@ -21,7 +21,8 @@ def complete_tensor(ctx: click.Context, param: click.Parameter, incomplete: str)
     """Names of the tensors of the model that stands on the command line so far."""
     from gradcheck_cli.cli.tensor_names import tensor_names
 
-    return [CompletionItem(name) for name in tensor_names(ctx.params.get("models") or ()) if name.startswith(incomplete)]
+    words = ctx.params.get("models") or ctx.args  # behind an option without its value nothing is parsed
+    return [CompletionItem(name) for name in tensor_names(words) if name.startswith(incomplete)]
 
 
 def _option(panel: str, *names: str, **more: Any) -> click.RichOption:
@@ -32,67 +33,217 @@ def _many(panel: str, *names: str, **more: Any) -> click.RichOption:
     return _option(panel, *names, multiple=True, **more)
 
 
-MODELS = click.RichArgument(["models"], nargs=-1, required=True, metavar="MODEL...", type=click.Path(), panel="Models",
-                             help="ONNX files, *.gradcheck.yaml specs, folders of them, or patterns.")
+MODELS = click.RichArgument(
+    ["models"],
+    nargs=-1,
+    required=True,
+    metavar="MODEL...",
+    type=click.Path(),
+    panel="Models",
+    help="ONNX files, *.gradcheck.yaml specs, folders of them, or patterns.",
+)
 
 WHAT = [
-    _many("What", "--x", metavar="NAME", shell_complete=complete_tensor,
-          help="Differentiate by this input, parameter or inner tensor. Default: the float inputs, else the parameters."),
-    _many("What", "--y", metavar="NAME", shell_complete=complete_tensor,
-          help="Differentiate this tensor. Default: the float outputs."),
+    _many(
+        "What",
+        "--x",
+        metavar="NAME",
+        shell_complete=complete_tensor,
+        help="Differentiate by this input, parameter or inner tensor. Default: float inputs or parameters.",
+    ),
+    _many(
+        "What",
+        "--y",
+        metavar="NAME",
+        shell_complete=complete_tensor,
+        help="Differentiate this tensor. Default: the float outputs.",
+    ),
     _option("What", "--params", is_flag=True, default=None, help="Every float parameter as x too."),
-    _option("What", "-k", "expression", metavar="EXPR", help="Checks whose name matches, as in pytest: 'conv and not slow'."),
+    _option(
+        "What",
+        "-k",
+        "expression",
+        metavar="EXPR",
+        help="Checks whose name matches, as in pytest: 'conv and not slow'.",
+    ),
     _many("What", "--check", metavar="NAME", help="The check of a spec with exactly this name."),
-    _option("What", "--mode", type=click.Choice(("auto", "full", "directional")),
-            help="Every entry of the Jacobian, or random projections. [default: auto, by predicted cost]"),
-]  # fmt: skip
+    _option(
+        "What",
+        "--mode",
+        type=click.Choice(("auto", "full", "directional")),
+        help="Every entry of the Jacobian, or random projections. [default: auto, by predicted cost]",
+    ),
+]
 INPUTS = [
-    _many("Inputs", "--x-shape", "--input-shapes", "x_shape", metavar="[NAME:]SHAPE",
-          help="Shape of an input: 1,3,32,32 or [1,3,32,32] or 1x3x32x32."),
+    _many(
+        "Inputs",
+        "--x-shape",
+        "--input-shapes",
+        "x_shape",
+        metavar="[NAME:]SHAPE",
+        help="Shape of an input: 1,3,32,32 or [1,3,32,32] or 1x3x32x32.",
+    ),
     _many("Inputs", "--y-shape", metavar="[NAME:]SHAPE", help="Shape that y is expected to have."),
-    _many("Inputs", "--dim", metavar="NAME=INT", help="Size of an open dimension. Default: 2 for batches, else what runs."),
-    _many("Inputs", "--x-init-value", metavar="[NAME=]VALUE|@FILE[:KEY]",
-          help="Value of x: a number, nested lists, or a .npy, .npz, .pb or .json file. Default: random."),
-    _many("Inputs", "--extra-feed-dict", "--feed", "extra_feed_dict", metavar="NAME=VALUE|@FILE[:KEY]",
-          help="Fix any tensor during the check, inner ones included."),
-    _many("Inputs", "--init-targets", metavar="NAME", help="Initialization to run first: of a spec, or of training info."),
-    _option("Inputs", "--test-data", metavar="auto|DIR|none",
-            help="ONNX's input_0.pb ... to feed. [default: auto, test_data_set_0 beside the model]"),
-    _many("Inputs", "--val-range", metavar="[NAME:]LO,HI", help="Draw values from here. [default: -1,1, by domain]"),
-    _option("Inputs", "--points", type=click.IntRange(min=1), metavar="INT", help="How many points are tried. [default: 1]"),
+    _many(
+        "Inputs",
+        "--dim",
+        metavar="NAME=INT",
+        help="Size of an open dimension. Default: 2 for batches, else what runs.",
+    ),
+    _many(
+        "Inputs",
+        "--x-init-value",
+        metavar="[NAME=]VALUE|@FILE[:KEY]",
+        help="Value of x: a number, nested lists, or a .npy, .npz, .pb or .json file. Default: random.",
+    ),
+    _many(
+        "Inputs",
+        "--extra-feed-dict",
+        "--feed",
+        "extra_feed_dict",
+        metavar="NAME=VALUE|@FILE[:KEY]",
+        help="Fix any tensor during the check, inner ones included.",
+    ),
+    _many(
+        "Inputs",
+        "--init-targets",
+        metavar="NAME",
+        help="Initialization to run first: of a spec, or of training info.",
+    ),
+    _option(
+        "Inputs",
+        "--test-data",
+        metavar="auto|DIR|none",
+        help="ONNX's input_0.pb ... to feed. [default: auto, test_data_set_0 beside the model]",
+    ),
+    _many(
+        "Inputs",
+        "--val-range",
+        metavar="[NAME:]LO,HI",
+        help="Draw values from here. [default: -1,1, by domain]",
+    ),
+    _option(
+        "Inputs",
+        "--points",
+        type=click.IntRange(min=1),
+        metavar="INT",
+        help="How many points are tried. [default: 1]",
+    ),
     _option("Inputs", "--point", type=click.IntRange(min=0), metavar="INT", help="Only this one of them."),
-    _option("Inputs", "--seed", type=NumberOr(int, "random", 0), metavar="INT|random", help="Of everything drawn. [default: 0]"),
-]  # fmt: skip
+    _option(
+        "Inputs",
+        "--seed",
+        type=NumberOr(int, "random", 0),
+        metavar="INT|random",
+        help="Of everything drawn. [default: 0]",
+    ),
+]
 METHOD = [
-    _option("Method", "--method", type=click.Choice(METHODS), metavar="METHOD",
-            help="Of the numerical side: complex-step, richardson, central or forward. [default: auto, and says which]"),
-    _option("Method", "--delta", type=NumberOr(float, "auto", 0, above=True), metavar="FLOAT|auto", help="The perturbation. [default: auto]"),
-    _option("Method", "--dtype", type=click.Choice(("float64", "model")), help="Precision of both sides. [default: float64]"),
-    _many("Method", "--rtol", metavar="[NAME:]FLOAT", help="Relative error that does not matter. [default: 5e-7]"),
-    _many("Method", "--atol", metavar="[NAME:]FLOAT", help="Absolute error that does not matter. [default: 0]"),
-    _option("Method", "--max-inconclusive", type=click.FloatRange(0, 1), metavar="FLOAT",
-            help="Fraction of entries that may stay inconclusive. [default: 0.02]"),
-]  # fmt: skip
+    _option(
+        "Method",
+        "--method",
+        type=click.Choice(METHODS),
+        metavar="METHOD",
+        help="Numerical side: complex-step, richardson, central, forward. [default: auto, and says which]",
+    ),
+    _option(
+        "Method",
+        "--delta",
+        type=NumberOr(float, "auto", 0, above=True),
+        metavar="FLOAT|auto",
+        help="The perturbation. [default: auto]",
+    ),
+    _option(
+        "Method",
+        "--dtype",
+        type=click.Choice(("float64", "model")),
+        help="Precision of both sides. [default: float64]",
+    ),
+    _many(
+        "Method",
+        "--rtol",
+        metavar="[NAME:]FLOAT",
+        help="Relative error that does not matter. [default: 5e-7]",
+    ),
+    _many(
+        "Method", "--atol", metavar="[NAME:]FLOAT", help="Absolute error that does not matter. [default: 0]"
+    ),
+    _option(
+        "Method",
+        "--max-inconclusive",
+        type=click.FloatRange(0, 1),
+        metavar="FLOAT",
+        help="Fraction of entries that may stay inconclusive. [default: 0.02]",
+    ),
+]
 GATE = [
-    _option("Gate", "--fail-on", type=Words(GATED), metavar="LIST",
-            help="Outcomes that fail the run. [default: fail,inconclusive,unsupported]"),
-    _option("Gate", "--exit-zero", is_flag=True, default=None, help="None of them fails the run; other errors do."),
-    _option("Gate", "--fail-fast", is_flag=True, default=None, help="Stop at the first model that fails the run."),
-]  # fmt: skip
+    _option(
+        "Gate",
+        "--fail-on",
+        type=Words(GATED),
+        metavar="LIST",
+        help="Outcomes that fail the run. [default: fail,inconclusive,unsupported]",
+    ),
+    _option(
+        "Gate", "--exit-zero", is_flag=True, default=None, help="None of them fails the run; other errors do."
+    ),
+    _option(
+        "Gate", "--fail-fast", is_flag=True, default=None, help="Stop at the first model that fails the run."
+    ),
+]
 LIMITS = [
-    _option("Limits", "--timeout", type=Duration(), metavar="TIME", help="For each model: 30s, 10m, 1h. [default: none]"),
-    _option("Limits", "--memory-limit", type=ByteSize(), metavar="SIZE", help="Working memory. [default: 2GiB]"),
-    _option("Limits", "-j", "--jobs", type=click.IntRange(min=1), metavar="INT", help="Threads. [default: all cores]"),
+    _option(
+        "Limits",
+        "--timeout",
+        type=Duration(),
+        metavar="TIME",
+        help="For each model: 30s, 10m, 1h. [default: none]",
+    ),
+    _option(
+        "Limits", "--memory-limit", type=ByteSize(), metavar="SIZE", help="Working memory. [default: 2GiB]"
+    ),
+    _option(
+        "Limits",
+        "-j",
+        "--jobs",
+        type=click.IntRange(min=1),
+        metavar="INT",
+        help="Threads. [default: all cores]",
+    ),
     _option("Limits", "--allow-python", is_flag=True, default=None, help="Let a spec call Python functions."),
-]  # fmt: skip
+]
 OUTPUT = [
-    _option("Output", "--output-format", type=click.Choice(OUTPUT_FORMATS), metavar="FORMAT",
-            help="On stdout: full, concise, json, jsonl, github, markdown or junit. [default: full]"),
-    _many("Output", "--report", type=ReportPath(), metavar="PATH", help="Also write .json, .jsonl, .xml (JUnit) or .md."),
-    _option("Output", "--show", type=click.IntRange(min=0), metavar="INT", help="Entries shown of each failure. [default: 3]"),
+    _option(
+        "Output",
+        "--output-format",
+        type=click.Choice(OUTPUT_FORMATS),
+        metavar="FORMAT",
+        help="On stdout: full, concise, json, jsonl, github, markdown or junit. [default: full]",
+    ),
+    _many(
+        "Output",
+        "--report",
+        type=ReportPath(),
+        metavar="PATH",
+        help="Also write .json, .jsonl, .xml (JUnit) or .md.",
+    ),
+    _option(
+        "Output",
+        "--show",
+        type=click.IntRange(min=0),
+        metavar="INT",
+        help="Entries shown of each failure. [default: 3]",
+    ),
     _option("Output", "-v", "--verbose", count=True, metavar="", help="Say more about checks that passed."),
     _option("Output", "-q", "--quiet", count=True, metavar="", help="Say nothing about checks that passed."),
-    _option("Output", "--color", type=click.Choice(("auto", "always", "never")), help="Colors. [default: auto]"),
-    _option("Output", "--progress", type=click.Choice(("auto", "on", "off")), help="A progress bar on stderr. [default: auto]"),
-]  # fmt: skip
+    _option(
+        "Output", "--color", type=click.Choice(("auto", "always", "never")), help="Colors. [default: auto]"
+    ),
+    _option(
+        "Output",
+        "--progress",
+        type=click.Choice(("auto", "on", "off")),
+        help="A progress bar on stderr. [default: auto]",
+    ),
+]
 OPTIONS: list[click.Parameter] = [MODELS, *WHAT, *INPUTS, *METHOD, *GATE, *LIMITS, *OUTPUT]

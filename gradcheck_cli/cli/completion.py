@@ -1,4 +1,4 @@
-"""`gradcheck completion`: the script that makes a shell complete commands, options, files and names of tensors."""
+"""`gradcheck completion`: the script that makes a shell complete commands, options, files and tensors."""
 
 from __future__ import annotations
 

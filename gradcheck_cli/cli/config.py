@@ -1,4 +1,4 @@
-"""The nearest `gradcheck.toml` or `[tool.gradcheck]`: options of `check` by their names, as if they were typed."""
+"""The nearest `gradcheck.toml` or `[tool.gradcheck]`: options of `check` by name, as if they were typed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def settings_above(folder: str, ctx: click.Context) -> dict[str, Any]:
     return {} if found is None else _converted(*found, ctx)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _nearest(folder: Path) -> tuple[Path, Mapping[str, Any], str] | None:
     """The file, its table, and its text."""
     for place in (folder, *folder.parents):

@@ -11,7 +11,7 @@ import rich_click as click
 @click.command("explain")
 @click.argument("code", required=False)
 def command(code: str | None) -> int:
-    """Explain a code such as GC101: what it means, why it happens, what to do. Without one, list all of them."""
+    """Explain a code such as GC101: what it means, why it happens, what to do. Without one, list all."""
     sys.stdout.write(_listing() if code is None else _page(code))
     return 0
 
@@ -21,7 +21,11 @@ def _listing() -> str:
 
     lines = []
     for family, title in FAMILIES.items():
-        lines += [f"{family}xx  {title}", *(f"  {c}  {page.title}" for c, page in PAGES.items() if c.startswith(family)), ""]
+        lines += [
+            f"{family}xx  {title}",
+            *(f"  {c}  {page.title}" for c, page in PAGES.items() if c.startswith(family)),
+            "",
+        ]
     return "\n".join(lines[:-1]) + "\n"
 
 
@@ -31,7 +35,9 @@ def _page(code: str) -> str:
 
     wanted = code.upper() if code.upper().startswith("GC") else f"GC{code}"
     if wanted not in PAGES:
-        raise UsageError(f"there is no code {code!r}.{did_you_mean(wanted, PAGES)} `gradcheck explain` lists all of them.")
+        raise UsageError(
+            f"there is no code {code!r}.{did_you_mean(wanted, PAGES)} `gradcheck explain` lists all of them."
+        )
     page = PAGES[wanted]
     parts = [("What it means", page.meaning), ("Why it happens", page.causes), ("What to do", page.remedy)]
     head = f"{wanted}  {page.title}\n{FAMILIES[wanted[:3]]}\n"
@@ -39,4 +45,6 @@ def _page(code: str) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return textwrap.fill(
+        text, 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+    )

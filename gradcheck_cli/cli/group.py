@@ -1,4 +1,4 @@
-"""`gradcheck` with its commands, each imported when it runs; whatever names no command is an argument of `check`."""
+"""`gradcheck` and its commands, imported when they run; what names no command is an argument of `check`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
 
 
 class Commands(click.RichGroup):
-    """A group that needs no command: `gradcheck model.onnx --x input` is `gradcheck check model.onnx --x input`."""
+    """A group that needs no command: `gradcheck net.onnx --x a` is `gradcheck check net.onnx --x a`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -28,6 +28,9 @@ class Commands(click.RichGroup):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
         own = {option for param in self.get_params(ctx) for option in param.opts}
         if args and args[0] not in own and args[0] not in COMMANDS:
             self._refuse_mistyped(args[0], ctx)
@@ -42,7 +45,9 @@ class Commands(click.RichGroup):
         if word.startswith("-") or any(mark in word for mark in _PATH_MARKS) or os.path.exists(word):
             return
         if not ctx.resilient_parsing:
-            raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)}", ctx)
+            raise click.UsageError(
+                f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)}", ctx
+            )
 
 
 def dashed(token: str) -> str:
@@ -68,7 +73,12 @@ def _print_version(ctx: click.Context, param: Any, value: bool) -> None:
     epilog="`gradcheck check --help` lists the options of a check.",
 )
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version.",
 )
 def gradcheck() -> None:
     """Checks the gradients of a model: theoretical against numerical Jacobians.

@@ -34,12 +34,14 @@ def is_spec(path: str) -> bool:
 
 def _files(argument: str) -> list[str]:
     if os.path.isdir(argument):
-        return _without_side_cars(sorted(_inside(argument))) or _nothing(f"{argument!r} holds no *.onnx or *.gradcheck.yaml")
+        return _without_side_cars(sorted(_inside(argument))) or _nothing(
+            f"{argument!r} holds no *.onnx or *.gradcheck.yaml"
+        )
     if os.path.exists(argument) or not glob.has_magic(argument):
         return [argument]
     matches = sorted(glob.glob(argument, recursive=True))
     files = [path for match in matches for path in (_inside(match) if os.path.isdir(match) else [match])]
-    wanted = [path for path in files if _is_model(path) or path in matches and not _any_model(files)]
+    wanted = [path for path in files if _is_model(path) or (path in matches and not _any_model(files))]
     return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
 
 

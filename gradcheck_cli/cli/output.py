@@ -35,7 +35,11 @@ class Output:
 
     def end(self, report: Report) -> None:
         """What comes last on stdout."""
-        _print(render(self.format, report, self.style) if self._pieces is None else self._pieces.summary(report, self.style))
+        _print(
+            render(self.format, report, self.style)
+            if self._pieces is None
+            else self._pieces.summary(report, self.style)
+        )
 
     def write_reports(self, report: Report) -> None:
         """The files of `--report`, whole: without colors, and with every entry that was kept."""

@@ -1,26 +1,38 @@
-"""Types of options that click does not have: durations, sizes in bytes, lists of words, numbers with a word."""
+"""Types of options that click does not have: durations, sizes in bytes, lists of words, number or word."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 from click.shell_completion import CompletionItem
 
 from gradcheck_cli.errors import did_you_mean
 
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]  # generic only in newer releases of click
+else:
+    ParamType = click.ParamType
+
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_BYTES = {"": 1, "B": 1, **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)}, **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)}}
+_BYTES = {
+    "": 1,
+    "B": 1,
+    **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)},
+    **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
+}
 _REPORTS = (".json", ".jsonl", ".xml", ".md")
 
 
-class NumberOr(click.ParamType):
+class NumberOr(ParamType):
     """A number, or one word that stands for a way to choose it."""
 
-    def __init__(self, kind: type[int] | type[float], word: str, least: float, *, above: bool = False) -> None:
+    def __init__(
+        self, kind: type[int] | type[float], word: str, least: float, *, above: bool = False
+    ) -> None:
         self.kind, self.word, self.least, self.above = kind, word, least, above
         self.name = f"{'int' if kind is int else 'float'}|{word}"
 
@@ -32,11 +44,13 @@ class NumberOr(click.ParamType):
         except ValueError:
             self.fail(f"{value!r} is neither a number nor {self.word!r}.", param, ctx)
         if not math.isfinite(number) or number < self.least or (self.above and number == self.least):
-            self.fail(f"{value!r} must be {'above' if self.above else 'at least'} {self.least:g}.", param, ctx)
+            self.fail(
+                f"{value!r} must be {'above' if self.above else 'at least'} {self.least:g}.", param, ctx
+            )
         return number
 
 
-class Duration(click.ParamType):
+class Duration(ParamType):
     """Seconds, from 90, 30s, 10m or 1h."""
 
     name = "duration"
@@ -50,7 +64,7 @@ class Duration(click.ParamType):
         return float(match[1]) * _UNITS[match[2]]
 
 
-class ByteSize(click.ParamType):
+class ByteSize(ParamType):
     """A number of bytes, from 2GiB, 512MB ..."""
 
     name = "size"
@@ -65,7 +79,7 @@ class ByteSize(click.ParamType):
         return int(float(match[1]) * _BYTES[unit])
 
 
-class Words(click.ParamType):
+class Words(ParamType):
     """Words of a fixed set, separated by commas."""
 
     name = "list"
@@ -73,7 +87,9 @@ class Words(click.ParamType):
     def __init__(self, known: tuple[str, ...]) -> None:
         self.known = known
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         words = tuple(word.strip() for word in str(value).split(",") if word.strip())
@@ -83,11 +99,13 @@ class Words(click.ParamType):
                 self.fail(f"{word!r} is none of {', '.join(self.known)}.{near}", param, ctx)
         return words
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         return [CompletionItem(word) for word in self.known if word.startswith(incomplete)]
 
 
-class ReportPath(click.ParamType):
+class ReportPath(ParamType):
     """A file to write, whose suffix says in which format."""
 
     name = "path"
@@ -95,7 +113,9 @@ class ReportPath(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         suffix = os.path.splitext(value)[1]
         if suffix not in _REPORTS:
-            self.fail(f"{value!r} must end in {', '.join(_REPORTS)}.{did_you_mean(suffix, _REPORTS)}", param, ctx)
+            self.fail(
+                f"{value!r} must end in {', '.join(_REPORTS)}.{did_you_mean(suffix, _REPORTS)}", param, ctx
+            )
         folder = os.path.dirname(value) or "."
         if not os.path.isdir(folder):
             self.fail(f"{value!r}: there is no folder {folder!r}.", param, ctx)
@@ -103,5 +123,7 @@ class ReportPath(click.ParamType):
             self.fail(f"{value!r} cannot be written.", param, ctx)
         return str(value)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="file")]

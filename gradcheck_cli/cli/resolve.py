@@ -1,7 +1,7 @@
-"""Options as `Settings` of one model: names split off with the model at hand, values parsed, layers put on each other.
+"""Options as `Settings` of one model: names told from values with the model at hand, layers put together.
 
-A layer is what one place says: a configuration file, a spec's check, or environment and command line.  Of an option
-by tensor name, a stronger layer replaces the weaker one if it says something for every tensor, else it adds to it.
+A layer is what one place says: a configuration file, a spec's check, or environment and command line.  Of an
+option by tensor name, a stronger layer replaces the weaker if it speaks of every tensor, else adds to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,19 @@ from gradcheck_cli.targets import choose_x, choose_y
 
 _T = TypeVar("_T")
 Layer = Mapping[str, Any]
-_PLAIN = ("mode", "points", "point", "seed", "method", "dtype", "max_inconclusive", "memory_limit", "jobs", "timeout", "params")
+_PLAIN = (
+    "mode",
+    "points",
+    "point",
+    "seed",
+    "method",
+    "dtype",
+    "max_inconclusive",
+    "memory_limit",
+    "jobs",
+    "timeout",
+    "params",
+)
 
 
 def resolve(source: Source, path: str, layers: Sequence[Layer]) -> Settings:
@@ -61,11 +73,13 @@ def _with_names(settings: Settings, graph: Graph) -> Settings:
     """Values without a name belong to the only x or y there is."""
     ys = settings.y or choose_y(graph)
     xs = settings.x or choose_x(graph, ys, params=settings.params)
+    shapes = _given_to(settings.x_shape, xs, "--x-shape", "x")
+    values = _given_to(settings.x_init_value, xs, "--x-init-value", "x")
     return replace(
         settings,
-        x_shape=_given_to(settings.x_shape, xs, "--x-shape", "x"),
+        x_shape=shapes,
         y_shape=_given_to(settings.y_shape, ys, "--y-shape", "y"),
-        x_init_value=_given_to(settings.x_init_value, xs, "--x-init-value", "x"),
+        x_init_value={k: v if v.ndim else np.broadcast_to(v, shapes.get(k, ())) for k, v in values.items()},
     )
 
 
@@ -75,12 +89,14 @@ def _given_to(values: Mapping[str, _T], names: Sequence[str], option: str, kind:
     if len(names) != 1:
         mark = "=" if option == "--x-init-value" else ":"
         known = ", ".join(names) or "none"
-        raise UsageError(f"{option} needs a name, {option} NAME{mark}..., since there are {len(names)} {kind}: {known}")
+        raise UsageError(
+            f"{option} needs a name, {option} NAME{mark}..., since there are {len(names)} {kind}: {known}"
+        )
     return {**{k: v for k, v in values.items() if k != ANY}, names[0]: values[ANY]}
 
 
 def _by_name(parse: Callable[[Any], _T], mark: str) -> Callable[[Any, Graph, str], dict[str, _T]]:
-    """A reader of an option that may be given for each tensor: [NAME:]VALUE, or a mapping from a spec."""
+    """A reader of an option that may be given by tensor: [NAME:]VALUE, or a mapping from a spec."""
 
     def read(value: Any, graph: Graph, option: str) -> dict[str, _T]:
         if isinstance(value, Mapping):
@@ -88,13 +104,16 @@ def _by_name(parse: Callable[[Any], _T], mark: str) -> Callable[[Any, Graph, str
         if not (isinstance(value, (tuple, list)) and value and all(isinstance(each, str) for each in value)):
             return {ANY: _parsed(parse, value, option)}
         pairs = [_split(text, graph.tensors, mark) for text in value]
-        return {name: _parsed(parse, rest, f"{option} {text}") for text, (name, rest) in zip(value, pairs, strict=True)}
+        return {
+            name: _parsed(parse, rest, f"{option} {text}")
+            for text, (name, rest) in zip(value, pairs, strict=True)
+        }
 
     return read
 
 
 def _split(text: str, names: Iterable[str], mark: str) -> tuple[str, str]:
-    """A name and the text behind it; the longest name that the model knows, since a name may contain the mark."""
+    """A name and the text behind it: the longest name that the model knows, since names may have marks."""
     known = [name for name in names if name and text.startswith(name + mark)]
     if known:
         name = max(known, key=len)
@@ -184,7 +203,9 @@ def _as_is(value: Any, graph: Graph, option: str) -> Any:
     return value
 
 
-_READERS: dict[str, tuple[str, Callable[[Any, Graph, str], Any]]] = {  # option -> field of Settings, how it is read
+_READERS: dict[
+    str, tuple[str, Callable[[Any, Graph, str], Any]]
+] = {  # option -> field of Settings, how it is read
     "x": ("x", _names),
     "y": ("y", _names),
     "init_targets": ("init_targets", _names),

@@ -30,7 +30,7 @@ def matcher(expression: str) -> Matcher:
 
 
 class _Parser:
-    """expression: and_part (or and_part)*; and_part: factor (and factor)*; factor: not factor, ( expression ), word."""
+    """any: all (or all)*; all: factor (and factor)*; factor: not factor, ( any ), or a word."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -64,7 +64,9 @@ class _Parser:
                 self._fail("a ')' is missing")
             return inner
         if not self.tokens or self.tokens[0] in ("and", "or", ")"):
-            self._fail("a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end"))
+            self._fail(
+                "a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end")
+            )
         word = self.tokens.pop(0).lower()
         return lambda name: word in name.lower()
 

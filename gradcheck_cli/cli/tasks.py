@@ -1,4 +1,4 @@
-"""What a run has to do: files become tasks, one for each check of a spec and one for each model without checks."""
+"""What a run has to do: a task for each check of a spec, and one for each model that has none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 
-_NOT_YET = {  # settings of a spec that ask for what is not done, with the values that ask for nothing
-    "grad": ({},), "compat": (None,), "forward": ("internal",), "coloring": (True,), "straight_through": (False,),
-    "second_order": (False,), "max_entries": (4096,),
+_NOT_YET: dict[str, tuple[Any, ...]] = {  # settings that cannot be done, with values that ask for nothing
+    "grad": ({},), "compat": (None,), "forward": ("internal",), "coloring": (True,),
+    "straight_through": (False,), "second_order": (False,), "max_entries": (4096,),
 }  # fmt: skip
 _MODES = ("auto", "full", "directional")
 
@@ -55,7 +55,11 @@ class Planner:
         if spec.checks:
             return [self._task(request, path, spec) for request in spec.checks]
         if not spec.sources:
-            what = "lists models, and a list of models cannot be checked yet" if spec.models else "has no graphs and no checks"
+            what = (
+                "lists models, and a list of models cannot be checked yet"
+                if spec.models
+                else "has no graphs and no checks"
+            )
             raise NothingChecked(f"nothing to check: {path} {what}")
         said = _said(path, dict(getattr(spec, "defaults", {})))
         return [
@@ -99,7 +103,9 @@ def _said(path: str, settings: dict[str, Any], check: str = "") -> dict[str, Any
         if settings.pop(name, harmless[0]) not in harmless:
             raise UsageError(f"{where}: {name!r} cannot be done yet")
     if settings.get("mode", "auto") not in _MODES:
-        raise UsageError(f"{where}: mode {settings['mode']!r} cannot be done yet; known are {', '.join(_MODES)}")
+        raise UsageError(
+            f"{where}: mode {settings['mode']!r} cannot be done yet; known are {', '.join(_MODES)}"
+        )
     data = settings.get("test_data", "auto")
     if data not in ("auto", "none"):
         settings["test_data"] = os.path.join(os.path.dirname(path), data)

@@ -30,7 +30,9 @@ class OperatorBody:
     domain: str
     forward: Graph
     gradient: Graph | None = None
-    gradient_of: Mapping[str, str] = field(default_factory=dict)  # output of `gradient` -> input of the operator
+    gradient_of: Mapping[str, str] = field(
+        default_factory=dict
+    )  # output of `gradient` -> input of the operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +77,4 @@ class Spec:
     sources: Mapping[str, Source]
     checks: tuple[CheckRequest, ...]
     models: tuple[Mapping[str, Any], ...] = ()  # a zoo manifest
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # settings by the name of the option, checks or not

@@ -70,7 +70,7 @@ def conv_transpose(
     batch = np.broadcast_shapes(x.shape[:-4], w.shape[: w.ndim - rank - 3])
     outer = (*batch, x.shape[-4], group, w.shape[-rank - 1])
     total = np.zeros((*outer, *full), np.result_type(x, w))
-    for tap in np.ndindex(kernel) if total.size else ():
+    for tap in np.ndindex(kernel) if total.size and x.size else ():
         taps = np.swapaxes(w[(..., *tap)], -1, -2)
         update = np.matmul(taps[..., None, :, :, :], x).reshape(*outer, *space)
         total[met_by(tap, space, strides, dilations)] += update

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradcheck_cli.op import table
 from gradcheck_cli.ops.activation import ACTIVATION
+from gradcheck_cli.ops.attention import ATTENTION
 from gradcheck_cli.ops.binary import BINARY
 from gradcheck_cli.ops.control_flow import CONTROL_FLOW
 from gradcheck_cli.ops.conv import CONV
@@ -14,17 +15,20 @@ from gradcheck_cli.ops.matmul import MATMUL
 from gradcheck_cli.ops.normalization import NORMALIZATION
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.pool import POOL
+from gradcheck_cli.ops.quantize import QUANTIZE
 from gradcheck_cli.ops.random import RANDOM
 from gradcheck_cli.ops.recurrent import RECURRENT
 from gradcheck_cli.ops.reduce import REDUCE
 from gradcheck_cli.ops.resize import RESIZE
 from gradcheck_cli.ops.scatter import SCATTER
 from gradcheck_cli.ops.shape import SHAPE
+from gradcheck_cli.ops.signal import SIGNAL
 from gradcheck_cli.ops.sort import SORT
 from gradcheck_cli.ops.unary import UNARY
 
 OPS = table(
     ACTIVATION,
+    ATTENTION,
     BINARY,
     CONTROL_FLOW,
     CONV,
@@ -35,12 +39,14 @@ OPS = table(
     NORMALIZATION,
     PAD,
     POOL,
+    QUANTIZE,
     RANDOM,
     RECURRENT,
     REDUCE,
     RESIZE,
     SCATTER,
     SHAPE,
+    SIGNAL,
     SORT,
     UNARY,
 )

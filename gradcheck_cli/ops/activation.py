@@ -249,9 +249,16 @@ def swiglu(a: Var, b: Var, *, alpha: float = 1.0) -> Var:
 
 
 ACTIVATION: list[Op] = [
-    unary("Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=relu_near_real, branch=lambda x: x > 0),
+    unary(
+        "Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=relu_near_real, branch=lambda x: x > 0
+    ),
     unary("LeakyRelu", leaky_relu, leaky_relu_vjp, branch=negative),
-    binary("PRelu", prelu, prelu_vjp, branch=lambda x, slope: np.broadcast_to(x < 0, np.broadcast(x, slope).shape)),
+    binary(
+        "PRelu",
+        prelu,
+        prelu_vjp,
+        branch=lambda x, slope: np.broadcast_to(x < 0, np.broadcast(x, slope).shape),
+    ),
     unary("Elu", elu, elu_vjp, branch=negative),
     unary("Selu", selu, selu_vjp, branch=negative),
     unary("Celu", celu, celu_vjp, branch=negative),

@@ -1,13 +1,12 @@
-"""Convolutions, in any rank: Conv, ConvTranspose, and where the windows of convolutions and pools lie.
+"""Convolutions, in any rank: Conv and ConvTranspose.
 
-Automatic padding and output shapes become explicit when a node is bound.  Both operators are bilinear and transposes
-of each other, so the rules of each are calls of the other; a filter's cotangent is a convolution of the input with
-the cotangents, strides and dilations exchanged.
+Automatic padding and output shapes become explicit when a node is bound.  Both operators are bilinear and
+transposes of each other, so the rules of each are calls of the other; a filter's cotangent is a convolution
+of the input with the cotangents, strides and dilations exchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gradcheck_cli import native
@@ -17,9 +16,20 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import trailing
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops.shape import checked
+from gradcheck_cli.ops.windows import (
+    Ints,
+    auto_padding,
+    distributed,
+    explicit_pads,
+    misfit,
+    padded,
+    reach,
+    settled,
+    steps,
+    totals,
+    uncropped,
+)
 from gradcheck_cli.tape import Var
-
-Ints = Sequence[int]
 
 
 def conv(
@@ -34,7 +44,7 @@ def conv(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Array:
-    """Cross-correlation of x `(..., N, C, *space)` with w `(..., M, C / group, *kernel)`, plus a bias `(..., M)`."""
+    """x `(..., N, C, *space)` correlated with w `(..., M, C / group, *kernel)`, plus b `(..., M)`."""
     y = native.conv(x, w, strides=strides, pads=pads, dilations=dilations, group=group)
     return biased(y, b, len(strides))
 
@@ -85,8 +95,10 @@ def bind_conv(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = No
     return {"group": group, **window}
 
 
-def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = None) -> dict[str, Any]:
-    """Strides, dilations, pads and output padding spelled out, whether given or implied by an output shape."""
+def bind_conv_transpose(
+    metadata: dict[str, Any], x: Array, w: Array, b: Array | None = None
+) -> dict[str, Any]:
+    """Strides, dilations, pads and output padding spelled out, given or implied by an output shape."""
     group = metadata.get("group", 1)
     kernel = _kernel(metadata, x, w)
     _check_channels(x.shape[1], w.shape[0], w.shape[0], group)
@@ -132,8 +144,8 @@ def conv_transpose_vjp(
 def scattered(ct: Var, w: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var | None:
     """What windows send back to an input of the given shape; None where all of them lie in the padding.
 
-    Along a strided axis the last windows may end before the input does or go beyond it: zeros are added, or entries
-    cut off, behind.
+    Along a strided axis the last windows may end before the input does or go beyond it: zeros are added
+    behind, or entries cut off.
     """
     rank, kernel = len(shape) - 2, w.shape[2:]
     begins, ends = geometry["pads"][:rank], geometry["pads"][rank:]
@@ -149,7 +161,7 @@ def scattered(ct: Var, w: Var, shape: Ints, group: int, geometry: dict[str, Any]
 def correlated(x: Var, ct: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var:
     """The sum over windows of their cotangents times what they saw of x: of the shape of the filter.
 
-    Channels and the batch change places: x `(C / group, group * N, *space)` is convolved with ct `(M, N, *out)`.
+    Channels and the batch change places: x as `(C / group, group * N, *space)`, ct as `(M, N, *out)`.
     """
     exchanged = {**geometry, "strides": geometry["dilations"], "dilations": geometry["strides"]}
     images, filters = _by_channel(x, group), _swapped(ct)
@@ -161,7 +173,9 @@ def _by_channel(x: Var, group: int) -> Var:
         return _swapped(x)
     n, c, *space = x.shape
     parts = sym.reshape(x, (n, group, c // group, *space))
-    return sym.reshape(sym.transpose(parts, (2, 1, 0, *range(3, parts.ndim))), (c // group, group * n, *space))
+    return sym.reshape(
+        sym.transpose(parts, (2, 1, 0, *range(3, parts.ndim))), (c // group, group * n, *space)
+    )
 
 
 def _swapped(x: Var) -> Var:
@@ -169,7 +183,7 @@ def _swapped(x: Var) -> Var:
 
 
 def _leading(x: Var, shape: Ints) -> Var:
-    """The first entries of the spatial axes of x, up to `shape`: strides leave windows that nothing asked for."""
+    """The first entries of the spatial axes of x, up to `shape`: strides leave room for more windows."""
     if x.shape[2:] == tuple(shape[2:]):
         return x
     rank = x.ndim - 2
@@ -182,13 +196,15 @@ def _to_bias(ct: Var) -> Var:
 
 def _kernel(metadata: dict[str, Any], x: Array, w: Array) -> tuple[int, ...]:
     if x.ndim < 3 or w.ndim != x.ndim:
-        raise ModelError(f"needs X and W of one rank, at least 3; they have shapes {list(x.shape)} and {list(w.shape)}")
+        raise ModelError(
+            f"needs X and W of one rank, at least 3; they have shapes {list(x.shape)} and {list(w.shape)}"
+        )
     given = metadata.get("kernel_shape")
     if given and tuple(given) != w.shape[2:]:
         raise ModelError(f"kernel_shape is {list(given)}, but W has shape {list(w.shape)}")
     if min(w.shape[2:]) < 1:
         raise ModelError(f"the kernel of W, of shape {list(w.shape)}, is empty")
-    return w.shape[2:]
+    return tuple(w.shape[2:])
 
 
 def _check_channels(channels: int, expected: int, divided: int, group: int) -> None:
@@ -225,5 +241,12 @@ def _settled_transpose(metadata: dict[str, Any], space: Ints, kernel: Ints) -> d
 
 CONV: list[Op] = [
     Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv),
-    Op("ConvTranspose", conv_transpose, conv_transpose_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv_transpose),
+    Op(
+        "ConvTranspose",
+        conv_transpose,
+        conv_transpose_vjp,
+        trailing,
+        linear=((0, 1), (2,)),
+        bind=bind_conv_transpose,
+    ),
 ]

@@ -1,7 +1,7 @@
 """Einsum: sums of products by an equation.
 
-An equation is made explicit when a node is bound: "a...b,b->...a" becomes letters alone, an arrow, and a term for every
-operand.  A gradient is then the equation with the result and one operand exchanged.
+An equation is made explicit when a node is bound: letters alone, no ellipsis, and the term of the result.  A
+gradient is then the equation with the result and one operand exchanged.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def bind_einsum(metadata: dict[str, Any], *xs: Array) -> dict[str, Any]:
     """The equation without spaces and ellipses, with its result written out."""
     left, arrow, result = metadata["equation"].replace(" ", "").partition("->")
     terms = left.split(",")
+    if any(t.count("...") > 1 for t in (*terms, result)):
+        raise ModelError(f"a term of {metadata['equation']!r} has two ellipses")
     if len(terms) != len(xs) or len(xs) > _MOST:
         raise ModelError(f"equation {metadata['equation']!r} has {len(terms)} terms for {len(xs)} operands")
     widths = [x.ndim - len(t.replace("...", "")) if "..." in t else 0 for t, x in zip(terms, xs, strict=True)]
@@ -143,7 +145,7 @@ def einsum_vjp(ct: Var, y: Var, *xs: Var, equation: str) -> tuple[Var, ...]:
 
 
 def _operand_ct(ct: Var, result: str, xs: Sequence[Var], terms: Sequence[str], i: int) -> Var:
-    """Letters that only this operand has are spread, those it broadcasts summed, repeated ones put on the diagonal."""
+    """Letters that nothing else has are spread, those that broadcast summed, repeated ones on a diagonal."""
     others = [j for j in range(len(xs)) if j != i]
     pairs = [(result, ct), *((terms[j], xs[j]) for j in others)]
     sizes = {c: max(x.shape[t.index(c)] for t, x in pairs if c in t) for c in "".join(t for t, _ in pairs)}
@@ -156,7 +158,7 @@ def _operand_ct(ct: Var, result: str, xs: Sequence[Var], terms: Sequence[str], i
 
 
 def _placed(x: Var, found: dict[str, int], term: str, shape: tuple[int, ...]) -> Var:
-    """x, which has a dimension for some letters of a term, as a tensor of its shape, zero off the diagonals."""
+    """x, which has an axis for some letters of a term, as a tensor of that term, zero off its diagonals."""
     firsts = [term.index(c) for c in term]
     x = sym.reshape(x, [found.get(c, 1) if firsts[i] == i else 1 for i, c in enumerate(term)])
     x = sym.expand(x, [d if firsts[i] == i else 1 for i, d in enumerate(shape)])

@@ -11,11 +11,11 @@ from gradcheck_cli.graph import Array
 
 
 def to_float8(x: Array, to: Any, *, saturate: int = 1, round_mode: str = "up") -> Array:
-    """x in a float8 dtype, rounded to the nearest; what is too large becomes the largest number if `saturate`."""
+    """x in a float8 dtype, rounded to the nearest; too large becomes the largest number if `saturate`."""
     wide = x.astype(np.float64)
     if np.dtype(to).name == "float8_e8m0fnu":
         return to_power_of_two(wide, saturate=saturate, round_mode=round_mode)
-    largest = float(ml_dtypes.finfo(to).max)
+    largest = float(ml_dtypes.finfo(to).max)  # type: ignore[no-untyped-call]
     return (np.clip(wide, -largest, largest) if saturate else wide).astype(to)
 
 

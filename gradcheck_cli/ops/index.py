@@ -1,6 +1,7 @@
 """Operators that pick entries: gathers, slices by a condition, one-hot codes.
 
-What picks is an operand too: a rule never reads it, and sends cotangents back by the scatter that undoes the pick.
+What picks is an operand too: a rule never reads it, and sends cotangents back by the scatter that undoes the
+pick.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def gather_vjp(ct: Var, y: Var, x: Var, indices: Var, *, axis: int) -> tuple[Var
 
 
 def scatter_back(ct: Var, indices: Var, shape: Sequence[int], axis: int) -> Var:
-    """The transpose of a gather along an axis (from the front) of a tensor of this shape: duplicates add up."""
+    """The transpose of a gather along an axis (from the front) of a tensor of this shape."""
     behind = axis + indices.ndim
     rest = (*range(axis), *range(behind, ct.ndim))
     moved = sym.transpose(ct, (*range(axis, behind), *rest))
@@ -93,7 +94,7 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0, rank: int = 0) -
 
 
 def flat_index(indices: Array, shape: Sequence[int], batch_dims: int = 0) -> Array:
-    """The number of the slice that each index vector names, counted in row-major order; IndexError if there is none."""
+    """The number of the slice that each index vector names, in row-major order; IndexError out of bounds."""
     dims = np.asarray(shape[batch_dims : batch_dims + indices.shape[-1]], np.int64)
     wrapped = np.where(indices < 0, indices + dims, indices)
     if ((wrapped < 0) | (wrapped >= dims)).any():
@@ -177,8 +178,8 @@ def one_hot_vjp(
     ct: Var, y: Var, indices: Var, values: Var, *, depth: int, axis: int, rank: int
 ) -> tuple[None, Var]:
     """To `off` what lies outside of the hot entries, to `on` what lies on them."""
-    code = ct.tape.constant(np.asarray([0, 1], ct.dtype))
-    hot = ct.tape.apply("OneHot", indices, np.asarray(depth, np.int64), code, axis=axis)
+    code = sym.ints(ct.tape, (0, 1))
+    hot = sym.cast(ct.tape.apply("OneHot", indices, np.asarray(depth, np.int64), code, axis=axis), ct.dtype)
     parts = [sym.reshape(sym.sum(part), (1,)) for part in (ct * (1.0 - hot), ct * hot)]
     return None, sym.concat(parts, 0)
 
@@ -220,7 +221,8 @@ def bind_reverse_sequence(metadata: dict[str, Any], x: Array, sequence_lens: Arr
 
 def reverse_sequence_vjp(ct: Var, y: Var, x: Var, sequence_lens: Var, **axes: int) -> tuple[Var, None]:
     """The same reversal: it is its own inverse."""
-    return ct.tape.apply("ReverseSequence", ct, sequence_lens, **axes), None
+    counted = {name: axis + x.ndim for name, axis in axes.items()}
+    return ct.tape.apply("ReverseSequence", ct, sequence_lens, **counted), None
 
 
 def range_(start: Array, limit: Array, delta: Array) -> Array:

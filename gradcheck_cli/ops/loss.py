@@ -14,7 +14,12 @@ from gradcheck_cli.tape import Var
 
 
 def negative_log_likelihood(
-    log_prob: Var, labels: Var, weights: Var | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
+    log_prob: Var,
+    labels: Var,
+    weights: Var | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
 ) -> Var:
     """What the log probabilities `(N, C, ...)` lose at the labels `(N, ...)`, weighted by class."""
     if log_prob.shape[:1] + log_prob.shape[2:] != labels.shape or log_prob.ndim < 2:
@@ -31,7 +36,12 @@ def negative_log_likelihood(
 
 
 def softmax_cross_entropy(
-    scores: Var, labels: Var, weights: Var | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
+    scores: Var,
+    labels: Var,
+    weights: Var | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
 ) -> tuple[Var, Var]:
     """The negative log likelihood of scores that softmax makes probabilities, and their logarithms."""
     log_prob = scores.tape.apply("LogSoftmax", scores, axis=1)

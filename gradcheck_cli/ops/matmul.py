@@ -65,4 +65,3 @@ MATMUL: list[Op] = [
     Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),)),
     composite("Gemm", gemm),
 ]
-

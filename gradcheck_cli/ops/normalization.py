@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, composite, negative_axes
 from gradcheck_cli.tape import Var
@@ -55,7 +54,7 @@ def group_normalization(x: Var, scale: Var, bias: Var, *, num_groups: int, epsil
     """Over groups of channels and the spatial axes; scale and bias are those of channels."""
     n, c, *space = x.shape
     if num_groups < 1 or c % num_groups:
-        raise ModelError(f"num_groups is {num_groups}, which does not divide the {c} channels")
+        raise ValueError(f"num_groups is {num_groups}, which does not divide the {c} channels")
     ones = (1,) * len(space)
     groups = (num_groups, c // num_groups)
     parts = [sym.reshape(v, (*groups, *ones)) for v in (scale, bias)]
@@ -68,9 +67,12 @@ def layer_normalization(
 ) -> tuple[Var, Var, Var]:
     """Over the axes from `axis` on; with the mean and the inverse deviation."""
     center, centered, spread = moments(x, range(axis, 0))
-    inverse = 1.0 / sym.sqrt(spread + epsilon)
+    inverse: Var = sym.reciprocal(sym.sqrt(spread + epsilon))
     y = centered * inverse * scale
-    return y if b is None else y + b, center, inverse
+    y = y if b is None else y + b
+    if y.shape != x.shape:
+        raise ValueError(f"scale and bias do not broadcast to {list(x.shape)}")
+    return y, center, inverse
 
 
 def layer_normalization_vjp(
@@ -114,7 +116,7 @@ def rms_normalization_vjp(
 def lp_normalization(x: Var, *, axis: int = -1, p: int = 2) -> Var:
     """x over its norm along an axis; 0 where that is 0."""
     if p not in (1, 2):
-        raise ModelError(f"p is {p}; known are 1, 2")
+        raise ValueError(f"p is {p}; known are 1, 2")
     norm = x.tape.apply(f"ReduceL{p}", x, sym.ints(x.tape, (axis,)))
     zero = sym.equal(norm, 0)
     return sym.where(zero, 0, x / sym.where(zero, 1, norm))
@@ -143,7 +145,7 @@ def moments(x: Var, axes: Sequence[int]) -> tuple[Var, Var, Var]:
 def channelwise(v: Var, x: Var) -> Var:
     """A vector with an entry for each channel, ready to broadcast against x `(N, C, *space)`."""
     if v.shape != x.shape[1:2] and (x.ndim > 1 or v.shape != (1,)):
-        raise ModelError(f"a vector of shape {list(v.shape)} does not fit the channels of {list(x.shape)}")
+        raise ValueError(f"a vector of shape {list(v.shape)} does not fit the channels of {list(x.shape)}")
     return sym.unsqueeze(v, range(1, x.ndim - 1))
 
 
@@ -152,7 +154,8 @@ def _layer(x: Var, scale: Var, b: Var, *, axis: int, epsilon: float) -> Var:
 
 
 def _inverse_rms(x: Var, axis: int, epsilon: float) -> Var:
-    return 1.0 / sym.sqrt(sym.mean(x * x, range(axis, 0)) + epsilon)
+    inverse: Var = sym.reciprocal(sym.sqrt(sym.mean(x * x, range(axis, 0)) + epsilon))
+    return inverse
 
 
 def _centered(g: Var, normal: Var, axes: Sequence[int]) -> Var:

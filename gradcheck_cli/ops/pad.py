@@ -123,21 +123,28 @@ def pad(
         np.result_type(x, fill) if x.dtype != object else object,
     )
     out[...] = fill.reshape(()) if value is not None and value.size == 1 else fill
-    out[(..., *(slice(b, b + d) for b, d in zip(widths[:rank], shape, strict=True)))] = x
+    _last(out, [slice(b, b + d) for b, d in zip(widths[:rank], shape, strict=True)])[...] = x
     return out
+
+
+def _last(x: Array, window: list[slice]) -> Array:
+    """A window of the last axes."""
+    key: Any = (..., *window)
+    return np.asarray(x[key])
 
 
 def _cut(x: Array, pads: Sequence[int]) -> Array:
     """x without what negative widths take away."""
     rank = len(pads) // 2
     ends = zip(x.shape[x.ndim - rank :], pads[:rank], pads[rank:], strict=True)
-    return x[(..., *(slice(max(-b, 0), d - max(-a, 0)) for d, b, a in ends))]
+    return _last(x, [slice(max(-b, 0), d - max(-a, 0)) for d, b, a in ends])
 
 
 def _sources(shape: Sequence[int], widths: Sequence[int], mode: str) -> list[tuple[int, Array]]:
     """Axes that grow, and for each entry along them the one that it repeats."""
     pairs = list(zip(widths[: len(shape)], widths[len(shape) :], strict=True))
-    return [(i, np.pad(np.arange(shape[i]), pair, mode=mode)) for i, pair in enumerate(pairs) if any(pair)]  # type: ignore[call-overload]
+    how: Any = mode
+    return [(i, np.pad(np.arange(shape[i]), pair, how)) for i, pair in enumerate(pairs) if any(pair)]
 
 
 def bind_pad(metadata: dict[str, Any], x: Array, value: Array | None = None) -> dict[str, Any]:
@@ -195,10 +202,11 @@ def _folded(ct: Var, x: Var, pads: Sequence[int], mode: str) -> Var:
 
 def center_crop_pad(x: Var, *, shape: tuple[int, ...], axes: tuple[int, ...] | None = None) -> Var:
     """x cut or padded with zeros to a shape, on both sides alike; what is odd goes to the end."""
-    pads = [0] * 2 * x.ndim
-    for axis, length in zip(
-        axes_of(range(x.ndim) if axes is None else axes, x.ndim), as_tuple(shape), strict=True
-    ):
+    pads, lengths = [0] * 2 * x.ndim, as_tuple(shape)
+    chosen = axes_of(range(x.ndim) if axes is None else axes, x.ndim)
+    if len(chosen) != len(lengths) or min(lengths, default=0) < 0:
+        raise ValueError(f"lengths {list(lengths)} do not fit {len(chosen)} axes")
+    for axis, length in zip(chosen, lengths, strict=True):
         missing = length - x.shape[axis]
         pads[axis] = missing // 2 if missing > 0 else -(-missing // 2)
         pads[axis + x.ndim] = missing - pads[axis]
@@ -246,8 +254,8 @@ def trilu_vjp(ct: Var, y: Var, x: Var, *, k: int, upper: int) -> tuple[Var]:
 
 
 PAD: list[Op] = [
-    Op("Slice", slice_, slice_vjp, on(0), static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}, bind=bind_slice,
-       linear="each"),
+    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each",
+       static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}),
     Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each"),
     composite("CenterCropPad", center_crop_pad, static={"shape": 1}),
     Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each"),

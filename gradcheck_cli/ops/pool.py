@@ -1,44 +1,58 @@
-"""Pools: extrema, means and norms over windows of the spatial axes, or over all of them; LRN, over windows of channels.
+"""Pools: extrema, means and norms over windows of the spatial axes, or over all of them; LRN, over channels.
 
-Windows are boxes, so a sum or a maximum over them is one along each axis in turn: shifted views of the axis, one for
-each tap, combined.  What windows send back to the input is a transposed convolution with ones.
+What windows send back to the input is a transposed convolution with ones, or a scatter to their winners.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.errors import ModelError
+from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import on, trailing
 from gradcheck_cli.op import Op, composite
-from gradcheck_cli.ops.conv import Ints, misfit, padded, reach, scattered, settled, totals
+from gradcheck_cli.ops.conv import scattered
 from gradcheck_cli.ops.shape import checked
+from gradcheck_cli.ops.windows import (
+    Ints,
+    Windows,
+    along,
+    combined,
+    counts,
+    lowest,
+    misfit,
+    padded,
+    reach,
+    settled,
+    totals,
+    winners,
+)
 from gradcheck_cli.tape import Var
 
 ALPHA = float(np.float32(1e-4))  # as ONNX stores it
+MAX_TAPS = 1 << 20  # of a window along one axis: they are added one by one
+
 
 def at(x: Array, place: Array, rank: int) -> Array:
     """Entries of x at flat positions in its last `rank` axes."""
     lead = place.shape[: place.ndim - rank]
-    flat = np.take_along_axis(x.reshape(*lead, -1), place.reshape(*lead, -1), axis=-1)
+    space, out = (math.prod(v.shape[v.ndim - rank :]) for v in (x, place))
+    flat = np.take_along_axis(x.reshape(*lead, space), place.reshape(*lead, out), axis=-1)
     return flat.reshape(place.shape)
 
 
 def in_whole(place: Array, shape: Sequence[int], rank: int, storage_order: int) -> Array:
-    """Flat positions in the spatial axes as positions in `(N, C, *space)`; spatial axes may be stored column first."""
+    """Flat positions in space, which may be stored column first, as positions in `(N, C, *space)`."""
     n, c, *space = shape[len(shape) - rank - 2 :]
     if storage_order:
         place = np.ravel_multi_index(np.unravel_index(place, space), space, order="F")
     images = np.arange(n * c).reshape(n, c, *(1,) * rank)
-    return place + images * math.prod(space)
+    return np.asarray(place + images * math.prod(space))
 
 
 def max_pool(
@@ -53,7 +67,7 @@ def max_pool(
     strides: Ints = (),
     n_outputs: int = 1,
 ) -> tuple[Array, ...]:
-    """The maximum of each window of x `(..., N, C, *space)`, and where it lies in the flattened `(N, C, *space)`."""
+    """The maximum of each window of x `(..., N, C, *space)`, and where it lies in `(N, C, *space)`, flat."""
     axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
     if n_outputs == 1:
         return (combined(x, axes, np.maximum, lowest(x.dtype)),)
@@ -61,9 +75,15 @@ def max_pool(
     return at(x, place, rank), in_whole(place, x.shape, rank, storage_order)
 
 
-def max_pool_near_real(x: Array, *, kernel_shape: Ints, storage_order: int = 0, **window: Any) -> tuple[Array, ...]:
+def max_pool_near_real(
+    x: Array, *, kernel_shape: Ints, storage_order: int = 0, **window: Any
+) -> tuple[Array, ...]:
     """The entries whose real part is the maximum."""
-    place, rank = max_pool_branch(x, kernel_shape=kernel_shape, **window), len(kernel_shape)
+    rank, real = len(kernel_shape), x.real
+    if x.ndim > rank + 2 and (real == real[:1]).all():  # tangents at one point have one winner
+        real = real[:1]
+    place = max_pool_branch(real, kernel_shape=kernel_shape, **window)
+    place = np.broadcast_to(place, (*x.shape[:-rank], *place.shape[-rank:]))
     return at(x, place, rank), in_whole(place, x.shape, rank, storage_order)
 
 
@@ -75,7 +95,13 @@ def max_pool_branch(
 
 
 def max_pool_vjp(
-    cts: Sequence[Var | None], ans: Sequence[Var], x: Var, *, storage_order: int, n_outputs: int, **window: Any
+    cts: Sequence[Var | None],
+    ans: Sequence[Var],
+    x: Var,
+    *,
+    storage_order: int,
+    n_outputs: int,
+    **window: Any,
 ) -> tuple[Var | None]:
     """The cotangent of each window added to its winner."""
     ct = cts[0]
@@ -101,7 +127,8 @@ def average_pool(
 ) -> Array:
     """The mean of each window, over what it has of the input, or of the padded input."""
     axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
-    return combined(x, axes, np.add, 0) / counts(axes, count_include_pad).astype(x.real.dtype)
+    mean = combined(x, axes, np.add, 0) / counts(axes, count_include_pad).astype(x.real.dtype)
+    return np.asarray(mean)
 
 
 def average_pool_vjp(
@@ -128,12 +155,13 @@ def lp_pool(
     magnitude = np.where(x.real < 0, -x, x) if p % 2 else x
     axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
     total = combined(magnitude**p, axes, np.add, 0)
-    return total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
+    root = total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
+    return root.astype(x.dtype, copy=False)
 
 
 def lp_pool_branch(x: Array, *, p: int, **window: Any) -> Array:
     """The sign of each entry for an odd p; for an even one, which norms are 0."""
-    return np.sign(x.real) if p % 2 else lp_pool(x.real, p=p, **window) == 0
+    return np.asarray(np.sign(x.real) if p % 2 else lp_pool(x.real, p=p, **window) == 0)
 
 
 def lp_pool_vjp(
@@ -170,7 +198,7 @@ def global_lp_pool(x: Var, *, p: int = 2) -> Var:
 def lrn(x: Var, *, size: int, alpha: float = ALPHA, beta: float = 0.75, bias: float = 1.0) -> Var:
     """x over a power of the mean square of `size` channels around its own, those outside being 0."""
     if size < 1:
-        raise ModelError(f"size is {size}; it needs to be positive")
+        raise ValueError(f"size is {size}; it needs to be positive")
     n, c = x.shape[:2]
     below, above = (size - 1) // 2, size // 2
     squares = sym.reshape(x * x, (n, 1, c, math.prod(x.shape[2:])))
@@ -189,15 +217,16 @@ def max_unpool(
     strides: Ints = (),
     shape: tuple[int, ...] = (),
 ) -> Array:
-    """Zeros of `shape` with x at flat positions, the last one where several meet, and more zeros up to `output_shape`."""
+    """x put at flat positions into zeros of `shape`, more zeros behind; the last one where several meet."""
     assert output_shape is not None
     lead, size = x.shape[: x.ndim - len(shape)], math.prod(shape)
     if index.size and not (-size <= index.min() and index.max() < size):
-        raise ModelError(f"I has an index outside of {list(shape)}")
+        raise IndexError(f"I has an index outside of {list(shape)}")
     y = np.zeros((*lead, size), x.dtype)
-    y[..., index.ravel()] = x.reshape(*lead, -1)
+    y[..., index.ravel()] = x.reshape(*lead, index.size)
     whole = np.zeros((*lead, *output_shape), x.dtype)
-    whole[(..., *(slice(0, n) for n in shape))] = y.reshape(*lead, *shape)
+    corner: tuple[Any, ...] = (..., *(slice(0, n) for n in shape))
+    whole[corner] = y.reshape(*lead, *shape)
     return whole
 
 
@@ -223,6 +252,8 @@ def bind_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     kernel = tuple(metadata["kernel_shape"])
     if x.ndim < 3 or len(kernel) != x.ndim - 2 or min(kernel) < 1:
         raise ModelError(f"kernel_shape {list(kernel)} does not fit an input of shape {list(x.shape)}")
+    if max(kernel) > MAX_TAPS:
+        raise LimitError(f"kernel_shape {list(kernel)} is larger than {MAX_TAPS:,}", code="GC602")
     window = settled(metadata, x.shape[2:], kernel)
     kept = {k: v for k, v in metadata.items() if k != "auto_pad"}
     bound = {"ceil_mode": 0, **kept, "kernel_shape": kernel, **window}
@@ -264,15 +295,25 @@ def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[st
     strides = tuple(metadata.get("strides") or (1,) * rank)
     pads = tuple(metadata.get("pads") or (0,) * (2 * rank))
     if not 0 < rank == len(kernel) == len(strides) == len(pads) // 2 or index.shape != x.shape:
-        raise ModelError(f"kernel_shape, strides or pads do not fit X {list(x.shape)} and I {list(index.shape)}")
-    lengths = ((n - 1) * s + k - p for n, s, k, p in zip(x.shape[2:], strides, kernel, totals(pads), strict=True))
+        raise ModelError(
+            f"kernel_shape, strides or pads do not fit X {list(x.shape)} and I {list(index.shape)}"
+        )
+    lengths = (
+        (n - 1) * s + k - p for n, s, k, p in zip(x.shape[2:], strides, kernel, totals(pads), strict=True)
+    )
     shape = checked((*x.shape[:2], *lengths))
     output_shape = checked(metadata.get("output_shape") or shape)
     if len(output_shape) != x.ndim or output_shape[:2] != x.shape[:2]:
         raise ModelError(f"output_shape {list(output_shape)} does not fit X {list(x.shape)}")
     if any(n < m for n, m in zip(output_shape, shape, strict=True)):
         shape = output_shape
-    return {"kernel_shape": kernel, "strides": strides, "pads": pads, "output_shape": output_shape, "shape": shape}
+    return {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": pads,
+        "output_shape": output_shape,
+        "shape": shape,
+    }
 
 
 def shared(share: Var, shape: Ints, kernel_shape: Ints, geometry: dict[str, Any]) -> Var | None:
@@ -286,10 +327,9 @@ def shared(share: Var, shape: Ints, kernel_shape: Ints, geometry: dict[str, Any]
 
 def _slope(x: Var, p: int) -> Var:
     """The derivative of |x|^p / p."""
-    if p == 1:
-        return sym.sign(x)
+    sign: Var = sym.sign(x)
     power = x if p == 2 else x ** (p - 1.0)
-    return sym.sign(x) * power if p % 2 else power
+    return sign if p == 1 else sign * power if p % 2 else power
 
 
 POOL: list[Op] = [

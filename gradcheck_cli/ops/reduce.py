@@ -147,7 +147,7 @@ def _kept(x: Var, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def prod_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """The product of all other entries, without a division: right where some are 0, and for every derivative."""
+    """The product of all other entries, without a division: right at 0, and for every derivative."""
     if not axes:
         return (ct,)
     if not x.size:
@@ -190,7 +190,7 @@ def log_sum_exp(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array
     """log(sum(exp(x))), with the largest term taken out."""
     top = np.max(x.real, axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
-    y = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
+    y: Array = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
     return y if keepdims else np.squeeze(y, axis)
 
 
@@ -215,9 +215,9 @@ def arg_extremum(choose: Kernel) -> Kernel:
     """The kernel that finds the index of an extremum along an axis."""
 
     def kernel(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-        if not select_last_index:
-            return np.asarray(choose(x.real, axis=axis, keepdims=bool(keepdims)))
-        return x.shape[axis] - 1 - choose(np.flip(x.real, axis), axis=axis, keepdims=bool(keepdims))
+        keys = np.flip(x.real, axis) if select_last_index else x.real
+        index = np.asarray(choose(keys, axis=axis, keepdims=bool(keepdims)))
+        return np.asarray(x.shape[axis] - 1 - index) if select_last_index else index
 
     return kernel
 
@@ -228,7 +228,7 @@ def cumsum(x: Array, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Arra
     y = np.cumsum(flipped, axis=axis, dtype=x.dtype)
     if exclusive:
         y = np.roll(y, 1, axis)
-        y[(..., slice(0, 1), *(slice(None),) * (-axis - 1))] = 0
+        np.moveaxis(y, axis, 0)[:1] = 0
     return np.flip(y, axis) if reverse else y
 
 
@@ -250,12 +250,10 @@ def cumsum_vjp(ct: Var, y: Var, x: Var, *, axis: int, exclusive: int, reverse: i
 def cumprod(x: Var, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Var:
     """Running products along an axis, by doubling: after k rounds each entry holds the last 2^k factors."""
     count, width = x.shape[axis], 1
-    if not x.size:
-        return sym.identity(x)
-    x = _shifted(x, axis, 1, reverse) if exclusive else x
-    while width < count:
-        x, width = x * _shifted(x, axis, width, reverse), 2 * width
-    return x
+    y = sym.identity(x) if not exclusive or not x.size else _shifted(x, axis, 1, reverse)
+    while width < count and x.size:
+        y, width = y * _shifted(y, axis, width, reverse), 2 * width
+    return y
 
 
 def _shifted(x: Var, axis: int, by: int, reverse: int) -> Var:

@@ -1,17 +1,19 @@
 """Resize: every entry of the result is a weighted mean of few entries of x, along one axis after the other.
 
-What is sampled along an axis depends on shapes and metadata alone, so it is settled when the node is bound; the
-gradient is the product with the transposed matrix of weights.
+What is sampled along an axis depends on shapes and metadata alone, so it is settled when the node is bound;
+the gradient is the product with the transposed matrix of weights.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gradcheck_cli import native
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
@@ -21,13 +23,14 @@ from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, checked
 from gradcheck_cli.tape import Var
 
-DENSE = 1 << 22  # entries of a matrix of weights, above which its transpose is scattered instead
+DENSE = 1 << 20  # entries of the largest matrix of weights; longer axes are gathered and scattered
 CHOICES = {
     "mode": ("nearest", "linear", "cubic"),
     "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
     "coordinate_transformation_mode": (
-        "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+        "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+        "tf_crop_and_resize",
     ),
 }  # fmt: skip
 
@@ -36,8 +39,8 @@ CHOICES = {
 class Sampling:
     """How one axis (counted from the end) of length `length` is resized.
 
-    Entry i of the result is the sum over k of `weights[i, k]` times entry `index[i, k]`; where not `inside[i]`, the
-    extrapolation value.
+    Entry i of the result is the sum over k of `weights[i, k]` times entry `index[i, k]`; where not
+    `inside[i]`, the extrapolation value.
     """
 
     axis: int
@@ -48,18 +51,30 @@ class Sampling:
 
     def __call__(self, x: Array) -> Array:
         """x with this axis resized."""
-        taps = [np.take(x, column, axis=self.axis) for column in self.index.T]
-        if len(taps) == 1:
-            return taps[0]
-        weights = self.weights.astype(x.real.dtype)
-        total = taps[0] * self.along(weights[:, 0])
-        for tap, weight in zip(taps[1:], weights.T[1:], strict=True):
-            total += tap * self.along(weight)
-        return total
+        if self.index.shape[1] == 1:
+            return np.take(x, self.index[:, 0], axis=self.axis)
+        if self.dense and np.isfinite(x).all():  # 0 times infinity would spread over the axis
+            return self._product(x)
+        taps = (np.take(x, column, axis=self.axis) for column in self.index.T)
+        weights = self.weights.astype(x.real.dtype).T
+        return np.asarray(sum(tap * self.along(weight) for tap, weight in zip(taps, weights, strict=True)))
+
+    @property
+    def dense(self) -> bool:
+        """The weights are few enough for a matrix."""
+        return len(self.index) * self.length <= DENSE
+
+    def _product(self, x: Array) -> Array:
+        weights = self.matrix(x.real.dtype)
+        if self.axis == -1:
+            return native.matmul(x, weights.T)
+        lead, behind = x.shape[: x.ndim + self.axis], x.shape[x.ndim + self.axis + 1 :]
+        y = native.matmul(weights, x.reshape(*lead, self.length, math.prod(behind)))
+        return y.reshape(*lead, len(weights), *behind)
 
     def along(self, values: Array) -> Array:
         """A number for each entry of the resized axis, ready to broadcast."""
-        return values.reshape(-1, *(1,) * (-self.axis - 1))
+        return values.reshape(len(values), *(1,) * (-self.axis - 1))
 
     def matrix(self, dtype: Any) -> Array:
         """The weights as a matrix from the axis to the resized one."""
@@ -71,7 +86,7 @@ class Sampling:
         """What the resized axis sends back."""
         axis = ct.ndim + self.axis
         shape = (*ct.shape[:axis], self.length, *ct.shape[axis + 1 :])
-        if len(self.index) * self.length <= DENSE:
+        if self.dense:
             last = _last(ct, axis)
             return _last(sym.matmul(last, last.tape.constant(self.matrix(ct.dtype))), axis)
         parts = [
@@ -131,13 +146,14 @@ def bind_resize(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     axes = [from_end(a, x.ndim) for a in (range(x.ndim) if given is None else as_tuple(given))]
     sizes, scales = _extents(metadata, [x.shape[a] for a in axes])
     if len(set(axes)) < len(axes):
-        raise ModelError(f"axes {list(given)} name one axis twice")
+        raise ModelError(f"axes {axes} name one axis twice")
     shape = list(x.shape)
     for axis, size in zip(axes, sizes, strict=True):
         shape[axis] = size
     checked(shape)
-    regions = _regions(metadata, len(axes))
-    samplings = [_sampling(metadata, *of) for of in zip(axes, (x.shape[a] for a in axes), sizes, scales, regions, strict=True)]
+    lengths = [x.shape[a] for a in axes]
+    changes = zip(axes, lengths, sizes, scales, _regions(metadata, len(axes)), strict=True)
+    samplings = [_sampling(metadata, *change) for change in changes]
     kept = {"mode": metadata["mode"], "extrapolation_value": metadata.get("extrapolation_value", 0.0)}
     return {**kept, "samplings": tuple(s for s in samplings if s is not None)}
 
@@ -161,7 +177,7 @@ def _extents(metadata: dict[str, Any], lengths: Sequence[int]) -> tuple[list[int
 
 
 def _scaled(scales: Sequence[float], lengths: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Sizes rounded down, in float32 as shape inference has it; a scale that fits exactly in float32 is made exact."""
+    """Sizes rounded down from float32, as shape inference has it; exact ratios where nothing is cut off."""
     if not all(0 < s < np.inf for s in scales):
         raise ModelError(f"scales are {list(scales)}; they need to be positive")
     products = [float(np.float32(s) * np.float32(n)) for s, n in zip(scales, lengths, strict=True)]
@@ -205,8 +221,10 @@ def _sampling(
     return Sampling(axis, length, np.clip(index, 0, max(length - 1, 0)).astype(np.int64), weights, inside)
 
 
-def _positions(transformation: str, length: int, size: int, scale: float, region: tuple[float, float]) -> Array:
-    """Where in x the entries of the resized axis lie.  Their number before rounding, `width`, may be a fraction."""
+def _positions(
+    transformation: str, length: int, size: int, scale: float, region: tuple[float, float]
+) -> Array:
+    """Where in x the entries of the resized axis lie; their number before rounding is `width`."""
     y, width, last = np.arange(size, dtype=np.float64), scale * length, length - 1
     single = round(width, 9) == 1
     if transformation == "align_corners":
@@ -243,7 +261,9 @@ def _weights(metadata: dict[str, Any], positions: Array, length: int, scale: flo
     left = np.ceil(positions) - 1  # a whole position has itself as right neighbor
     index = left[:, None] + offsets
     distance = np.abs(index - positions[:, None]) * stretch
-    weights = np.clip(1 - distance, 0, 1) if linear else _cubic(distance, metadata.get("cubic_coeff_a", -0.75))
+    weights = (
+        np.clip(1 - distance, 0, 1) if linear else _cubic(distance, metadata.get("cubic_coeff_a", -0.75))
+    )
     if metadata.get("exclude_outside"):
         weights = np.where((index < 0) | (index >= length), 0, weights)
     total = weights.sum(axis=1, keepdims=True)

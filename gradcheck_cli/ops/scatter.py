@@ -1,7 +1,7 @@
 """Operators that write updates into a copy of a tensor, at places that another operand names.
 
-Both scatters become one: rows of the data, the number of the row that each update goes to, and the updates.  Leading
-axes of data and updates are scattered alike, so that a stack of probes costs one call.
+Both scatters become one: rows of the data, the number of the row that each update goes to, and the updates.
+Leading axes of data and updates are scattered alike, so that a stack of probes costs one call.
 """
 
 from __future__ import annotations
@@ -24,24 +24,29 @@ REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maxim
 
 
 def combine(data: Array, index: Array, updates: Array, reduction: str) -> Array:
-    """The data with every update written to its row, or combined with what is there, duplicates one by one."""
-    out = np.array(data, dtype=np.result_type(data, updates))
-    if reduction == "none" or not index.size:
-        out[:, index] = updates
+    """The data with every update written to its row, or combined with what is there."""
+    order: Any = "F" if data.ndim == 2 else "C"  # of single entries, those of all probes lie side by side
+    out = np.array(data, dtype=np.result_type(data, updates), order=order)
+    rows, new = out.swapaxes(0, 1), np.asarray(updates, order=order).swapaxes(0, 1)
+    if reduction == "none":
+        rows[index] = new
         return out
-    function = REDUCTIONS[reduction]
-    order = np.argsort(index, kind="stable")
-    rows = index[order]
-    first = np.flatnonzero(np.diff(rows, prepend=-1))
-    updates = updates[:, order]
-    if first.size < rows.size:
-        updates = function.reduceat(updates, first, axis=1)
-    out[:, rows[first]] = function(out[:, rows[first]], updates)
+    for turn in turns(index):
+        rows[index[turn]] = REDUCTIONS[reduction](rows[index[turn]], new[turn])
     return out
 
 
+def turns(index: Array) -> list[Array]:
+    """Numbers of the updates in groups without duplicates: the first of every row, the second ones, ..."""
+    order = np.argsort(index, kind="stable")
+    first = np.flatnonzero(np.diff(index[order], prepend=-1))
+    nth = np.arange(index.size) - np.repeat(first, np.diff(first, append=index.size))
+    ends = np.cumsum(np.bincount(nth))
+    return np.split(order[np.argsort(nth, kind="stable")], ends[:-1]) if index.size else []
+
+
 def winner(data: Array, index: Array, updates: Array, reduction: str) -> Array:
-    """Which operand an extremum is taken from: -1 for the data, else the number of the update; the first at a tie."""
+    """Where an extremum is taken from: -1 for the data, else the number of the update; the first at a tie."""
     if reduction not in ("max", "min"):
         return np.broadcast_to(False, data.shape)
     data, updates = data.real, updates.real
@@ -72,10 +77,10 @@ def slices(data: Array, indices: Array, updates: Array, rank: int) -> Rows:
 
 
 def entries(data: Array, indices: Array, updates: Array, rank: int, axis: int = 0) -> Rows:
-    """Rows for ScatterElements: single entries, found along `axis` and by their own position along the others."""
+    """Rows for ScatterElements: single entries, where an index replaces the position along `axis`."""
     lead, axis = data.ndim - rank, axis + rank
     shape, count = data.shape[lead:], int(np.prod(data.shape[:lead]))
-    grid = list(np.indices(indices.shape, sparse=True))
+    grid: list[Array] = list(np.indices(indices.shape, sparse=True))
     grid[axis] = np.where(indices < 0, indices + shape[axis], indices)
     if ((grid[axis] < 0) | (grid[axis] >= shape[axis])).any():
         raise IndexError(f"an index is out of bounds for axis {axis} with size {shape[axis]}")
@@ -160,7 +165,7 @@ def scatter_nd_vjp(
     return scatter_cts(
         ct, y, data, updates, reduction,
         gather=lambda x: x.tape.apply("GatherND", x, indices),
-        scatter=lambda x, new, how: x.tape.apply("ScatterND", x, indices, new, reduction=how),
+        scatter=lambda x, u, how: x.tape.apply("ScatterND", x, indices, u, reduction=how),
     )  # fmt: skip
 
 
@@ -171,7 +176,7 @@ def scatter_elements_vjp(
     return scatter_cts(
         ct, y, data, updates, reduction,
         gather=lambda x: x.tape.apply("GatherElements", x, indices, axis=axis),
-        scatter=lambda x, new, how: x.tape.apply("ScatterElements", x, indices, new, axis=axis, reduction=how),
+        scatter=lambda x, u, how: x.tape.apply("ScatterElements", x, indices, u, axis=axis, reduction=how),
     )  # fmt: skip
 
 
@@ -186,11 +191,18 @@ def scatter_cts(
         return _product_cts(ct, data, updates, gather, scatter)
     if reduction in ("max", "min"):
         return _extremum_cts(ct, y, data, updates, gather, scatter)
-    return scatter(ct, sym.zeros_like(updates), "none"), None, gather(ct)
+    return scatter(ct, sym.zeros_like(updates), "none"), None, _written(gather(ct), data, updates, gather, scatter)
+
+
+def _written(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> Var:
+    """The cotangents of those updates that are left in the result: of duplicates one overwrites the others."""
+    number = data.tape.constant(np.arange(updates.size, dtype=np.int64).reshape(updates.shape))
+    places = sym.full(data.tape, data.shape, 0, np.int64)
+    return sym.where(sym.equal(gather(scatter(places, number, "none")), number), ct, 0)
 
 
 def _product_cts(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
-    """The product of all other factors: divided out of that of the factors that are not 0, if no other one is 0."""
+    """The product of all other factors: that of those that are not 0, divided by one, if no other is 0."""
     is_zero = sym.equal(updates, 0)
     factors, zeros = sym.where(is_zero, 1, updates), sym.cast(is_zero, np.int64)
     count = sym.full(ct.tape, data.shape, 0, np.int64)

@@ -1,4 +1,7 @@
-"""Operators that move or repeat entries by shape alone: reshape, transpose, expand, concat, split, cast, size."""
+"""Operators that move or repeat entries by shape alone, convert their dtype, or tell the shape.
+
+A kernel that keeps the order of entries is bound to the shape that comes out.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +203,7 @@ def size(x: Array) -> Array:
 
 def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Array:
     """x in another dtype."""
-    if x.dtype == object or to == object:
+    if object in (x.dtype, to):
         return cast_text(x, to)
     if np.dtype(to).name.startswith("float8"):
         return to_float8(x, to, saturate=saturate, round_mode=round_mode)
@@ -209,7 +212,7 @@ def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Arr
 
 def cast_text(x: Array, to: Any) -> Array:
     """Between numbers and strings."""
-    if to == object:
+    if to is np.dtype(object):
         return np.asarray([str(v) for v in x.ravel().tolist()], object).reshape(x.shape)
     return x.astype(str).astype(np.float64).astype(to)
 
@@ -229,7 +232,7 @@ def eye_like(x: Array, *, dtype: Any = None, k: int = 0) -> Array:
     """A matrix of the shape of x with ones on diagonal k."""
     if x.ndim != 2:
         raise ValueError(f"a matrix is needed, not {x.ndim} dimensions")
-    return np.eye(*x.shape, k=k, dtype=x.dtype if dtype is None else dtype)
+    return np.eye(x.shape[0], x.shape[1], k=k).astype(x.dtype if dtype is None else dtype)
 
 
 def depth_to_space(x: Var, *, blocksize: int, mode: str = "DCR") -> Var:
@@ -254,13 +257,13 @@ def space_to_depth(x: Var, *, blocksize: int, mode: str = "DCR") -> Var:
 
 def _image(x: Var, mode: str) -> tuple[int, ...]:
     if x.ndim != 4 or mode not in ("DCR", "CRD"):
-        raise ModelError(f"mode {mode!r} for {list(x.shape)}; (N, C, H, W) and DCR or CRD are known")
+        raise ValueError(f"mode {mode!r} for {list(x.shape)}; (N, C, H, W) and DCR or CRD are known")
     return x.shape
 
 
 def _divided(length: int, by: int) -> int:
     if by < 1 or length % by:
-        raise ModelError(f"a dimension of {length} does not divide by {by}")
+        raise ValueError(f"a dimension of {length} does not divide by {by}")
     return length // by
 
 
@@ -274,11 +277,16 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
     return tuple(from_end(a, rank) + rank if rank else 0 for a in as_tuple(axes))
 
 
+def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
+    """An operator that keeps entries in their order."""
+    return Op(name, forward, reshape_vjp, prefix("shape"), bind=binding, linear="each", **more)
+
+
 SHAPE: list[Op] = [
-    Op("Reshape", reshape, reshape_vjp, prefix("shape"), static={"shape": 1}, bind=bind_reshape, linear="each"),
-    Op("Flatten", flatten, reshape_vjp, prefix("shape"), bind=bind_flatten, linear="each"),
-    Op("Squeeze", squeeze, reshape_vjp, prefix("shape"), static={"axes": 1}, bind=bind_squeeze, linear="each"),
-    Op("Unsqueeze", unsqueeze, reshape_vjp, prefix("shape"), static={"axes": 1}, bind=bind_unsqueeze, linear="each"),
+    reshaping("Reshape", reshape, bind_reshape, static={"shape": 1}),
+    reshaping("Flatten", flatten, bind_flatten),
+    reshaping("Squeeze", squeeze, bind_squeeze, static={"axes": 1}),
+    reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
     Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each"),
     Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, lift=expand_stack), static={"shape": 1},
        bind=bind_expand, linear="each"),

@@ -28,11 +28,11 @@ def top_k_indices(x: Array, *, k: int, axis: int = -1, largest: int = 1, sorted:
     keys = np.flip(x.real, axis) if largest else x.real  # flipped twice, so that a tie stays in order
     order = np.argsort(keys, axis=axis, kind="stable")
     order = length - 1 - np.flip(order, axis) if largest else order
-    return order[(..., slice(k), *(slice(None),) * (-axis - 1))]
+    return np.take(order, np.arange(k), axis=axis)
 
 
 def top_k(x: Array, *, k: int, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
-    """The k largest or smallest entries along an axis, in order even if they need not be, and their indices."""
+    """The k largest or smallest entries along an axis, always in order, and their indices."""
     indices = top_k_indices(x, k=k, axis=axis, largest=largest)
     return np.take_along_axis(x, indices, axis=axis), indices
 
@@ -59,16 +59,16 @@ def top_k_vjp(cts: Cts, ys: Cts, x: Var, *, k: int, axis: int, largest: int) -> 
 def hardmax(x: Array, *, axis: int = -1) -> Array:
     """1 at the first largest entry along an axis, 0 elsewhere."""
     places = np.arange(x.shape[axis]).reshape(-1, *(1,) * (-axis - 1))
-    return (places == first_largest(x, axis=axis)).astype(x.dtype)
+    return np.asarray(places == first_largest(x, axis=axis)).astype(x.dtype)
 
 
 def first_largest(x: Array, *, axis: int = -1) -> Array:
     """The index of the first largest entry along an axis."""
-    return np.argmax(x.real, axis=axis, keepdims=True)
+    return np.asarray(np.argmax(x.real, axis=axis, keepdims=True))
 
 
 def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
-    """Different entries (or slices along an axis), where each is first, which one each of x is, how often it occurs."""
+    """Different entries (or slices), where each is first, which one each of x is, how often it occurs."""
     _, first, inverse, counts = np.unique(
         x.real, return_index=True, return_inverse=True, return_counts=True, axis=axis
     )
@@ -100,7 +100,7 @@ def non_max_suppression(
     score_threshold: float | None = None,
     center_point_box: int = 0,
 ) -> Array:
-    """Rows (batch, class, box) of the boxes that stay: best scores first, none that overlaps a better one too much."""
+    """Rows (batch, class, box) of the boxes that stay, best first: none overlaps a better one too much."""
     corners = _from_centers(boxes) if center_point_box else _ordered(boxes)
     rows = [
         (n, c, box)
@@ -128,7 +128,7 @@ def _overlaps(box: Array, others: Array) -> Array:
     low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     common = np.prod(np.maximum(high - low, 0), axis=-1)
     union = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=-1) - common
-    return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
+    return np.where(common > 0, common / np.where(common > 0, union, 1), 0)
 
 
 def _ordered(boxes: Array) -> Array:

@@ -1,7 +1,7 @@
 """Where windows of convolutions and pools lie: strides, dilations and pads, and sums and maxima over them.
 
-Windows are boxes, so a sum or a maximum over them is one along each axis in turn: shifted views of the axis, one for
-each tap, combined.
+Windows are boxes, so a sum or a maximum over them is one along each axis in turn: shifted views of the axis,
+one for each tap, combined.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def settled(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, An
 
 def misfit(space: Ints, kernel: Ints, window: dict[str, Any]) -> ModelError:
     """The error for windows longer than the padded axes."""
-    return ModelError(f"windows that span {reach(kernel, window)} do not fit the padded input {padded(space, window)}")
+    return ModelError(
+        f"windows that span {reach(kernel, window)} do not fit the padded input {padded(space, window)}"
+    )
 
 
 def reach(kernel: Ints, window: dict[str, Any]) -> list[int]:
@@ -50,10 +52,13 @@ def padded(space: Ints, window: dict[str, Any]) -> list[int]:
 
 def uncropped(windows: Ints, kernel: Ints, window: dict[str, Any]) -> list[int]:
     """How far `windows` windows extend together along each axis."""
-    return [(n - 1) * s + r for n, s, r in zip(windows, window["strides"], reach(kernel, window), strict=True)]
+    return [
+        (n - 1) * s + r for n, s, r in zip(windows, window["strides"], reach(kernel, window), strict=True)
+    ]
 
 
 def steps(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Strides and dilations, 1 along every axis by default."""
     window = {}
     for keyword in ("strides", "dilations"):
         values = tuple(metadata.get(keyword) or (1,) * rank)
@@ -64,6 +69,7 @@ def steps(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def auto_padding(metadata: dict[str, Any]) -> str:
+    """The kind of automatic padding, NOTSET by default."""
     known = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
     auto_pad = str(metadata.get("auto_pad") or "NOTSET")
     if auto_pad not in known:
@@ -72,6 +78,7 @@ def auto_padding(metadata: dict[str, Any]) -> str:
 
 
 def explicit_pads(metadata: dict[str, Any], rank: int) -> tuple[int, ...]:
+    """The pads before all axes and those behind, 0 by default."""
     pads = tuple(metadata.get("pads") or (0,) * (2 * rank))
     if len(pads) != 2 * rank or min(pads) < 0:
         raise ModelError(f"pads are {list(pads)}; they need {2 * rank} numbers, none negative")
@@ -113,21 +120,24 @@ class Windows:
     def positions(self) -> Array:
         """Where the taps of each window lie, shape `(count, taps)`; outside of the axis is padding."""
         starts = np.arange(self.count) * self.stride - self.begin
-        return starts[:, None] + np.arange(self.taps) * self.dilation
+        return np.asarray(starts[:, None] + np.arange(self.taps) * self.dilation)
 
     def taken(self, *, padded: bool) -> Array:
         """How many taps of each window lie on the axis, or on the padded axis."""
         first, stop = (-self.begin, self.length + self.end) if padded else (0, self.length)
-        return np.sum((self.positions >= first) & (self.positions < stop), axis=1)
+        return np.asarray(np.sum((self.positions >= first) & (self.positions < stop), axis=1))
 
     def first(self) -> Array:
         """Where the first tap of each window that is not in the padding lies."""
         positions = self.positions
-        return positions[np.arange(self.count), np.argmax((positions >= 0) & (positions < self.length), axis=1)]
+        inside = (positions >= 0) & (positions < self.length)
+        return np.asarray(positions[np.arange(self.count), np.argmax(inside, axis=1)])
 
     def views(self, x: Array, fill: Any) -> Iterator[Array]:
         """For each tap what all windows see of x, with `fill` around it."""
-        behind = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
+        behind = (
+            (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
+        )
         x = _surrounded(x, self.axis, self.begin, max(0, behind), fill)
         for start in range(0, self.taps * self.dilation, self.dilation):
             stop = start + (self.count - 1) * self.stride + 1
@@ -186,9 +196,11 @@ def lowest(dtype: np.dtype[Any]) -> Any:
 
 
 def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
-    """By how many entries each window is divided: a number if all are alike, else of the shape of the windows."""
-    numbers = reduce(np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes])
-    return numbers.ravel()[0] if numbers.size and (numbers == numbers.ravel()[0]).all() else numbers
+    """By how many entries each window is divided: one number if all are alike, else one for each window."""
+    numbers = reduce(
+        np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes]
+    )
+    return np.asarray(numbers.flat[0] if (numbers == numbers.flat[0]).all() else numbers)
 
 
 def _surrounded(x: Array, axis: int, before: int, behind: int, fill: Any) -> Array:

@@ -25,14 +25,16 @@ class Streamed(Protocol):
 def streamed(name: str) -> Streamed | None:
     """The format of this name if it can be written piece by piece."""
     module = STREAMED.get(name)
-    return import_module(f"gradcheck_cli.report.{module}") if module else None  # type: ignore[return-value]
+    return import_module(f"gradcheck_cli.report.{module}") if module else None
 
 
 def render(name: str, report: Report, style: Style | None = None) -> str:
     """A whole report in a format."""
     style = style or Style()
     if (pieces := streamed(name)) is not None:
-        return "".join(pieces.section(group, style) for group in by_check(report.checks)) + pieces.summary(report, style)
+        return "".join(pieces.section(group, style) for group in by_check(report.checks)) + pieces.summary(
+            report, style
+        )
     text: str = import_module(f"gradcheck_cli.report.{WHOLE[name]}").document(report, style)
     return text
 

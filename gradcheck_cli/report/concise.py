@@ -37,9 +37,9 @@ def outcome(check: Check) -> str:
         return expectation(check)
     if check.message:
         return name(check.message.removeprefix(f"{check.code}: ").replace("\n", "  "))
-    checked = check.entries.get("checked", 0)
+    checked, failed = check.entries.get("checked", 0), check.entries.get("failed", 0)
     if check.status == "fail":
-        return f"{check.entries.get('failed', 0)}/{checked} entries differ, max rel err {short(check.max_rel_err)}"
+        return f"{failed}/{checked} entries differ, max rel err {short(check.max_rel_err)}"
     if check.status == "inconclusive":
         return f"{check.entries.get('inconclusive', 0)}/{checked} entries cannot be judged"
     return f"{checked} entries, max rel err {short(check.max_rel_err)}"

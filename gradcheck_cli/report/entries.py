@@ -17,7 +17,11 @@ def entry_lines(check: Check, style: Style) -> Iterator[str]:
     shown = check.worst[: style.show]
     if not shown:
         return
-    pair = f"{cut(name(check.x), 20)} -> {cut(name(check.y), 20)}" if check.y_shape else f"entry of {cut(name(check.x), 24)}"
+    pair = (
+        f"{cut(name(check.x), 20)} -> {cut(name(check.y), 20)}"
+        if check.y_shape
+        else f"entry of {cut(name(check.x), 24)}"
+    )
     head = (pair, *_NUMBERS)
     rows = [head, *(_row(check, entry) for entry in shown)]
     lines = table(rows, "<>>>>><", (0, 12, 0, 7, 7, 7))
@@ -39,7 +43,13 @@ def _row(check: Check, entry: Entry) -> tuple[str, ...]:
     size = max(abs(entry.theoretical), abs(entry.numerical))
     relative = gap / size if size else 0.0
     pattern = entry.pattern or _STATUS.get(entry.status, "")
-    numbers = precise(entry.theoretical), precise(entry.numerical), short(gap), short(relative), rough(entry.noise)
+    numbers = (
+        precise(entry.theoretical),
+        precise(entry.numerical),
+        short(gap),
+        short(relative),
+        rough(entry.noise),
+    )
     return (place(check, entry), *numbers, pattern)
 
 

@@ -7,24 +7,38 @@ from collections.abc import Iterator
 
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.entries import entry_lines
-from gradcheck_cli.report.text import Style, clean, count, cut, name, paint, rough, seconds, shape, short, table, upper
+from gradcheck_cli.report.text import (
+    Style,
+    clean,
+    count,
+    cut,
+    name,
+    paint,
+    percent,
+    rough,
+    seconds,
+    shape,
+    short,
+    table,
+    upper,
+)
 
 VERDICTS = {
     "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"),
-    "inconclusive": ("INCONCLUSIVE", "yellow"), "error": ("ERROR", "red"), "unsupported": ("UNSUPPORTED", "yellow"),
-    "limit": ("LIMIT", "yellow"),
+    "inconclusive": ("INCONCLUSIVE", "yellow"), "error": ("ERROR", "red"),
+    "unsupported": ("UNSUPPORTED", "yellow"), "limit": ("LIMIT", "yellow"),
 }  # fmt: skip
 COUNTED = {
-    "pass": "passed", "waived": "waived", "fail": "failed", "inconclusive": "inconclusive", "unsupported": "unsupported",
-    "limit": "over a limit",
+    "pass": "passed", "waived": "waived", "fail": "failed", "inconclusive": "inconclusive",
+    "unsupported": "unsupported", "limit": "over a limit",
 }  # fmt: skip
 _HEAD = ("x", "y", "entries", "max abs err", "max rel err", "noise", "")
 _NUMBERS = 2 + 11 + 2 + 11 + 2 + 7 + 2  # columns that the numbers right of `entries` take
-_LEAST_NAME = 8
+_LEAST_NAME = 5
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
-    """The table of one check, and what is to be said about its rows; nothing if all passed and `style` is quiet."""
+    """The table of one check, and what is to be said about its rows; what passed is left out if quiet."""
     shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived")]
     if not shown:
         return ""
@@ -50,7 +64,9 @@ def totals(report: Report) -> str:
 
 def header(check: Check, style: Style) -> Iterator[str]:
     """Which model was checked, and how."""
-    opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(check.model.opset.items())]
+    opsets = [
+        f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(check.model.opset.items())
+    ]
     size = ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
     kind = ", ".join(check.model.dtypes)
     inside = "its own precision" if check.dtype == "model" else check.dtype
@@ -83,17 +99,20 @@ def _rows(checks: list[Check], style: Style) -> list[str]:
     ]
     head, *lines = table(rows, "<<>>>><", (0, 0, 7, 11, 11, 7))
     return [head] + [
-        line.removesuffix(word) + paint(word, color, style.color) for line, (word, color) in zip(lines, verdicts, strict=True)
+        line.removesuffix(word) + paint(word, color, style.color)
+        for line, (word, color) in zip(lines, verdicts, strict=True)
     ]
 
 
 def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
-    """Names with shapes for x and y, names cut so that both columns fit into `free`; shapes are kept whole."""
+    """Names with shapes for x and y, the names cut so that both columns fit into `free`."""
     pairs = [((name(c.x), shape(c.x_shape)), (name(c.y), shape(c.y_shape))) for c in checks]
-    wanted = [max(len(pair[side][0]) + len(pair[side][1]) + 1 for pair in pairs) for side in (0, 1)]
-    half = free // 2
-    first = wanted[0] if wanted[0] <= half else max(half, free - wanted[1])
-    widths = (first, free - min(first, wanted[0]))
+    wanted = [
+        max(len(text) + len(sizes) + 1 for text, sizes in column) for column in zip(*pairs, strict=True)
+    ]
+    least = max(len(sizes) for (_, sizes), _ in pairs) + 1 + _LEAST_NAME
+    first = min(wanted[0], max(free // 2, free - wanted[1], least))
+    widths = (first, free - first)
 
     def label(text: str, sizes: str, width: int) -> str:
         return f"{cut(text, max(_LEAST_NAME, width - len(sizes) - 1))} {sizes}"
@@ -115,7 +134,8 @@ def _details(check: Check, style: Style) -> Iterator[str]:
     if check.status == "fail" and check.needed.get("rtol"):
         yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
     if style.verbosity > 0:
-        yield f"  method     {check.mode}, {check.method}; rtol {check.rtol:g}, atol {check.atol:g}, points {check.points}"
+        tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
+        yield f"  method     {check.mode}, {check.method}; {tolerance}; {count(check.points, 'point')}"
     if check.reproduce and check.status not in ("pass", "waived"):
         yield f"  reproduce  {name(check.reproduce)}"
 
@@ -127,7 +147,9 @@ def _title(check: Check, style: Style) -> Iterator[str]:
     pair = f"d {name(check.y)} / d {name(check.x)}" if check.x or check.y else name(check.check)
     reason = headline(check)
     text = f"{start}  {pair}{f': {reason}' if reason else ''}"
-    for index, line in enumerate(each for part in clean(text).split("\n") for each in _wrapped(part, style, "")):
+    for index, line in enumerate(
+        each for part in clean(text).split("\n") for each in _wrapped(part, style, "")
+    ):
         yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
 
 
@@ -139,7 +161,7 @@ def headline(check: Check) -> str:
         return check.message.removeprefix(f"{check.code}: ").strip()
     checked = check.entries.get("checked", 0)
     number = check.entries.get("failed" if check.status == "fail" else "inconclusive", 0)
-    share = f" ({100 * number / checked:.1f}%)" if checked else ""
+    share = f" ({percent(number / checked)})" if checked else ""
     if check.status == "fail":
         return f"{number} of {checked} entries differ{share}"
     return f"{number} of {checked} entries cannot be judged{share}" if check.status == "inconclusive" else ""
@@ -161,8 +183,8 @@ def _paragraphs(check: Check, style: Style) -> Iterator[str]:
 def _wrapped(text: str, style: Style, indent: str) -> list[str]:
     """A sentence in lines of the report's width; what has no space stays whole."""
     return textwrap.wrap(
-        text, style.width, initial_indent=indent, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
-        drop_whitespace=True, expand_tabs=False, replace_whitespace=False,
+        text, style.width, initial_indent=indent, subsequent_indent="  ", break_long_words=False,
+        break_on_hyphens=False, expand_tabs=False, replace_whitespace=False,
     )  # fmt: skip
 
 
@@ -174,6 +196,7 @@ def _suspect(check: Check) -> Iterator[str]:
     flow = f"  {', '.join(map(name, s.inputs))} -> {', '.join(map(name, s.outputs))}" if s.inputs else ""
     yield f"  suspect    node {s.node}  {s.op}{label}{flow}"
     if s.rel_err == s.rel_err:
-        yield f"             fails on its own: max rel err {short(s.rel_err)}{f' at {name(s.at)}' if s.at else ''}"
+        at = f" at {name(s.at)}" if s.at else ""
+        yield f"             fails on its own: max rel err {short(s.rel_err)}{at}"
     if s.passed:
         yield f"             {s.passed} of {count(s.tried, 'node')} on the way pass on their own"

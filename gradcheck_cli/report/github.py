@@ -5,9 +5,15 @@ from __future__ import annotations
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.full import totals
-from gradcheck_cli.report.text import Style, seconds
+from gradcheck_cli.report.text import Style, clean, seconds
 
-_LEVELS = {"fail": "error", "error": "error", "limit": "error", "inconclusive": "warning", "unsupported": "warning"}
+_LEVELS = {
+    "fail": "error",
+    "error": "error",
+    "limit": "error",
+    "inconclusive": "warning",
+    "unsupported": "warning",
+}
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
@@ -29,7 +35,7 @@ def annotation(check: Check) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

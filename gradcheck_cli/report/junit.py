@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from xml.etree import ElementTree as xml
 
 from gradcheck_cli.record import Check, Report
@@ -11,14 +12,24 @@ from gradcheck_cli.report.concise import outcome
 from gradcheck_cli.report.text import Style
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_OUTCOMES = {"fail": "failure", "error": "error", "limit": "error", "unsupported": "error", "inconclusive": "failure"}
+_OUTCOMES = {
+    "fail": "failure",
+    "error": "error",
+    "limit": "error",
+    "unsupported": "error",
+    "inconclusive": "failure",
+}
 
 
 def document(report: Report, style: Style) -> str:
     """The document of a whole run."""
-    root = xml.Element("testsuites", name="gradcheck", **_counts(report.checks), time=f"{report.duration_s:.3f}")
+    root = xml.Element(
+        "testsuites", name="gradcheck", **_counts(report.checks), time=f"{report.duration_s:.3f}"
+    )
     for group in by_check(report.checks):
-        suite = xml.SubElement(root, "testsuite", name=_clean(group[0].check), **_counts(group), time=_time(group))
+        suite = xml.SubElement(
+            root, "testsuite", name=_clean(group[0].check), **_counts(group), time=_time(group)
+        )
         for check in group:
             _case(suite, check, style)
     xml.indent(root)
@@ -27,7 +38,9 @@ def document(report: Report, style: Style) -> str:
 
 def _case(suite: xml.Element, check: Check, style: Style) -> None:
     title = f"d {check.y}/d {check.x}" if check.x or check.y else check.check
-    case = xml.SubElement(suite, "testcase", classname=_clean(check.check), name=_clean(title), time=_time((check,)))
+    case = xml.SubElement(
+        suite, "testcase", classname=_clean(check.check), name=_clean(title), time=_time((check,))
+    )
     if check.model.uri:
         case.set("file", _clean(check.model.uri))
     if check.status in _OUTCOMES:
@@ -37,13 +50,15 @@ def _case(suite: xml.Element, check: Check, style: Style) -> None:
         xml.SubElement(case, "skipped", message=_clean(outcome(check)))
 
 
-def _counts(checks: tuple[Check, ...]) -> dict[str, str]:
+def _counts(checks: tuple[Check, ...]) -> dict[str, Any]:
     kinds = [_OUTCOMES.get(c.status, "") for c in checks]
     waived = sum(c.status == "waived" for c in checks)
     return {
-        "tests": str(len(checks)), "failures": str(kinds.count("failure")), "errors": str(kinds.count("error")),
+        "tests": str(len(checks)),
+        "failures": str(kinds.count("failure")),
+        "errors": str(kinds.count("error")),
         "skipped": str(waived),
-    }  # fmt: skip
+    }
 
 
 def _time(checks: tuple[Check, ...]) -> str:

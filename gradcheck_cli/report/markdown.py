@@ -27,7 +27,9 @@ def _row(check: Check) -> str:
     word = VERDICTS[check.status][0]
     errors = (short(check.max_abs_err), short(check.max_rel_err)) if check.entries else ("", "")
     entries = f"{check.entries.get('checked', 0)}/{check.entries.get('total', 0)}" if check.entries else ""
-    x, y = (_code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
+    x, y = (
+        _code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape))
+    )
     verdict = word if check.status == "pass" else f"**{word}** {check.code}".rstrip()
     return f"| {' | '.join([_code(check.check), x, y, entries, *errors, verdict])} |"
 
@@ -41,7 +43,8 @@ def _part(check: Check, style: Style) -> Iterator[str]:
     for note in check.notes:
         yield from ("", _text(name(note)))
     if check.suspect is not None:
-        yield from ("", f"Suspect: node {check.suspect.node} {check.suspect.op} {_code(check.suspect.name or ', '.join(check.suspect.outputs))}")
+        label = check.suspect.name or ", ".join(check.suspect.outputs)
+        yield from ("", f"Suspect: node {check.suspect.node} {check.suspect.op} {_code(label)}")
     if check.reproduce:
         yield from ("", "```sh", name(check.reproduce), "```")
 

@@ -12,7 +12,7 @@ COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a report is shown: colors, width of a line, entries of each failure, more (1) or less (-1) of it."""
+    """How a report is shown: colors, width, entries of each failure, more (1) or less (-1) of it."""
 
     color: bool = False
     width: int = 80
@@ -76,6 +76,11 @@ def count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def percent(share: float) -> str:
+    """A share as one reads it: 3.1%, 100%, 0.02%."""
+    return f"{100 * share:.1f}".removesuffix(".0") + "%" if share >= 0.001 else f"{100 * share:.1g}%"
+
+
 def seconds(duration: float) -> str:
     """A duration as one reads it: 0.84s, 12.3s, 3m 20s."""
     if duration < 10:
@@ -98,7 +103,9 @@ def columns(text: str) -> int:
     """How many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
 
 
 def _padded(cell: str, align: str, width: int) -> str:

@@ -73,7 +73,7 @@ template <class T, int Width> void pack_right_panel(const Product<T> &product, S
     offsets(product.b_columns, columns.first, columns.last, at);
     const Index present = columns.last - columns.first, count = depth.last - depth.first;
     for (Index j = present; j < Width; ++j)
-        at[j] = at[j % 2];
+        at[j] = at[j % 2 < present ? j % 2 : 0];
     const Index *lines = product.b_depth + depth.first;
     if (product.rotated)
         rotate_lines(product.b, lines, count, at, Index(Width), out);

@@ -20,7 +20,9 @@ def node(op: str, inputs: str, outputs: str, **attrs: Any) -> Node:
 
 def captured(op: str, names: str, *inputs: Any, label: str, n_outputs: int = 1, **attrs: Any) -> Case:
     """A case whose body reads inputs of the case by their names x0, x1 ...; the node itself reads `names`."""
-    return Capturing(op, tuple(None if x is None else np.asarray(x) for x in inputs), attrs, "", n_outputs, label, names)
+    return Capturing(
+        op, tuple(None if x is None else np.asarray(x) for x in inputs), attrs, "", n_outputs, label, names
+    )
 
 
 class Capturing(Case):

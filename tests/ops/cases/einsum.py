@@ -24,6 +24,7 @@ CASES = [
     case("Einsum", arr(2, 3), arr(3, 2), arr(2, 4), equation="ab,bc,ad->dc"),
     case("Einsum", arr(2, 3), arr(4, 5), equation="ab,cd->ad"),
     case("Einsum", arr(2, 3), arr(), equation="Ab,->bA"),
+    case("Einsum", arr(2, 3) + 1j, arr(3) - 0.5j, equation="ij,j->i", label="complex"),
     case("Einsum", arr(2, 0), arr(0, 3), equation="ij,jk->ik", label="empty"),
     case("Einsum", arr(2, 3, 2, 4), arr(2, 5, 2, 4), equation="bqhd,bkhd->bhqk"),
 ]

@@ -15,6 +15,7 @@ CASES = [
     case("Gather", arr(3, 2), np.zeros((0,), np.int64), label="empty"),
     case("Gather", arr(3, 0), [1, 1], label="empty"),
     case("Gather", ints(3, 2, high=9), [1, 0], label="int"),
+    case("Gather", arr(4, 2) + 1j * arr(4, 2, seed=1), [1, 1, -4], label="complex"),
     case("GatherElements", arr(3, 3), [[1, 2, 0], [2, 0, 0]]),
     case("GatherElements", arr(3, 4), [[0, -1], [1, 1], [-4, 3]], axis=1),
     case("GatherElements", arr(2, 3, 2), ints(2, 5, 1, low=-3, high=2), axis=-2),

@@ -32,6 +32,8 @@ CASES = [
     *(case("Pad", arr(3, 4), [2, -1], None, [1], mode=how) for how in ("reflect", "edge", "wrap")),
     *(case("Pad", arr(2, 3, 2), [0, 4, 0, 0, 5, 0], 7.0, mode=how) for how in ("edge", "wrap")),
     case("Pad", arr(2, 3), [0, -1, 0, -1], mode="reflect"),
+    case("Slice", arr(4) + 1j * arr(4, seed=1), [3], [0], [0], [-2], label="complex"),
+    case("Pad", arr(2) + 1j, [1, 2], 0.5 + 2j, label="complex"),
     case("CenterCropPad", arr(3, 6), [5, 2]),
     case("CenterCropPad", arr(2, 5, 4), [2, 7], axes=(1, -1)),
     case("CenterCropPad", arr(2, 5, 4), [3], axes=(-3,)),

@@ -17,7 +17,11 @@ def layer(op: str, *, d: int = 1, bias: bool = True, lengths: Any = None, h: boo
     gates = GATES[op]
     x = arr(N, T, I) if layout else arr(T, N, I)
     state = (N, d, H) if layout else (d, N, H)
-    inputs: list[Any] = [x, arr(d, gates * H, I, low=-0.9, high=0.9), arr(d, gates * H, H, low=-0.9, high=0.9)]
+    inputs: list[Any] = [
+        x,
+        arr(d, gates * H, I, low=-0.9, high=0.9),
+        arr(d, gates * H, H, low=-0.9, high=0.9),
+    ]
     inputs += [arr(d, 2 * gates * H, low=-0.5, high=0.5) if bias else None, lengths]
     inputs += [arr(*state, low=-0.9, high=0.9) if h else None]
     if op == "LSTM":

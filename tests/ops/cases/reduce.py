@@ -5,6 +5,7 @@ import numpy as np
 from tests.ops.case import arr, case, ints
 
 NAMES = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+OF_INTS = ("Sum", "Mean", "Max", "Min", "Prod", "L1")
 NO_AXES = np.zeros((0,), np.int64)
 
 
@@ -33,8 +34,9 @@ CASES = [
     *(c for name in NAMES for c in reductions(name)),
     *(case(f"Reduce{name}", arr(2, 0, 3), [1], label="empty") for name in NAMES if name != "Mean"),
     *(case(f"Reduce{name}", arr(0, 2), [1], label="empty") for name in NAMES),
-    *(case(f"Reduce{name}", ints(2, 3), [1], label="int") for name in ("Sum", "Mean", "Max", "Min", "Prod", "L1")),
+    *(case(f"Reduce{name}", ints(2, 3), [1], label="int") for name in OF_INTS),
     *(case(f"Reduce{name}", arr(2, 3) > 0, [1], label="bool") for name in ("Max", "Min")),
+    *(case(f"Reduce{name}", arr(2, 3) + 1j, [1], label="complex") for name in ("Sum", "Mean", "Prod")),
     case("ReduceMax", [[1.0, 2.0, 2.0], [0.5, 3.0, 1.0]], [1], label="tie"),
     case("ReduceProd", [[1.5, 0.0, 2.0], [0.0, 3.0, 0.0]], [1], label="zeros"),
     case("ReduceProd", [0.0, 3.0, 0.5, -2.0, 1.5], keepdims=0, label="zero"),

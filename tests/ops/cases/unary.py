@@ -8,8 +8,8 @@ DOMAINS: dict[str, tuple[float, float]] = {
     "Abs": (-2, 2), "Neg": (-2, 2), "Reciprocal": (0.5, 2), "Sqrt": (0.2, 2), "Exp": (-2, 2), "Log": (0.2, 2),
     "Erf": (-3, 3), "Sin": (-2, 2), "Cos": (-2, 2), "Tan": (-1, 1), "Asin": (-0.9, 0.9), "Acos": (-0.9, 0.9),
     "Atan": (-2, 2), "Sinh": (-2, 2), "Cosh": (-2, 2), "Tanh": (-2, 2), "Asinh": (-2, 2), "Acosh": (1.2, 3),
-    "Atanh": (-0.9, 0.9), "Identity": (-2, 2), "Floor": (-3, 3), "Ceil": (-3, 3), "Round": (-3, 3), "Sign": (-2, 2),
-    "IsNaN": (-2, 2), "IsInf": (-2, 2),
+    "Atanh": (-0.9, 0.9), "Identity": (-2, 2), "Floor": (-3, 3), "Ceil": (-3, 3), "Round": (-3, 3),
+    "Sign": (-2, 2), "IsNaN": (-2, 2), "IsInf": (-2, 2),
 }  # fmt: skip
 HOLOMORPHIC = ("Neg", "Reciprocal", "Sqrt", "Exp", "Log", "Sin", "Cos", "Tanh", "Identity")
 SPECIAL = np.float64([np.nan, np.inf, -np.inf, 0.0])

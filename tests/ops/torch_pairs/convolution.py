@@ -67,13 +67,23 @@ DILATED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-def conv(x: Any, w: Any, b: Any, *, pads: Any = (), strides: Any = 1, dilations: Any = 1, group: int = 1) -> Any:
+def conv(
+    x: Any, w: Any, b: Any, *, pads: Any = (), strides: Any = 1, dilations: Any = 1, group: int = 1
+) -> Any:
     """Conv by torch, padded beforehand."""
     return CONV[x.ndim - 2](spatial_pad(x, pads), w, b, stride=strides, dilation=dilations, groups=group)
 
 
 def transposed(
-    x: Any, w: Any, b: Any, *, pads: Any = (), strides: Any = 1, dilations: Any = 1, output_padding: Any = 0, group: int = 1
+    x: Any,
+    w: Any,
+    b: Any,
+    *,
+    pads: Any = (),
+    strides: Any = 1,
+    dilations: Any = 1,
+    output_padding: Any = 0,
+    group: int = 1,
 ) -> Any:
     """ConvTranspose by torch, cropped afterwards."""
     apply = TRANSPOSED[x.ndim - 2]
@@ -86,7 +96,9 @@ def symmetric(pads: tuple[int, ...]) -> bool:
     return pads[: len(pads) // 2] == pads[len(pads) // 2 :]
 
 
-def max_pool(x: Any, *, kernel_shape: Any, strides: Any = 1, pads: Any = (), dilations: Any = 1, ceil_mode: int = 0) -> Any:
+def max_pool(
+    x: Any, *, kernel_shape: Any, strides: Any = 1, pads: Any = (), dilations: Any = 1, ceil_mode: int = 0
+) -> Any:
     """MaxPool by torch; asymmetric padding beforehand."""
     half = pads[: len(pads) // 2] or 0
     if pads and not symmetric(pads):
@@ -96,7 +108,13 @@ def max_pool(x: Any, *, kernel_shape: Any, strides: Any = 1, pads: Any = (), dil
 
 
 def average_pool(
-    x: Any, *, kernel_shape: Any, strides: Any = 1, pads: Any = (), ceil_mode: int = 0, count_include_pad: int = 0
+    x: Any,
+    *,
+    kernel_shape: Any,
+    strides: Any = 1,
+    pads: Any = (),
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
 ) -> Any:
     """AveragePool by torch; of padded ones and of a mask where the padding is asymmetric and not counted."""
     apply = AVERAGE_POOL[x.ndim - 2]
@@ -105,7 +123,11 @@ def average_pool(
         options = {"ceil_mode": bool(ceil_mode), "count_include_pad": bool(count_include_pad)}
         return apply(x, kernel_shape, strides, half, **options)
     sums = apply(spatial_pad(x, pads), kernel_shape, strides)
-    return sums if count_include_pad else sums / apply(spatial_pad(torch.ones_like(x), pads), kernel_shape, strides)
+    return (
+        sums
+        if count_include_pad
+        else sums / apply(spatial_pad(torch.ones_like(x), pads), kernel_shape, strides)
+    )
 
 
 def conv_pair(op: str, function: Any, x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> Pair:

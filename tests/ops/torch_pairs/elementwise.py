@@ -52,7 +52,10 @@ ACTIVATIONS = [
     (case("Elu", arr(3, 4), alpha=0.5), lambda x: F.elu(x, alpha=0.5)),
     (case("Gelu", arr(3, 4)), F.gelu),
     (case("Gelu", arr(3, 4), approximate="tanh"), lambda x: F.gelu(x, approximate="tanh")),
-    (case("HardSigmoid", arr(3, 4, low=-5.0, high=5.0), alpha=0.25, beta=0.5), lambda x: (x / 4 + 0.5).clamp(0, 1)),
+    (
+        case("HardSigmoid", arr(3, 4, low=-5.0, high=5.0), alpha=0.25, beta=0.5),
+        lambda x: (x / 4 + 0.5).clamp(0, 1),
+    ),
     (case("HardSwish", arr(3, 4, low=-5.0, high=5.0)), lambda x: x * (x / 6 + 0.5).clamp(0, 1)),
     (case("LeakyRelu", arr(3, 4), alpha=0.25), lambda x: F.leaky_relu(x, 0.25)),
     (case("PRelu", arr(2, 3, 4), arr(3, 1)), lambda x, w: F.prelu(x, w.reshape(-1))),
@@ -74,7 +77,14 @@ BINARY: list[tuple[str, Any]] = [
     ("Sum", torch.add),
     ("Mean", lambda a, b: (a + b) / 2),
 ]
-SHAPES = [((2, 3), (2, 3)), ((2, 3), (3,)), ((), (2, 3)), ((4, 1, 3), (2, 1)), ((1, 2), (3, 1, 1)), ((0, 3), (1, 3))]
+SHAPES = [
+    ((2, 3), (2, 3)),
+    ((2, 3), (3,)),
+    ((), (2, 3)),
+    ((4, 1, 3), (2, 1)),
+    ((1, 2), (3, 1, 1)),
+    ((0, 3), (1, 3)),
+]
 
 OTHER = [
     (case("Pow", arr(2, 3, **POSITIVE), arr(3)), torch.pow),
@@ -85,7 +95,10 @@ OTHER = [
     (case("Clip", arr(3, 4), -0.5, 0.75), lambda x, a, b: torch.minimum(torch.maximum(x, a), b)),
     (case("Clip", arr(3, 4), None, 0.75), lambda x, a, b: torch.minimum(x, b)),
     (case("Clip", arr(3, 4), -0.5), torch.maximum),
-    (case("Max", arr(2, 3), arr(3, seed=1), arr(2, 1)), lambda a, b, c: torch.maximum(torch.maximum(a, b), c)),
+    (
+        case("Max", arr(2, 3), arr(3, seed=1), arr(2, 1)),
+        lambda a, b, c: torch.maximum(torch.maximum(a, b), c),
+    ),
     (case("Sum", arr(2, 3), arr(3), arr(2, 1)), lambda a, b, c: a + b + c),
     (case("SwiGLU", arr(2, 3), arr(2, 3, seed=1)), lambda a, b: F.silu(a) * b),
 ]

@@ -18,7 +18,11 @@ REDUCED = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 def take(x: Any, indices: Any, axis: int) -> Any:
     """Gather by torch, negative indices counted from the end."""
     flat = indices.remainder(x.shape[axis]).reshape(-1)
-    return x.index_select(axis, flat).unflatten(axis, indices.shape) if indices.ndim else x.select(axis, int(indices))
+    return (
+        x.index_select(axis, flat).unflatten(axis, indices.shape)
+        if indices.ndim
+        else x.select(axis, int(indices))
+    )
 
 
 def scatter(x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
@@ -44,12 +48,19 @@ def scatter_nd(x: Any, indices: Any, updates: Any, accumulate: bool) -> Any:
 def scatter_pair(axis: int, reduction: str, indices: Any) -> Pair:
     """ScatterElements; only sums and products may meet an index twice."""
     one = case(
-        "ScatterElements", arr(3, 4), indices, arr(*np.shape(indices), seed=1, low=0.3), axis=axis, reduction=reduction
+        "ScatterElements",
+        arr(3, 4),
+        indices,
+        arr(*np.shape(indices), seed=1, low=0.3),
+        axis=axis,
+        reduction=reduction,
     )
     return Pair(one, lambda x, i, u: scatter(x, i, u, axis, reduction))
 
 
-def pad_pair(mode: str, torch_mode: str, shape: tuple[int, ...], pads: tuple[int, ...], axes: tuple[int, ...]) -> Pair:
+def pad_pair(
+    mode: str, torch_mode: str, shape: tuple[int, ...], pads: tuple[int, ...], axes: tuple[int, ...]
+) -> Pair:
     """Pad over the last axes."""
     half = len(pads) // 2
     flat = [width for axis in reversed(range(half)) for width in (pads[axis], pads[axis + half])]
@@ -69,7 +80,13 @@ def resize_pair(shape: tuple[int, ...], sizes: tuple[int, ...], torch_mode: str,
 
 
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
-SIZES = [((2, 2, 5), (8,)), ((2, 2, 5), (3,)), ((1, 2, 4, 5), (7, 9)), ((1, 2, 6, 7), (3, 4)), ((1, 2, 4, 5), (8, 3))]
+SIZES = [
+    ((2, 2, 5), (8,)),
+    ((2, 2, 5), (3,)),
+    ((1, 2, 4, 5), (7, 9)),
+    ((1, 2, 6, 7), (3, 4)),
+    ((1, 2, 4, 5), (8, 3)),
+]
 VOLUMES = [((1, 1, 3, 4, 2), (5, 3, 4))]
 CORNERS = ("half_pixel", "align_corners")
 FLOORED = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", "mode": "nearest"}
@@ -88,7 +105,10 @@ RESIZES = [
         for shape, sizes in SIZES[2:]
         for corners in CORNERS
     ],
-    *[resize_pair(shape, sizes, "bilinear", mode="linear", antialias=1, exclude_outside=1) for shape, sizes in SIZES[2:]],
+    *[
+        resize_pair(shape, sizes, "bilinear", mode="linear", antialias=1, exclude_outside=1)
+        for shape, sizes in SIZES[2:]
+    ],
     *[
         resize_pair(shape, sizes, "bicubic", mode="cubic", cubic_coeff_a=-0.5, antialias=1, exclude_outside=1)
         for shape, sizes in SIZES[2:]

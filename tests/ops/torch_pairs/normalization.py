@@ -13,8 +13,6 @@ from tests.ops.torch_pairs.pair import Pair
 VARIANCE = {"low": 0.3, "high": 2.0}
 
 
-
-
 def batch_norm(x: Any, scale: Any, b: Any, mean: Any, var: Any) -> Any:
     """With the statistics of the batch."""
     return F.batch_norm(x, None, None, scale, b, training=True, eps=1e-3)

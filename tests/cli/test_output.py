@@ -1,0 +1,186 @@
+"""Whole outputs of `gradcheck check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cli.conftest import WRONG, Command
+
+
+def test_a_model_that_passes(gradcheck: Command) -> None:
+    ran = gradcheck(
+        "mlp.onnx", "--x", "input", "--y", "loss", "--dim", "N=2", "--method", "central", "--rtol", "1e-3"
+    )
+    assert ran.code == 0
+    assert ran.err == ""
+    head, how, blank, columns, row, *rest = ran.out.split("\n")
+    assert head == "mlp.onnx  opset 17, acme 1, 4 nodes | float32 model, checked in float64 | seed 0"
+    assert how == "          full, central | N=2"
+    assert (blank, columns) == ("", "x            y        entries  max abs err  max rel err    noise")
+    assert row.startswith("input [2,4]  loss []      8/8  ")
+    assert row.endswith("  PASS")
+    assert rest == ["", "1 check: 1 passed in TIME", ""]
+
+
+def test_a_failure_shows_entries_suspect_and_how_to_do_it_again(gradcheck: Command) -> None:
+    ran = gradcheck("wrong.gradcheck.yaml", "-k", "wrong", "--show", "2")
+    lines = ran.out.splitlines()
+    assert ran.code == 1
+    assert lines[5] == "FAIL GC101  d loss / d x: 3 of 3 entries differ (100%)"
+    assert lines[6].split() == [
+        "entry",
+        "of",
+        "x",
+        "theoretical",
+        "numerical",
+        "abs",
+        "err",
+        "rel",
+        "err",
+        "noise",
+        "pattern",
+    ]
+    assert [line.split()[-2:] for line in lines[7:9]] == [["x", "0.5"]] * 2
+    assert lines[9:11] == ["... 1 more, --show 3", ""]
+    assert lines[11] == "  suspect    node 0  Square  x -> h"
+    assert lines[12].startswith("             fails on its own: max rel err 5.0e-01")
+    assert "  would pass only with --rtol 0.5" in lines
+    assert lines[-3] == (
+        "  reproduce  gradcheck wrong.gradcheck.yaml --check square/wrong --x x --y loss --seed 0 --point 0"
+    )
+    assert lines[-1] == "1 check: 1 failed in TIME"
+
+
+def test_what_reproduce_prints_gives_the_same_again(gradcheck: Command) -> None:
+    first = gradcheck("wrong.gradcheck.yaml", "--check", "square/wrong", "--seed", "5")
+    command = next(line for line in first.out.splitlines() if "reproduce" in line).split()[2:]
+    assert gradcheck(*command).out == first.out
+
+
+def test_concise_is_one_line_a_check(gradcheck: Command) -> None:
+    ran = gradcheck("wrong.gradcheck.yaml", "--output-format", "concise")
+    wrong, known, right, summary = ran.out.splitlines()
+    assert wrong == "square/wrong: d loss/d x: FAIL GC101 3/3 entries differ, max rel err 5.0e-01"
+    assert known == "square/known: d loss/d x: WAIVED fail, as expected: ACME-412 (until 2999-12-31)"
+    assert right.startswith("sum/right: d loss/d h: PASS 3 entries")
+    assert summary == "3 checks: 1 passed, 1 waived, 1 failed in TIME"
+
+
+def test_json_is_strict_and_carries_the_exit_code(gradcheck: Command) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    ran = gradcheck("wrong.gradcheck.yaml", "mlp.onnx", "--output-format", "json")
+    document = json.loads(ran.out, parse_constant=refuse)
+    assert (ran.code, document["schema"], document["exit_code"]) == (1, "gradcheck.run/1", 1)
+    assert [c["status"] for c in document["checks"]] == ["fail", "waived", "pass", "pass", "pass"]
+    assert document["checks"][0]["suspect"]["op"] == "Square"
+
+
+def test_jsonl_is_a_record_a_line(gradcheck: Command) -> None:
+    records = [
+        json.loads(line) for line in gradcheck("mlp.onnx", "--output-format", "jsonl").out.splitlines()
+    ]
+    assert [(r["schema"], r["x"], r["y"]) for r in records] == [
+        ("gradcheck.result/1", "input", "loss"),
+        ("gradcheck.result/1", "aux_in", "aux_out"),
+    ]
+
+
+def test_github_annotates_what_did_not_pass(gradcheck: Command) -> None:
+    first, summary = gradcheck("wrong.gradcheck.yaml", "--output-format", "github").out.splitlines()
+    assert first.startswith(
+        "::error file=wrong.gradcheck.yaml,title=GC101 square/wrong%3A d loss/d x::3/3 entries"
+    )
+    assert summary == "3 checks: 1 passed, 1 waived, 1 failed in TIME"
+
+
+def test_reports_are_written_by_suffix(gradcheck: Command, folder: Path) -> None:
+    paths = ["r.json", "r.jsonl", "r.xml", "r.md"]
+    ran = gradcheck("wrong.gradcheck.yaml", *(word for path in paths for word in ("--report", path)))
+    assert ran.code == 1
+    assert json.loads((folder / "r.json").read_text())["exit_code"] == 1
+    assert len((folder / "r.jsonl").read_text().splitlines()) == 3
+    root = ElementTree.parse(folder / "r.xml").getroot()
+    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("3", "1", "1")
+    assert (folder / "r.md").read_text().startswith("## gradcheck: 3 checks: 1 passed, 1 waived, 1 failed\n")
+
+
+def test_a_report_is_written_even_if_the_only_model_cannot_be_read(gradcheck: Command, folder: Path) -> None:
+    ran = gradcheck("lfs.onnx", "--report", "r.json")
+    assert (ran.code, ran.out) == (4, "")
+    [record] = json.loads((folder / "r.json").read_text())["checks"]
+    assert (record["status"], record["code"]) == ("error", "GC403")
+
+
+def test_several_models_run_each_once_and_one_that_fails_stops_no_other(gradcheck: Command) -> None:
+    ran = gradcheck("conv.onnx", "lfs.onnx", "./conv.onnx", "mlp.onnx", "--output-format", "concise")
+    assert [line.split(":")[0] for line in ran.out.splitlines()] == [
+        "conv.onnx", "lfs.onnx", "mlp.onnx", "mlp.onnx", "4 checks",
+    ]  # fmt: skip
+    assert "lfs.onnx: ERROR GC403 lfs.onnx is a Git LFS pointer" in ran.out
+    assert ran.code == 4
+
+
+def test_fail_fast_stops_at_the_first_failure(gradcheck: Command) -> None:
+    ran = gradcheck("wrong.gradcheck.yaml", "mlp.onnx", "--fail-fast", "--output-format", "concise")
+    assert ran.out.splitlines()[-1] == "1 check: 1 failed in TIME"
+
+
+def test_quiet_says_nothing_of_what_passed(gradcheck: Command) -> None:
+    assert gradcheck("mlp.onnx", "-q").out == "2 checks: 2 passed in TIME\n"
+    assert "PASS" not in gradcheck("wrong.gradcheck.yaml", "-q").out
+
+
+def test_verbose_states_method_and_tolerances(gradcheck: Command) -> None:
+    out = gradcheck("mlp.onnx", "--x", "input", "--y", "loss", "-v").out
+    assert "  method     full, complex-step; rtol 5e-07, atol 0; 1 point" in out
+
+
+def test_a_folder_and_a_pattern_find_models_and_leave_side_cars_to_them(
+    gradcheck: Command, folder: Path
+) -> None:
+    nested = folder / "zoo" / "deep"
+    nested.mkdir(parents=True)
+    (folder / "mlp.onnx").rename(nested / "b.onnx")
+    (folder / "conv.onnx").rename(folder / "zoo" / "a.onnx")
+    (nested / "b.gradcheck.yaml").write_text(
+        "gradcheck: 1\nchecks: [{name: car, model: b.onnx, x: input, y: loss}]\n"
+    )
+    expected = ["zoo/a.onnx", "car"]
+    for argument in ("zoo", "zoo/**/*.onnx", "zo*"):
+        lines = gradcheck(argument, "--output-format", "concise").out.splitlines()[:-1]
+        assert [line.split(":")[0] for line in lines] == expected, argument
+
+
+@pytest.mark.parametrize("color, colored", [("always", True), ("never", False), ("auto", False)])
+def test_colors_only_where_wanted(gradcheck: Command, color: str, colored: bool) -> None:
+    assert ("\x1b[" in gradcheck("mlp.onnx", "--color", color).out) is colored
+
+
+def test_force_color_and_no_color(gradcheck: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" in gradcheck("mlp.onnx").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in gradcheck("mlp.onnx").out
+
+
+def test_a_waiver_that_no_longer_holds_fails(gradcheck: Command, folder: Path) -> None:
+    stale = WRONG.replace("y: loss, expect", "y: h, expect").replace("x: x, y: h", "x: h, y: loss")
+    (folder / "stale.gradcheck.yaml").write_text(stale)
+    ran = gradcheck("stale.gradcheck.yaml", "-k", "known")
+    assert ran.code == 1
+    assert "FAIL GC203 d loss / d h: passes, but is expected to give fail (ACME-412): remove" in " ".join(
+        ran.out.split()
+    )
+
+
+def test_a_waiver_ends_with_its_last_day(gradcheck: Command, folder: Path) -> None:
+    (folder / "over.gradcheck.yaml").write_text(WRONG.replace("2999-12-31", "2020-01-01"))
+    ran = gradcheck("over.gradcheck.yaml", "-k", "known")
+    assert ran.code == 1
+    assert "  its waiver ended on 2020-01-01" in ran.out

@@ -1,0 +1,126 @@
+"""The command as a process: what it imports, how it ends, what it writes to odd places."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("numpy", "onnx", "yaml", "pydantic", "rich.progress")
+COMMAND = [sys.executable, "-m", "gradcheck_cli"]
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and devices of POSIX")
+
+
+def run(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *args],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("args", [["--help"], ["check", "--help"], ["inspect", "-h"], ["--version"], []])
+def test_help_and_version_import_nothing_heavy(folder: Path, args: list[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "gradcheck_cli", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    imported = set(re.findall(r"\|\s+(\S+)$", ran.stderr, re.MULTILINE))
+    assert "gradcheck_cli.cli.group" in imported
+    assert imported.isdisjoint(HEAVY)
+
+
+def test_checking_a_model_needs_neither_yaml_nor_pydantic(folder: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "gradcheck_cli", "mlp.onnx"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    imported = set(re.findall(r"\|\s+(\S+)$", ran.stderr, re.MULTILINE))
+    assert ran.returncode == 0
+    assert imported.isdisjoint({"yaml", "pydantic", "rich.progress"})
+
+
+@posix
+def test_an_interrupt_says_so_and_keeps_what_was_printed(folder: Path) -> None:
+    spec = folder / "pair.gradcheck.yaml"
+    spec.write_text(
+        "gradcheck: 1\nchecks:\n  - {name: quick, model: mlp.onnx, x: aux_in, y: aux_out}\n"
+        "  - {name: slow, model: conv.onnx, x: image, y: c, dims: {N: 64}, mode: full, method: richardson}\n"
+    )
+    arguments = ["pair.gradcheck.yaml", "--memory-limit", "64GiB", "-j", "1"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    assert process.stdout is not None
+    shown = [process.stdout.readline() for _ in range(4)]
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert shown[0].startswith("quick  opset 17")
+    assert out.splitlines()[-1].startswith("1 check: 1 passed in ")
+    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+
+
+@posix
+def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+    line = f"'{sys.executable}' -m gradcheck_cli ops | head -1"
+    ran = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True)
+    assert (ran.stderr, ran.stdout.split()[0]) == ("", "operator")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [*COMMAND, "mlp.onnx"], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ran.returncode == 2
+    assert ran.stderr == "error GC201: the output cannot be written: No space left on device\n"
+    (folder / "r.json").symlink_to("/dev/full")
+    ran = run("mlp.onnx", "--report", "r.json", cwd=folder)
+    assert ran.returncode == 2
+    assert ran.stderr == "error GC201: --report r.json cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_names_in_any_script_reach_any_terminal(folder: Path, encoding: str) -> None:
+    from tests.cli import models
+
+    models.named(folder / "wide.onnx", "入力", "потеря")
+    for args in (["wide.onnx"], ["wide.onnx", "--x", "入"], ["inspect", "wide.onnx"], ["--help"]):
+        ran = subprocess.run(
+            [*COMMAND, *args], cwd=folder, capture_output=True,
+            env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding, "PYTHONCOERCECLOCALE": "0"},
+        )  # fmt: skip
+        assert b"Traceback" not in ran.stderr
+        assert ran.returncode == (2 if "--x" in args else 0), ran.stderr
+
+
+def test_a_bug_is_one_line_and_a_file(folder: Path) -> None:
+    program = "import gradcheck_cli.checking as c, sys\nfrom gradcheck_cli.cli import main\n"
+    program += "def bad(*a, **k): raise KeyError('oops')\nc.check = bad\nsys.exit(main(['mlp.onnx']))\n"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    first, second = ran.stderr.splitlines()
+    assert (ran.returncode, first) == (70, "error GC901: a bug of gradcheck: KeyError: 'oops'")
+    path = Path(second.split()[4].rstrip("."))
+    assert "KeyError: 'oops'" in path.read_text()
+    path.unlink()

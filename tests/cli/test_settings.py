@@ -1,0 +1,136 @@
+"""Where settings come from, and which place wins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli import models
+from tests.cli.conftest import Command
+
+
+def first(gradcheck: Command, *args: str) -> dict[str, Any]:
+    """The first record of a run."""
+    ran = gradcheck(*args, "--output-format", "json")
+    assert ran.out, ran.err
+    record: dict[str, Any] = json.loads(ran.out)["checks"][0]
+    return record
+
+
+@pytest.mark.parametrize("layers, expected", [(0, 5e-7), (1, 1e-2), (2, 1e-3), (3, 1e-4), (4, 1e-5)])
+def test_the_stronger_place_wins(
+    gradcheck: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, layers: int, expected: float
+) -> None:
+    if layers > 0:
+        (folder / "gradcheck.toml").write_text("rtol = 1e-2\n")
+    if layers > 1:
+        (folder / "mlp.gradcheck.yaml").write_text("gradcheck: 1\nchecks: [{model: mlp.onnx, rtol: 1e-3}]\n")
+    if layers > 2:
+        monkeypatch.setenv("GRADCHECK_RTOL", "1e-4")
+    args = ["--rtol", "1e-5"] if layers > 3 else []
+    assert first(gradcheck, "mlp.onnx", *args)["rtol"] == expected
+
+
+def test_the_nearest_file_counts_and_pyproject_does_too(gradcheck: Command, folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (folder / "mlp.onnx").rename(inner / "mlp.onnx")
+    (folder / "gradcheck.toml").write_text("seed = 1\n")
+    (inner / "pyproject.toml").write_text("[tool.gradcheck]\nseed = 2\n[tool.other]\nx = 1\n")
+    assert first(gradcheck, "inner/mlp.onnx")["seed"] == 2
+
+
+def test_every_kind_of_value_of_a_file(gradcheck: Command, folder: Path) -> None:
+    text = """
+        x = ["input"]
+        val-range = [0, 0.5]
+        rtol = {input = 1e-3}
+        dims = {N = 3}
+        x_init_value = {input = 0.5}
+        fail_on = ["fail"]
+        exit_zero = true
+        timeout = "10m"
+    """
+    (folder / "gradcheck.toml").write_text(text)
+    record = first(gradcheck, "mlp.onnx", "--y", "loss")
+    assert (record["x"], record["x_shape"], record["rtol"]) == ("input", [3, 4], 1e-3)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("rtol = 1\nsed = 3\n", "gradcheck.toml:2:1: unknown key 'sed'. Did you mean 'seed'?"),
+    ("points = 0\n", "gradcheck.toml:1:1: points: 0 is not in the range x>=1."),
+    ("seed = true\n", "gradcheck.toml:1:1: seed: true is not expected here."),
+    ("seed = \n", "gradcheck.toml:1:8: not TOML: Invalid value"),
+])  # fmt: skip
+def test_a_mistake_in_a_file_is_shown_in_its_line(
+    gradcheck: Command, folder: Path, text: str, message: str
+) -> None:
+    (folder / "gradcheck.toml").write_text(text)
+    ran = gradcheck("mlp.onnx")
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_tensorflows_spellings_are_understood(gradcheck: Command) -> None:
+    record = first(
+        gradcheck, "--x_shape", "input:3,4", "mlp.onnx", "--extra_feed_dict", "aux_in=[1, 2]", "--x_init_value", "input=2",
+        "--x", "input", "--y", "loss",
+    )  # fmt: skip
+    assert record["x_shape"] == [3, 4]
+
+
+@pytest.mark.parametrize("spelling", ["input:5,4", "input:[5,4]", "input:5x4", "input:5, 4"])
+def test_shapes_are_written_in_three_ways(gradcheck: Command, spelling: str) -> None:
+    assert first(gradcheck, "mlp.onnx", "--input-shapes", spelling)["x_shape"] == [5, 4]
+
+
+def test_names_may_hold_colons_spaces_and_slashes(gradcheck: Command) -> None:
+    record = first(
+        gradcheck, "named.onnx", "--x", "in put:0", "--y", "net/out=1", "--x-shape", "in put:0:2", "--rtol",
+        "in put:0:1e-3", "--feed", "in put:0=[1, 2]",
+    )  # fmt: skip
+    assert (record["status"], record["rtol"]) == ("pass", 1e-3)
+
+
+def test_the_longest_known_name_wins(gradcheck: Command, folder: Path) -> None:
+    models.named(folder / "nested.onnx", "a", "a=1")
+    record = first(gradcheck, "nested.onnx", "--x", "a=1", "--y", "a=1", "--feed", "a=1=[3, 4]")
+    assert record["x"] == "a=1"
+
+
+def test_values_come_from_files(gradcheck: Command, folder: Path) -> None:
+    value = np.full((2, 4), 0.25)
+    np.save(folder / "v.npy", value)
+    np.savez(folder / "v.npz", one=value, two=value)
+    (folder / "v.json").write_text(json.dumps({"a": value.tolist()}))
+    for given in ("@v.npy", "@v.npz:one", "@v.json:a", "@v.json"):
+        record = first(gradcheck, "mlp.onnx", "--x", "input", "--y", "loss", "--x-init-value", given)
+        assert (record["status"], record["x_shape"]) == ("pass", [2, 4])
+    ran = gradcheck("mlp.onnx", "--x", "input", "--x-init-value", "@v.npz:tow")
+    assert "v.npz has no array 'tow'. Did you mean 'two'? It has: one, two." in ran.err
+
+
+def test_a_random_seed_is_printed(gradcheck: Command) -> None:
+    assert first(gradcheck, "mlp.onnx", "--seed", "random")["seed"] > 0
+
+
+def test_a_side_car_supplies_checks_and_typed_targets_replace_several(
+    gradcheck: Command, folder: Path
+) -> None:
+    text = "gradcheck: 1\nchecks:\n  - {name: one, model: mlp.onnx, x: input, y: loss}\n"
+    (folder / "mlp.gradcheck.yaml").write_text(text + "  - {name: two, model: mlp.onnx, x: W, y: loss}\n")
+    both = json.loads(gradcheck("mlp.onnx", "--output-format", "json").out)["checks"]
+    assert [(c["check"], c["x"]) for c in both] == [("one", "input"), ("two", "W")]
+    assert first(gradcheck, "mlp.onnx", "--x", "h", "--y", "loss")["check"] == "mlp.onnx"
+
+
+def test_what_a_spec_asks_for_and_cannot_have_is_an_error(gradcheck: Command, folder: Path) -> None:
+    (folder / "more.gradcheck.yaml").write_text(
+        "gradcheck: 1\nchecks: [{model: mlp.onnx, second_order: true}]\n"
+    )
+    ran = gradcheck("more.gradcheck.yaml")
+    assert (ran.code, "'second_order' cannot be done yet" in ran.err) == (2, True)
