@@ -27,7 +27,7 @@ from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.program import Program
 from gradcheck_cli.record import Report
-from gradcheck_cli.settings import ANY, Settings
+from gradcheck_cli.settings import Settings
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import CENTRAL
 from gradcheck_cli.tape import Tape, Var
@@ -97,7 +97,7 @@ def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = 
     Raises:
         ValueError: something in `tensors` is not a tensor, or a feed does not fit.
     """
-    wanted = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    wanted = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
     for i, tensor in enumerate(wanted):
         if tensor is None:
             raise UsageError(
@@ -223,7 +223,7 @@ def compute_gradient(
     """
     many = isinstance(x, list | tuple)
     xs = arguments.tensors(x, "x")
-    model = arguments.model_of([*xs, *arguments.tensors(y, "y")], "x and y")
+    model = arguments.model_of([*xs, arguments.tensor(y, "y")], "x and y")
     values = (
         [None] * len(xs) if x_init_value is None else arguments.per_x(x_init_value, xs, "x_init_value", many)
     )
@@ -234,12 +234,14 @@ def compute_gradient(
     given = zip(xs, arguments.per_x(x_shape, xs, "x_shape", many), strict=True)
     shapes = [arguments.require_shape(t, shape, "x_shape") for t, shape in given]
     triples = zip(xs, shapes, values, strict=True)
+    fixed = arguments.feeds(model, extra_feed_dict, "extra_feed_dict")
+    arguments.require_free(model, xs, values, fixed)
     points = {t.name: arguments.initial(t, shape, v, i) for i, (t, shape, v) in enumerate(triples)}
     wanted = arguments.require_shape(y, y_shape, "y_shape")
     settings = Settings(
         x_init_value=points,
-        extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
-        init_targets=(init_targets,) if isinstance(init_targets, str) else tuple(init_targets or ()),
+        extra_feed_dict=fixed,
+        init_targets=arguments.targets(init_targets, "init_targets"),
         dtype=arguments.one_of(dtype, "dtype", ("float64", "model")),
     )
     tape = model.tape([y.name, *points], settings)
@@ -284,7 +286,8 @@ def check(
         ops: the operator table, by (domain, name): a rule under test goes in here.
         rtol: the relative error that matters, for all tensors or by name.
         atol: the absolute error that matters, likewise.
-        settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`.
+        settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`; one that is
+            None counts as not given.
 
     Returns:
         The report: `report.checks[i].status .x .y .suspect`, `report.exit_code`.
@@ -294,21 +297,13 @@ def check(
         GradcheckError: the model cannot be checked at all.
     """
     if not isinstance(model, Model):
-        raise UsageError(f"model is a {type(model).__name__}, not what load() gives.")
-    unknown = [k for k in settings if k not in Settings.__dataclass_fields__]
-    if unknown:
-        raise UsageError(f"check() has no argument {unknown[0]!r}.")
+        raise UsageError(f"model is {arguments.described(model)}, not what load() gives.")
     given = Settings(
-        **{
-            "x": arguments.names(model, x, "x"),
-            "y": arguments.names(model, y, "y"),
-            "x_init_value": arguments.feeds(model, x_init_value, "x_init_value"),
-            "extra_feed_dict": arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
-            "dims": model.dims,
-            **({} if rtol is None else {"rtol": rtol if isinstance(rtol, Mapping) else {ANY: float(rtol)}}),
-            **({} if atol is None else {"atol": atol if isinstance(atol, Mapping) else {ANY: float(atol)}}),
-            **settings,
-        }
+        x=arguments.names(model, x, "x"),
+        y=arguments.names(model, y, "y"),
+        x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
+        extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
+        **{"dims": model.dims, **arguments.settings({"rtol": rtol, "atol": atol, **settings})},
     )
     return Report(check_source(model.source, given, name=Path(model.source.uri).name, ops=ops))
 
@@ -326,7 +321,7 @@ def save(model: Model, path: str | os.PathLike[str], outputs: Sequence[Tensor | 
 
 
 def _jacobians(tape: Tape, x: str, y: str, delta: float) -> tuple[Array, Array]:
-    """Both Jacobians, the numerical one by a central difference with exactly this step."""
+    """Both Jacobians, the numerical one by a central difference whose step is delta, rounded so that x + step is exact."""
     x_name, y_name = tape.named[x].name, tape.named[y].name
     program = Program(tape, [x_name], [y_name])
     if x_name != y_name and not program.steps:
@@ -334,13 +329,13 @@ def _jacobians(tape: Tape, x: str, y: str, delta: float) -> tuple[Array, Array]:
     here = tape.values[x_name]
     if here.size and not np.all((here + delta != here) & (here - delta != here)):
         raise UsageError(
-            f"delta={delta:g} is too small to resolve: {x!r} + delta equals {x!r} in {here.dtype}."
+            f"delta={delta:g} is too small to resolve: {x!r} + delta equals {x!r} in {here.dtype}. "
+            f"At least {float(np.max(np.spacing(np.abs(here)))):.1g} is needed here."
         )
     budget = Budget()
     directions = Directions(here, range(here.size * (2 if here.dtype.kind == "c" else 1)))
-    steps = np.full(directions.count, delta)
     theoretical = Backward(tape, y_name, [x_name]).jacobians(budget)[0]
-    return theoretical, by_differences(program, directions, CENTRAL, steps, budget)[0]
+    return theoretical, by_differences(program, directions, CENTRAL, directions.fixed(delta), budget)[0]
 
 
 def _grad_ys(model: Model, ys: Sequence[Tensor], grad_ys: Any) -> tuple[str | Array | None, ...]:

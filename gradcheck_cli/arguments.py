@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from operator import index
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.graph import Array
 from gradcheck_cli.model import Model, Tensor
+from gradcheck_cli.settings import ANY, Method, Mode, Settings
 
 Member = TypeVar("Member", bound=Enum)
+_WORDS = {"mode": get_args(Mode), "method": get_args(Method), "dtype": ("float64", "model")}
+_LIMITS = {  # whole, from, to
+    "points": (True, 1, np.inf),
+    "point": (True, 0, np.inf),
+    "seed": (True, 0, np.inf),
+    "jobs": (True, 1, np.inf),
+    "memory_limit": (True, 1, np.inf),
+    "delta": (False, np.finfo(float).tiny, np.finfo(float).max),
+    "timeout": (False, 0, np.inf),
+    "max_inconclusive": (False, 0, 1),
+}
 
 
 def tensors(value: Any, argument: str, *, empty: bool = False) -> list[Tensor]:
@@ -27,13 +40,26 @@ def tensors(value: Any, argument: str, *, empty: bool = False) -> list[Tensor]:
     return items
 
 
+def tensor(value: Any, argument: str) -> Tensor:
+    """One tensor."""
+    if isinstance(value, list | tuple):
+        raise UsageError(f"{argument} is a list of {len(value)}: one tensor is allowed.")
+    return tensors(value, argument)[0]
+
+
 def model_of(items: Sequence[Any], argument: str) -> Model:
     """The one model that all tensors belong to."""
-    models = {id(t.model): t.model for t in items if isinstance(t, Tensor)}
-    if len(models) != 1:
-        what = "holds no tensor" if not models else "are tensors of different models"
-        raise UsageError(f"{argument} {what}; use handles of one model: model['name'].")
-    return next(iter(models.values()))
+    tensors = [t for t in items if isinstance(t, Tensor)]
+    if not tensors:
+        raise UsageError(f"{argument} holds no tensor; use handles of one model: model['name'].")
+    model = tensors[0].model
+    other = next((t for t in tensors if t.model is not model), None)
+    if other is not None:
+        raise UsageError(
+            f"{argument}: {other.name!r} is a tensor of {other.model.source.uri}, {tensors[0].name!r} one of "
+            f"{model.source.uri}; use handles of one loaded model."
+        )
+    return model
 
 
 def name_of(model: Model, value: Any, argument: str) -> str:
@@ -63,15 +89,20 @@ def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[
         return {}
     if not isinstance(value, Mapping):
         raise UsageError(f"{argument} is {described(value)}; it must be a dict: {{tensor or name: value}}.")
-    return {
-        name_of(model, k, f"a key of {argument}"): _array(model, k, v, argument) for k, v in value.items()
-    }
+    given = {name_of(model, k, f"a key of {argument}"): v for k, v in value.items()}
+    derived = next((n for n in given if n not in model.graph.tensors), None)
+    if derived is not None:
+        raise UsageError(
+            f"{argument}: {derived!r} was made by gradients(); tensors of the model itself can be fed."
+        )
+    return {name: _array(model, name, v, argument) for name, v in given.items()}
 
 
-def _array(model: Model, key: Any, value: Any, argument: str) -> Array:
-    name = name_of(model, key, argument)
-    array = numbers(value, f"{argument}[{name!r}]")
+def _array(model: Model, name: str, value: Any, argument: str) -> Array:
+    array = held(model, name, numbers(value, f"{argument}[{name!r}]"), f"{argument}[{name!r}]")
     shape = model.graph.types[name].shape if name in model.graph.types else None
+    if name in model.graph.constants:
+        shape = model.graph.constants[name].shape
     if shape is not None and array.ndim and not fits(array.shape, shape):
         raise UsageError(
             f"{argument}[{name!r}] has shape {list(array.shape)}; the tensor has {_shape(shape)}."
@@ -88,8 +119,21 @@ def numbers(value: Any, argument: str) -> Array:
     except ValueError as error:
         raise UsageError(f"{argument} is no array: {error}.") from error
     if array.dtype.kind not in "fciubV":
-        raise UsageError(f"{argument} is {described(value)}, not numbers.")
+        hint = f" {_instead(value)}" if isinstance(value, str) else ""
+        raise UsageError(f"{argument} is {described(value)}, not numbers.{hint}")
     return array
+
+
+def held(model: Model, name: str, array: Array, argument: str) -> Array:
+    """Numbers as a tensor can hold them: complex ones only where it is complex, and there always."""
+    dtype = model.declared_dtype(name)
+    if dtype is None:
+        return array
+    if dtype.kind != "c" and array.dtype.kind == "c":
+        raise UsageError(
+            f"{argument} is {array.dtype.name}; {name!r} is {dtype.name} and takes real numbers only."
+        )
+    return array.astype(np.result_type(array.dtype, np.complex64)) if dtype.kind == "c" else array
 
 
 def fits(shape: Sequence[int], declared: Sequence[Any]) -> bool:
@@ -101,7 +145,7 @@ def fits(shape: Sequence[int], declared: Sequence[Any]) -> bool:
 def require_shape(tensor: Tensor, shape: Any, argument: str) -> tuple[int, ...]:
     """A shape given by the user, as a tuple that agrees with the tensor's."""
     try:
-        given = tuple(int(d) for d in np.atleast_1d(np.asarray(shape, dtype=object)).tolist())
+        given = tuple(index(d) for d in np.atleast_1d(np.asarray(shape, dtype=object)).tolist())
     except (TypeError, ValueError) as error:
         raise UsageError(f"{argument}={shape!r} is no shape: a tuple of ints is.") from error
     if any(d < 0 for d in given) or not fits(given, tensor.shape):
@@ -114,10 +158,15 @@ def require_shape(tensor: Tensor, shape: Any, argument: str) -> tuple[int, ...]:
 def require_inexact(model: Model, tensor: Tensor, argument: str) -> None:
     """A derivative exists only of and by floating-point or complex tensors."""
     dtype = model.dtype(tensor.name)
-    if dtype.kind not in "fcV":
+    if not is_inexact(dtype):
         raise UsageError(
             f"{argument} {tensor.name!r} is {dtype.name}: only floating-point or complex tensors have gradients."
         )
+
+
+def is_inexact(dtype: np.dtype[Any]) -> bool:
+    """Floating-point numbers of any width, or complex ones."""
+    return dtype.kind in "fc" or dtype.name.startswith(("float", "bfloat"))
 
 
 def per_x(value: Any, xs: Sequence[Tensor], argument: str, many: bool) -> list[Any]:
@@ -136,12 +185,33 @@ def initial(tensor: Tensor, shape: tuple[int, ...], value: Any, seed: int) -> Ar
         rng = np.random.default_rng(seed)
         drawn = rng.standard_normal(shape)
         return drawn + 1j * rng.standard_normal(shape) if tensor.dtype.kind == "c" else drawn
-    array = numbers(value, "x_init_value")
+    array = held(tensor.model, tensor.name, numbers(value, "x_init_value"), "x_init_value")
     if array.shape != shape:
         raise UsageError(
             f"x_init_value of {tensor.name!r} has shape {list(array.shape)}; x_shape is {list(shape)}."
         )
     return array
+
+
+def targets(value: Any, argument: str) -> tuple[str, ...]:
+    """Names of initializations: one, a list of them, or None."""
+    items = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise UsageError(f"{argument}={value!r} must be the name of an initialization, or a list of names.")
+    return tuple(items)
+
+
+def require_free(
+    model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixed: Mapping[str, Array]
+) -> None:
+    """x is a tensor of the model itself, and has one value at most."""
+    for x, value in zip(xs, values, strict=True):
+        if x.name not in model.graph.tensors:
+            raise UsageError(f"x {x.name!r} was made by gradients(); x must be a tensor of the model itself.")
+        if value is not None and x.name in fixed:
+            raise UsageError(
+                f"{x.name!r} is given by x_init_value and by extra_feed_dict: one of them is allowed."
+            )
 
 
 def step(delta: Any) -> float:
@@ -153,6 +223,39 @@ def step(delta: Any) -> float:
     ):
         raise UsageError(f"delta={delta!r} must be a positive, finite number.")
     return float(delta)
+
+
+def settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Settings` that a call gave, each of a kind and size that it can have; None counts as not given."""
+    unknown = [name for name in given if name not in Settings.__dataclass_fields__]
+    if unknown:
+        raise UsageError(
+            f"check() has no argument {unknown[0]!r}.{did_you_mean(unknown[0], Settings.__dataclass_fields__)}"
+        )
+    return {name: _setting(name, value) for name, value in given.items() if value is not None}
+
+
+def _setting(name: str, value: Any) -> Any:
+    if name in _WORDS:
+        return one_of(value, name, _WORDS[name])
+    if name == "init_targets":
+        return targets(value, name)
+    if name in ("rtol", "atol"):
+        by_name = value if isinstance(value, Mapping) else {ANY: value}
+        return {key: float(_number(each, name, 0, np.inf)) for key, each in by_name.items()}
+    if name in _LIMITS:
+        whole, low, high = _LIMITS[name]
+        return _number(value, name, low, high, whole=whole)
+    return value
+
+
+def _number(value: Any, argument: str, low: float, high: float, *, whole: bool = False) -> Any:
+    kinds = (int, np.integer) if whole else (int, float, np.number)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        limit = f"from {low:g} on" if high == np.inf else f"from {low:g} to {high:g}"
+        raise UsageError(f"{argument}={value!r} must be {kind} {limit}.")
+    return value
 
 
 def member(value: Any, kind: type[Member], argument: str) -> Member:

@@ -366,7 +366,7 @@ def _first_nonfinite(tape: Tape, y: str) -> str:
 def _where(graph: Any, tape: Tape, name: str) -> str:
     index = graph.producer(name)
     node = f" (node {index} {graph.nodes[index].op})" if index is not None else ""
-    return f"{name!r} {list(tape.named[name].shape)} {tape.named[name].dtype}{node}".replace(" [", " [")
+    return f"{name!r} {list(tape.named[name].shape)}{node}"
 
 
 def _too_large(pair: Pair, cost: Cost) -> str:

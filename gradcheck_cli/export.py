@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.model import Model
-from gradcheck_cli.point import open_dims
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Step, Tape
 
@@ -17,7 +16,7 @@ def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str]) -
     """Write the graph that computes `outputs`, in the model's own dtypes, for the shapes of its inputs."""
     from gradcheck_cli.formats.onnx_write import write
 
-    free = [dim for dim in open_dims(model.graph) if dim not in model.dims and dim not in model.source.dims]
+    free = model.free_dims
     if free:
         raise UsageError(
             f"{model.source.uri} has open dimensions ({', '.join(free)}): load(path, dims={{{free[0]!r}: 8}}) fixes them."

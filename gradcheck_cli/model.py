@@ -19,7 +19,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array, Dim, Graph
 from gradcheck_cli.op import Ops
-from gradcheck_cli.point import find_point
+from gradcheck_cli.point import find_point, open_dims
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Tape, Var
 
@@ -86,6 +86,8 @@ class Model:
         return (*self.graph.tensors, *(name for request in self.requests for name in request.results if name))
 
     def __getitem__(self, name: str) -> Tensor:
+        if not isinstance(name, str):
+            raise UsageError(f"model[{name!r}]: the name of a tensor is a string.")
         if name not in self.tensors:
             raise UsageError(f"{self.source.uri} has no tensor {name!r}.{did_you_mean(name, self.tensors)}")
         return Tensor(self, name)
@@ -98,22 +100,36 @@ class Model:
         return f"<Model {self.source.uri!r}: ({', '.join(graph.inputs)}) -> ({', '.join(graph.outputs)})>"
 
     def shape(self, name: str) -> tuple[Dim, ...]:
-        """The declared shape of a tensor, or that of the sample run."""
+        """The declared shape of a tensor, or that of the sample run; what open dimensions may change is None there."""
         declared = self.graph.types.get(name)
         if declared is not None and declared.shape is not None:
             return tuple(self.dims.get(d, d) if isinstance(d, str) else d for d in declared.shape)
         if name in self.graph.constants:
             return self.graph.constants[name].shape
-        return self._sampled(name).shape
+        x = next(
+            (x for r in self.requests for x, made in zip(r.xs, r.results, strict=True) if made == name), None
+        )
+        if x is not None:
+            return self.shape(x)
+        sampled = self._sampled(name).shape
+        return (None,) * len(sampled) if self.free_dims else sampled
+
+    @property
+    def free_dims(self) -> tuple[str, ...]:
+        """Open dimensions of the inputs to which `load` gave no size."""
+        return tuple(d for d in open_dims(self.graph) if d not in self.dims and d not in self.source.dims)
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """The declared dtype of a tensor, or that of the sample run."""
-        declared = self.graph.types.get(name)
-        if declared is not None and declared.dtype is not None:
-            return declared.dtype
+        declared = self.declared_dtype(name)
+        return self._sampled(name).dtype if declared is None else declared
+
+    def declared_dtype(self, name: str) -> np.dtype[Any] | None:
+        """The dtype that the file says a tensor has; None where it does not."""
         if name in self.graph.constants:
             return self.graph.constants[name].dtype
-        return self._sampled(name).dtype
+        declared = self.graph.types.get(name)
+        return None if declared is None else declared.dtype
 
     def sample(self) -> Tape:
         """A run at drawn values with every derivative that was asked for."""

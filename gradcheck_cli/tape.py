@@ -271,6 +271,8 @@ class Tape:
             return bind(op, attrs, arrays, where=where, cast=self.widen, supplied=supplied)
         except ModelError as error:
             raise ModelError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+        except LimitError as error:
+            raise LimitError(f"{where}: {error}", code=error.code) from error
         except (ValueError, TypeError, IndexError, ArithmeticError) as error:
             raise ModelError(f"{where} does not fit its inputs {_shapes(arrays)}: {error}") from error
 

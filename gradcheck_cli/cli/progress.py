@@ -35,9 +35,10 @@ class Progress:
         if not self.on or now - self.began < _PATIENCE or now - self.drawn < _PACE:
             return
         self.drawn = now
+        title = f"{self.model}  {self.title}".strip()
         if self._bar is None:
-            self._open()
-        self._bar.update(self._task, description=f"{self.model}  {self.title}", completed=done, total=total)
+            self._open(title)
+        self._bar.update(self._task, description=title, completed=done, total=total)
 
     def done(self) -> None:
         """Takes the bar away, so that what is printed next stands alone."""
@@ -45,7 +46,7 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
-    def _open(self) -> None:
+    def _open(self, title: str) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -57,5 +58,5 @@ class Progress:
             TimeElapsedColumn(),
         )
         self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(title)
         self._bar.start()
-        self._task = self._bar.add_task("")

@@ -61,7 +61,7 @@ class Planner:
                 else "has no graphs and no checks"
             )
             raise NothingChecked(f"nothing to check: {path} {what}")
-        said = _said(path, dict(getattr(spec, "defaults", {})))
+        said = _said(path, _defaults(path))
         return [
             Task(f"{path}::{name}" if len(spec.sources) > 1 else path, path, _giving(source), said)
             for name, source in spec.sources.items()
@@ -75,7 +75,7 @@ class Planner:
         asked = not {"x", "y", "params"}.isdisjoint(self.given)
         if spec.checks and not (asked and len(spec.checks) > 1):
             return [self._task(request, beside, spec, path) for request in spec.checks]
-        said = _said(beside, dict(getattr(spec, "defaults", {})))
+        said = _said(beside, _defaults(beside))
         return [Task(path, path, lambda: self._model(path), said)]
 
     def _task(self, request: CheckRequest, path: str, spec: Spec, model: str = "") -> Task:
@@ -94,6 +94,15 @@ class Planner:
             self._models.clear()
             self._models[path] = next(iter(read(path).sources.values()))
         return self._models[path]
+
+
+def _defaults(path: str) -> dict[str, Any]:
+    """What a spec says under `defaults`, for what is checked without an entry of `checks`."""
+    from gradcheck_cli.formats.spec_checks import settings_of
+    from gradcheck_cli.formats.spec_messages import validate
+    from gradcheck_cli.formats.yaml_places import Document
+
+    return settings_of(validate(Document.read(path)).defaults)
 
 
 def _said(path: str, settings: dict[str, Any], check: str = "") -> dict[str, Any]:

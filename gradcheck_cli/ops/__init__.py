@@ -6,6 +6,7 @@ from gradcheck_cli.op import table
 from gradcheck_cli.ops.activation import ACTIVATION
 from gradcheck_cli.ops.attention import ATTENTION
 from gradcheck_cli.ops.binary import BINARY
+from gradcheck_cli.ops.classic import CLASSIC
 from gradcheck_cli.ops.control_flow import CONTROL_FLOW
 from gradcheck_cli.ops.conv import CONV
 from gradcheck_cli.ops.einsum import EINSUM
@@ -24,12 +25,14 @@ from gradcheck_cli.ops.scatter import SCATTER
 from gradcheck_cli.ops.shape import SHAPE
 from gradcheck_cli.ops.signal import SIGNAL
 from gradcheck_cli.ops.sort import SORT
+from gradcheck_cli.ops.trees import TREES
 from gradcheck_cli.ops.unary import UNARY
 
 OPS = table(
     ACTIVATION,
     ATTENTION,
     BINARY,
+    CLASSIC,
     CONTROL_FLOW,
     CONV,
     EINSUM,
@@ -48,5 +51,6 @@ OPS = table(
     SHAPE,
     SIGNAL,
     SORT,
+    TREES,
     UNARY,
 )

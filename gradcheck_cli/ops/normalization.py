@@ -126,8 +126,7 @@ def mean_variance_normalization(x: Var, *, axes: Sequence[int] = (0, 2, 3)) -> V
     """To mean 0 and deviation 1; what is constant becomes 0."""
     _, centered, spread = moments(x, axes)
     flat = sym.equal(spread, 0)  # where the root has no derivative
-    deviation = sym.where(flat, 0, sym.sqrt(sym.where(flat, 1, spread)))
-    return centered / (deviation + DEVIATION)
+    return centered / sym.where(flat, 1, sym.sqrt(sym.where(flat, 1, spread)) + DEVIATION)
 
 
 def bind_mean_variance(metadata: dict[str, Any], x: Array) -> dict[str, Any]:

@@ -71,6 +71,7 @@ graphs:
     outputs: [loss, h]
 checks:
   - {name: square/wrong, graph: net, x: x, y: loss}
-  - {name: square/known, graph: net, x: x, y: loss, expect: {status: fail, reason: ACME-412, until: 2999-12-31}}
+  - {name: square/known, graph: net, x: x, y: loss,
+     expect: {status: fail, reason: ACME-412, until: 2999-12-31}}
   - {name: sum/right, graph: net, x: h, y: loss}
 """

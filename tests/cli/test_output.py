@@ -170,7 +170,7 @@ def test_force_color_and_no_color(gradcheck: Command, monkeypatch: pytest.Monkey
 
 
 def test_a_waiver_that_no_longer_holds_fails(gradcheck: Command, folder: Path) -> None:
-    stale = WRONG.replace("y: loss, expect", "y: h, expect").replace("x: x, y: h", "x: h, y: loss")
+    stale = WRONG.replace("square/known, graph: net, x: x", "square/known, graph: net, x: h")
     (folder / "stale.gradcheck.yaml").write_text(stale)
     ran = gradcheck("stale.gradcheck.yaml", "-k", "known")
     assert ran.code == 1

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import models
+
 HEAVY = ("numpy", "onnx", "yaml", "pydantic", "rich.progress")
 COMMAND = [sys.executable, "-m", "gradcheck_cli"]
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and devices of POSIX")
@@ -103,14 +105,12 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_names_in_any_script_reach_any_terminal(folder: Path, encoding: str) -> None:
-    from tests.cli import models
-
     models.named(folder / "wide.onnx", "入力", "потеря")
+    terminal = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": encoding}
     for args in (["wide.onnx"], ["wide.onnx", "--x", "入"], ["inspect", "wide.onnx"], ["--help"]):
         ran = subprocess.run(
-            [*COMMAND, *args], cwd=folder, capture_output=True,
-            env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding, "PYTHONCOERCECLOCALE": "0"},
-        )  # fmt: skip
+            [*COMMAND, *args], cwd=folder, capture_output=True, env={**os.environ, **terminal}
+        )
         assert b"Traceback" not in ran.stderr
         assert ran.returncode == (2 if "--x" in args else 0), ran.stderr
 

@@ -21,12 +21,24 @@ ENTRIES = (
     *(Entry((0, 0, 0, i), (), 0, 1.0, 1.5, 1e-10, "") for i in range(3)),
 )
 FAILED = Check(
-    id="net.onnx::d loss/d input", check="net.onnx", status="fail", code="GC101", model=MODEL, x="input", y="loss",
-    x_shape=(1, 3, 8, 8), entries={"total": 192, "checked": 192, "failed": 6, "inconclusive": 0}, max_abs_err=0.0402135,
-    max_rel_err=1.0, noise=3e-10, needed={"rtol": 2.0, "atol": 0.0402135}, worst=ENTRIES,
+    id="net.onnx::d loss/d input",
+    check="net.onnx",
+    status="fail",
+    code="GC101",
+    model=MODEL,
+    x="input",
+    y="loss",
+    x_shape=(1, 3, 8, 8),
+    entries={"total": 192, "checked": 192, "failed": 6, "inconclusive": 0},
+    max_abs_err=0.0402135,
+    max_rel_err=1.0,
+    noise=3e-10,
+    needed={"rtol": 2.0, "atol": 0.0402135},
+    worst=ENTRIES,
     suspect=Suspect(14, "MaxPool", "pool1", ("p1",), ("a1",), 1.0, "a1", 59, 60),
-    reproduce="gradcheck net.onnx --x input --y loss --seed 0 --point 0", duration_s=0.84,
-)  # fmt: skip
+    reproduce="gradcheck net.onnx --x input --y loss --seed 0 --point 0",
+    duration_s=0.84,
+)
 PAGE = """\
 net.onnx  opset 17, 61 nodes | float32 model, checked in float64 | seed 0
 

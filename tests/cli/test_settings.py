@@ -76,10 +76,16 @@ def test_a_mistake_in_a_file_is_shown_in_its_line(
 
 
 def test_tensorflows_spellings_are_understood(gradcheck: Command) -> None:
-    record = first(
-        gradcheck, "--x_shape", "input:3,4", "mlp.onnx", "--extra_feed_dict", "aux_in=[1, 2]", "--x_init_value", "input=2",
-        "--x", "input", "--y", "loss",
-    )  # fmt: skip
+    fed = [
+        "--x_shape",
+        "input:3,4",
+        "mlp.onnx",
+        "--extra_feed_dict",
+        "aux_in=[1, 2]",
+        "--x_init_value",
+        "input=2",
+    ]
+    record = first(gradcheck, *fed, "--x", "input", "--y", "loss")
     assert record["x_shape"] == [3, 4]
 
 
@@ -134,3 +140,9 @@ def test_what_a_spec_asks_for_and_cannot_have_is_an_error(gradcheck: Command, fo
     )
     ran = gradcheck("more.gradcheck.yaml")
     assert (ran.code, "'second_order' cannot be done yet" in ran.err) == (2, True)
+
+
+def test_a_side_car_without_checks_still_gives_its_defaults(gradcheck: Command, folder: Path) -> None:
+    (folder / "mlp.gradcheck.yaml").write_text("gradcheck: 1\ndefaults: {seed: 7, rtol: 1e-3}\n")
+    record = first(gradcheck, "mlp.onnx", "--rtol", "1e-4")
+    assert (record["seed"], record["rtol"]) == (7, 1e-4)

@@ -19,7 +19,7 @@ def assert_matches(actual: Any, expected: Any, *, rtol: float, atol: float, labe
 
 
 def assert_near(actual: Any, expected: Any, *, relative: float, label: str = "") -> None:
-    """As `assert_matches`, with an error allowed that is relative to the largest finite entry of `expected`."""
+    """As `assert_matches`, with an error allowed relative to the largest finite entry of `expected`."""
     expected = np.asarray(expected)
     assert_matches(actual, expected, rtol=0.0, atol=relative * scale(expected), label=label)
 

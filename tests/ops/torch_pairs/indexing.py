@@ -115,7 +115,39 @@ RESIZES = [
     ],
 ]
 
-UNIQUE = np.array([[2, 0, 1, -1], [0, 1, 2, 0]])
+PADDINGS = ("zeros", "border", "reflection")
+SAMPLINGS = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
+
+
+def sample_pair(mode: str, padding: str, corners: int, *space: int) -> Pair:
+    """GridSample at points inside and outside."""
+    grid = arr(2, *[n + 1 for n in space], len(space), low=-1.3, high=1.3)
+    one = case("GridSample", arr(2, 3, *space), grid, mode=mode, padding_mode=padding, align_corners=corners)
+    return Pair(
+        one, lambda x, g: F.grid_sample(x, g, SAMPLINGS[mode], padding, bool(corners)), relative=1e-10
+    )
+
+
+def affine_pair(corners: int, *size: int) -> Pair:
+    """AffineGrid."""
+    axes = len(size) - 2
+    one = case("AffineGrid", arr(size[0], axes, axes + 1), list(size), align_corners=corners)
+    return Pair(one, lambda theta, _: F.affine_grid(theta, list(size), bool(corners)))
+
+
+GRIDS = [
+    *[sample_pair(m, p, corners, 4, 5) for m in SAMPLINGS for p in PADDINGS for corners in (0, 1)],
+    *[
+        sample_pair(m, p, corners, 3, 4, 2)
+        for m in ("linear", "nearest")
+        for p in PADDINGS
+        for corners in (0, 1)
+    ],
+    *[affine_pair(corners, *size) for size in [(2, 3, 4, 5), (1, 2, 3, 2, 4)] for corners in (0, 1)],
+]
+
+UNIQUE = np.array([[2, 0, 1, -1], [0, 1, 2, 0]])  # along axis 0
+DISTINCT = np.array([[2, 0, 1, -1], [0, 1, 2, 3]])  # along axis 1
 REPEATED = np.array([[2, 0, 2, -1], [2, 1, 2, -1]])
 MOVES = [
     (case("Transpose", arr(2, 3, 4), perm=(2, 0, 1)), lambda x: x.permute(2, 0, 1)),
@@ -143,7 +175,7 @@ MOVES = [
     (case("Gather", arr(4, 3, 2), ROWS, axis=1), lambda x, i: take(x, i, 1)),
     (case("Gather", arr(4, 3), ROWS, axis=0), lambda x, i: take(x, i, 0)),
     (case("Gather", arr(4, 3), -1, axis=1), lambda x, i: take(x, i, 1)),
-    (case("GatherElements", arr(3, 4), UNIQUE, axis=1), lambda x, i: x.gather(1, i.remainder(4))),
+    (case("GatherElements", arr(3, 4), REPEATED, axis=1), lambda x, i: x.gather(1, i.remainder(4))),
     (case("GatherElements", arr(3, 4), UNIQUE, axis=0), lambda x, i: x.gather(0, i.remainder(3))),
     (case("GatherND", arr(3, 4, 2), ints(2, 3, 2, high=2)), lambda x, i: gather_nd(x, i, 0)),
     (case("GatherND", arr(3, 4), ints(5, 1, low=-3, high=2)), lambda x, i: gather_nd(x, i, 0)),
@@ -160,9 +192,9 @@ MOVES = [
 
 PAIRS = [
     *[Pair(one, function) for one, function in MOVES],
-    scatter_pair(1, "none", UNIQUE),
+    scatter_pair(1, "none", DISTINCT),
     scatter_pair(0, "none", UNIQUE),
-    *[scatter_pair(1, reduction, UNIQUE) for reduction in REDUCED],
+    *[scatter_pair(1, reduction, DISTINCT) for reduction in REDUCED],
     *[scatter_pair(axis, "add", REPEATED) for axis in (0, 1)],
     scatter_pair(0, "mul", REPEATED),
     pad_pair("constant", "constant", (2, 3, 4), (1, 0, 2, 3), (1, 2)),
@@ -177,4 +209,5 @@ PAIRS = [
         ]
     ],
     *RESIZES,
+    *GRIDS,
 ]

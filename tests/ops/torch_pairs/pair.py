@@ -14,10 +14,10 @@ from tests.ops.case import Case
 
 @dataclass(frozen=True)
 class Pair:
-    """`function` takes a tensor, or None, for each input of the case and gives the output, or a tuple of the first ones.
+    """`function` takes a tensor (None if left out) for each input of the case and gives its first outputs.
 
-    `relative` is the error allowed in float64, relative to the largest entry; `ignore` names inputs whose gradient
-    the two define differently.
+    `relative` is the error allowed in float64, relative to the largest entry; `ignore` names inputs for which
+    torch has no gradient, or another one by its own definition.
     """
 
     case: Case

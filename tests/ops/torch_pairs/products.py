@@ -89,6 +89,7 @@ ATTENTION = [
 ]
 
 PAIRS = [
+    *[Pair(case("Det", arr(*shape)), torch.linalg.det) for shape in [(3, 3), (2, 4, 4)]],
     *[Pair(case("MatMul", arr(*a), arr(*b)), torch.matmul) for a, b in MATMULS],
     *[gemm_pair(left, right, 2, 1) for left in (0, 1) for right in (0, 1)],
     *[gemm_pair(0, 0, *bias) for bias in [(4,), (1, 4), (), (1,)]],
