@@ -1,6 +1,6 @@
 """Writes mlp.onnx, a small classifier with its loss: the model of README's examples.
 
-    python examples/make_mlp.py
+python examples/make_mlp.py
 """
 
 from pathlib import Path

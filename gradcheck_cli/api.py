@@ -1,6 +1,7 @@
-"""The two functions that gradcheck descends from, `compute_gradient` and `gradients`, and what goes with them.
+"""The two functions that gradcheck descends from, `compute_gradient` and `gradients`, and all around them.
 
-Names, argument order, defaults and meaning are those of TensorFlow 1's `tf.test.compute_gradient` and `tf.gradients`.
+Names, argument order, defaults and meaning are those of TensorFlow 1's `tf.test.compute_gradient` and
+`tf.gradients`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gradcheck_cli import arguments
+from gradcheck_cli.backward import add_n
 from gradcheck_cli.checking import check as check_source
 from gradcheck_cli.errors import NoGradientError, UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.backward import add_n
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian import Backward, Directions, by_differences
 from gradcheck_cli.model import Model, Request, Tensor
@@ -47,7 +48,7 @@ class AggregationMethod(Enum):
     """How cotangents of one tensor are added: equal values, different nodes."""
 
     ADD_N = 0
-    DEFAULT = 0
+    DEFAULT = 0  # noqa: PIE796 - TensorFlow's alias
     EXPERIMENTAL_TREE = 1
     EXPERIMENTAL_ACCUMULATE_N = 2
 
@@ -70,9 +71,10 @@ def load(
     Raises:
         ModelError: the file cannot be read as a model.
         SpecError: the spec is wrong, at a line and column.
-        ValueError: there is no such graph, or several and none was named.
+        ValueError: there is no such graph, or several and none was named; or no such open dimension.
     """
-    spec = read(path, dims=dims, allow_python=allow_python)
+    sizes = arguments.sizes(dims, "dims")
+    spec = read(path, dims=sizes, allow_python=allow_python)
     known = ", ".join(repr(name) for name in spec.sources)
     if graph is not None and graph not in spec.sources:
         raise UsageError(f"{os.fspath(path)} has no graph {graph!r}; it has {known}.")
@@ -80,7 +82,9 @@ def load(
         raise UsageError(
             f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): say which, as graph=..."
         )
-    return Model(spec.sources[graph] if graph else next(iter(spec.sources.values())), OPS, dims)
+    source = spec.sources[graph] if graph else next(iter(spec.sources.values()))
+    arguments.require_open(source, sizes)
+    return Model(source, OPS, sizes)
 
 
 def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = "float64") -> list[Array]:
@@ -101,8 +105,8 @@ def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = 
     for i, tensor in enumerate(wanted):
         if tensor is None:
             raise UsageError(
-                f"tensors[{i}] is None: gradients() returned it for an x that y does not depend on. Leave it out, or ask "
-                "for zeros with unconnected_gradients=UnconnectedGradients.ZERO."
+                f"tensors[{i}] is None: gradients() returned it for an x that y does not depend on. Leave it "
+                "out, or ask for zeros with unconnected_gradients=UnconnectedGradients.ZERO."
             )
     model = arguments.model_of(wanted, "tensors")
     names = [arguments.name_of(model, t, f"tensors[{i}]") for i, t in enumerate(wanted)]
@@ -133,7 +137,8 @@ def gradients(
         ys: a tensor or a list of tensors to be differentiated.
         xs: a tensor or a list of tensors to differentiate by: inputs, constants or tensors inside.
         grad_ys: initial gradients, a list as long as `ys`; None, or a None entry, means ones of y's shape.
-        name: added nodes stand under it: `gradients/<forward node>_grad/<op>`; a second call gets `gradients_1`.
+        name: added nodes stand under it: `gradients/<forward node>_grad/<op>`; a second call gets
+            `gradients_1`.
         colocate_gradients_with_ops: added nodes carry their forward node's device and namespace metadata.
         gate_gradients: all gradients of one op are computed before any is used.
         aggregation_method: how gradients of one tensor are added, `AggregationMethod.ADD_N` by default.
@@ -198,24 +203,26 @@ def compute_gradient(
 ) -> Any:
     """Computes and returns the theoretical and the numerical Jacobian of y with respect to x.
 
-    The meaning is that of TensorFlow 1's `tf.test.compute_gradient`; the layout for complex x or y is the documented
-    one, in blocks: `J[:m,:n] = d(Re y)/d(Re x)`, `J[:m,n:] = d(Im y)/d(Re x)`, `J[m:,:n] = d(Re y)/d(Im x)`,
-    `J[m:,n:] = d(Im y)/d(Im x)`.
+    The meaning is that of TensorFlow 1's `tf.test.compute_gradient`; the layout for complex x or y is the
+    documented one, in blocks: `J[:m,:n] = d(Re y)/d(Re x)`, `J[:m,n:] = d(Im y)/d(Re x)`,
+    `J[m:,:n] = d(Re y)/d(Im x)`, `J[m:,n:] = d(Im y)/d(Im x)`.
 
     Args:
         x: a tensor, or a list of tensors.
         x_shape: its dimensions; for a list, a list of them.
         y: a tensor.
         y_shape: its dimensions.
-        x_init_value: the point, an array of shape `x_shape` (a list of them for a list); None draws from a seeded
-            normal distribution.
+        x_init_value: the point, an array of shape `x_shape` (a list of them for a list); None draws from a
+            seeded normal distribution.
         delta: the perturbation of the central difference, in units of x.
-        init_targets: initializations of the model to run first: `init:` groups of a spec, training info of a file.
+        init_targets: initializations of the model to run first: `init:` groups of a spec, training info of an
+            ONNX file.
         extra_feed_dict: values that stay fixed for both Jacobians, by tensor or name, of any tensor.
         dtype: "float64", or "model" for the model's own.
 
     Returns:
-        Two 2-d float arrays `(x_size, y_size)`, theoretical and numerical; for a list of x a list of such pairs.
+        Two 2-d float arrays `(x_size, y_size)`, theoretical and numerical; for a list of x a list of such
+        pairs.
 
     Raises:
         ValueError: an argument contradicts the model, or y does not depend on x.
@@ -286,8 +293,8 @@ def check(
         ops: the operator table, by (domain, name): a rule under test goes in here.
         rtol: the relative error that matters, for all tensors or by name.
         atol: the absolute error that matters, likewise.
-        settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`; one that is
-            None counts as not given.
+        settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`;
+            one that is None counts as not given.
 
     Returns:
         The report: `report.checks[i].status .x .y .suspect`, `report.exit_code`.
@@ -308,20 +315,26 @@ def check(
     return Report(check_source(model.source, given, name=Path(model.source.uri).name, ops=ops))
 
 
-def save(model: Model, path: str | os.PathLike[str], outputs: Sequence[Tensor | str]) -> None:
+def save(model: Model, path: str | os.PathLike[str], outputs: Names) -> None:
     """Writes the model with its derivatives as an ONNX file whose outputs are `outputs`.
 
+    Args:
+        model: what `load` gave.
+        path: the file to write.
+        outputs: tensors or names, derivatives included.
+
     Raises:
-        ValueError: an output is no tensor of the model, or a dimension is open (`load(..., dims=...)` fixes it).
+        ValueError: an output is no tensor of the model, or a dimension is open (`load(..., dims=...)` fixes
+            it).
         UnsupportedError: a complex operator, which ONNX does not have.
     """
     from gradcheck_cli.export import export
 
-    export(model, path, [arguments.name_of(model, t, f"outputs[{i}]") for i, t in enumerate(outputs)])
+    export(model, path, arguments.names(model, outputs, "outputs") or model.graph.outputs)
 
 
 def _jacobians(tape: Tape, x: str, y: str, delta: float) -> tuple[Array, Array]:
-    """Both Jacobians, the numerical one by a central difference whose step is delta, rounded so that x + step is exact."""
+    """Both Jacobians; the step of the central difference is delta, rounded so that x + step is exact."""
     x_name, y_name = tape.named[x].name, tape.named[y].name
     program = Program(tape, [x_name], [y_name])
     if x_name != y_name and not program.steps:

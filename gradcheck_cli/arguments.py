@@ -10,8 +10,10 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array
 from gradcheck_cli.model import Model, Tensor
+from gradcheck_cli.point import open_dims
 from gradcheck_cli.settings import ANY, Method, Mode, Settings
 
 Member = TypeVar("Member", bound=Enum)
@@ -160,7 +162,8 @@ def require_inexact(model: Model, tensor: Tensor, argument: str) -> None:
     dtype = model.dtype(tensor.name)
     if not is_inexact(dtype):
         raise UsageError(
-            f"{argument} {tensor.name!r} is {dtype.name}: only floating-point or complex tensors have gradients."
+            f"{argument} {tensor.name!r} is {dtype.name}: only floating-point or complex tensors have "
+            "gradients."
         )
 
 
@@ -225,13 +228,30 @@ def step(delta: Any) -> float:
     return float(delta)
 
 
+def sizes(value: Any, argument: str) -> dict[str, int]:
+    """Sizes of open dimensions by name."""
+    if value is not None and not isinstance(value, Mapping):
+        raise UsageError(f"{argument} is {described(value)}; it must be a dict: {{name: size}}.")
+    given = (value or {}).items()
+    return {name: int(_number(size, f"{argument}[{name!r}]", 0, np.inf, whole=True)) for name, size in given}
+
+
+def require_open(source: Source, dims: Mapping[str, int]) -> None:
+    """Every name is that of an open dimension."""
+    known = {*open_dims(source.graph), *source.dims}
+    for name in dims:
+        if name not in known:
+            raise UsageError(
+                f"{source.uri} has no open dimension {name!r}; it has {', '.join(sorted(known)) or 'none'}."
+            )
+
+
 def settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `Settings` that a call gave, each of a kind and size that it can have; None counts as not given."""
+    """Fields of `Settings` that a call gave, each of a kind and size that it can have; None is not given."""
     unknown = [name for name in given if name not in Settings.__dataclass_fields__]
     if unknown:
-        raise UsageError(
-            f"check() has no argument {unknown[0]!r}.{did_you_mean(unknown[0], Settings.__dataclass_fields__)}"
-        )
+        hint = did_you_mean(unknown[0], Settings.__dataclass_fields__)
+        raise UsageError(f"check() has no argument {unknown[0]!r}.{hint}")
     return {name: _setting(name, value) for name, value in given.items() if value is not None}
 
 
@@ -240,6 +260,10 @@ def _setting(name: str, value: Any) -> Any:
         return one_of(value, name, _WORDS[name])
     if name == "init_targets":
         return targets(value, name)
+    if name == "dims":
+        return sizes(value, name)
+    if name in ("x_shape", "y_shape", "val_range") and not isinstance(value, Mapping):
+        raise UsageError(f"{name} is {described(value)}; it must be a dict by tensor name.")
     if name in ("rtol", "atol"):
         by_name = value if isinstance(value, Mapping) else {ANY: value}
         return {key: float(_number(each, name, 0, np.inf)) for key, each in by_name.items()}
@@ -291,7 +315,9 @@ def described(value: Any) -> str:
 
 def _instead(value: Any) -> str:
     if isinstance(value, np.ndarray | int | float | list):
-        return "An array is only a value: take a tensor of a model, model['name'], and feed the array when you run it."
+        return (
+            "An array is only a value: take a tensor of a model, model['name'], and feed the array to run()."
+        )
     if value is None:
         return "gradients() returns None for an x that y does not depend on."
     if isinstance(value, str):

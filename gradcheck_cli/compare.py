@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.graph import Array, describe
 from gradcheck_cli.jacobian import (
-    EPS, Backward, Directions, Rows, by_complex_step, by_differences, by_ladder, by_stencil, forward_noise, reals,
+    EPS, Backward, Directions, Rows, by_complex_step, by_differences, by_ladder, by_stencil, forward_noise, own_rounding, reals,
 )  # fmt: skip
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Method
@@ -114,13 +114,17 @@ class Numeric:
         """Derivatives of y as the comparison wants them: weighted sums in a directional check."""
         return values if self.weights is None else values @ self.weights.T
 
-    def floor(self, rows: Array) -> Array:
-        """Below this an entry cannot be told from zero in the forward run's rounding, `(rows, y_size)`."""
+    def floor(self, rows: Array, largest: Array) -> Array:
+        """Below this an entry cannot be told from zero, `(rows, y_size)`.
+
+        The limit is one rounding of y, or that of numbers as large as the largest entry of all.
+        """
         size = scales(self.directions.here)
         typical = np.full(len(rows), float(np.sqrt(np.mean(size**2))) if size.size else 1.0)
         along = size[self.directions.rows[rows]] if self.weights is None else typical
-        noise = self.noise if self.weights is None else np.sqrt(self.weights**2 @ self.noise**2)
-        return np.asarray(16 * noise[None, :] / along[:, None])
+        own = own_rounding(self.program)
+        noise = own if self.weights is None else np.sqrt(self.weights**2 @ own**2)
+        return np.maximum(16 * noise[None, :] / along[:, None], 2 * EPS * largest.max(initial=0.0))
 
     def part(self, rows: Array) -> Directions:
         """Some of the directions."""
@@ -136,7 +140,7 @@ class Numeric:
         estimate = self._projected(rows.estimate)
         largest = largest_by_column(theoretical, estimate.value)
         every = np.arange(self.directions.count)
-        status = judge(theoretical, estimate, largest, self.floor(every), self.job.tolerance)
+        status = judge(theoretical, estimate, largest, self.floor(every, largest), self.job.tolerance)
         crossed = np.logical_or.reduce([np.zeros(len(every), bool), *rows.crossed.values()])
         status = np.where(crossed[:, None] & (status != Status.PASS), Status.KINK, status).astype(np.int8)
         return Comparison(theoretical, estimate.value, estimate.error, status, _kinks(rows.crossed, status))
@@ -181,9 +185,10 @@ class Numeric:
         rows = self._ladder(open_, ALL_RUNGS)
         estimate = self._projected(rows.estimate)
         t, d = theoretical[open_], value[open_]
-        second = judge(t, estimate, largest, self.floor(open_), self.job.tolerance)
+        floor = self.floor(open_, largest)
+        second = judge(t, estimate, largest, floor, self.job.tolerance)
         far = np.abs(t - d) > allowance(magnitude(t, d), largest, self.job.tolerance) + 1e-3 * largest
-        tiny = magnitude(t, d) <= self.floor(open_)
+        tiny = magnitude(t, d) <= floor
         unresolved = np.isin(second, (Status.NOISE, Status.NONFINITE))
         agreed = np.where(unresolved & far & ~tiny, Status.FAIL, second)
         agreed = np.where(second == Status.PASS, Status.NOISE, agreed)  # the two numerical sides disagree
@@ -204,7 +209,7 @@ class Numeric:
         rows = np.flatnonzero(np.logical_or.reduce([np.zeros(len(steps), bool), *crossed.values()]))
         if len(rows):
             up, down = (self._side(rows, stencil) for stencil in (FORWARD, BACKWARD))
-            ground = 1e-3 * np.maximum(magnitude(up, down), self.floor(rows) / _SIDE)
+            ground = 1e-3 * np.maximum(magnitude(up, down), self.floor(rows, np.zeros(1)) / _SIDE)
             jump = np.abs(up - down) > ground
             other = np.abs(theoretical[rows] - up) > ground  # smooth here, but the rule gives something else
             status[rows] = np.where(jump | other, Status.KINK, status[rows])

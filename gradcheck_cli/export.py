@@ -19,7 +19,8 @@ def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str]) -
     free = model.free_dims
     if free:
         raise UsageError(
-            f"{model.source.uri} has open dimensions ({', '.join(free)}): load(path, dims={{{free[0]!r}: 8}}) fixes them."
+            f"{model.source.uri} has open dimensions ({', '.join(free)}): "
+            f"load(path, dims={{{free[0]!r}: 8}}) fixes them."
         )
     tape = model.tape(outputs, Settings(dims=model.dims, dtype="model"))
     write(graph_of(model, tape, outputs), path)

@@ -28,6 +28,7 @@ from gradcheck_cli.stencil import (
 from gradcheck_cli.tape import Tape
 
 EPS = float(np.finfo(np.float64).eps)
+_JITTERED = 4  # runs that measure rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +218,21 @@ def by_stencil(
 
 
 def forward_noise(program: Program, seed: int = 0) -> Array:
-    """Rounding error of y in one forward run, `(y_size,)`: its spread when x moves by single roundings."""
+    """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding."""
     (x,) = program.probes
     here, y = program.tape.values[x], flat(program.tape.values[program.outputs[0]])
-    eps = float(np.finfo(here.dtype).eps) if here.dtype.kind in "fc" else EPS
     rng = np.random.default_rng(seed)
-    near = here * (1 + eps * rng.choice([-1.0, 1.0], (8, *here.shape)))
-    values = flat_stack(program.run({x: near.astype(here.dtype)}).outputs[0])
+    values = flat_stack(program.run({x: np.repeat(here[None], _JITTERED, axis=0)}, jitter=rng).outputs[0])
     with np.errstate(invalid="ignore"):
         spread = np.max(np.abs(values - y), axis=0, initial=0.0)
-    return np.maximum(np.where(np.isfinite(spread), spread, 0), eps * np.abs(y))
+    return np.maximum(np.where(np.isfinite(spread), spread, 0), own_rounding(program))
+
+
+def own_rounding(program: Program) -> Array:
+    """One rounding of y itself, `(y_size,)`."""
+    y = program.tape.values[program.outputs[0]]
+    eps = float(np.finfo(y.dtype).eps) if y.dtype.kind in "fc" else EPS
+    return np.asarray(eps * np.abs(flat(y)))
 
 
 def _any(crossed: dict[int, Array], count: int) -> Array:

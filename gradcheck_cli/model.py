@@ -1,7 +1,7 @@
 """A model as the Python API holds it: a mutable handle over a frozen graph and the derivatives asked of it.
 
-A derivative is a request: nothing is computed until tensors are run, then the request adds its nodes to that run's
-tape.  A sample run at drawn values tells names, shapes and what is connected.
+A derivative is a request: nothing is computed until tensors are run, then the request adds its nodes to that
+run's tape.  A sample run at drawn values tells names, shapes and what is connected.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.backward import gradients
 from gradcheck_cli.custom import with_custom
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array, Dim, Graph
 from gradcheck_cli.op import Ops
 from gradcheck_cli.point import find_point, open_dims
@@ -28,8 +28,8 @@ from gradcheck_cli.tape import Tape, Var
 class Request:
     """One call of `gradients`: names of tensors, and how to add the nodes.
 
-    `grad_ys` are names, arrays or None (ones); `results` the names of the handles that the call gave, None where y and x
-    are not connected.
+    `grad_ys` are names, arrays or None (ones); `results` the names of the handles that the call gave, None
+    where y and x are not connected.
     """
 
     scope: str
@@ -100,12 +100,12 @@ class Model:
         return f"<Model {self.source.uri!r}: ({', '.join(graph.inputs)}) -> ({', '.join(graph.outputs)})>"
 
     def shape(self, name: str) -> tuple[Dim, ...]:
-        """The declared shape of a tensor, or that of the sample run; what open dimensions may change is None there."""
+        """The declared shape of a tensor, or that of the sample run, unknown where dimensions are open."""
         declared = self.graph.types.get(name)
         if declared is not None and declared.shape is not None:
             return tuple(self.dims.get(d, d) if isinstance(d, str) else d for d in declared.shape)
         if name in self.graph.constants:
-            return self.graph.constants[name].shape
+            return tuple(self.graph.constants[name].shape)
         x = next(
             (x for r in self.requests for x, made in zip(r.xs, r.results, strict=True) if made == name), None
         )

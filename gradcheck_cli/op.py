@@ -58,6 +58,7 @@ class Op:
     analytic  the kernel takes complex operands and decides on their real parts, so that a complex step goes through.
     step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
     branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
+    ordered   it compares values, so that it has no meaning for complex numbers.
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
     """
 
@@ -74,6 +75,7 @@ class Op:
     branch: Kernel | None = None
     bind: Callable[..., dict[str, Any]] | None = None
     many: bool = False
+    ordered: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -147,6 +149,9 @@ def bind(
         raise ModelError(f"{where}: {op.name} needs {missing[0]!r}, which is missing")
     metadata.update((k, v) for k, v in supplied.items() if k in op.schema)
     positions = [i for i in range(len(inputs)) if i not in op.static.values()]
+    for number, index in enumerate(_operand_positions(op)):
+        if number in _required(op.forward) and (index >= len(inputs) or inputs[index] is None):
+            raise ModelError(f"{where}: {op.name} needs its input {index}, which is left out")
     return positions, (op.bind or negative_axes)(metadata, *[inputs[i] for i in positions])
 
 
@@ -180,8 +185,25 @@ def from_end(axis: int, rank: int) -> int:
 
 @lru_cache(maxsize=None)
 def _schema(forward: Kernel) -> Mapping[str, Any]:
+    if isinstance(forward, np.ufunc):  # its keywords are NumPy's, no attributes
+        return {}
     parameters = inspect.signature(forward).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+@lru_cache(maxsize=None)
+def _required(forward: Kernel) -> frozenset[int]:
+    """Operands that a kernel cannot do without: no default, and not declared `... | None`."""
+    if isinstance(forward, np.ufunc):
+        return frozenset(range(forward.nin))
+    parameters = [p for p in inspect.signature(forward).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    empty = inspect.Parameter.empty
+    return frozenset(i for i, p in enumerate(parameters) if p.default is empty and "None" not in str(p.annotation))
+
+
+def _operand_positions(op: Op) -> list[int]:
+    """Input positions of the operands, static inputs left out."""
+    return [i for i in range(len(op.static) + len(_required(op.forward)) + 1) if i not in op.static.values()]
 
 
 def _dtype(value: Any, where: str) -> np.dtype[Any]:

@@ -19,7 +19,7 @@ from gradcheck_cli.op import SUPPLIED, bind
 from gradcheck_cli.tape import Step, Tape
 
 _FLOOR = 1e-150  # sizes of x below this count as this
-_STEP = 2.0**-100  # of the complex step, relative to its scale: far below any rounding, far above underflow
+_STEP = 2.0**-100  # of the complex step, relative to the scale of x: far below any rounding, far above underflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,18 @@ class Program:
                 live.pop(name, None)
         return max(2 * peak, 1)
 
-    def run(self, stacks: Mapping[str, Array], *, branches: bool = False) -> Outcome:
-        """Outputs for probed values `stacks` of shape `(P, *shape)`; with the branches crossed if asked for."""
+    def run(
+        self, stacks: Mapping[str, Array], *, branches: bool = False, jitter: np.random.Generator | None = None
+    ) -> Outcome:
+        """Outputs for probed values `stacks` of shape `(P, *shape)`; with the branches crossed if asked for.
+
+        With `jitter` every result on the way is moved by one rounding, up or down: the outputs then spread as far as
+        the rounding of a run may carry them.
+        """
         count = next(iter(stacks.values())).shape[0]
         try:
-            return self._run(dict(stacks), count, branches)
-        except (Ragged, GradcheckError, ValueError, IndexError, TypeError, ArithmeticError):
+            return self._run(dict(stacks), count, branches, jitter)
+        except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
             if count == 1:
                 return self._failed()
         alone = [
@@ -101,12 +107,16 @@ class Program:
                     tangents.pop(name, None)
         return tuple(self._spread(tangents, name, count, zero=True) for name in self.outputs)
 
-    def _run(self, live: dict[str, Array], count: int, branches: bool) -> Outcome:
+    def _run(
+        self, live: dict[str, Array], count: int, branches: bool, jitter: np.random.Generator | None
+    ) -> Outcome:
         crossed: dict[int, Array] = {}
         with np.errstate(all="ignore"):
             for position, (index, step) in enumerate(self.steps):
                 made = self._lifted(step, step.op.forward, live)
                 results = made if step.op.many else (made,)
+                if jitter is not None:
+                    results = tuple(_jittered(np.asarray(y), jitter) for y in results)
                 if branches:
                     self._compare(index, step, live, results, crossed)
                 for name, value in zip(step.node.outputs, results, strict=False):
@@ -228,7 +238,7 @@ class Program:
         if (index, i) not in self._slopes:
             operands: list[Any] = [self.tape.values[n] if n else None for n in step.operands]
             x = operands[i]
-            h = _STEP * np.where(x == 0, 1.0, np.maximum(np.abs(x), _FLOOR))
+            h = _STEP * np.where(x == 0, 1.0, np.clip(np.abs(x), _FLOOR, 1.0))
             operands[i] = x + 1j * h
             rank = self.tape.values[step.node.outputs[0]].ndim
             h = h.reshape((1,) * (rank - h.ndim) + h.shape)
@@ -288,14 +298,26 @@ def _between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple
     return kept[::-1]
 
 
+def _jittered(values: Array, rng: np.random.Generator) -> Array:
+    if values.dtype.kind not in "fc":
+        return values
+    eps = np.finfo(values.dtype).eps
+    return values * (1 + eps * rng.choice([-1.0, 1.0], values.shape)).astype(values.real.dtype)
+
+
 def _continued(step: Step) -> Kernel:
     return step.op.step or step.op.forward
 
 
 def _smallest(x: Array) -> float:
-    """The smallest magnitude in x that a perturbation must stay below; not less than a trifle of the largest."""
+    """The magnitude that a perturbation of x must stay below: its smallest entry, if not a trifle of the largest.
+
+    At most 1, since functions such as exp change on that scale however large x is.
+    """
     size = np.abs(x[x != 0])
-    return max(float(size.min()), _STEP * float(size.max()), _FLOOR) if size.size and np.isfinite(size).all() else 1.0
+    if not size.size or not np.isfinite(size).all():
+        return 1.0
+    return min(max(float(size.min()), _STEP * float(size.max()), _FLOOR), 1.0)
 
 
 def _size_by_probe(tangent: Array) -> Array:

@@ -6,7 +6,7 @@ ONNX graph; axes, shapes and the like become constants of the tape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from gradcheck_cli.tape import Operand, Tape, Var
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
-def _unary(op: str) -> Any:
+def _unary(op: str) -> Callable[[Var], Var]:
     def apply(x: Var) -> Var:
         return x.tape.apply(op, x)
 

@@ -19,7 +19,7 @@ from gradcheck_cli.graph import Array, Node
 from gradcheck_cli.op import DTYPES, Op, Ops, bind
 
 Operand: TypeAlias = "Var | complex | np.generic | Array | None"
-MAX_STEPS = 1_000_000  # an unrolled loop of a model from elsewhere must end
+MAX_STEPS = 200_000  # an unrolled loop of a model from elsewhere must end
 _WIDE = {"float16": np.float64, "float32": np.float64, "bfloat16": np.float64, "complex64": np.complex128}
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
@@ -273,7 +273,7 @@ class Tape:
             raise ModelError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
         except LimitError as error:
             raise LimitError(f"{where}: {error}", code=error.code) from error
-        except (ValueError, TypeError, IndexError, ArithmeticError) as error:
+        except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
             raise ModelError(f"{where} does not fit its inputs {_shapes(arrays)}: {error}") from error
 
     def _compose(
@@ -295,10 +295,12 @@ class Tape:
         if len(self.steps) >= MAX_STEPS:
             raise LimitError(f"{where}: more than {MAX_STEPS:,} steps; a loop of the model may never end")
         arrays = [None if x is None else x.value for x in operands]
+        if op.ordered and any(a is not None and a.dtype.kind == "c" for a in arrays):
+            raise UnsupportedError(f"{where}: {op.name} has no meaning for complex numbers", code="GC503")
         with self.explained(where, operands):
             results = op.forward(*arrays, **metadata)
-        made = results if op.many else (results,)
-        return tuple(np.asarray(y).astype(self.widen(np.asarray(y).dtype), copy=False) for y in made)
+            made = map(np.asarray, results if op.many else (results,))
+            return tuple(y.astype(self.widen(y.dtype), copy=False) for y in made)
 
     @contextlib.contextmanager
     def explained(self, where: str, operands: Sequence[Var | None]) -> Iterator[None]:
@@ -310,7 +312,7 @@ class Tape:
             raise
         except MemoryError as error:
             raise LimitError(f"{where}: not enough memory ({error})", code="GC602") from error
-        except (ValueError, TypeError, IndexError, ArithmeticError) as error:
+        except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
             arrays = [None if x is None else x.value for x in operands]
             raise ModelError(f"{where} cannot be computed from {_shapes(arrays)}: {error}") from error
 

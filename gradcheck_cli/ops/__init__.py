@@ -25,6 +25,7 @@ from gradcheck_cli.ops.scatter import SCATTER
 from gradcheck_cli.ops.shape import SHAPE
 from gradcheck_cli.ops.signal import SIGNAL
 from gradcheck_cli.ops.sort import SORT
+from gradcheck_cli.ops.svm import SVM
 from gradcheck_cli.ops.trees import TREES
 from gradcheck_cli.ops.unary import UNARY
 
@@ -51,6 +52,7 @@ OPS = table(
     SHAPE,
     SIGNAL,
     SORT,
+    SVM,
     TREES,
     UNARY,
 )

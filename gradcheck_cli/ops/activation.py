@@ -1,7 +1,7 @@
 """Activations: rectifiers, sigmoids and their relatives, softmax.
 
-Defaults of attributes are those of the standard, which are float32 numbers.  Every form is safe against overflow on
-either side, and every decision is taken on real parts, so that a complex step goes through.
+Defaults of attributes are those of the standard, which are float32 numbers.  Every form is safe against
+overflow on either side, and every decision is taken on real parts, so that a complex step goes through.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x)."""
     left = x.real < 0
     small = np.exp(np.where(left, x, -x))
-    return np.where(left, small, np.ones((), x.dtype)) / (1 + small)
+    return np.asarray(np.where(left, small, np.ones((), x.dtype)) / (1 + small))
 
 
 def sigmoid_vjp(ct: Var, y: Var, x: Var) -> Var:
@@ -179,12 +179,13 @@ def sigmoid_vjp(ct: Var, y: Var, x: Var) -> Var:
 def softplus(x: Array) -> Array:
     """log(1 + e^x)."""
     left = x.real < 0
-    return np.where(left, np.zeros((), x.dtype), x) + np.log1p(np.exp(np.where(left, x, -x)))
+    grown = np.log1p(np.exp(np.where(left, x, -x)))
+    return np.asarray(np.where(left, np.zeros((), x.dtype), x) + grown)
 
 
 def softsign(x: Array) -> Array:
     """x / (1 + |x|)."""
-    return x / (1 + np.where(x.real < 0, -x, x))
+    return np.asarray(x / (1 + np.where(x.real < 0, -x, x)))
 
 
 def softsign_vjp(ct: Var, y: Var, x: Var) -> Var:
@@ -196,7 +197,7 @@ def softsign_vjp(ct: Var, y: Var, x: Var) -> Var:
 def softmax(x: Array, *, axis: int = -1) -> Array:
     """e^x along an axis, scaled to sum 1."""
     grown = np.exp(x - _peak(x, axis))
-    return grown / np.sum(grown, axis=axis, keepdims=True)
+    return np.asarray(grown / np.sum(grown, axis=axis, keepdims=True))
 
 
 def softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
@@ -207,7 +208,7 @@ def softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
 def log_softmax(x: Array, *, axis: int = -1) -> Array:
     """The logarithm of softmax."""
     shifted = x - _peak(x, axis)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+    return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True)))
 
 
 def log_softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
@@ -250,21 +251,23 @@ def swiglu(a: Var, b: Var, *, alpha: float = 1.0) -> Var:
 
 ACTIVATION: list[Op] = [
     unary(
-        "Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=relu_near_real, branch=lambda x: x > 0
+        "Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=relu_near_real, branch=lambda x: x > 0,
+        ordered=True,
     ),
-    unary("LeakyRelu", leaky_relu, leaky_relu_vjp, branch=negative),
+    unary("LeakyRelu", leaky_relu, leaky_relu_vjp, branch=negative, ordered=True),
     binary(
         "PRelu",
         prelu,
         prelu_vjp,
         branch=lambda x, slope: np.broadcast_to(x < 0, np.broadcast(x, slope).shape),
+        ordered=True,
     ),
-    unary("Elu", elu, elu_vjp, branch=negative),
-    unary("Selu", selu, selu_vjp, branch=negative),
-    unary("Celu", celu, celu_vjp, branch=negative),
-    unary("Shrink", shrink, shrink_vjp, branch=shrink_piece),
+    unary("Elu", elu, elu_vjp, branch=negative, ordered=True),
+    unary("Selu", selu, selu_vjp, branch=negative, ordered=True),
+    unary("Celu", celu, celu_vjp, branch=negative, ordered=True),
+    unary("Shrink", shrink, shrink_vjp, branch=shrink_piece, ordered=True),
     composite("ThresholdedRelu", thresholded_relu),
-    Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece),
+    Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece, ordered=True),
     composite("HardSigmoid", hard_sigmoid),
     composite("HardSwish", hard_swish),
     unary("Sigmoid", sigmoid, sigmoid_vjp),

@@ -1,7 +1,8 @@
 """Scaled dot product attention, and rotary position embedding.
 
-What a query must not see gets the score -infinity by an additive bias, as the standard has it.  A query that sees
-nothing has weights of zero: its scores are replaced before the softmax, so that no NaN arises on the way back either.
+What a query must not see gets the score -infinity by an additive bias, as the standard has it.  A query
+that sees nothing has weights of zero: its scores are replaced before the softmax, so that no NaN arises on
+the way back either.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ from gradcheck_cli.tape import Var
 
 
 def attention(
-    q: Var, k: Var, v: Var, attn_mask: Var | None = None, past_key: Var | None = None, past_value: Var | None = None,
-    nonpad_kv_seqlen: Var | None = None, *, is_causal: int = 0, kv_num_heads: int | None = None,
-    left_window_size: int = -1, q_num_heads: int | None = None, qk_matmul_output_mode: int = 0,
-    right_window_size: int = -1, scale: float | None = None, softcap: float = 0.0, softmax_precision: int | None = None,
+    q: Var, k: Var, v: Var, attn_mask: Var | None = None, past_key: Var | None = None,
+    past_value: Var | None = None, nonpad_kv_seqlen: Var | None = None, *, is_causal: int = 0,
+    kv_num_heads: int | None = None, left_window_size: int = -1, q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0, right_window_size: int = -1, scale: float | None = None,
+    softcap: float = 0.0, softmax_precision: int | None = None,
 ) -> tuple[Var, Var, Var, Var]:  # fmt: skip
     """softmax(q k^T scale + bias) v, keys and values with the past before them, and the scores at some stage.
 
-    Operands are `(N, heads, S, size)`, or `(N, S, heads * size)`; several heads of q may share one of k and v.
+    Operands are `(N, heads, S, size)`, or `(N, S, heads * size)`; heads of q may share one of k and v.
     """
     if (past_key is None) != (past_value is None) or (past_key is not None and nonpad_kv_seqlen is not None):
         raise ValueError("past_key and past_value go together, and without nonpad_kv_seqlen")
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (3, 4):
         raise ValueError("q, k and v have 3 or 4 dimensions")
     flat = q.ndim == 3
-    q, k, v = (_by_heads(q, q_num_heads), _by_heads(k, kv_num_heads), _by_heads(v, kv_num_heads)) if flat else (q, k, v)
+    q, k, v = (
+        (_by_heads(q, q_num_heads), _by_heads(k, kv_num_heads), _by_heads(v, kv_num_heads))
+        if flat
+        else (q, k, v)
+    )
     past = 0 if past_key is None else past_key.shape[2]
     key = k if past_key is None else sym.concat([past_key, k], 2)
     value = v if past_value is None else sym.concat([past_value, v], 2)
@@ -38,7 +44,9 @@ def attention(
     raw = _shared(q * (q.shape[-1] ** -0.5 if scale is None else scale), sym.swap(key))
     capped = sym.tanh(raw / softcap) * softcap if softcap > 0 else raw
     windows = left_window_size, right_window_size
-    bias = _bias(q.shape[2], key.shape[2], q.dtype, attn_mask, past, nonpad_kv_seqlen, bool(is_causal), windows, q)
+    bias = _bias(
+        q.shape[2], key.shape[2], q.dtype, attn_mask, past, nonpad_kv_seqlen, bool(is_causal), windows, q
+    )
     biased = capped if bias is None else capped + bias
     plain = bias is None or (attn_mask is None and nonpad_kv_seqlen is None and windows == (-1, -1))
     weights = _softmax(biased) if plain or bias is None else _guarded_softmax(biased, bias)
@@ -53,7 +61,9 @@ def attention(
 def _by_heads(x: Var, heads: int | None) -> Var:
     """`(N, S, heads * size)` as `(N, heads, S, size)`."""
     if not heads or x.shape[2] % heads:
-        raise ValueError(f"{x.shape[2]} features cannot be shared by {heads} heads; name q_num_heads and kv_num_heads")
+        raise ValueError(
+            f"{x.shape[2]} features cannot be shared by {heads} heads; name q_num_heads and kv_num_heads"
+        )
     return sym.transpose(sym.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
 
 
@@ -78,7 +88,7 @@ def _bias(
     queries: int, keys: int, dtype: np.dtype, mask: Var | None, past: int, valid: Var | None, causal: bool,
     windows: tuple[int, int], like: Var,
 ) -> Var | None:  # fmt: skip
-    """What is added to the scores: a mask of numbers, -infinity where a query must not see a key; None for nothing."""
+    """What is added to the scores: a mask, -infinity where a query must not see a key; None for nothing."""
     mask = None if mask is None else _filled(mask, keys)
     numbers = mask if mask is not None and mask.dtype != np.bool_ else None
     allowed = [] if mask is None or mask.dtype != np.bool_ else [mask]
@@ -135,16 +145,20 @@ def rotary_embedding(
 ) -> Var:  # fmt: skip
     """Pairs of features `(N, heads, S, size)` or `(N, S, heads * size)` turned by an angle for each position.
 
-    The first `rotary_embedding_dim` features of a head take part (0: all): pairs are neighbors if `interleaved`, else
-    the first of a half with the first of the other.
+    The first `rotary_embedding_dim` features of a head take part (0: all); pairs are neighbors if
+    `interleaved`, else an entry of the first half with that of the second.
     """
     heads_axis = 1 if x.ndim == 4 else 2
     parts = x if x.ndim == 4 else _split_heads(x, num_heads)
     turned = rotary_embedding_dim or parts.shape[-1]
     if turned % 2 or turned > parts.shape[-1]:
         raise ValueError(f"{turned} of {parts.shape[-1]} features make no pairs")
-    cos, sin = (_at_positions(cache, position_ids, turned // 2, heads_axis) for cache in (cos_cache, sin_cache))
-    head, *rest = sym.split(parts, (turned, parts.shape[-1] - turned) if turned < parts.shape[-1] else (turned,), -1)
+    cos, sin = (
+        _at_positions(cache, position_ids, turned // 2, heads_axis) for cache in (cos_cache, sin_cache)
+    )
+    head, *rest = sym.split(
+        parts, (turned, parts.shape[-1] - turned) if turned < parts.shape[-1] else (turned,), -1
+    )
     a, b = _pairs(head, bool(interleaved))
     rotated = _unpaired(a * cos - b * sin, a * sin + b * cos, bool(interleaved))
     return sym.reshape(sym.concat([rotated, *rest], -1), x.shape)
@@ -160,7 +174,9 @@ def _at_positions(cache: Var, positions: Var | None, pairs: int, heads_axis: int
     """A cache for each sample and position, ready to broadcast over heads."""
     chosen = cache if positions is None else cache.tape.apply("Gather", cache, positions, axis=0)
     if chosen.ndim != 3 or chosen.shape[-1] != pairs:
-        raise ValueError(f"a cache of shape {list(cache.shape)} does not hold {pairs} angles for each position")
+        raise ValueError(
+            f"a cache of shape {list(cache.shape)} does not hold {pairs} angles for each position"
+        )
     return sym.unsqueeze(chosen, (heads_axis,))
 
 

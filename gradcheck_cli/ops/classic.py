@@ -1,4 +1,4 @@
-"""Models of the time before networks (domain `ai.onnx.ml`): scalers, linear models, support vector machines.
+"""Models of the time before networks (domain `ai.onnx.ml`): scalers, normalizers, linear models.
 
 The standard makes most outputs float32; here they stay in the dtype that is computed with.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.tape import Var
@@ -20,13 +21,13 @@ DOMAIN = "ai.onnx.ml"
 
 def scaler(x: Var, *, offset: tuple[float, ...] = (0.0,), scale: tuple[float, ...] = (1.0,)) -> Var:
     """(x - offset) scale, by feature."""
-    x = _number(x)
-    return (x - _constant(x, offset)) * _constant(x, scale)
+    x = as_number(x)
+    return (x - fixed(x, offset)) * fixed(x, scale)
 
 
 def normalizer(x: Var, *, norm: str = "MAX") -> Var:
     """Rows divided by their maximum, sum of magnitudes or length; a row of zeros stays."""
-    x = _number(x)
+    x = as_number(x)
     if norm == "MAX":
         size = sym.max(x, (-1,))
     elif norm == "L1":
@@ -39,41 +40,47 @@ def normalizer(x: Var, *, norm: str = "MAX") -> Var:
     return x / sym.where(sym.equal(size, 0), 1, size)
 
 
-def linear_regressor(x: Var, *, coefficients: tuple[float, ...] = (), intercepts: tuple[float, ...] = (),
-                     post_transform: str = "NONE", targets: int = 1) -> Var:  # fmt: skip
+def linear_regressor(
+    x: Var, *, coefficients: tuple[float, ...] = (), intercepts: tuple[float, ...] = (),
+    post_transform: str = "NONE", targets: int = 1,
+) -> Var:  # fmt: skip
     """Coefficients times features plus intercepts, transformed."""
     return transformed(_linear(x, coefficients, intercepts, targets), post_transform)
 
 
-def linear_classifier(x: Var, *, classlabels_ints: tuple[int, ...] = (), classlabels_strings: tuple[str, ...] = (),
-                      coefficients: tuple[float, ...] = (), intercepts: tuple[float, ...] = (), multi_class: int = 0,
-                      post_transform: str = "NONE") -> tuple[Var, Var]:  # fmt: skip
+def linear_classifier(
+    x: Var, *, classlabels_ints: tuple[int, ...] = (), classlabels_strings: tuple[str, ...] = (),
+    coefficients: tuple[float, ...] = (), intercepts: tuple[float, ...] = (), multi_class: int = 0,
+    post_transform: str = "NONE",
+) -> tuple[Var, Var]:  # fmt: skip
     """The label of the highest linear score, and all scores."""
-    labels = _labels(classlabels_ints, classlabels_strings)
-    rows = len(coefficients) // _matrix(x).shape[1]
+    labels = class_labels(classlabels_ints, classlabels_strings)
+    rows = len(coefficients) // as_matrix(x).shape[1]
     raw = _linear(x, coefficients, intercepts, rows)
     if rows > 1 or len(labels) != 2:
         scores = transformed(raw, post_transform)
-        best = _winner(scores) if rows > 1 else sym.cast(sym.squeeze(raw > 0.0, (1,)), np.int64)
-        return _named(best, labels), scores
+        best = winner(scores) if rows > 1 else sym.cast(sym.squeeze(raw > 0.0, (1,)), np.int64)
+        return named(best, labels), scores
     best = sym.cast(sym.squeeze(raw > (0.0 if post_transform == "NONE" else 0.5), (1,)), np.int64)
-    return _named(best, labels), _second_class(raw, post_transform)
+    return named(best, labels), _second_class(raw, post_transform)
 
 
 def array_feature_extractor(x: Var, indices: Var) -> Var:
     """The features of the given numbers."""
     if x.ndim == 0 or not indices.size:
         raise ValueError("there is at least one feature to choose, and one to choose from")
-    return x.tape.apply("Gather", _matrix(x), sym.reshape(indices, (-1,)), axis=-1)
+    return x.tape.apply("Gather", as_matrix(x), sym.reshape(indices, (-1,)), axis=-1)
 
 
 def binarizer(x: Var, *, threshold: float = 0.0) -> Var:
     """1 above the threshold, else 0."""
-    return sym.cast(_number(x) > threshold, x.dtype)
+    return sym.cast(as_number(x) > threshold, x.dtype)
 
 
-def imputer(x: Var, *, imputed_value_floats: tuple[float, ...] = (), imputed_value_int64s: tuple[int, ...] = (),
-            replaced_value_float: float = 0.0, replaced_value_int64: int = 0) -> Var:  # fmt: skip
+def imputer(
+    x: Var, *, imputed_value_floats: tuple[float, ...] = (), imputed_value_int64s: tuple[int, ...] = (),
+    replaced_value_float: float = 0.0, replaced_value_int64: int = 0,
+) -> Var:  # fmt: skip
     """x, with one value replaced by others."""
     floats = x.dtype.kind == "f"
     values: Sequence[float] = imputed_value_floats if floats else imputed_value_int64s
@@ -81,45 +88,15 @@ def imputer(x: Var, *, imputed_value_floats: tuple[float, ...] = (), imputed_val
         raise ValueError(f"{len(values)} values are given to impute {x.shape[-1]} features")
     lost = sym.is_nan(x) if floats and np.isnan(replaced_value_float) else sym.equal(
         x, replaced_value_float if floats else replaced_value_int64)  # fmt: skip
-    return sym.where(lost, _constant(x, values), x)
+    return sym.where(lost, fixed(x, values), x)
 
 
 def feature_vectorizer(*xs: Var, inputdimensions: tuple[int, ...] = ()) -> Var:
     """Features of all operands in one row."""
-    parts = [_number(_matrix(x)) for x in xs]
+    parts = [as_number(as_matrix(x)) for x in xs]
     if inputdimensions and [x.shape[1] for x in parts] != list(inputdimensions):
         raise ValueError(f"inputdimensions is {list(inputdimensions)}")
     return sym.concat(parts, 1)
-
-
-def svm_regressor(x: Var, *, coefficients: tuple[float, ...] = (), kernel_params: tuple[float, ...] = (),
-                  kernel_type: str = "LINEAR", n_supports: int = 0, one_class: int = 0, post_transform: str = "NONE",
-                  rho: tuple[float, ...] = (0.0,), support_vectors: tuple[float, ...] = ()) -> Var:  # fmt: skip
-    """Coefficients times the likeness of x to each support vector, plus rho; or on which side of 0 that is."""
-    x = _number(_matrix(x))
-    likeness = _likeness(x, support_vectors, n_supports, kernel_type, kernel_params) if n_supports else x
-    y = sym.matmul(likeness, _constant(x, coefficients, (-1, 1))) + rho[0]
-    if one_class:
-        return sym.where(y > 0.0, sym.ones_like(y), -1.0)
-    return transformed(y, post_transform)
-
-
-def _likeness(x: Var, vectors: tuple[float, ...], count: int, kernel: str, params: tuple[float, ...]) -> Var:
-    """The kernel between rows of x and support vectors, `(N, count)`."""
-    support = np.asarray(vectors).reshape(count, -1)
-    gamma, coef0, degree = params or (0.0, 0.0, 0.0)
-    product = sym.matmul(x, _constant(x, support.T))
-    if kernel == "LINEAR":
-        return product
-    if kernel == "RBF":
-        distance = sym.sum(x * x, (1,)) - product * 2.0 + _constant(x, (support * support).sum(axis=1))
-        return sym.exp(distance * -gamma)
-    scaled = product * gamma + coef0
-    if kernel == "SIGMOID":
-        return sym.tanh(scaled)
-    if kernel == "POLY":
-        return x.tape.apply("Pow", scaled, np.int64(degree))
-    raise ValueError(f"kernel_type is {kernel!r}; known are LINEAR, POLY, RBF, SIGMOID")
 
 
 def transformed(scores: Var, post_transform: str) -> Var:
@@ -140,7 +117,7 @@ def _softmax_zero(x: Var) -> Var:
 
 
 def _probit(p: Var) -> Var:
-    """The quantile of the normal distribution, by Winitzki's formula for the inverse of erf, as runtimes have it."""
+    """The quantile of the normal distribution, by Winitzki's formula for the inverse of erf."""
     x = p * 2.0 - 1.0
     inside = (1.0 - x) * (1.0 + x)
     log = sym.log(sym.where(sym.equal(inside, 0), 1, inside))
@@ -164,40 +141,43 @@ def _second_class(score: Var, post_transform: str) -> Var:
 
 
 def _linear(x: Var, coefficients: tuple[float, ...], intercepts: tuple[float, ...], rows: int) -> Var:
-    x = _number(_matrix(x))
+    x = as_number(as_matrix(x))
     if rows < 1 or len(coefficients) != rows * x.shape[1] or len(intercepts) not in (0, rows):
-        raise ValueError(f"{len(coefficients)} coefficients and {len(intercepts)} intercepts do not fit {rows} scores")
-    y = sym.matmul(x, _constant(x, coefficients, (rows, x.shape[1]), transposed=True))
-    return y + _constant(x, intercepts) if intercepts else y
+        raise ValueError(
+            f"{len(coefficients)} coefficients and {len(intercepts)} intercepts do not fit {rows} scores"
+        )
+    y = sym.matmul(x, fixed(x, np.reshape(coefficients, (rows, -1)).T))
+    return y + fixed(x, intercepts) if intercepts else y
 
 
-def _labels(ints: tuple[int, ...], strings: tuple[str, ...]) -> np.ndarray[Any, Any]:
+def class_labels(ints: tuple[int, ...], strings: tuple[str, ...]) -> Array:
+    """The labels that an operator names, of either kind."""
     return np.asarray(strings, object) if strings else np.asarray(ints, np.int64)
 
 
-def _winner(scores: Var) -> Var:
+def winner(scores: Var) -> Var:
+    """The number of the highest score of each sample."""
     return scores.tape.apply("ArgMax", scores, axis=1, keepdims=0)
 
 
-def _named(best: Var, labels: np.ndarray[Any, Any]) -> Var:
+def named(best: Var, labels: Array) -> Var:
     """Labels of classes by number; the number itself where there are none."""
     return best.tape.apply("Gather", best.tape.constant(labels), best, axis=0) if labels.size else best
 
 
-def _matrix(x: Var) -> Var:
+def as_matrix(x: Var) -> Var:
     """x with a row for each sample; a vector is one sample."""
     return sym.reshape(x, (1, -1)) if x.ndim == 1 else x
 
 
-def _number(x: Var) -> Var:
+def as_number(x: Var) -> Var:
     """Integers as floating-point numbers."""
     return x if x.dtype.kind == "f" else sym.cast(x, np.float32)
 
 
-def _constant(x: Var, values: Any, shape: tuple[int, ...] | None = None, *, transposed: bool = False) -> Var:
-    array = np.asarray(values, x.dtype)
-    array = array if shape is None else array.reshape(shape)
-    return x.tape.constant(array.T if transposed else array)
+def fixed(x: Var, values: Any) -> Var:
+    """Numbers of an attribute in the dtype of x."""
+    return x.tape.constant(np.asarray(values, x.dtype))
 
 
 def _own(name: str, forward: Kernel) -> Op:
@@ -213,5 +193,4 @@ CLASSIC: list[Op] = [
     _own("Binarizer", binarizer),
     _own("Imputer", imputer),
     _own("FeatureVectorizer", feature_vectorizer),
-    _own("SVMRegressor", svm_regressor),
 ]

@@ -1,7 +1,8 @@
 """Control flow: If, Loop and Scan dissolve into the nodes that ran.
 
-What decided the way (a condition, a trip count) is left on the tape as a guard: a probe that changes it crosses a
-branch.  Results are new tensors even where a body only hands one through, so that each can be asked for by name.
+What decided the way (a condition, a trip count) is left on the tape as a guard: a probe that changes it
+crosses a branch.  Results are new tensors even where a body only hands one through, so that each can be
+asked for by name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.errors import LimitError, ModelError, UnsupportedError
+from gradcheck_cli.errors import LimitError, UnsupportedError
 from gradcheck_cli.op import Op, composite, from_end
 from gradcheck_cli.tape import MAX_STEPS, Var
 from gradcheck_cli.trace import Body
@@ -26,7 +27,7 @@ def if_(condition: Var, *, then_branch: Body, else_branch: Body) -> tuple[Var, .
 
 
 def loop(trips: Var | None, condition: Var | None = None, *states: Var, body: Body) -> tuple[Var, ...]:
-    """Final states, and every scan output of all iterations: as often as `trips` says and the condition holds."""
+    """Final states, and every scan output of all iterations, while `trips` last and the condition holds."""
     _refuse_sequences(body)
     tape, most = body.tape, None if trips is None else _count(trips)
     going = condition is None or _holds(condition)
@@ -57,7 +58,7 @@ def scan(
     """Final states, and every scan output of all iterations: one for each slice of the scan inputs."""
     _refuse_sequences(body)
     if not 0 < num_scan_inputs <= len(operands):
-        raise ModelError(f"num_scan_inputs is {num_scan_inputs} for {len(operands)} inputs")
+        raise ValueError(f"num_scan_inputs is {num_scan_inputs} for {len(operands)} inputs")
     count = len(operands) - num_scan_inputs
     states, inputs = operands[:count], operands[count:]
     outputs = body.graph.outputs[count:]
@@ -71,7 +72,7 @@ def scan(
         )
     ]
     if len({len(s) for s in slices}) > 1:
-        raise ModelError(f"scan inputs differ in length: {[len(s) for s in slices]}")
+        raise ValueError(f"scan inputs differ in length: {[len(s) for s in slices]}")
     rows: list[tuple[Var, ...]] = []
     for i, pieces in enumerate(zip(*slices, strict=True)):
         with body.tape.scope(f"iteration{i}"):
@@ -100,7 +101,7 @@ def _stacked(body: Body, name: str, rows: Sequence[Var], axis: int = 0, directio
     if not rows:
         return _no_rows(body, name, axis)
     if any(row.shape != rows[0].shape for row in rows):
-        raise ModelError(f"scan output {name!r} changes its shape: {sorted({row.shape for row in rows})}")
+        raise ValueError(f"scan output {name!r} changes its shape: {sorted({row.shape for row in rows})}")
     axis = from_end(axis, rows[0].ndim + 1)
     pieces = [sym.unsqueeze(row, (axis,)) for row in rows]
     stacked = sym.concat(pieces[::-1] if direction == _REVERSE else pieces, axis)
@@ -108,7 +109,7 @@ def _stacked(body: Body, name: str, rows: Sequence[Var], axis: int = 0, directio
 
 
 def _no_rows(body: Body, name: str, axis: int) -> Var:
-    """The scan output of no iteration, as far as its declaration says; dimensions that are not fixed are 0."""
+    """The scan output of no iteration, as it is declared; dimensions that are not fixed are 0."""
     declared = body.graph.types.get(name)
     dtype = np.float32 if declared is None or declared.dtype is None else declared.dtype
     shape = (
@@ -132,21 +133,21 @@ def _refuse_sequences(body: Body) -> None:
 def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, ...]:
     """A list with one entry for each scan, 0 where it is left out."""
     if values is not None and len(values) != count:
-        raise ModelError(f"{what} has {len(values)} entries for {count} scans")
+        raise ValueError(f"{what} has {len(values)} entries for {count} scans")
     return (0,) * count if values is None else tuple(values)
 
 
 def _holds(condition: Var) -> bool:
     value = condition.tape.guard(condition)
     if value.size != 1:
-        raise ModelError(f"a condition has one entry, not shape {list(value.shape)}")
+        raise ValueError(f"a condition has one entry, not shape {list(value.shape)}")
     return bool(value.item())
 
 
 def _count(trips: Var) -> int:
     value = trips.tape.guard(trips)
     if value.size != 1:
-        raise ModelError(f"a trip count has one entry, not shape {list(value.shape)}")
+        raise ValueError(f"a trip count has one entry, not shape {list(value.shape)}")
     return int(value.item())
 
 

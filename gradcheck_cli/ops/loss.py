@@ -1,7 +1,7 @@
 """Losses of class scores: negative log likelihood and softmax cross entropy.
 
-The class of each sample is picked by comparing its label with all classes, so that a label is a tensor like any
-other and one that is ignored simply picks nothing.
+The class of each sample is picked by comparing its label with all classes, so that a label is a tensor like
+any other and one that is ignored simply picks nothing.
 """
 
 from __future__ import annotations

@@ -334,9 +334,9 @@ def _slope(x: Var, p: int) -> Var:
 
 POOL: list[Op] = [
     Op("MaxPool", max_pool, max_pool_vjp, trailing, step=max_pool_near_real, branch=max_pool_branch,
-       bind=bind_max_pool, many=True),
+       bind=bind_max_pool, many=True, ordered=True),
     Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each"),
-    Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool),
+    Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool, ordered=True),
     composite("GlobalAveragePool", global_average_pool),
     composite("GlobalMaxPool", global_max_pool),
     composite("GlobalLpPool", global_lp_pool),

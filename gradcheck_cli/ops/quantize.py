@@ -1,7 +1,7 @@
 """Quantized numbers: to and from integers of 8, 16, 4 and 2 bits and the small floats, products of integers.
 
-Nothing flows through an integer, by nature: what quantizes has no gradient, what goes back has one by its scale.
-Products are sums of integers, which float64 holds exactly.
+Nothing flows through an integer, by nature: what quantizes has no gradient, what goes back has one by its
+scale. Products are sums of integers, which float64 holds exactly.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from gradcheck_cli.op import Op, composite, from_end
 from gradcheck_cli.tape import Var
 
 
-def quantize(x: Var, scale: Var, zero_point: Var | None = None, *, axis: int = 1, block_size: int = 0,
-             output_dtype: Any = None, saturate: int = 1) -> Var:  # fmt: skip
+def quantize(
+    x: Var, scale: Var, zero_point: Var | None = None, *, axis: int = 1, block_size: int = 0,
+    output_dtype: Any = None, saturate: int = 1,
+) -> Var:  # fmt: skip
     """x / scale + zero point, rounded half to even and kept within the target's range.
 
     A scale holds for all of x, for an entry along the axis, or for a block of `block_size` entries along it.
@@ -36,8 +38,10 @@ def bind_axis(metadata: dict[str, Any], x: Array, scale: Array, *more: Array | N
     return {**metadata, "axis": from_end(metadata.get("axis", 1), x.ndim) + x.ndim}
 
 
-def dequantize(x: Var, scale: Var, zero_point: Var | None = None, *, axis: int = 1, block_size: int = 0,
-               output_dtype: Any = None) -> Var:  # fmt: skip
+def dequantize(
+    x: Var, scale: Var, zero_point: Var | None = None, *, axis: int = 1, block_size: int = 0,
+    output_dtype: Any = None,
+) -> Var:  # fmt: skip
     """(x - zero point) scale."""
     exact = np.int32 if _is_integer(x.dtype) else scale.dtype
     number = sym.cast(x, exact)
@@ -48,7 +52,7 @@ def dequantize(x: Var, scale: Var, zero_point: Var | None = None, *, axis: int =
 
 
 def dynamic_quantize(x: Var) -> tuple[Var, Var, Var]:
-    """x as uint8, with the scale and zero point that cover its range and 0 (the scale is 1 where all is 0)."""
+    """x as uint8, with the scale and zero point that cover its range and 0 (a scale of 1 if all is 0)."""
     high = sym.maximum(sym.max(x, keepdims=False), 0.0)
     low = sym.minimum(x.tape.apply("ReduceMin", x, keepdims=0), 0.0)
     spread = (high - low) / 255.0
@@ -62,28 +66,36 @@ def matmul_integer(a: Var, b: Var, a_zero_point: Var | None = None, b_zero_point
     return sym.cast(sym.matmul(_centered(a, _rows(a_zero_point)), _centered(b, b_zero_point)), np.int32)
 
 
-def conv_integer(x: Var, w: Var, x_zero_point: Var | None = None, w_zero_point: Var | None = None, *,
-                 auto_pad: str = "NOTSET", dilations: tuple[int, ...] | None = None, group: int = 1,
-                 kernel_shape: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
-                 strides: tuple[int, ...] | None = None) -> Var:  # fmt: skip
+def conv_integer(
+    x: Var, w: Var, x_zero_point: Var | None = None, w_zero_point: Var | None = None, *,
+    auto_pad: str = "NOTSET", dilations: tuple[int, ...] | None = None, group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Var:  # fmt: skip
     """The convolution of integers less their zero points, as int32; the padding is the zero point."""
     geometry = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
                 "pads": pads, "strides": strides}  # fmt: skip
-    return sym.cast(_conv(_centered(x, x_zero_point), _centered(w, _channels(w_zero_point, w.ndim)), geometry), np.int32)
+    return sym.cast(
+        _conv(_centered(x, x_zero_point), _centered(w, _channels(w_zero_point, w.ndim)), geometry), np.int32
+    )
 
 
-def qlinear_matmul(a: Var, a_scale: Var, a_zero_point: Var, b: Var, b_scale: Var, b_zero_point: Var, y_scale: Var,
-                   y_zero_point: Var) -> Var:  # fmt: skip
+def qlinear_matmul(
+    a: Var, a_scale: Var, a_zero_point: Var, b: Var, b_scale: Var, b_zero_point: Var, y_scale: Var,
+    y_zero_point: Var,
+) -> Var:  # fmt: skip
     """The product of quantized matrices, quantized."""
     product = sym.matmul(_centered(a, _rows(a_zero_point)), _centered(b, b_zero_point))
     scale = _wide(_rows(a_scale)) * _wide(b_scale) / _wide(_rows(y_scale))
     return _coded(product * scale, _rows(y_zero_point), y_zero_point.dtype, 1)
 
 
-def qlinear_conv(x: Var, x_scale: Var, x_zero_point: Var, w: Var, w_scale: Var, w_zero_point: Var, y_scale: Var,
-                 y_zero_point: Var, b: Var | None = None, *, auto_pad: str = "NOTSET",
-                 dilations: tuple[int, ...] | None = None, group: int = 1, kernel_shape: tuple[int, ...] | None = None,
-                 pads: tuple[int, ...] | None = None, strides: tuple[int, ...] | None = None) -> Var:  # fmt: skip
+def qlinear_conv(
+    x: Var, x_scale: Var, x_zero_point: Var, w: Var, w_scale: Var, w_zero_point: Var, y_scale: Var,
+    y_zero_point: Var, b: Var | None = None, *, auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None, group: int = 1, kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None, strides: tuple[int, ...] | None = None,
+) -> Var:  # fmt: skip
     """The convolution of quantized numbers, quantized; the bias has the scale of x times that of w."""
     geometry = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
                 "pads": pads, "strides": strides}  # fmt: skip
@@ -98,14 +110,14 @@ def _coded(x: Var, zero_point: Var | None, dtype: np.dtype[Any], saturate: int) 
     """x rounded to the numbers of a dtype."""
     if not _is_integer(dtype):
         return _saved(x, dtype, saturate)
-    limits = ml_dtypes.iinfo(dtype)
+    limits = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     whole = sym.round_(x) if zero_point is None else sym.round_(x) + sym.cast(zero_point, x.dtype)
     return sym.cast(sym.clip(whole, float(limits.min), float(limits.max)), dtype)
 
 
 def _saved(x: Var, dtype: np.dtype[Any], saturate: int) -> Var:
     """x as a small float, bounded by its largest number if asked for."""
-    largest = float(ml_dtypes.finfo(dtype).max)
+    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
     return sym.cast(sym.clip(x, -largest, largest) if saturate else x, dtype)
 
 
@@ -119,12 +131,18 @@ def _spread(scale: Var, shape: tuple[int, ...], axis: int, block: int) -> Var:
         return sym.reshape(scale, ())
     if not block:
         if scale.shape != (shape[axis],):
-            raise ValueError(f"a scale of shape {list(scale.shape)} does not fit axis {axis} of {list(shape)}")
+            raise ValueError(
+                f"a scale of shape {list(scale.shape)} does not fit axis {axis} of {list(shape)}"
+            )
         return sym.reshape(scale, (-1, *(1,) * (len(shape) - axis - 1)))
     blocks = -(-shape[axis] // block)
     if scale.shape != (*shape[:axis], blocks, *shape[axis + 1 :]):
-        raise ValueError(f"a scale of shape {list(scale.shape)} does not fit blocks of {block} in {list(shape)}")
-    wide = sym.expand(sym.unsqueeze(scale, (axis + 1,)), (*scale.shape[: axis + 1], block, *scale.shape[axis + 1 :]))
+        raise ValueError(
+            f"a scale of shape {list(scale.shape)} does not fit blocks of {block} in {list(shape)}"
+        )
+    wide = sym.expand(
+        sym.unsqueeze(scale, (axis + 1,)), (*scale.shape[: axis + 1], block, *scale.shape[axis + 1 :])
+    )
     whole = sym.reshape(wide, (*shape[:axis], blocks * block, *shape[axis + 1 :]))
     return whole if blocks * block == shape[axis] else sym.slice(whole, (0,), (shape[axis],), (axis,))
 

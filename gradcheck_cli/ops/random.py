@@ -1,7 +1,7 @@
 """Random numbers: drawn once for a tape, so that every run of a check sees the same ones.
 
-A generator that the tape supplies is copied before each draw, since a kernel may run many times; a node's own seed
-takes its place.
+A generator that the tape supplies is copied before each draw, since a kernel may run many times; a node's
+own seed takes its place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import shape_only
 from gradcheck_cli.op import Op, composite, zero
@@ -26,7 +25,7 @@ Rng = np.random.Generator
 def dropout(
     x: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None, rng: Rng
 ) -> tuple[Var, Var]:
-    """x, and what is kept of it; in training a random part is set to 0 and the rest scaled up to the same mean."""
+    """x, and what is kept of it; in training some of it at random, scaled up to the same mean."""
     if not training_mode or ratio == 0:
         return sym.identity(x), sym.full(x.tape, x.shape, 1, np.bool_)
     if not 0 <= ratio < 1:
@@ -36,16 +35,16 @@ def dropout(
 
 
 def random_normal(
-    *, shape: Sequence[int], dtype: Any = np.float32, mean: float = 0.0, scale: float = 1.0, seed: float | None = None,
-    rng: Rng,
+    *, shape: Sequence[int], dtype: Any = np.float32, mean: float = 0.0, scale: float = 1.0,
+    seed: float | None = None, rng: Rng,
 ) -> Array:  # fmt: skip
     """Normally distributed numbers."""
     return _as(fresh(rng, seed).normal(mean, scale, checked(shape)), dtype)
 
 
 def random_uniform(
-    *, shape: Sequence[int], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0, seed: float | None = None,
-    rng: Rng,
+    *, shape: Sequence[int], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0,
+    seed: float | None = None, rng: Rng,
 ) -> Array:  # fmt: skip
     """Numbers spread evenly between two bounds."""
     return _as(fresh(rng, seed).uniform(low, high, checked(shape)), dtype)
@@ -72,7 +71,7 @@ def bernoulli(x: Array, *, dtype: Any = None, seed: float | None = None, rng: Rn
 
 def bernoulli_step(x: Array, **metadata: Any) -> Array:
     """Bernoulli with no derivative."""
-    return bernoulli(x.real, **metadata) + 0 * x
+    return np.asarray(bernoulli(x.real, **metadata) + 0 * x)
 
 
 def multinomial(
@@ -80,7 +79,7 @@ def multinomial(
 ) -> Array:
     """Classes drawn by their unnormalized log probabilities `(N, C)`."""
     if x.ndim != 2 or not x.shape[1]:
-        raise ModelError(f"log probabilities are a matrix with a column for each class, not {list(x.shape)}")
+        raise ValueError(f"log probabilities are a matrix with a column for each class, not {list(x.shape)}")
     draws = fresh(rng, seed).random(checked((x.shape[0], sample_size)))
     shares = np.cumsum(np.exp(x - x.max(axis=1, keepdims=True)), axis=1, dtype=np.float64)
     below = draws[:, :, None] * shares[:, None, -1:] >= shares[:, None, :-1]

@@ -1,7 +1,8 @@
 """Recurrent layers: RNN, GRU and LSTM, unrolled step by step.
 
-Inside, sequences are `(T, N, ...)` and each direction runs by itself.  A step beyond the length of its sequence keeps
-the state and gives 0, so that a reverse run begins at the last step that counts and nothing need be reversed.
+Inside, sequences are `(T, N, ...)` and each direction runs by itself.  A step beyond the length of its
+sequence keeps the state and gives 0, so that a reverse run begins at the last step that counts and nothing
+need be reversed.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.op import Op, composite
@@ -26,8 +25,11 @@ _DEFAULTS: dict[str, tuple[float | None, float | None]] = {
     "softplus": (None, None), "affine": (1.0, 0.0), "leakyrelu": (LEAK, None), "thresholdedrelu": (1.0, None),
     "scaledtanh": (1.0, 1.0), "hardsigmoid": (HARD_SLOPE, 0.5), "elu": (1.0, None),
 }  # fmt: skip
-_NODES = {"leakyrelu": "LeakyRelu", "thresholdedrelu": "ThresholdedRelu", "hardsigmoid": "HardSigmoid", "elu": "Elu",
-          "softsign": "Softsign", "softplus": "Softplus", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}  # fmt: skip
+_NODES = {
+    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "softsign": "Softsign", "softplus": "Softplus",
+    "leakyrelu": "LeakyRelu", "thresholdedrelu": "ThresholdedRelu", "hardsigmoid": "HardSigmoid",
+    "elu": "Elu",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,10 @@ class Layer:
         fits = self.x.ndim == 3 and self.w.shape == (count, self.gates * hidden, self.x.shape[2])
         if not fits or self.r.shape != (count, self.gates * hidden, hidden):
             raise ValueError(f"x, W and R do not fit {count} directions of {self.gates} gates")
+        if self.lengths is not None and self.lengths.shape != (self.batch,):
+            raise ValueError(
+                f"sequence_lens has {list(self.lengths.shape)} entries for {self.batch} sequences"
+            )
         if self.hidden_size not in (None, hidden):
             raise ValueError(f"hidden_size is {self.hidden_size}, that of R is {hidden}")
 
@@ -76,10 +82,13 @@ class Layer:
         """A state before the first step, `(N, H)`."""
         if state is None:
             return sym.full(self.x.tape, (self.batch, self.hidden), 0, self.x.dtype)
+        axes = (self.batch, self.directions) if self.layout else (self.directions, self.batch)
+        if state.shape != (*axes, self.hidden):
+            raise ValueError(f"an initial state is {[*axes, self.hidden]}, not {list(state.shape)}")
         return _part(state, direction, axis=self.layout)
 
     def biases(self, direction: int, *, apart: bool = False) -> tuple[Var | None, Var | None]:
-        """Those of the input and of the state, `(gates * H,)`; their sum and None where they need not be `apart`."""
+        """Those of the input and of the state, `(gates * H,)`; their sum and None unless `apart`."""
         if self.b is None:
             return None, None
         size = self.gates * self.hidden
@@ -141,10 +150,12 @@ class Layer:
         return sym.concat([sym.unsqueeze(state, (self.layout,)) for state in states], self.layout)
 
 
-def rnn(x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None, initial_h: Var | None = None, *,
-        activations: tuple[str, ...] = ("Tanh", "Tanh"), activation_alpha: tuple[float, ...] = (),
-        activation_beta: tuple[float, ...] = (), clip: float | None = None, direction: str = "forward",
-        hidden_size: int | None = None, layout: int = 0) -> tuple[Var, Var]:  # fmt: skip
+def rnn(
+    x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    initial_h: Var | None = None, *, activations: tuple[str, ...] = ("Tanh", "Tanh"),
+    activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
+    clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
+) -> tuple[Var, Var]:  # fmt: skip
     """h' = f(W x + R h + bias)."""
     layer = Layer(x, w, r, b, sequence_lens, 1, direction, layout, hidden_size)
     chosen = iter(_activations(activations, activation_alpha, activation_beta, clip, layer.directions))
@@ -161,10 +172,13 @@ def _rnn_cell(f: Activation, back: Var) -> Cell:
     return lambda x, h: (f(x + sym.matmul(h, back)),)
 
 
-def gru(x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None, initial_h: Var | None = None, *,
-        activations: tuple[str, ...] = (), activation_alpha: tuple[float, ...] = (),
-        activation_beta: tuple[float, ...] = (), clip: float | None = None, direction: str = "forward",
-        hidden_size: int | None = None, layout: int = 0, linear_before_reset: int = 0) -> tuple[Var, Var]:  # fmt: skip
+def gru(
+    x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    initial_h: Var | None = None, *, activations: tuple[str, ...] = (),
+    activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
+    clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
+    linear_before_reset: int = 0,
+) -> tuple[Var, Var]:  # fmt: skip
     """h' = (1 - z) n + z h with an update gate z; the candidate n sees h through a reset gate."""
     layer = Layer(x, w, r, b, sequence_lens, 3, direction, layout, hidden_size)
     names = activations or ("Sigmoid", "Tanh") * layer.directions
@@ -197,11 +211,13 @@ def _gru_cell(back: Var, bias: Var | None, f: Activation, g: Activation, linear_
     return cell
 
 
-def lstm(x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None, initial_h: Var | None = None,
-         initial_c: Var | None = None, p: Var | None = None, *, activations: tuple[str, ...] = (),
-         activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (), clip: float | None = None,
-         direction: str = "forward", hidden_size: int | None = None, input_forget: int = 0,
-         layout: int = 0) -> tuple[Var, Var, Var]:  # fmt: skip
+def lstm(
+    x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    initial_h: Var | None = None, initial_c: Var | None = None, p: Var | None = None, *,
+    activations: tuple[str, ...] = (), activation_alpha: tuple[float, ...] = (),
+    activation_beta: tuple[float, ...] = (), clip: float | None = None, direction: str = "forward",
+    hidden_size: int | None = None, input_forget: int = 0, layout: int = 0,
+) -> tuple[Var, Var, Var]:  # fmt: skip
     """c' = forget c + input g, h' = output h(c'), with gates that may look at c through peepholes p."""
     layer = Layer(x, w, r, b, sequence_lens, 4, direction, layout, hidden_size)
     names = activations or ("Sigmoid", "Tanh", "Tanh") * layer.directions

@@ -42,6 +42,12 @@ def reduction(function: Kernel) -> Kernel:
     return kernel
 
 
+def average(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """The mean; NaN of nothing, as the standard has it, without NumPy's warning."""
+    count = np.prod([x.shape[a] for a in axis])
+    return np.asarray(np.sum(x, axis=axis, keepdims=keepdims) / count)
+
+
 def spread(ct: Var, x: Var, axes: tuple[int, ...], keepdims: int) -> Var:
     """A cotangent of the result with its axes of length 1 back, ready to broadcast against x."""
     shape = tuple(1 if i - x.ndim in axes else d for i, d in enumerate(x.shape))
@@ -279,12 +285,12 @@ def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:
     """A maximum or minimum over axes."""
     forward = extremum(function)
     step = extremum_near_real(choose, forward)
-    return reducing(name, forward, extremum_vjp(arg), step=step, branch=winners(choose))
+    return reducing(name, forward, extremum_vjp(arg), step=step, branch=winners(choose), ordered=True)
 
 
 REDUCE: list[Op] = [
     reducing("ReduceSum", reduction(np.sum), sum_vjp, linear="each"),
-    reducing("ReduceMean", reduction(np.mean), mean_vjp, linear="each"),
+    reducing("ReduceMean", reduction(average), mean_vjp, linear="each"),
     choosing("ReduceMax", np.maximum, np.argmax, "ArgMax"),
     choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
     reducing("ReduceProd", reduction(np.prod), prod_vjp),
@@ -293,8 +299,8 @@ REDUCE: list[Op] = [
     reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x))),
     reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),
     reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x))),
-    Op("ArgMax", arg_extremum(np.argmax), zero, on(0), bind=with_axis(0)),
-    Op("ArgMin", arg_extremum(np.argmin), zero, on(0), bind=with_axis(0)),
+    Op("ArgMax", arg_extremum(np.argmax), zero, on(0), bind=with_axis(0), ordered=True),
+    Op("ArgMin", arg_extremum(np.argmin), zero, on(0), bind=with_axis(0), ordered=True),
     Op("CumSum", cumsum, cumsum_vjp, on(0), static={"axis": 1}, bind=bind_cumulation, linear="each"),
     composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation),
 ]

@@ -1,7 +1,8 @@
 """Complex numbers and Fourier transforms, which ONNX lacks: operators of the domain `gradcheck`.
 
-A cotangent pairs with a tangent as Re(ct dy), without conjugation.  A rule is the transpose under that pairing, of
-real and imaginary parts where an operator is linear over the reals alone: Im(dx) = Re(-i dx), so Imag gives -i ct.
+A cotangent pairs with a tangent as Re(ct dy), without conjugation.  A rule is the transpose under that
+pairing, of real and imaginary parts where an operator is linear over the reals alone: Im(dx) = Re(-i dx),
+so Imag gives -i ct.
 """
 
 from __future__ import annotations

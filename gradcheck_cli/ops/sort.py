@@ -153,8 +153,8 @@ def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Arr
 
 
 SORT: list[Op] = [
-    Op("TopK", top_k, top_k_vjp, on(0), static={"k": 1}, bind=bind_top_k, branch=top_k_indices, many=True),
-    Op("Hardmax", hardmax, zero, on(0), branch=first_largest),
+    Op("TopK", top_k, top_k_vjp, on(0), static={"k": 1}, bind=bind_top_k, branch=top_k_indices, many=True, ordered=True),
+    Op("Hardmax", hardmax, zero, on(0), branch=first_largest, ordered=True),
     Op("Unique", unique, unique_vjp, branch=lambda x, **metadata: unique(x, **metadata)[2], many=True),
     Op("NonMaxSuppression", non_max_suppression, zero,
        static={"max_output_boxes_per_class": 2, "iou_threshold": 3, "score_threshold": 4},

@@ -1,7 +1,7 @@
 """Ensembles of decision trees (domain `ai.onnx.ml`): piecewise constant, so that nothing flows through them.
 
-Attributes become a `Forest` when a node is bound: all trees in one table of nodes, in which a leaf points to itself.
-All samples walk down all trees at once.  The leaves they reach are the branch of the operator.
+Attributes become a `Forest` when a node is bound: all trees in one table of nodes, in which a leaf points
+to itself. All samples walk down all trees at once.  The leaves they reach are the branch of the operator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from gradcheck_cli.op import Op, zero
 from gradcheck_cli.ops.shape import checked
 
 DOMAIN = "ai.onnx.ml"
-_MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
+_MODES = (
+    "BRANCH_LEQ",
+    "BRANCH_LT",
+    "BRANCH_GTE",
+    "BRANCH_GT",
+    "BRANCH_EQ",
+    "BRANCH_NEQ",
+    "BRANCH_MEMBER",
+    "LEAF",
+)
 _TESTS: tuple[Kernel, ...] = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 _MEMBER, _LEAF = 6, 7
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -48,7 +57,9 @@ class Forest:
 
     def __post_init__(self) -> None:
         if self.post_transform not in _TRANSFORMS or self.aggregate not in _AGGREGATES:
-            raise ModelError(f"post_transform {self.post_transform!r} or aggregate {self.aggregate!r} is not known")
+            raise ModelError(
+                f"post_transform {self.post_transform!r} or aggregate {self.aggregate!r} is not known"
+            )
         count, walks = len(self.mode), np.concatenate([self.roots, self.yes, self.no])
         if not count or walks.min() < 0 or walks.max() >= count:
             raise ModelError("a tree leads to a node that does not exist")
@@ -66,7 +77,7 @@ class Forest:
                 return at
             seen = np.take_along_axis(x, np.where(inner[at], self.feature[at], 0), axis=1)
             at = np.where(self._holds(at, seen), self.yes[at], self.no[at])
-        raise ModelError("a tree leads back to itself")
+        raise ValueError("a tree leads back to itself")
 
     def _holds(self, at: Array, seen: Array) -> Array:
         holds, mode, value = np.zeros(at.shape, bool), self.mode[at], self.value[at]
@@ -93,27 +104,29 @@ def _add(a: Array, b: Array) -> Array:
 
 
 def classifier_forest(
-    *, base_values: Sequence[float] = (), base_values_as_tensor: Array | None = None, class_ids: Sequence[int],
-    class_nodeids: Sequence[int], class_treeids: Sequence[int], class_weights: Sequence[float] = (),
-    class_weights_as_tensor: Array | None = None, classlabels_int64s: Sequence[int] = (),
-    classlabels_strings: Sequence[str] = (), post_transform: str = "NONE", **nodes: Any,
+    *, base_values: Sequence[float] = (), base_values_as_tensor: Array | None = None,
+    class_ids: Sequence[int], class_nodeids: Sequence[int], class_treeids: Sequence[int],
+    class_weights: Sequence[float] = (), class_weights_as_tensor: Array | None = None,
+    classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = (),
+    post_transform: str = "NONE", **nodes: Any,
 ) -> Forest:  # fmt: skip
-    """A forest with labels; where all votes are for one class of two, they are for the second."""
-    labels = np.asarray(classlabels_strings, object) if classlabels_strings else np.asarray(classlabels_int64s)
+    """A forest with labels; runtimes take votes for the first class of two alone as votes for the second."""
+    labels = (
+        np.asarray(classlabels_strings, object) if classlabels_strings else np.asarray(classlabels_int64s)
+    )
     weights = _values(class_weights, class_weights_as_tensor)
-    only_second = len(labels) == 2 and len(set(class_ids)) == 1
-    targets = np.zeros(len(class_ids), np.int64) if only_second else np.asarray(class_ids)
-    votes = class_treeids, class_nodeids, targets, weights
+    only_second = len(labels) == 2 and set(class_ids) == {0}
+    votes = class_treeids, class_nodeids, class_ids, weights
     base = _values(base_values, base_values_as_tensor)
     return _forest(nodes, votes, 1 if only_second else len(labels), base[-1:] if only_second else base,
                    post_transform=post_transform, labels=labels, only_second=only_second)  # fmt: skip
 
 
 def regressor_forest(
-    *, aggregate_function: str = "SUM", base_values: Sequence[float] = (), base_values_as_tensor: Array | None = None,
-    n_targets: int = 1, post_transform: str = "NONE", target_ids: Sequence[int], target_nodeids: Sequence[int],
-    target_treeids: Sequence[int], target_weights: Sequence[float] = (),
-    target_weights_as_tensor: Array | None = None, **nodes: Any,
+    *, aggregate_function: str = "SUM", base_values: Sequence[float] = (),
+    base_values_as_tensor: Array | None = None, n_targets: int = 1, post_transform: str = "NONE",
+    target_ids: Sequence[int], target_nodeids: Sequence[int], target_treeids: Sequence[int],
+    target_weights: Sequence[float] = (), target_weights_as_tensor: Array | None = None, **nodes: Any,
 ) -> Forest:  # fmt: skip
     """A forest with targets."""
     votes = target_treeids, target_nodeids, target_ids, _values(target_weights, target_weights_as_tensor)
@@ -125,7 +138,8 @@ def _nodes(
     *, nodes_falsenodeids: Sequence[int], nodes_featureids: Sequence[int], nodes_hitrates: Any = None,
     nodes_hitrates_as_tensor: Any = None, nodes_missing_value_tracks_true: Sequence[int] = (),
     nodes_modes: Sequence[str], nodes_nodeids: Sequence[int], nodes_treeids: Sequence[int],
-    nodes_truenodeids: Sequence[int], nodes_values: Sequence[float] = (), nodes_values_as_tensor: Array | None = None,
+    nodes_truenodeids: Sequence[int], nodes_values: Sequence[float] = (),
+    nodes_values_as_tensor: Array | None = None,
 ) -> tuple[dict[tuple[int, int], int], dict[str, Any]]:  # fmt: skip
     """Where a node of a tree stands in the table, and the table's columns."""
     places = {key: i for i, key in enumerate(zip(nodes_treeids, nodes_nodeids, strict=True))}
@@ -158,7 +172,9 @@ def _forest(nodes: dict[str, Any], votes: tuple[Any, ...], targets: int, base: A
     table = np.full(checked((len(places), targets)), np.nan)
     for tree, node, target, weight in zip(*votes, strict=True):
         if (tree, node) not in places or not 0 <= target < targets:
-            raise ModelError(f"a vote is for target {target} at node {node} of tree {tree}; there is no such thing")
+            raise ModelError(
+                f"a vote is for target {target} at node {node} of tree {tree}; there is no such thing"
+            )
         row = table[places[tree, node]]
         row[target] = weight if np.isnan(row[target]) else row[target] + weight
     return Forest(**columns, votes=table, base=base if base.size else np.zeros(targets), **more)
@@ -182,13 +198,19 @@ def modern_forest(
     mode = np.concatenate([np.asarray(nodes_modes, np.int64), np.full(leaves, _LEAF)])
     nothing = np.zeros(leaves)
     return Forest(
-        roots=np.asarray(tree_roots), mode=mode, yes=np.concatenate([yes, behind]), no=np.concatenate([no, behind]),
+        roots=np.asarray(tree_roots),
+        mode=mode,
         feature=np.concatenate([np.asarray(nodes_featureids), nothing.astype(np.int64)]),
         value=np.concatenate([np.asarray(nodes_splits, np.float64), nothing]),
+        yes=np.concatenate([yes, behind]),
+        no=np.concatenate([no, behind]),
         missing=np.concatenate([_flags(nodes_missing_value_tracks_true, inner), nothing.astype(bool)]),
-        votes=table, base=np.zeros(n_targets), members=_members(mode, membership_values),
-        aggregate=_named(_AGGREGATES, aggregate_function), post_transform=_named(_TRANSFORMS, post_transform),
-    )  # fmt: skip
+        votes=table,
+        base=np.zeros(n_targets),
+        members=_members(mode, membership_values),
+        aggregate=_named(_AGGREGATES, aggregate_function),
+        post_transform=_named(_TRANSFORMS, post_transform),
+    )
 
 
 def _members(mode: Array, values: Array | None) -> dict[int, Array]:
@@ -240,10 +262,9 @@ def _of_two(raw: Array, forest: Forest) -> tuple[Array, Array]:
     best = (raw[:, 0] > (0.5 if probabilities else 0.0)).astype(np.int64)
     if forest.post_transform == "PROBIT":
         return best, _transform(raw, "PROBIT")
-    if probabilities:
-        return best, np.concatenate([1 - raw, raw], axis=1)
-    both = np.concatenate([-raw, raw], axis=1)
-    return best, _transform(both, forest.post_transform if forest.post_transform == "LOGISTIC" else "NONE")
+    if forest.post_transform == "LOGISTIC":
+        return best, _transform(np.concatenate([-raw, raw], axis=1), "LOGISTIC")
+    return best, np.concatenate([1 - raw if probabilities else -raw, raw], axis=1)
 
 
 def _transform(scores: Array, name: str) -> Array:
@@ -283,7 +304,9 @@ def _rows(x: Array) -> Array:
     return real.reshape(-1, x.shape[-1])
 
 
-def _planted(name: str, kernel: Kernel, plant: Callable[..., Forest], *more: Kernel, many: bool = False) -> Op:
+def _planted(
+    name: str, kernel: Kernel, plant: Callable[..., Forest], *more: Kernel, many: bool = False
+) -> Op:
     """An operator whose attributes are those that plant its forest."""
 
     def forward(x: Array, *, forest: Forest) -> Any:
@@ -292,7 +315,12 @@ def _planted(name: str, kernel: Kernel, plant: Callable[..., Forest], *more: Ker
     def bind(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
         return {"forest": plant(**metadata)}
 
-    taken = [p for f in (plant, *more) for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    taken = [
+        p
+        for f in (plant, *more)
+        for p in inspect.signature(f).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    ]
     forward.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
     return Op(name, forward, zero, trailing, DOMAIN, branch=leaves, bind=bind, many=many)
 

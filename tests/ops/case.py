@@ -30,7 +30,9 @@ class Case:
     def id(self) -> str:
         """What pytest shows."""
         shapes = ",".join("-" if x is None else "x".join(map(str, x.shape)) or "()" for x in self.inputs)
-        attrs = ",".join(f"{k}={v}" for k, v in self.attrs.items() if not isinstance(v, Graph | np.ndarray))
+        attrs = ",".join(
+            f"{k}={brief(v)}" for k, v in self.attrs.items() if not isinstance(v, Graph | np.ndarray)
+        )
         return f"{self.op}({shapes}){' ' + attrs if attrs else ''}{' ' + self.label if self.label else ''}"
 
     @property
@@ -63,6 +65,12 @@ class Case:
         static = set(OPS[self.domain, self.op].static.values())
         pairs = enumerate(zip(self.names, self.inputs, strict=True))
         return [n for i, (n, x) in pairs if n and i not in static and x.dtype.kind in "fc" and x.size]
+
+
+def brief(value: Any) -> str:
+    """A value as it stands in an id; a long one cut short."""
+    text = str(value)
+    return text if len(text) <= 60 else text[:50] + "..."
 
 
 def case(op: str, *inputs: Any, n_outputs: int = 1, domain: str = "", label: str = "", **attrs: Any) -> Case:

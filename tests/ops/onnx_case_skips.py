@@ -40,7 +40,6 @@ OPERATORS: dict[str, str] = {
     "StringSplit": _STRING,
     "TfIdfVectorizer": _LATER,
     "ai.onnx.ml.LabelEncoder": _ML,
-    "ai.onnx.ml.TreeEnsemble": _ML,
     "ai.onnx.preview.FlexAttention": _LATER,
     "ai.onnx.preview.training.Adagrad": _TRAINING,
     "ai.onnx.preview.training.Adam": _TRAINING,

@@ -111,7 +111,11 @@ def known(node: Node, opset: int) -> bool:
     if not defs.has(node.op, opset, node.domain):
         return False
     schema = defs.get_schema(node.op, opset, node.domain)
-    return not schema.deprecated and set(node.attrs) <= set(schema.attributes) and len(node.inputs) <= schema.max_input
+    return (
+        not schema.deprecated
+        and set(node.attrs) <= set(schema.attributes)
+        and len(node.inputs) <= schema.max_input
+    )
 
 
 def nodes_of(graph: Graph) -> Iterator[Node]:

@@ -46,56 +46,116 @@ UNCHANGED = graph("", "x1")
 
 # h' = tanh(h) * w, and h' is scanned; w is captured
 STEP = graph(
-    "i keep h", "keep_out next seen",
-    node("Identity", "keep", "keep_out"), node("Tanh", "h", "t"), node("Mul", "t x3", "next"), node("Exp", "next", "seen"),
-)  # fmt: skip
+    "i keep h",
+    "keep_out next seen",
+    node("Identity", "keep", "keep_out"),
+    node("Tanh", "h", "t"),
+    node("Mul", "t x3", "next"),
+    node("Exp", "next", "seen"),
+)
 # h' = h * h while its sum is small
 UNTIL = graph(
-    "i keep h", "keep_out next h",
-    node("Mul", "h x2", "next"), node("ReduceSum", "next", "total", keepdims=0), node("Less", "total limit", "keep_out"),
+    "i keep h",
+    "keep_out next h",
+    node("Mul", "h x2", "next"),
+    node("ReduceSum", "next", "total", keepdims=0),
+    node("Less", "total limit", "keep_out"),
     constants={"limit": np.asarray(20.0)},
-)  # fmt: skip
+)
 NEVER = graph(
-    "i keep h", "keep h seen", node("Exp", "h", "seen"),
+    "i keep h",
+    "keep h seen",
+    node("Exp", "h", "seen"),
     types={"seen": TensorType(np.dtype(np.float64), (2, 3)), "h": TensorType(np.dtype(np.float64), (2, 3))},
-)  # fmt: skip
+)
 INNER = graph("j go a", "go_out a2", node("Identity", "go", "go_out"), node("Mul", "a h", "a2"))
 OUTER = graph(
-    "i keep h", "keep_out next",
-    node("Identity", "keep", "keep_out"), Node("Loop", ("inner_trips", "", "h"), ("p",), {"body": INNER}),
+    "i keep h",
+    "keep_out next",
+    node("Identity", "keep", "keep_out"),
+    Node("Loop", ("inner_trips", "", "h"), ("p",), {"body": INNER}),
     node("Sin", "p", "next"),
     constants={"inner_trips": np.asarray(2)},
-)  # fmt: skip
+)
 
 # running product, and the state before it
 PRODUCT = graph("h x", "next before", node("Mul", "h x", "next"), node("Sin", "h", "before"))
 TWO = graph(
-    "h g x z", "h2 g2 seen other",
-    node("Add", "h x", "h1"), node("Tanh", "h1", "h2"), node("Mul", "g h2", "g2"), node("Mul", "x z", "seen"),
+    "h g x z",
+    "h2 g2 seen other",
+    node("Add", "h x", "h1"),
+    node("Tanh", "h1", "h2"),
+    node("Mul", "g h2", "g2"),
+    node("Mul", "x z", "seen"),
     node("Identity", "g2", "other"),
-)  # fmt: skip
+)
 STATELESS = graph("x", "y", node("Exp", "x", "y"))
 
 CASES = [
     captured("If", "x0", True, arr(2, 3), then_branch=SQUARED, else_branch=DOUBLED, label="true"),
     captured("If", "x0", False, arr(2, 3), then_branch=SQUARED, else_branch=DOUBLED, label="false"),
-    captured("If", "x0", [True], arr(2, 3), then_branch=UNCHANGED, else_branch=DOUBLED, label="handed through"),
+    captured(
+        "If", "x0", [True], arr(2, 3), then_branch=UNCHANGED, else_branch=DOUBLED, label="handed through"
+    ),
     captured("Loop", "x0 x1 x2", 3, True, arr(2), arr(2, seed=1), body=STEP, n_outputs=2, label="captures"),
     captured("Loop", "x0  x2", 2, None, arr(2), arr(1), body=STEP, n_outputs=2, label="no condition"),
-    captured("Loop", "x0 x1 x2", 3, False, arr(2), arr(2), body=graph(
-        "i keep h", "keep next", node("Mul", "h x3", "next")), label="false from the start"),
     captured(
-        "Loop", " x1 x2", None, True, arr(2, low=1.5, high=2.0), body=UNTIL, n_outputs=2, label="until a condition"
+        "Loop",
+        "x0 x1 x2",
+        3,
+        False,
+        arr(2),
+        arr(2),
+        body=graph("i keep h", "keep next", node("Mul", "h x3", "next")),
+        label="false from the start",
+    ),
+    captured(
+        "Loop",
+        " x1 x2",
+        None,
+        True,
+        arr(2, low=1.5, high=2.0),
+        body=UNTIL,
+        n_outputs=2,
+        label="until a condition",
     ),
     captured("Loop", "x0  x2", 0, None, arr(2, 3), body=NEVER, n_outputs=2, label="never runs"),
     captured("Loop", "x0  x2", 2, None, arr(3), body=OUTER, label="nested"),
     case("Scan", arr(3), arr(4, 3, low=0.5), body=PRODUCT, num_scan_inputs=1, n_outputs=2),
-    case("Scan", arr(3), arr(4, 3, low=0.5), body=PRODUCT, num_scan_inputs=1, n_outputs=2,
-         scan_input_directions=(1,), scan_output_directions=(1,)),
-    case("Scan", arr(3), arr(3, 4, low=0.5), body=PRODUCT, num_scan_inputs=1, n_outputs=2,
-         scan_input_axes=(-1,), scan_output_axes=(1,)),
+    case(
+        "Scan",
+        arr(3),
+        arr(4, 3, low=0.5),
+        body=PRODUCT,
+        num_scan_inputs=1,
+        n_outputs=2,
+        scan_input_directions=(1,),
+        scan_output_directions=(1,),
+    ),
+    case(
+        "Scan",
+        arr(3),
+        arr(3, 4, low=0.5),
+        body=PRODUCT,
+        num_scan_inputs=1,
+        n_outputs=2,
+        scan_input_axes=(-1,),
+        scan_output_axes=(1,),
+    ),
     case("Scan", arr(3), arr(1, 3), body=PRODUCT, num_scan_inputs=1, n_outputs=2, scan_output_axes=(-1,)),
-    case("Scan", arr(2), arr(2, seed=1), arr(3, 2), arr(2, 3), body=TWO, num_scan_inputs=2, n_outputs=4,
-         scan_input_axes=(0, 1), scan_input_directions=(0, 1), scan_output_axes=(1, 0), scan_output_directions=(1, 0)),
+    case(
+        "Scan",
+        arr(2),
+        arr(2, seed=1),
+        arr(3, 2),
+        arr(2, 3),
+        body=TWO,
+        num_scan_inputs=2,
+        n_outputs=4,
+        scan_input_axes=(0, 1),
+        scan_input_directions=(0, 1),
+        scan_output_axes=(1, 0),
+        scan_output_directions=(1, 0),
+    ),
     case("Scan", arr(4, 2), body=STATELESS, num_scan_inputs=1),
-]  # fmt: skip
+]

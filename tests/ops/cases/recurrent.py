@@ -6,20 +6,31 @@ import numpy as np
 
 from tests.ops.case import Case, arr, case
 
-T, N, I, H = 3, 2, 2, 2
+T, N, SIZE, H = 3, 2, 2, 2
 LENGTHS = np.array([2, 3], np.int32)
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-def layer(op: str, *, d: int = 1, bias: bool = True, lengths: Any = None, h: bool = False, c: bool = False,
-          peepholes: bool = False, layout: int = 0, label: str = "", **attrs: Any) -> Case:  # fmt: skip
+def layer(
+    op: str,
+    *,
+    d: int = 1,
+    bias: bool = True,
+    lengths: Any = None,
+    h: bool = False,
+    c: bool = False,
+    peepholes: bool = False,
+    layout: int = 0,
+    label: str = "",
+    **attrs: Any,
+) -> Case:
     """A case of a layer with small weights, in `d` directions."""
     gates = GATES[op]
-    x = arr(N, T, I) if layout else arr(T, N, I)
+    x = arr(N, T, SIZE) if layout else arr(T, N, SIZE)
     state = (N, d, H) if layout else (d, N, H)
     inputs: list[Any] = [
         x,
-        arr(d, gates * H, I, low=-0.9, high=0.9),
+        arr(d, gates * H, SIZE, low=-0.9, high=0.9),
         arr(d, gates * H, H, low=-0.9, high=0.9),
     ]
     inputs += [arr(d, 2 * gates * H, low=-0.5, high=0.5) if bias else None, lengths]
@@ -68,4 +79,4 @@ CASES = [
     layer("LSTM", input_forget=1, c=True),
     layer("LSTM", input_forget=1, peepholes=True),
     layer("LSTM", activations=("Sigmoid", "ThresholdedRelu", "Elu"), activation_alpha=(0.1, 0.7)),
-]  # fmt: skip
+]

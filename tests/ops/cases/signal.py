@@ -1,4 +1,4 @@
-"""Complex operators, seen through real and imaginary parts: the case's inputs are parts, its outputs are parts."""
+"""Complex operators, seen through real and imaginary parts: those are the inputs and outputs of a case."""
 
 from typing import Any
 
