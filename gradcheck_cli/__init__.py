@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradcheck_cli.api import (
-        AggregationMethod, UnconnectedGradients, check, compute_gradient, compute_gradient_error, gradients, load, run,
+        AggregationMethod,
+        UnconnectedGradients,
+        check,
+        compute_gradient,
+        compute_gradient_error,
+        gradients,
+        load,
+        run,
         save,
     )  # fmt: skip
     from gradcheck_cli.model import Model, Tensor

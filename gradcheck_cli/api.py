@@ -79,9 +79,7 @@ def load(
     if graph is not None and graph not in spec.sources:
         raise UsageError(f"{os.fspath(path)} has no graph {graph!r}; it has {known}.")
     if graph is None and len(spec.sources) != 1:
-        raise UsageError(
-            f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): say which, as graph=..."
-        )
+        raise UsageError(f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): say which, as graph=...")
     source = spec.sources[graph] if graph else next(iter(spec.sources.values()))
     arguments.require_open(source, sizes)
     return Model(source, OPS, sizes)
@@ -173,9 +171,7 @@ def gradients(
         _grad_ys(model, y_list, grad_ys),
         tuple(t.name for t in stops),
         _AGGREGATIONS[
-            arguments.member(
-                aggregation_method or AggregationMethod.ADD_N, AggregationMethod, "aggregation_method"
-            )
+            arguments.member(aggregation_method or AggregationMethod.ADD_N, AggregationMethod, "aggregation_method")
         ],
         bool(gate_gradients),
         bool(colocate_gradients_with_ops),
@@ -231,9 +227,7 @@ def compute_gradient(
     many = isinstance(x, list | tuple)
     xs = arguments.tensors(x, "x")
     model = arguments.model_of([*xs, arguments.tensor(y, "y")], "x and y")
-    values = (
-        [None] * len(xs) if x_init_value is None else arguments.per_x(x_init_value, xs, "x_init_value", many)
-    )
+    values = [None] * len(xs) if x_init_value is None else arguments.per_x(x_init_value, xs, "x_init_value", many)
     for i, tensor in enumerate(xs):
         arguments.require_inexact(model, tensor, f"x[{i}]" if many else "x")
     arguments.require_inexact(model, y, "y")
@@ -353,18 +347,10 @@ def _jacobians(tape: Tape, x: str, y: str, delta: float) -> tuple[Array, Array]:
 
 def _grad_ys(model: Model, ys: Sequence[Tensor], grad_ys: Any) -> tuple[str | Array | None, ...]:
     """Initial gradients by name or as numbers, each of its y's shape and kind of dtype."""
-    given = (
-        [None] * len(ys)
-        if grad_ys is None
-        else list(grad_ys)
-        if isinstance(grad_ys, list | tuple)
-        else [grad_ys]
-    )
+    given = [None] * len(ys) if grad_ys is None else list(grad_ys) if isinstance(grad_ys, list | tuple) else [grad_ys]
     if len(given) != len(ys):
         raise UsageError(f"grad_ys has {len(given)} entries, ys has {len(ys)}: they must be as long.")
-    return tuple(
-        _grad_y(model, y, g, f"grad_ys[{i}]") for i, (y, g) in enumerate(zip(ys, given, strict=True))
-    )
+    return tuple(_grad_y(model, y, g, f"grad_ys[{i}]") for i, (y, g) in enumerate(zip(ys, given, strict=True)))
 
 
 def _grad_y(model: Model, y: Tensor, given: Any, argument: str) -> str | Array | None:
@@ -373,9 +359,7 @@ def _grad_y(model: Model, y: Tensor, given: Any, argument: str) -> str | Array |
             raise UsageError(f"{argument}: {y.name!r} is complex, so its initial gradient must be given.")
         return None
     value = (
-        arguments.name_of(model, given, argument)
-        if isinstance(given, Tensor)
-        else arguments.numbers(given, argument)
+        arguments.name_of(model, given, argument) if isinstance(given, Tensor) else arguments.numbers(given, argument)
     )
     shape, dtype = (given.shape, given.dtype) if isinstance(given, Tensor) else (value.shape, value.dtype)  # type: ignore[union-attr]
     if len(shape) != len(y.shape) or not _compatible(shape, y.shape):

@@ -94,9 +94,7 @@ def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[
     given = {name_of(model, k, f"a key of {argument}"): v for k, v in value.items()}
     derived = next((n for n in given if n not in model.graph.tensors), None)
     if derived is not None:
-        raise UsageError(
-            f"{argument}: {derived!r} was made by gradients(); tensors of the model itself can be fed."
-        )
+        raise UsageError(f"{argument}: {derived!r} was made by gradients(); tensors of the model itself can be fed.")
     return {name: _array(model, name, v, argument) for name, v in given.items()}
 
 
@@ -106,9 +104,7 @@ def _array(model: Model, name: str, value: Any, argument: str) -> Array:
     if name in model.graph.constants:
         shape = model.graph.constants[name].shape
     if shape is not None and array.ndim and not fits(array.shape, shape):
-        raise UsageError(
-            f"{argument}[{name!r}] has shape {list(array.shape)}; the tensor has {_shape(shape)}."
-        )
+        raise UsageError(f"{argument}[{name!r}] has shape {list(array.shape)}; the tensor has {_shape(shape)}.")
     return array
 
 
@@ -132,9 +128,7 @@ def held(model: Model, name: str, array: Array, argument: str) -> Array:
     if dtype is None:
         return array
     if dtype.kind != "c" and array.dtype.kind == "c":
-        raise UsageError(
-            f"{argument} is {array.dtype.name}; {name!r} is {dtype.name} and takes real numbers only."
-        )
+        raise UsageError(f"{argument} is {array.dtype.name}; {name!r} is {dtype.name} and takes real numbers only.")
     return array.astype(np.result_type(array.dtype, np.complex64)) if dtype.kind == "c" else array
 
 
@@ -151,9 +145,7 @@ def require_shape(tensor: Tensor, shape: Any, argument: str) -> tuple[int, ...]:
     except (TypeError, ValueError) as error:
         raise UsageError(f"{argument}={shape!r} is no shape: a tuple of ints is.") from error
     if any(d < 0 for d in given) or not fits(given, tensor.shape):
-        raise UsageError(
-            f"{argument}={list(given)} contradicts {tensor.name!r}, which has {_shape(tensor.shape)}."
-        )
+        raise UsageError(f"{argument}={list(given)} contradicts {tensor.name!r}, which has {_shape(tensor.shape)}.")
     return given
 
 
@@ -162,8 +154,7 @@ def require_inexact(model: Model, tensor: Tensor, argument: str) -> None:
     dtype = model.dtype(tensor.name)
     if not is_inexact(dtype):
         raise UsageError(
-            f"{argument} {tensor.name!r} is {dtype.name}: only floating-point or complex tensors have "
-            "gradients."
+            f"{argument} {tensor.name!r} is {dtype.name}: only floating-point or complex tensors have gradients."
         )
 
 
@@ -190,9 +181,7 @@ def initial(tensor: Tensor, shape: tuple[int, ...], value: Any, seed: int) -> Ar
         return drawn + 1j * rng.standard_normal(shape) if tensor.dtype.kind == "c" else drawn
     array = held(tensor.model, tensor.name, numbers(value, "x_init_value"), "x_init_value")
     if array.shape != shape:
-        raise UsageError(
-            f"x_init_value of {tensor.name!r} has shape {list(array.shape)}; x_shape is {list(shape)}."
-        )
+        raise UsageError(f"x_init_value of {tensor.name!r} has shape {list(array.shape)}; x_shape is {list(shape)}.")
     return array
 
 
@@ -204,26 +193,18 @@ def targets(value: Any, argument: str) -> tuple[str, ...]:
     return tuple(items)
 
 
-def require_free(
-    model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixed: Mapping[str, Array]
-) -> None:
+def require_free(model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixed: Mapping[str, Array]) -> None:
     """x is a tensor of the model itself, and has one value at most."""
     for x, value in zip(xs, values, strict=True):
         if x.name not in model.graph.tensors:
             raise UsageError(f"x {x.name!r} was made by gradients(); x must be a tensor of the model itself.")
         if value is not None and x.name in fixed:
-            raise UsageError(
-                f"{x.name!r} is given by x_init_value and by extra_feed_dict: one of them is allowed."
-            )
+            raise UsageError(f"{x.name!r} is given by x_init_value and by extra_feed_dict: one of them is allowed.")
 
 
 def step(delta: Any) -> float:
     """A perturbation: positive and finite."""
-    if (
-        isinstance(delta, bool)
-        or not isinstance(delta, int | float | np.number)
-        or not (0 < float(delta) < np.inf)
-    ):
+    if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not (0 < float(delta) < np.inf):
         raise UsageError(f"delta={delta!r} must be a positive, finite number.")
     return float(delta)
 
@@ -307,17 +288,13 @@ def described(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {list(value.shape)}"
     return (
-        f"{value!r} ({type(value).__name__})"
-        if isinstance(value, int | float | str)
-        else f"a {type(value).__name__}"
+        f"{value!r} ({type(value).__name__})" if isinstance(value, int | float | str) else f"a {type(value).__name__}"
     )
 
 
 def _instead(value: Any) -> str:
     if isinstance(value, np.ndarray | int | float | list):
-        return (
-            "An array is only a value: take a tensor of a model, model['name'], and feed the array to run()."
-        )
+        return "An array is only a value: take a tensor of a model, model['name'], and feed the array to run()."
     if value is None:
         return "gradients() returns None for an x that y does not depend on."
     if isinstance(value, str):

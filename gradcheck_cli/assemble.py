@@ -54,9 +54,7 @@ def summary(outcomes: Sequence[Outcome], max_inconclusive: float) -> dict[str, A
     }
 
 
-def verdict(
-    comparisons: Sequence[Comparison], counts: Mapping[str, int], max_inconclusive: float
-) -> tuple[str, str]:
+def verdict(comparisons: Sequence[Comparison], counts: Mapping[str, int], max_inconclusive: float) -> tuple[str, str]:
     """Status and code of a check: any failure fails it, too many inconclusive entries leave it open."""
     if counts["failed"]:
         lost = [c for c in comparisons if not np.isfinite(c.theoretical[c.status == Status.FAIL]).all()]
@@ -89,9 +87,7 @@ def _entry(outcome: Outcome, row: int, column: int) -> Entry:
         theoretical=theoretical,
         numerical=numerical,
         noise=float(comparison.noise[row, column]),
-        pattern=pattern(theoretical, numerical, (*x.shape, *y.shape))
-        if failed
-        else _reason(comparison, row, column),
+        pattern=pattern(theoretical, numerical, (*x.shape, *y.shape)) if failed else _reason(comparison, row, column),
         status="fail" if failed else "inconclusive",
         part=_part(x, y, row, column),
     )

@@ -34,9 +34,7 @@ class Unit:
 
 def add_n(cts: Sequence[Var]) -> Var:
     """All cotangents of a tensor in one `Sum`."""
-    return (
-        cts[0] if len(cts) == 1 else cts[0].tape.emit("Sum", cts, {}, outputs=[cts[0].tape.fresh("AddN")])[0]
-    )
+    return cts[0] if len(cts) == 1 else cts[0].tape.emit("Sum", cts, {}, outputs=[cts[0].tape.fresh("AddN")])[0]
 
 
 def gradients(
@@ -66,7 +64,7 @@ def gradients(
         return total.get(name)
 
     for unit in reversed(units):
-        cts = [collect(name) for name in unit.outputs]
+        cts = [None if name in stop else collect(name) for name in unit.outputs]
         metadata = unit.node.metadata if colocate and unit.node is not None else {}
         with tape.scope(f"{unit.label}_grad"), tape.from_node(-1, metadata):
             flows = pull_back(tape, unit, cts) if any(ct is not None for ct in cts) else []
@@ -114,12 +112,13 @@ def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collec
     """Units through which a derivative of ys by xs flows, in order."""
     units, reached, halted = list(_units(tape)), set(xs), set(stop)
     for unit in units:
-        if any(n in reached and (n not in halted) for n in unit.operands):
-            reached.update(n for n in unit.outputs if n in tape.values and inexact(tape.var(n)))
+        if any(n in reached for n in unit.operands):
+            made = (n for n in unit.outputs if n in tape.values and n not in halted)
+            reached.update(n for n in made if inexact(tape.var(n)))
     needed, between = set(ys), []
     for unit in reversed(units):
         live = [n for n in unit.outputs if n in reached and n in needed and n not in halted]
-        if live and any(n in reached and n not in halted for n in unit.operands):
+        if live and any(n in reached for n in unit.operands):
             needed.update(unit.operands)
             between.append(unit)
     return between[::-1]
@@ -135,9 +134,7 @@ def check_rules(units: Iterable[Unit]) -> None:
 
 
 def _units(tape: Tape) -> Iterable[Unit]:
-    regions = {
-        region.start: region for region in tape.regions
-    }  # of nested ones the outermost, which ends last
+    regions = {region.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
     index = 0
     while index < len(tape.steps):
         region = regions.get(index)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gradcheck_cli.assemble import Outcome, peak_rss_mb, power, summary, suspect_record, versions
+from gradcheck_cli.backward import inexact
 from gradcheck_cli.compare import Found, Job, compare_directional, compare_full
 from gradcheck_cli.cost import FULL_WORK, Cost, full_cost
 from gradcheck_cli.custom import with_custom
@@ -22,7 +23,6 @@ from gradcheck_cli.errors import (
     UsageError,
 )
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.backward import inexact
 from gradcheck_cli.graph import Array, describe
 from gradcheck_cli.jacobian import Backward, reals
 from gradcheck_cli.locate import suspects
@@ -173,13 +173,7 @@ class Checking:
                 raise UsageError(_too_large(pair, cost))
             left -= cost.work
             affordable = fits and left >= 0
-            pair.mode = (
-                self.settings.mode
-                if self.settings.mode != "auto"
-                else "full"
-                if affordable
-                else "directional"
-            )
+            pair.mode = self.settings.mode if self.settings.mode != "auto" else "full" if affordable else "directional"
             if self.settings.mode == "auto" and not affordable:
                 pair.notes.append(
                     f"random projections of {cost.entries:,} entries (all of them: about {_spell(cost.seconds)})"
@@ -190,9 +184,7 @@ class Checking:
         if not pairs:
             return
         try:
-            backward = Backward(
-                sides.theory, sides.theory_name(pairs[0].y), [sides.theory_name(p.x) for p in pairs]
-            )
+            backward = Backward(sides.theory, sides.theory_name(pairs[0].y), [sides.theory_name(p.x) for p in pairs])
         except NoGradientError as error:
             if len(pairs) > 1:
                 for pair in pairs:
@@ -227,9 +219,7 @@ class Checking:
         found = pair.outcomes[-1].found.comparison
         if pair.suspect is None and self.settings.dtype == "float64" and (found.status == 1).any():
             tape = sides.theory
-            wrong, tried = suspects(
-                tape, [tape.named[pair.x].name], [tape.named[pair.y].name], self.settings.seed
-            )
+            wrong, tried = suspects(tape, [tape.named[pair.x].name], [tape.named[pair.y].name], self.settings.seed)
             if wrong:
                 pair.suspect = suspect_record(wrong[0], self.graph, len(wrong), tried)
 
@@ -389,8 +379,6 @@ def _named(values: Mapping[str, float], pair: Pair, default: float) -> float:
 
 
 def _dtypes(source: Source) -> tuple[str, ...]:
-    declared = [
-        t.dtype for n, t in source.graph.types.items() if n in source.graph.inputs and t.dtype is not None
-    ]
+    declared = [t.dtype for n, t in source.graph.types.items() if n in source.graph.inputs and t.dtype is not None]
     arrays = [v.dtype for v in source.graph.constants.values() if v.ndim]
     return tuple(dict.fromkeys(d.name for d in [*declared, *arrays] if d.kind in "fcV"))

@@ -13,7 +13,17 @@ import numpy as np
 
 from gradcheck_cli.graph import Array, describe
 from gradcheck_cli.jacobian import (
-    EPS, Backward, Directions, Rows, by_complex_step, by_differences, by_ladder, by_stencil, forward_noise, own_rounding, reals,
+    EPS,
+    Backward,
+    Directions,
+    Rows,
+    by_complex_step,
+    by_differences,
+    by_ladder,
+    by_stencil,
+    forward_noise,
+    own_rounding,
+    reals,
 )  # fmt: skip
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Method
@@ -208,8 +218,11 @@ class Numeric:
         _, crossed = by_differences(self.program, self.directions, CENTRAL, steps, self.job.budget)
         rows = np.flatnonzero(np.logical_or.reduce([np.zeros(len(steps), bool), *crossed.values()]))
         if len(rows):
-            up, down = (self._side(rows, stencil) for stencil in (FORWARD, BACKWARD))
-            ground = 1e-3 * np.maximum(magnitude(up, down), self.floor(rows, np.zeros(1)) / _SIDE)
+            up, down = (self._side(rows, stencil, _SIDE) for stencil in (FORWARD, BACKWARD))
+            nearer = (self._side(rows, stencil, _SIDE / 16) for stencil in (FORWARD, BACKWARD))
+            bend = np.max([np.abs(far - near) for far, near in zip((up, down), nearer, strict=True)], axis=0)
+            size = np.maximum(magnitude(up, down), self.floor(rows, np.zeros(1)) / _SIDE)
+            ground = 1e-3 * size + 2 * bend
             jump = np.abs(up - down) > ground
             other = np.abs(theoretical[rows] - up) > ground  # smooth here, but the rule gives something else
             status[rows] = np.where(jump | other, Status.KINK, status[rows])
@@ -223,11 +236,9 @@ class Numeric:
         _, crossed = by_differences(self.program, moved, FORWARD, moved.representable(_TIE), self.job.budget)
         return bool(crossed)
 
-    def _side(self, rows: Array, stencil: Stencil) -> Array:
+    def _side(self, rows: Array, stencil: Stencil, h: float) -> Array:
         part = self.part(rows)
-        return self.projected(
-            by_differences(self.program, part, stencil, part.representable(_SIDE), self.job.budget)[0]
-        )
+        return self.projected(by_differences(self.program, part, stencil, part.representable(h), self.job.budget)[0])
 
     def _ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
         return by_ladder(self.program, self.part(rows), ks, self.noise, self.job.budget)

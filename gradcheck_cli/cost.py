@@ -32,9 +32,7 @@ class Cost:
 def full_cost(program: Program, rows: int, columns: int) -> Cost:
     """The cost of all rows by the complex step and all columns by one backward pass each."""
     one = forward_work(program)
-    return Cost(
-        rows * columns, (rows + 3.0 * columns) * one + _ENTRY * rows * columns, 3 * 8 * rows * columns
-    )
+    return Cost(rows * columns, (rows + 3.0 * columns) * one + _ENTRY * rows * columns, 3 * 8 * rows * columns)
 
 
 def forward_work(program: Program) -> float:

@@ -67,9 +67,7 @@ class SpecError(UsageError):
     code = "GC202"
     most_shown = 20
 
-    def __init__(
-        self, message: str = "", *, problems: Sequence[Problem] = (), code: str | None = None
-    ) -> None:
+    def __init__(self, message: str = "", *, problems: Sequence[Problem] = (), code: str | None = None) -> None:
         self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line, each.column)))
         super().__init__(message or self._listing(), code=code)
 

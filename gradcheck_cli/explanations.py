@@ -48,22 +48,19 @@ PAGES = {
     "GC103": Page(
         "the gradient is not finite",
         "The theoretical gradient holds NaN or infinity where the numerical derivative is finite.",
-        "Often 0 * inf: the square root under a Where, a norm or a power at 0, a division that a mask "
-        "removes again.",
+        "Often 0 * inf: the square root under a Where, a norm or a power at 0, a division that a mask removes again.",
         "Keep the argument away from the singular point before the operator, not after it: sqrt(where(x >"
         " 0, x, 1)) instead of where(x > 0, sqrt(x), 0).",
     ),
     "GC104": Page(
         "not a subgradient",
         "x lies at a kink, and the theoretical gradient lies outside of the slopes on its two sides.",
-        "A convention at ties that no side supports: a tie of Max that counts both operands in full, for "
-        "example.",
+        "A convention at ties that no side supports: a tie of Max that counts both operands in full, for example.",
         "At a kink any value between the slopes is right. Choose one of them, or share it out.",
     ),
     "GC105": Page(
         "outside the sparsity pattern",
-        "The numerical derivative is not zero for an entry that the structure of the model says is always"
-        " zero.",
+        "The numerical derivative is not zero for an entry that the structure of the model says is always zero.",
         "An operator reads more of its input than its rule assumes: a window, an index, a broadcast.",
         "Check the operator's forward computation at the entries that the report names.",
     ),
@@ -81,8 +78,7 @@ PAGES = {
     ),
     "GC202": Page(
         "a wrong spec or configuration file",
-        "A *.gradcheck.yaml, gradcheck.toml or pyproject.toml holds something that is not known or cannot"
-        " be right.",
+        "A *.gradcheck.yaml, gradcheck.toml or pyproject.toml holds something that is not known or cannot be right.",
         "An unknown key, a value of another type, a name that the graph does not have. All mistakes are "
         "listed at once.",
         "Go to the line and column. `gradcheck schema spec` prints a JSON Schema with which editors find "
@@ -98,16 +94,14 @@ PAGES = {
         "kinks",
         "x lies where the derivative jumps: at 0 of a Relu, at a tie of a maximum, at the bound of a "
         "Clip. The slopes from both sides differ, and no single number is right.",
-        "Values that are exactly 0, equal to each other or to a constant: often from --x-init-value or "
-        "test data.",
+        "Values that are exactly 0, equal to each other or to a constant: often from --x-init-value or test data.",
         "Another --seed, or a --val-range that keeps away from the kink. --max-inconclusive says how many"
         " entries may be at one.",
     ),
     "GC302": Page(
         "the forward run is not finite",
         "y holds NaN or infinity at the point, so there is nothing to differentiate.",
-        "An argument outside of an operator's domain (Log, Sqrt, Acos, a division by zero) or an overflow"
-        " of Exp.",
+        "An argument outside of an operator's domain (Log, Sqrt, Acos, a division by zero) or an overflow of Exp.",
         "The message names the first such node. Narrow the values: --val-range input:0.1,1.",
     ),
     "GC303": Page(
@@ -131,8 +125,7 @@ PAGES = {
     ),
     "GC402": Page(
         "external data",
-        "The weights are kept in another file, which is missing, too short, or outside of the model's "
-        "folder.",
+        "The weights are kept in another file, which is missing, too short, or outside of the model's folder.",
         "The model was moved or downloaded without its data.",
         "Put the data file beside the model, under the name that the message gives.",
     ),
@@ -152,8 +145,7 @@ PAGES = {
         "no gradient",
         "An operator between x and y has no gradient rule.",
         "It is not differentiable by nature (NonMaxSuppression), or gradcheck does not know its rule.",
-        "Check up to it with --y, or from behind it with --x. A spec can define the operator and its "
-        "gradient: `ops:`.",
+        "Check up to it with --y, or from behind it with --x. A spec can define the operator and its gradient: `ops:`.",
     ),
     "GC502": Page(
         "no forward",
@@ -171,8 +163,7 @@ PAGES = {
     "GC601": Page(
         "time",
         "The check took longer than --timeout.",
-        "A full Jacobian costs a run of the model for each entry of x, and a backward run for each entry "
-        "of y.",
+        "A full Jacobian costs a run of the model for each entry of x, and a backward run for each entry of y.",
         "--mode directional checks random projections at the price of a few runs; smaller shapes cost "
         "less; `gradcheck inspect` predicts the cost.",
     ),

@@ -31,11 +31,7 @@ class TensorType:
     kind: str = "tensor"
 
     def __str__(self) -> str:
-        dims = (
-            "[?]"
-            if self.shape is None
-            else "[" + ",".join("?" if d is None else str(d) for d in self.shape) + "]"
-        )
+        dims = "[?]" if self.shape is None else "[" + ",".join("?" if d is None else str(d) for d in self.shape) + "]"
         return f"{dims} {self.dtype}" if self.kind == "tensor" else self.kind
 
 

@@ -164,9 +164,7 @@ def _every_node(graph: Graph) -> Iterator[tuple[int, Node]]:
             yield from ((index, inner) for _, inner in _every_node(body))
 
 
-def _point(
-    source: Source, settings: Settings, ops: Ops, targets: tuple[str, ...]
-) -> tuple[Point | None, str]:
+def _point(source: Source, settings: Settings, ops: Ops, targets: tuple[str, ...]) -> tuple[Point | None, str]:
     try:
         return find_point(source, settings, ops, targets), ""
     except GradcheckError as error:
@@ -181,9 +179,7 @@ def _costs(graph: Graph, point: Point, xs: tuple[str, ...], ys: tuple[str, ...])
                 program = Program(point.tape, [named[x].name], [named[y].name])
                 rows, columns = reals(named[x].value), reals(named[y].value)
                 cost = full_cost(program, rows, columns)
-                yield PairCost(
-                    x, y, named[x].shape, named[y].shape, cost.entries, rows + columns, cost.seconds
-                )
+                yield PairCost(x, y, named[x].shape, named[y].shape, cost.entries, rows + columns, cost.seconds)
 
 
 def _full(node: Node) -> str:

@@ -180,16 +180,12 @@ def by_differences(
     return total / steps[:, None], crossed
 
 
-def by_ladder(
-    program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget
-) -> Rows:
+def by_ladder(program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget) -> Rows:
     """Rows by Richardson's extrapolation of central differences over rungs `ks` of the ladder."""
     steps = np.stack([directions.representable(h) for h in rungs(ks)])
     taken = [by_differences(program, directions, CENTRAL, h, budget) for h in steps]
     changed = np.stack([_any(crossed, directions.count) for _, crossed in taken])
-    smooth = ~np.logical_or.accumulate(changed[::-1], axis=0)[
-        ::-1
-    ]  # no rung that is finer crossed a branch either
+    smooth = ~np.logical_or.accumulate(changed[::-1], axis=0)[::-1]  # no rung that is finer crossed a branch either
     differences = np.stack([quotients for quotients, _ in taken])
     return Rows(richardson(differences, steps, noise, smooth), taken[-1][1])
 
@@ -206,11 +202,7 @@ def by_stencil(
 
     delta None: the step that balances truncation and rounding, for each row by the scale of x.
     """
-    steps = (
-        directions.representable(EPS ** (1 / (stencil.order + 1)))
-        if delta is None
-        else directions.fixed(delta)
-    )
+    steps = directions.representable(EPS ** (1 / (stencil.order + 1))) if delta is None else directions.fixed(delta)
     fine, crossed = by_differences(program, directions, stencil, steps, budget)
     coarse, _ = by_differences(program, directions, stencil, 2 * steps, budget)
     weight = sum(abs(w) for w in stencil.weights)

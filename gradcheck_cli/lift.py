@@ -36,9 +36,7 @@ def trailing(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadat
     return kernel(*operands, **metadata)
 
 
-def elementwise(
-    kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]
-) -> Any:
+def elementwise(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
     """Operands broadcast: a probed one of lower rank gets its missing axes behind the probe axis."""
     rank = max(x.ndim - p for x, p in zip(operands, probed, strict=True) if x is not None)
     return kernel(*[_raise(x, rank) if p else x for x, p in zip(operands, probed, strict=True)], **metadata)
@@ -48,8 +46,7 @@ def aligned(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata
     """Operands must agree in their leading axes: those without the probe axis are spread over it."""
     count = stack_size(operands, probed)
     spread = [
-        x if p or x is None else np.broadcast_to(x, (count, *x.shape))
-        for x, p in zip(operands, probed, strict=True)
+        x if p or x is None else np.broadcast_to(x, (count, *x.shape)) for x, p in zip(operands, probed, strict=True)
     ]
     return kernel(*spread, **metadata)
 
@@ -69,9 +66,7 @@ def merged(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata:
 def on(*allowed: int, lift: Lift = trailing) -> Lift:
     """`lift` where only the operands `allowed` are probed, `loop` otherwise."""
 
-    def lifted(
-        kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]
-    ) -> Any:
+    def lifted(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
         known = all(i in allowed for i, p in enumerate(probed) if p)
         return (lift if known else loop)(kernel, operands, probed, metadata)
 
@@ -81,18 +76,14 @@ def on(*allowed: int, lift: Lift = trailing) -> Lift:
 def prefix(keyword: str) -> Lift:
     """Operand 0 is probed and the shape in metadata `keyword` gets the probe axis in front."""
 
-    def lifted(
-        kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]
-    ) -> Any:
+    def lifted(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
         shape = (stack_size(operands, probed), *metadata[keyword])
         return kernel(*operands, **{**metadata, keyword: shape})
 
     return on(0, lift=lifted)
 
 
-def shape_only(
-    kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]
-) -> Any:
+def shape_only(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
     """The operator reads no values: a probe never reaches its outputs, and a program leaves it out."""
     return loop(kernel, operands, probed, metadata)
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.backward import Unit, inexact, pull_back, units_between
+from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.program import Program
 from gradcheck_cli.tape import Tape
 
 _PROBES = 4
-_THRESHOLD = 1e-6
+_THRESHOLD = 1e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,7 @@ def suspects(tape: Tape, xs: list[str], ys: list[str], seed: int = 0) -> tuple[l
 
 def check_unit(tape: Tape, unit: Unit, seed: int) -> Local | None:
     """A unit's rule against tangents of its forward, with random cotangents; None where tangents do not go through."""
-    operands = list(
-        dict.fromkeys(n for n in unit.operands if n and inexact(tape.var(n)) and tape.values[n].size)
-    )
+    operands = list(dict.fromkeys(n for n in unit.operands if n and inexact(tape.var(n)) and tape.values[n].size))
     outputs = [n for n in unit.outputs if n in tape.values and inexact(tape.var(n))]
     program = Program(tape, operands, outputs)
     if not operands or not program.analytic:

@@ -106,9 +106,7 @@ class Model:
             return tuple(self.dims.get(d, d) if isinstance(d, str) else d for d in declared.shape)
         if name in self.graph.constants:
             return tuple(self.graph.constants[name].shape)
-        x = next(
-            (x for r in self.requests for x, made in zip(r.xs, r.results, strict=True) if made == name), None
-        )
+        x = next((x for r in self.requests for x, made in zip(r.xs, r.results, strict=True) if made == name), None)
         if x is not None:
             return self.shape(x)
         sampled = self._sampled(name).shape
@@ -161,9 +159,7 @@ class Model:
         tape = find_point(self.source, settings, self.ops, names).tape
         for request in wanted:
             made = apply_request(tape, request)
-            tape.named.update(
-                (n, v) for n, v in zip(request.results, made, strict=True) if n and v is not None
-            )
+            tape.named.update((n, v) for n, v in zip(request.results, made, strict=True) if n and v is not None)
         return tape
 
     def _requests_for(self, targets: Sequence[str]) -> list[Request]:
@@ -210,10 +206,7 @@ def apply_request(tape: Tape, request: Request) -> list[Var | None]:
             colocate=request.colocate,
         )
         if request.zeros:
-            return [
-                sym.zeros_like(tape.named[x]) if v is None else v
-                for x, v in zip(request.xs, found, strict=True)
-            ]
+            return [sym.zeros_like(tape.named[x]) if v is None else v for x, v in zip(request.xs, found, strict=True)]
         return found
 
 

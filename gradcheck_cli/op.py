@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
@@ -142,9 +142,7 @@ def bind(
             del metadata[keyword]
         elif keyword in metadata:
             metadata[keyword] = cast(_dtype(metadata[keyword], where))
-    missing = [
-        k for k, v in op.schema.items() if v is inspect.Parameter.empty and k not in {*metadata, *SUPPLIED}
-    ]
+    missing = [k for k, v in op.schema.items() if v is inspect.Parameter.empty and k not in {*metadata, *SUPPLIED}]
     if missing:
         raise ModelError(f"{where}: {op.name} needs {missing[0]!r}, which is missing")
     metadata.update((k, v) for k, v in supplied.items() if k in op.schema)
@@ -183,7 +181,7 @@ def from_end(axis: int, rank: int) -> int:
     return axis - rank if axis >= 0 and rank else axis
 
 
-@lru_cache(maxsize=None)
+@cache
 def _schema(forward: Kernel) -> Mapping[str, Any]:
     if isinstance(forward, np.ufunc):  # its keywords are NumPy's, no attributes
         return {}
@@ -191,7 +189,7 @@ def _schema(forward: Kernel) -> Mapping[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _required(forward: Kernel) -> frozenset[int]:
     """Operands that a kernel cannot do without: no default, and not declared `... | None`."""
     if isinstance(forward, np.ufunc):

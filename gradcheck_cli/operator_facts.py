@@ -64,13 +64,7 @@ def facts(op: Op) -> OperatorFacts:
     return OperatorFacts(
         name=op.name,
         domain=op.domain,
-        gradient="zero"
-        if op.vjp is zero
-        else "rule"
-        if op.vjp is not None
-        else "composed"
-        if op.composed
-        else "none",
+        gradient="zero" if op.vjp is zero else "rule" if op.vjp is not None else "composed" if op.composed else "none",
         kinks=op.branch is not None,
         constants=dict(op.static),
         attributes={k: REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},

@@ -49,13 +49,11 @@ def find_point(
     last: GradcheckError | None = None
     for chosen in _choices(graph, known):
         feeds = draw(source, settings, chosen, index)
-        tape = trace(
-            graph, feeds, ops=ops, dtype=settings.dtype, seed=settings.seed, targets=targets, lenient=True
-        )
+        tape = trace(graph, feeds, ops=ops, dtype=settings.dtype, seed=settings.seed, targets=targets, lenient=True)
         last = next((e for e in tape.blocked.values() if not isinstance(e, UnsupportedError)), None)
         if isinstance(last, LimitError):
             break
-        if last is None and _substantial(tape, targets):
+        if last is None and (_substantial(tape, targets) or set(open_dims(graph)) <= set(known)):
             return Point(tape, feeds, {k: v for k, v in chosen.items() if k not in source.dims})
     raise _no_point(graph, known, last)
 
@@ -69,7 +67,7 @@ def draw(source: Source, settings: Settings, dims: Mapping[str, int], index: int
             feeds[name] = draw_input(source, settings, name, dims, index)
     for given in (settings.x_init_value, settings.extra_feed_dict):
         feeds.update((name, _as_declared(graph, name, value, dims)) for name, value in given.items())
-    return feeds
+    return {n: _in_its_dtype(graph, n, v) for n, v in feeds.items()} if settings.dtype == "model" else feeds
 
 
 def draw_input(source: Source, settings: Settings, name: str, dims: Mapping[str, int], index: int) -> Array:
@@ -130,14 +128,10 @@ def check_feeds(graph: Graph, settings: Settings) -> None:
 def _check_shape(name: str, shape: Sequence[int], declared: Sequence[Any]) -> None:
     given = ",".join(map(str, shape))
     if len(shape) != len(declared):
-        raise UsageError(
-            f"--x-shape {name}:{given} contradicts the model: {name!r} has {len(declared)} dimensions, not {len(shape)}."
-        )
+        raise UsageError(f"--x-shape {name}:{given} contradicts the model: {name!r} has {len(declared)} dimensions.")
     for axis, (size, fixed) in enumerate(zip(shape, declared, strict=True)):
         if isinstance(fixed, int) and fixed != size:
-            raise UsageError(
-                f"--x-shape {name}:{given} contradicts the model: dimension {axis} is fixed to {fixed}."
-            )
+            raise UsageError(f"--x-shape {name}:{given} contradicts the model: dimension {axis} is fixed to {fixed}.")
 
 
 def _dims_of_feeds(graph: Graph, settings: Settings) -> dict[str, int]:
@@ -173,11 +167,7 @@ def _batch_like(name: str, axis: int, rank: int) -> bool:
     word = name.lower()
     if any(w in word for w in ("batch", "bs")) or word in ("n", "b"):
         return True
-    return (
-        axis == 0
-        and rank >= 2
-        and not any(w in word for w in ("seq", "len", "time", "past", "frame", "step"))
-    )
+    return axis == 0 and rank >= 2 and not any(w in word for w in ("seq", "len", "time", "past", "frame", "step"))
 
 
 def _substantial(tape: Tape, targets: Sequence[str]) -> bool:
@@ -190,9 +180,7 @@ def _no_point(graph: Graph, known: Mapping[str, int], last: GradcheckError | Non
     free = [k for k in open_dims(graph) if k not in known]
     if not free or isinstance(last, LimitError):
         return last or UsageError("the outputs are empty: there is nothing to differentiate")
-    name = next(
-        n for n in graph.free_inputs if any(not isinstance(d, int) for d in graph.types[n].shape or ())
-    )
+    name = next(n for n in graph.free_inputs if any(not isinstance(d, int) for d in graph.types[n].shape or ()))
     shape = graph.types[name].shape or ()
     example = ",".join(str(d) if isinstance(d, int) else "1" if a == 0 else "32" for a, d in enumerate(shape))
     dims = " ".join(f"--dim {k}={1 if i == 0 else 32}" for i, k in enumerate(free))
@@ -216,7 +204,13 @@ def _as_declared(graph: Graph, name: str, value: Array, dims: Mapping[str, int])
     if name in graph.constants and array.shape != graph.constants[name].shape:
         array = np.broadcast_to(array, graph.constants[name].shape)
     dtype = graph.constants[name].dtype if name in graph.constants else declared.dtype
-    return array if dtype is None or dtype.kind in "fcV" and array.dtype.kind in "fc" else array.astype(dtype)
+    return array if dtype is None or (dtype.kind in "fcV" and array.dtype.kind in "fc") else array.astype(dtype)
+
+
+def _in_its_dtype(graph: Graph, name: str, value: Array) -> Array:
+    """A value in the dtype that the file declares, for runs in the model's own precision."""
+    dtype = graph.constants[name].dtype if name in graph.constants else graph.types.get(name, TensorType()).dtype
+    return value if dtype is None or dtype.kind == "O" else value.astype(dtype, copy=False)
 
 
 def _initialized(source: Source, settings: Settings) -> Iterator[tuple[str, Array]]:

@@ -87,9 +87,7 @@ class Program:
         except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
             if count == 1:
                 return self._failed()
-        alone = [
-            self.run({n: s[p : p + 1] for n, s in stacks.items()}, branches=branches) for p in range(count)
-        ]
+        alone = [self.run({n: s[p : p + 1] for n, s in stacks.items()}, branches=branches) for p in range(count)]
         return _gathered(alone)
 
     def tangents(self, stacks: Mapping[str, Array]) -> tuple[Array, ...]:
@@ -107,9 +105,7 @@ class Program:
                     tangents.pop(name, None)
         return tuple(self._spread(tangents, name, count, zero=True) for name in self.outputs)
 
-    def _run(
-        self, live: dict[str, Array], count: int, branches: bool, jitter: np.random.Generator | None
-    ) -> Outcome:
+    def _run(self, live: dict[str, Array], count: int, branches: bool, jitter: np.random.Generator | None) -> Outcome:
         crossed: dict[int, Array] = {}
         with np.errstate(all="ignore"):
             for position, (index, step) in enumerate(self.steps):
@@ -120,9 +116,7 @@ class Program:
                 if branches:
                     self._compare(index, step, live, results, crossed)
                 for name, value in zip(step.node.outputs, results, strict=False):
-                    live[name] = (
-                        np.asarray(value).astype(self.tape.values[name].dtype, copy=False) if name else value
-                    )
+                    live[name] = np.asarray(value).astype(self.tape.values[name].dtype, copy=False) if name else value
                 for name in self.dies.get(position, ()):
                     live.pop(name, None)
         return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed)
@@ -218,9 +212,7 @@ class Program:
         value = self.tape.values[name]
         return value if group is None or chosen.intersection(group) else np.zeros_like(value)
 
-    def _slope_tangent(
-        self, index: int, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]
-    ) -> Array:
+    def _slope_tangent(self, index: int, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Array:
         """The sum over operands of local slope times tangent."""
         rank = self.tape.values[step.node.outputs[0]].ndim
         shape = self.tape.values[step.node.outputs[0]].shape

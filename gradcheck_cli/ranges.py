@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gradcheck_cli.graph import Graph, Node, TensorType
+from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
 DEFAULT = (-1.0, 1.0)
 DOMAINS: dict[tuple[str, int], tuple[float, float]] = {  # of operand i of an operator
@@ -22,8 +22,8 @@ DOMAINS: dict[tuple[str, int], tuple[float, float]] = {  # of operand i of an op
     ("Mod", 1): (0.5, 1.5),
 }
 _MOVERS = {
-    "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Transpose", "Expand", "Slice", "Flatten", "Tile",
-    "Concat", "Split", "Dropout", "Where", "Clip",
+    "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Transpose", "Expand", "Slice", "Flatten",
+    "Tile", "Concat", "Split", "Dropout", "Where", "Clip",
 }  # fmt: skip
 _LABELS = {("SoftmaxCrossEntropyLoss", 1), ("NegativeLogLikelihoodLoss", 1)}
 
@@ -108,7 +108,7 @@ def _compared_with(graph: Graph, node: Node, index: int) -> list[int]:
     return [] if other is None or other.size != 1 else [int(other.ravel()[0])]
 
 
-def _constant(graph: Graph, name: str) -> np.ndarray | None:  # type: ignore[type-arg]
+def _constant(graph: Graph, name: str) -> Array | None:
     if name in graph.constants:
         return graph.constants[name]
     bodies = [body for node in graph.nodes for body in node.subgraphs]

@@ -20,7 +20,7 @@ def _ignore(done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may use: bytes of working memory and threads; `progress(done, total)` hears of probes that are done."""
+    """What a run may use: bytes of working memory and threads; `progress(done, total)` hears of what is done."""
 
     memory: int = 2 << 30
     jobs: int = os.cpu_count() or 1

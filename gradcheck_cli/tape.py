@@ -8,7 +8,7 @@ a `Region`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -231,9 +231,7 @@ class Tape:
         positions, metadata = self._bind(record, attrs, operands, n_outputs, where)
         if record.composed:
             return self._compose(record, [operands[i] for i in positions], metadata, label, where)
-        names = [*outputs] or [
-            self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)
-        ]
+        names = [*outputs] or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
         results = self._evaluate(record, [operands[i] for i in positions], metadata, where)
         self._record(record, operands, positions, metadata, attrs, names, name)
         for output, value in zip(names, results, strict=False):
@@ -256,9 +254,7 @@ class Tape:
     def _operands(self, inputs: Sequence[Operand]) -> list[Var | None]:
         first = next((x for x in inputs if isinstance(x, Var)), None)
         dtype = None if first is None else first.dtype
-        return [
-            x if x is None or isinstance(x, Var) else self.constant(x, _fitting(x, dtype)) for x in inputs
-        ]
+        return [x if x is None or isinstance(x, Var) else self.constant(x, _fitting(x, dtype)) for x in inputs]
 
     def _bind(
         self, op: Op, attrs: Mapping[str, Any], operands: Sequence[Var | None], n_outputs: int, where: str

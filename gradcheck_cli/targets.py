@@ -15,9 +15,7 @@ def require(graph: Graph, names: Iterable[str], uri: str) -> None:
     for name in names:
         if name not in graph.tensors:
             hint = did_you_mean(name, graph.tensors)
-            raise UsageError(
-                f"{uri} has no tensor {name!r}.{hint}\nTensors to differentiate by: {_candidates(graph)}"
-            )
+            raise UsageError(f"{uri} has no tensor {name!r}.{hint}\nTensors to differentiate by: {_candidates(graph)}")
 
 
 def choose_x(graph: Graph, ys: Sequence[str], *, params: bool = False) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
-from gradcheck_cli.graph import Array, Graph, Node, describe
+from gradcheck_cli.graph import Graph, Node, describe
 from gradcheck_cli.op import Ops
 from gradcheck_cli.tape import Tape, Var
 

@@ -53,9 +53,7 @@ class Comparison:
     numerical: Array
     noise: Array
     status: Array
-    kinks: dict[int, Array] = field(
-        default_factory=dict
-    )  # step of the tape -> rows that cross a branch there
+    kinks: dict[int, Array] = field(default_factory=dict)  # step of the tape -> rows that cross a branch there
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
@@ -72,9 +70,7 @@ def largest_by_column(theoretical: Array, numerical: Array) -> Array:
     """The largest finite magnitude in each column of either side, `(y_size,)`: the natural scale of that y."""
     largest = np.zeros(theoretical.shape[1])
     for rows in blocks(*theoretical.shape):
-        np.maximum(
-            largest, np.max(magnitude(theoretical[rows], numerical[rows]), axis=0, initial=0.0), out=largest
-        )
+        np.maximum(largest, np.max(magnitude(theoretical[rows], numerical[rows]), axis=0, initial=0.0), out=largest)
     return largest
 
 
@@ -106,9 +102,7 @@ def screened(theoretical: Array, numerical: Array, relative_error: float, tolera
     return status
 
 
-def judge(
-    theoretical: Array, estimate: Estimate, largest: Array, floor: Array, tolerance: Tolerance
-) -> Array:
+def judge(theoretical: Array, estimate: Estimate, largest: Array, floor: Array, tolerance: Tolerance) -> Array:
     """A `Status` for each entry of some rows.
 
     largest  the largest magnitude in each whole column; floor  (rows, y_size), below this neither side can be told from
@@ -159,7 +153,7 @@ def needed(comparison: Comparison) -> tuple[float, float]:
 
 
 def errors(comparison: Comparison) -> tuple[float, float]:
-    """The largest absolute error, and the largest error relative to an entry or to a hundredth of its column's largest."""
+    """The largest absolute error, and the largest relative to an entry or to a hundredth of its column's largest."""
     theoretical, numerical = comparison.theoretical, comparison.numerical
     ground = 1e-2 * largest_by_column(theoretical, numerical)
     absolute, relative = 0.0, 0.0

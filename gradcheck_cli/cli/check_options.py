@@ -165,9 +165,7 @@ METHOD = [
         metavar="[NAME:]FLOAT",
         help="Relative error that does not matter. [default: 5e-7]",
     ),
-    _many(
-        "Method", "--atol", metavar="[NAME:]FLOAT", help="Absolute error that does not matter. [default: 0]"
-    ),
+    _many("Method", "--atol", metavar="[NAME:]FLOAT", help="Absolute error that does not matter. [default: 0]"),
     _option(
         "Method",
         "--max-inconclusive",
@@ -184,12 +182,8 @@ GATE = [
         metavar="LIST",
         help="Outcomes that fail the run. [default: fail,inconclusive,unsupported]",
     ),
-    _option(
-        "Gate", "--exit-zero", is_flag=True, default=None, help="None of them fails the run; other errors do."
-    ),
-    _option(
-        "Gate", "--fail-fast", is_flag=True, default=None, help="Stop at the first model that fails the run."
-    ),
+    _option("Gate", "--exit-zero", is_flag=True, default=None, help="None of them fails the run; other errors do."),
+    _option("Gate", "--fail-fast", is_flag=True, default=None, help="Stop at the first model that fails the run."),
 ]
 LIMITS = [
     _option(
@@ -199,9 +193,7 @@ LIMITS = [
         metavar="TIME",
         help="For each model: 30s, 10m, 1h. [default: none]",
     ),
-    _option(
-        "Limits", "--memory-limit", type=ByteSize(), metavar="SIZE", help="Working memory. [default: 2GiB]"
-    ),
+    _option("Limits", "--memory-limit", type=ByteSize(), metavar="SIZE", help="Working memory. [default: 2GiB]"),
     _option(
         "Limits",
         "-j",
@@ -236,9 +228,7 @@ OUTPUT = [
     ),
     _option("Output", "-v", "--verbose", count=True, metavar="", help="Say more about checks that passed."),
     _option("Output", "-q", "--quiet", count=True, metavar="", help="Say nothing about checks that passed."),
-    _option(
-        "Output", "--color", type=click.Choice(("auto", "always", "never")), help="Colors. [default: auto]"
-    ),
+    _option("Output", "--color", type=click.Choice(("auto", "always", "never")), help="Colors. [default: auto]"),
     _option(
         "Output",
         "--progress",

@@ -45,9 +45,7 @@ class Commands(click.RichGroup):
         if word.startswith("-") or any(mark in word for mark in _PATH_MARKS) or os.path.exists(word):
             return
         if not ctx.resilient_parsing:
-            raise click.UsageError(
-                f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)}", ctx
-            )
+            raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)}", ctx)
 
 
 def dashed(token: str) -> str:

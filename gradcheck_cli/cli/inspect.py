@@ -21,9 +21,7 @@ from gradcheck_cli.cli.check_options import complete_tensor
 )
 @click.option("--dim", multiple=True, metavar="NAME=INT", help="Size of an open dimension.")
 @click.option("--allow-python", is_flag=True, default=None, help="Let a spec call Python functions.")
-@click.option(
-    "--output-format", type=click.Choice(("full", "json")), default="full", help="What goes to stdout."
-)
+@click.option("--output-format", type=click.Choice(("full", "json")), default="full", help="What goes to stdout.")
 @click.option("-v", "--verbose", count=True, help="All parameters and all pairs.")
 @click.option("--color", type=click.Choice(("auto", "always", "never")), default="auto", help="Colors.")
 def command(models: tuple[str, ...], **options: Any) -> int:

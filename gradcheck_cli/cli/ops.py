@@ -11,9 +11,7 @@ import rich_click as click
 
 @click.command("ops")
 @click.argument("operator", required=False, metavar="[OP]")
-@click.option(
-    "--output-format", type=click.Choice(("full", "json")), default="full", help="What goes to stdout."
-)
+@click.option("--output-format", type=click.Choice(("full", "json")), default="full", help="What goes to stdout.")
 def command(operator: str | None, output_format: str) -> int:
     """Show the operators that are known: gradient, kinks, constant inputs. With OP, all about that one."""
     from gradcheck_cli.operator_facts import all_facts, facts_named

@@ -30,9 +30,7 @@ _REPORTS = (".json", ".jsonl", ".xml", ".md")
 class NumberOr(ParamType):
     """A number, or one word that stands for a way to choose it."""
 
-    def __init__(
-        self, kind: type[int] | type[float], word: str, least: float, *, above: bool = False
-    ) -> None:
+    def __init__(self, kind: type[int] | type[float], word: str, least: float, *, above: bool = False) -> None:
         self.kind, self.word, self.least, self.above = kind, word, least, above
         self.name = f"{'int' if kind is int else 'float'}|{word}"
 
@@ -44,9 +42,7 @@ class NumberOr(ParamType):
         except ValueError:
             self.fail(f"{value!r} is neither a number nor {self.word!r}.", param, ctx)
         if not math.isfinite(number) or number < self.least or (self.above and number == self.least):
-            self.fail(
-                f"{value!r} must be {'above' if self.above else 'at least'} {self.least:g}.", param, ctx
-            )
+            self.fail(f"{value!r} must be {'above' if self.above else 'at least'} {self.least:g}.", param, ctx)
         return number
 
 
@@ -87,9 +83,7 @@ class Words(ParamType):
     def __init__(self, known: tuple[str, ...]) -> None:
         self.known = known
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         words = tuple(word.strip() for word in str(value).split(",") if word.strip())
@@ -99,9 +93,7 @@ class Words(ParamType):
                 self.fail(f"{word!r} is none of {', '.join(self.known)}.{near}", param, ctx)
         return words
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(word) for word in self.known if word.startswith(incomplete)]
 
 
@@ -113,9 +105,7 @@ class ReportPath(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         suffix = os.path.splitext(value)[1]
         if suffix not in _REPORTS:
-            self.fail(
-                f"{value!r} must end in {', '.join(_REPORTS)}.{did_you_mean(suffix, _REPORTS)}", param, ctx
-            )
+            self.fail(f"{value!r} must end in {', '.join(_REPORTS)}.{did_you_mean(suffix, _REPORTS)}", param, ctx)
         folder = os.path.dirname(value) or "."
         if not os.path.isdir(folder):
             self.fail(f"{value!r}: there is no folder {folder!r}.", param, ctx)
@@ -123,7 +113,5 @@ class ReportPath(ParamType):
             self.fail(f"{value!r} cannot be written.", param, ctx)
         return str(value)
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="file")]

@@ -89,9 +89,7 @@ def _given_to(values: Mapping[str, _T], names: Sequence[str], option: str, kind:
     if len(names) != 1:
         mark = "=" if option == "--x-init-value" else ":"
         known = ", ".join(names) or "none"
-        raise UsageError(
-            f"{option} needs a name, {option} NAME{mark}..., since there are {len(names)} {kind}: {known}"
-        )
+        raise UsageError(f"{option} needs a name, {option} NAME{mark}..., since there are {len(names)} {kind}: {known}")
     return {**{k: v for k, v in values.items() if k != ANY}, names[0]: values[ANY]}
 
 
@@ -104,10 +102,7 @@ def _by_name(parse: Callable[[Any], _T], mark: str) -> Callable[[Any, Graph, str
         if not (isinstance(value, (tuple, list)) and value and all(isinstance(each, str) for each in value)):
             return {ANY: _parsed(parse, value, option)}
         pairs = [_split(text, graph.tensors, mark) for text in value]
-        return {
-            name: _parsed(parse, rest, f"{option} {text}")
-            for text, (name, rest) in zip(value, pairs, strict=True)
-        }
+        return {name: _parsed(parse, rest, f"{option} {text}") for text, (name, rest) in zip(value, pairs, strict=True)}
 
     return read
 
@@ -203,9 +198,7 @@ def _as_is(value: Any, graph: Graph, option: str) -> Any:
     return value
 
 
-_READERS: dict[
-    str, tuple[str, Callable[[Any, Graph, str], Any]]
-] = {  # option -> field of Settings, how it is read
+_READERS: dict[str, tuple[str, Callable[[Any, Graph, str], Any]]] = {  # option -> field of Settings, how it is read
     "x": ("x", _names),
     "y": ("y", _names),
     "init_targets": ("init_targets", _names),

@@ -118,15 +118,9 @@ class Run:
 
     def _failed(self, task: Task, error: GradcheckError, cause: BaseException) -> tuple[Check, ...]:
         """The record of a task that gave none; alone and for people, the error itself goes to stderr."""
-        record = Check(
-            id=task.name, check=task.name, status="error", code="", model=ModelInfo(task.path), x="", y=""
-        )
+        record = Check(id=task.name, check=task.name, status="error", code="", model=ModelInfo(task.path), x="", y="")
         failed = failed_record(record, error)
-        if (
-            len(self.tasks) == 1
-            and self.output.for_people
-            and (task.expect or {}).get("status") != failed.status
-        ):
+        if len(self.tasks) == 1 and self.output.for_people and (task.expect or {}).get("status") != failed.status:
             self.records.append(failed)
             self.output.write_reports(self._report())
             raise cause if error.exit_code == 70 else error

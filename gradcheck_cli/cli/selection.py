@@ -64,9 +64,7 @@ class _Parser:
                 self._fail("a ')' is missing")
             return inner
         if not self.tokens or self.tokens[0] in ("and", "or", ")"):
-            self._fail(
-                "a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end")
-            )
+            self._fail("a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end"))
         word = self.tokens.pop(0).lower()
         return lambda name: word in name.lower()
 

@@ -112,9 +112,7 @@ def _said(path: str, settings: dict[str, Any], check: str = "") -> dict[str, Any
         if settings.pop(name, harmless[0]) not in harmless:
             raise UsageError(f"{where}: {name!r} cannot be done yet")
     if settings.get("mode", "auto") not in _MODES:
-        raise UsageError(
-            f"{where}: mode {settings['mode']!r} cannot be done yet; known are {', '.join(_MODES)}"
-        )
+        raise UsageError(f"{where}: mode {settings['mode']!r} cannot be done yet; known are {', '.join(_MODES)}")
     data = settings.get("test_data", "auto")
     if data not in ("auto", "none"):
         settings["test_data"] = os.path.join(os.path.dirname(path), data)

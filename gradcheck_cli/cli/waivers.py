@@ -12,26 +12,20 @@ from gradcheck_cli.record import Check
 STALE = "GC203"
 
 
-def with_waiver(
-    checks: tuple[Check, ...], expect: Mapping[str, Any] | None, today: datetime.date
-) -> tuple[Check, ...]:
+def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, today: datetime.date) -> tuple[Check, ...]:
     """The records of one check, those of the expected status waived; a waiver is over after its last day."""
     if expect is None:
         return checks
     until = expect.get("until")
     if until is not None and today > until:
         note = f"its waiver ended on {until}"
-        return tuple(
-            replace(c, notes=(*c.notes, note)) if c.status == expect["status"] else c for c in checks
-        )
+        return tuple(replace(c, notes=(*c.notes, note)) if c.status == expect["status"] else c for c in checks)
     waiver = {
         "status": expect["status"],
         "reason": expect.get("reason", ""),
         "until": until.isoformat() if until else None,
     }
-    waived = tuple(
-        replace(c, status="waived", waiver=waiver) if c.status == expect["status"] else c for c in checks
-    )
+    waived = tuple(replace(c, status="waived", waiver=waiver) if c.status == expect["status"] else c for c in checks)
     if any(c.status != "pass" for c in waived):
         return waived
     return tuple(_stale(c, waiver) for c in waived)

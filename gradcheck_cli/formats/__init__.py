@@ -11,9 +11,7 @@ from gradcheck_cli.formats.source import Source, Spec
 SPEC_SUFFIXES = (".yaml", ".yml")
 
 
-def read(
-    path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, allow_python: bool = False
-) -> Spec:
+def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, allow_python: bool = False) -> Spec:
     """What a file holds: a YAML spec with its graphs and checks, or an ONNX model as a spec without checks.
 
     `dims` overrides sizes of symbolic dimensions.  Raises ModelError or SpecError.

@@ -54,9 +54,7 @@ CHANGES = (
     Change(("TopK",), 10, to.attributes_as_inputs("k")),
     Change(("Upsample",), ALWAYS, to.upsample),
 )
-_BY_OPERATOR = {
-    op: [c for c in CHANGES if op in c.operators] for change in CHANGES for op in change.operators
-}
+_BY_OPERATOR = {op: [c for c in CHANGES if op in c.operators] for change in CHANGES for op in change.operators}
 _CHANGED_IN_SILENCE = {
     "BatchNormalization",
     "Concat",

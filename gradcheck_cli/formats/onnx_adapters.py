@@ -131,12 +131,8 @@ def batch_norm_spatial(node: Node, site: Site) -> list[Node]:
         raise UnsupportedError(f"{site.where}: training with spatial=0 is not supported.")
     before: list[Node] = []
     x, scale, bias, mean, var = node.inputs
-    eps = _float_like(
-        _changed(node, inputs=(var,), attrs={"epsilon": _epsilon(node)}), "epsilon", site, before
-    )
-    steps = [
-        site.fresh(f"{node.outputs[0]}/{hint}") for hint in ("centered", "shifted", "std", "unit", "scaled")
-    ]
+    eps = _float_like(_changed(node, inputs=(var,), attrs={"epsilon": _epsilon(node)}), "epsilon", site, before)
+    steps = [site.fresh(f"{node.outputs[0]}/{hint}") for hint in ("centered", "shifted", "std", "unit", "scaled")]
     centered, shifted, std, unit, scaled = steps
     return [
         *before,
@@ -151,9 +147,7 @@ def batch_norm_spatial(node: Node, site: Site) -> list[Node]:
 
 def upsample(node: Node, site: Site) -> list[Node]:
     """Upsample: Resize in corner coordinates, rounding down."""
-    scales = (
-        node.inputs[1] if len(node.inputs) > 1 else site.constant("scales", node.attrs["scales"], np.float32)
-    )
+    scales = node.inputs[1] if len(node.inputs) > 1 else site.constant("scales", node.attrs["scales"], np.float32)
     return resize_by_corners(_changed(node, inputs=(node.inputs[0], scales), drop=("scales",)), site)
 
 

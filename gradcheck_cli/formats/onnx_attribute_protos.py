@@ -35,9 +35,7 @@ _PLURAL = {
 }
 
 
-def attribute_proto(
-    name: str, value: Any, kind: str, graph_of: Callable[[Graph], GraphProto]
-) -> AttributeProto:
+def attribute_proto(name: str, value: Any, kind: str, graph_of: Callable[[Graph], GraphProto]) -> AttributeProto:
     """One attribute; `kind` is its type by the operator's schema, "" where there is none."""
     value = _plain(value)
     proto = AttributeProto(name=name, type=_T.AttributeType.Value(kind) if kind else _kind_of(name, value))
@@ -45,9 +43,7 @@ def attribute_proto(
         _set(proto, value, graph_of)
     except (TypeError, AttributeError, ValueError) as error:
         kind = _T.AttributeType.Name(proto.type)
-        raise UsageError(
-            f"attribute {name!r} is a {type(value).__name__}; it must be of type {kind}."
-        ) from error
+        raise UsageError(f"attribute {name!r} is a {type(value).__name__}; it must be of type {kind}.") from error
     return proto
 
 
@@ -83,9 +79,7 @@ def elem_type(array: Array, what: str) -> int:
     try:
         return int(helper.np_dtype_to_tensor_dtype(array.dtype))
     except (KeyError, ValueError):
-        raise UnsupportedError(
-            f"{what} has the dtype {array.dtype}, which ONNX lacks.", code="GC503"
-        ) from None
+        raise UnsupportedError(f"{what} has the dtype {array.dtype}, which ONNX lacks.", code="GC503") from None
 
 
 def write_metadata(proto: NodeProto, node: Node) -> None:

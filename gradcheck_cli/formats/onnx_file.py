@@ -46,9 +46,7 @@ def read_bytes(path: Path) -> File:
             raise ModelError(f"{path} is no regular file.")
         size = path.stat().st_size
         if size > PROTOBUF_LIMIT:
-            raise ModelError(
-                f"{path} is larger than 2 GiB in one file; save it with its weights as external data."
-            )
+            raise ModelError(f"{path} is larger than 2 GiB in one file; save it with its weights as external data.")
         data = path.read_bytes()
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist.{_near(path)}") from None
@@ -100,9 +98,7 @@ def _parsed(message: Message, data: bytes) -> bool:
 
 def _refuse_pointer(data: bytes, uri: str) -> None:
     if data.startswith(b"version https://git-lfs"):
-        text = (
-            f"{uri} is a Git LFS pointer ({len(data)} bytes), not a model. `git lfs pull` fetches the model."
-        )
+        text = f"{uri} is a Git LFS pointer ({len(data)} bytes), not a model. `git lfs pull` fetches the model."
         raise ModelError(text, code="GC403")
 
 

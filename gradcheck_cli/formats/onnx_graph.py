@@ -45,9 +45,7 @@ class Reader:
         graph = self.graph(proto, Scope(self.names, self.opset), None)
         if graph.captures:
             missing = graph.captures[0]
-            reader = next(
-                (describe(i, n) for i, n in enumerate(graph.nodes) if missing in n.reads), "an output"
-            )
+            reader = next((describe(i, n) for i, n in enumerate(graph.nodes) if missing in n.reads), "an output")
             raise ModelError(f"{reader} needs {missing!r}, which nothing computes.")
         return graph
 
@@ -98,9 +96,7 @@ class Reader:
         """Refuses models that grow without end as functions are inlined."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise LimitError(
-                f"the model has more than {MAX_NODES} nodes once functions are inlined.", code="GC602"
-            )
+            raise LimitError(f"the model has more than {MAX_NODES} nodes once functions are inlined.", code="GC602")
 
     @cached_property
     def names_read(self) -> set[str]:
@@ -192,9 +188,7 @@ class Body:
             raise ModelError(f"{where} needs one output and one attribute that holds its value.")
         [(kind, value)] = node.attrs.items()
         if node.outputs[0] in self.constants or kind not in _CONSTANTS:
-            problem = (
-                f"attribute {kind!r} is unknown" if kind not in _CONSTANTS else "its output exists already"
-            )
+            problem = f"attribute {kind!r} is unknown" if kind not in _CONSTANTS else "its output exists already"
             raise ModelError(f"{where}: {problem}.")
         self.constants[node.outputs[0]] = np.asarray(value, _CONSTANTS[kind])
 

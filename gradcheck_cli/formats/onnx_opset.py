@@ -49,9 +49,7 @@ def _needed(node: Node, where: str, types: Mapping[str, str], floor: int) -> int
     for candidate in _candidates(node.op, max(floor, _since(node))):
         if _fits(node, candidate, newest, types):
             return max(floor, _since(node), candidate.since)
-    raise UnsupportedError(
-        f"{where} cannot be written: no opset of ONNX has {node.op} with its attributes and types."
-    )
+    raise UnsupportedError(f"{where} cannot be written: no opset of ONNX has {node.op} with its attributes and types.")
 
 
 def _candidates(op: str, floor: int) -> Iterator[Signature]:
@@ -62,11 +60,7 @@ def _candidates(op: str, floor: int) -> Iterator[Signature]:
 
 
 def _since(node: Node) -> int:
-    shown = (
-        _SINCE_VALUE.get((node.op, name, value), 0)
-        for name, value in node.attrs.items()
-        if type(value) is str
-    )
+    shown = (_SINCE_VALUE.get((node.op, name, value), 0) for name, value in node.attrs.items() if type(value) is str)
     return max(_SINCE.get(node.op, 0), *shown, 0)
 
 

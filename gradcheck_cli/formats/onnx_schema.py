@@ -79,9 +79,7 @@ def _check_attribute(where: str, name: str, value: Any, schema: Signature) -> No
         raise ModelError(f"{where}: attribute {name!r} is unknown to opset {schema.since}.{hint}")
     expected = schema.attributes[name]
     if not _MATCHES[expected](value):
-        raise ModelError(
-            f"{where}: attribute {name!r} is {_type_name(value)}; it must be of type {expected}."
-        )
+        raise ModelError(f"{where}: attribute {name!r} is {_type_name(value)}; it must be of type {expected}.")
 
 
 def _all(kinds: type | tuple[type, ...]) -> Callable[[Any], bool]:
@@ -108,9 +106,7 @@ _MATCHES: dict[str, Callable[[Any], bool]] = {
 
 
 def _type_name(value: Any) -> str:
-    return (
-        f"a tuple of {len(value)} values" if isinstance(value, tuple) else f"of type {type(value).__name__}"
-    )
+    return f"a tuple of {len(value)} values" if isinstance(value, tuple) else f"of type {type(value).__name__}"
 
 
 @functools.cache
@@ -128,9 +124,7 @@ def _schema(op: str, opset: int) -> defs.OpSchema | None:
         schema = defs.get_schema(op, opset, "")
     except defs.SchemaError:
         return None
-    earlier = (
-        _schema(op, schema.since_version - 1) if schema.deprecated and schema.since_version > 1 else None
-    )
+    earlier = _schema(op, schema.since_version - 1) if schema.deprecated and schema.since_version > 1 else None
     return earlier or schema
 
 

@@ -20,9 +20,7 @@ from gradcheck_cli.graph import Array
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor once it is dense
 MAX_RANK = 60  # numpy allows 64, and a probe axis or two are added
 _PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
-_BITS: dict[int, int] = {
-    number: _PACKED[name] for name, number in TensorProto.DataType.items() if name in _PACKED
-}
+_BITS: dict[int, int] = {number: _PACKED[name] for name, number in TensorProto.DataType.items() if name in _PACKED}
 
 
 class Store(NamedTuple):
@@ -57,9 +55,7 @@ def to_dense(sparse: SparseTensorProto, store: Store) -> Array:
     try:
         dense[_flat_indices(indices, values.size, shape)] = values.ravel()
     except (IndexError, ValueError) as error:
-        raise ModelError(
-            f"{_label(sparse.values)}: the indices do not fit the shape {list(shape)}."
-        ) from error
+        raise ModelError(f"{_label(sparse.values)}: the indices do not fit the shape {list(shape)}.") from error
     return dense.reshape(shape)
 
 
@@ -114,9 +110,7 @@ def _byte_count(tensor: TensorProto, dtype: np.dtype[np.generic], shape: tuple[i
     return -(-math.prod(shape) * bits // 8)
 
 
-def _from_bytes(
-    tensor: TensorProto, data: Array, dtype: np.dtype[np.generic], shape: tuple[int, ...]
-) -> Array:
+def _from_bytes(tensor: TensorProto, data: Array, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
     expected = _byte_count(tensor, dtype, shape)
     if data.size != expected:
         text = f"{_label(tensor)} holds {data.size} bytes where {dtype} {list(shape)} needs {expected}."
@@ -149,9 +143,7 @@ def _field_count(elem_type: int, dtype: np.dtype[np.generic], size: int) -> int:
 
 def _strings(tensor: TensorProto, shape: tuple[int, ...]) -> Array:
     if len(tensor.string_data) != math.prod(shape):
-        raise ModelError(
-            f"{_label(tensor)} holds {len(tensor.string_data)} strings where {list(shape)} are needed."
-        )
+        raise ModelError(f"{_label(tensor)} holds {len(tensor.string_data)} strings where {list(shape)} are needed.")
     values = np.empty(len(tensor.string_data), object)
     values[:] = [text(value) for value in tensor.string_data]
     return values.reshape(shape)

@@ -119,9 +119,7 @@ def _graph(graph: Graph, opset: int, constants: Constants) -> GraphProto:
 
 
 def _node(node: Node, opset: int, constants: Constants) -> NodeProto:
-    proto = NodeProto(
-        op_type=node.op, domain=node.domain, name=node.name, input=node.inputs, output=node.outputs
-    )
+    proto = NodeProto(op_type=node.op, domain=node.domain, name=node.name, input=node.inputs, output=node.outputs)
     schema = None if node.domain else signature(node.op, opset)
     kinds = schema.attributes if schema is not None else {}
     for name, value in written_attrs(node, opset).items():

@@ -30,9 +30,7 @@ class OperatorBody:
     domain: str
     forward: Graph
     gradient: Graph | None = None
-    gradient_of: Mapping[str, str] = field(
-        default_factory=dict
-    )  # output of `gradient` -> input of the operator
+    gradient_of: Mapping[str, str] = field(default_factory=dict)  # output of `gradient` -> input of the operator
 
 
 @dataclass(frozen=True, slots=True)

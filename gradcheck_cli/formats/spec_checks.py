@@ -117,9 +117,7 @@ class CheckReader:
         return self.values.initial(init, shape, np.dtype(np.float64), spot, *identity)
 
 
-def read_models(
-    written: list[ModelSpec], spot: Spot, defaults: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], ...]:
+def read_models(written: list[ModelSpec], spot: Spot, defaults: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """The entries of a zoo manifest as they stand, defaults merged in."""
     found: list[Mapping[str, Any]] = []
     for index, model in enumerate(written):

@@ -110,9 +110,7 @@ def _check_dims(written: GraphSpec, spot: Spot) -> None:
                 raise (spot / "dims" / name).error(message, key=True)
 
 
-def _params(
-    name: str, written: GraphSpec, dims: Mapping[str, int], spot: Spot, reading: Reading
-) -> dict[str, Array]:
+def _params(name: str, written: GraphSpec, dims: Mapping[str, int], spot: Spot, reading: Reading) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for key, value in written.params.items():
         with spot.document.collecting():

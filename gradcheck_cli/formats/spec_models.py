@@ -69,9 +69,7 @@ class TensorLiteral(Keyed):
 
     values: Value = Field(description="A number, or nested lists of numbers; '1+2j' is a complex one.")
     dtype: DTypeName | None = Field(None, description="Without it: bool, int64 or the graph's float type.")
-    shape: list[Natural] | None = Field(
-        None, description="Values are put into this shape; one number fills it."
-    )
+    shape: list[Natural] | None = Field(None, description="Values are put into this shape; one number fills it.")
 
 
 class AttributeReference(Keyed):
@@ -95,9 +93,7 @@ class ParamSpec(Keyed):
         None, description="Sizes, or names from `dims`; may be left out for written values."
     )
     dtype: DTypeName = Field("float32", description="Its type.")
-    init: Init = Field(
-        description="How it gets its values: a kind, a mapping with a kind, a number, or nested lists."
-    )
+    init: Init = Field(description="How it gets its values: a kind, a mapping with a kind, a number, or nested lists.")
 
 
 Attribute: TypeAlias = Annotated[
@@ -112,18 +108,10 @@ Attribute: TypeAlias = Annotated[
 class NodeSpec(Keyed):
     """One application of an operator."""
 
-    op: Name = Field(
-        description="An ONNX operator, Complex/Real/Imag/Conj/Angle/FFT/IFFT, or domain.Name from `ops`."
-    )
-    outputs: Annotated[list[str], Field(min_length=1)] = Field(
-        description="Names of the tensors that it computes."
-    )
-    inputs: list[Operand] = Field(
-        [], description="Names of tensors; a number or list is a constant, null is left out."
-    )
-    attrs: dict[Name, Attribute] = Field(
-        {}, description="Attributes by name; a graph is a mapping with `nodes`."
-    )
+    op: Name = Field(description="An ONNX operator, Complex/Real/Imag/Conj/Angle/FFT/IFFT, or domain.Name from `ops`.")
+    outputs: Annotated[list[str], Field(min_length=1)] = Field(description="Names of the tensors that it computes.")
+    inputs: list[Operand] = Field([], description="Names of tensors; a number or list is a constant, null is left out.")
+    attrs: dict[Name, Attribute] = Field({}, description="Attributes by name; a graph is a mapping with `nodes`.")
     name: str = Field("", description="What messages call it.")
     domain: str = Field("", description="Domain of the operator; also written as domain.Name in `op`.")
 
@@ -160,42 +148,26 @@ class GraphSpec(Keyed):
     nodes: Nodes = Field(description="Nodes in the order of computation: mappings, or ONNX's text syntax.")
     inputs: dict[Name, InputSpec] = Field({}, description="What is fed, by name.")
     params: dict[Name, Param] = Field({}, description="Trained tensors by name.")
-    constants: dict[Name, Constant] = Field(
-        {}, description="Fixed tensors by name; never differentiated unasked."
-    )
+    constants: dict[Name, Constant] = Field({}, description="Fixed tensors by name; never differentiated unasked.")
     dims: dict[Name, Natural] = Field({}, description="Sizes by the name that shapes use.")
-    opset: Positive | None = Field(
-        None, description="The ONNX opset in which the nodes are written; default 21."
-    )
+    opset: Positive | None = Field(None, description="The ONNX opset in which the nodes are written; default 21.")
 
 
 class OperatorSpec(Keyed):
     """An operator of one's own, and the gradient under test."""
 
-    inputs: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Names of its operands."
-    )
-    outputs: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Names of its results."
-    )
+    inputs: Annotated[list[Name], Field(min_length=1)] | None = Field(None, description="Names of its operands.")
+    outputs: Annotated[list[Name], Field(min_length=1)] | None = Field(None, description="Names of its results.")
     forward: Nodes | None = Field(None, description="Nodes that compute the outputs from the inputs.")
-    gradient: Nodes | None = Field(
-        None, description="Given x, y and dy: nodes that compute dx. Without: derived."
-    )
-    attrs: dict[Name, Value] = Field(
-        {}, description="Attributes and their defaults; the nodes refer to them by @name."
-    )
-    python: str | None = Field(
-        None, description="module:function that returns this entry; needs --allow-python."
-    )
+    gradient: Nodes | None = Field(None, description="Given x, y and dy: nodes that compute dx. Without: derived.")
+    attrs: dict[Name, Value] = Field({}, description="Attributes and their defaults; the nodes refer to them by @name.")
+    python: str | None = Field(None, description="module:function that returns this entry; needs --allow-python.")
 
 
 class Expect(Keyed):
     """What a check is known to give; once it passes, the entry has to go."""
 
-    status: Literal["fail", "inconclusive", "unsupported", "error", "limit"] = Field(
-        description="The outcome."
-    )
+    status: Literal["fail", "inconclusive", "unsupported", "error", "limit"] = Field(description="The outcome.")
     reason: str = Field("", description="Why, or the issue where that is written.")
     until: Annotated[datetime.date | None, BeforeValidator(of.date_of)] = Field(
         None, description="Last day, YYYY-MM-DD."
@@ -212,32 +184,22 @@ class Settings(Keyed):
     method: Literal["auto", "complex-step", "richardson", "central", "forward"] = Field(
         "auto", description="Difference."
     )
-    mode: Literal["auto", "full", "nodes", "directional", "sampled"] = Field(
-        "auto", description="What is compared."
-    )
+    mode: Literal["auto", "full", "nodes", "directional", "sampled"] = Field("auto", description="What is compared.")
     dtype: Literal["float64", "model"] = Field("float64", description="The precision of both sides.")
-    forward: Literal["internal", "onnxruntime"] = Field(
-        "internal", description="Who evaluates the numerical side."
-    )
+    forward: Literal["internal", "onnxruntime"] = Field("internal", description="Who evaluates the numerical side.")
     compat: Literal["tf"] | None = Field(None, description="tf: one central difference with delta 1e-3.")
     rtol: PerTensorNumber = Field(None, description="Relative tolerance, or one for each tensor by name.")
     atol: PerTensorNumber = Field(None, description="Absolute tolerance, or one for each tensor by name.")
     max_entries: Positive = Field(4096, description="Entries of a sampled check.")
-    max_inconclusive: float = Field(
-        0.02, ge=0, le=1, description="Fraction of entries that may stay inconclusive."
-    )
-    val_range: PerTensorRange = Field(
-        None, description="[low, high] of what is drawn, or one for each tensor by name."
-    )
+    max_inconclusive: float = Field(0.02, ge=0, le=1, description="Fraction of entries that may stay inconclusive.")
+    val_range: PerTensorRange = Field(None, description="[low, high] of what is drawn, or one for each tensor by name.")
     x_shape: PerTensorShape = Field(None, description="Shapes by name of tensor.")
     dims: dict[Name, Natural] = Field({}, description="Sizes by the name that shapes use.")
     params: bool = Field(False, description="Every float parameter as x too.")
     coloring: bool = Field(True, description="Perturb independent entries together.")
     straight_through: bool = Field(False, description="Quantizers' straight-through gradient.")
     second_order: bool = Field(False, description="Check the gradient's own gradient too.")
-    grad: dict[Name, Name] = Field(
-        {}, description="For an x, the tensor of the model that claims to be its gradient."
-    )
+    grad: dict[Name, Name] = Field({}, description="For an x, the tensor of the model that claims to be its gradient.")
     test_data: str = Field("auto", description="auto, none, or a folder of ONNX test data.")
     show: Natural = Field(3, description="Entries that are printed.")
     timeout: float | None = Field(None, gt=0, description="Seconds.")
@@ -253,9 +215,7 @@ class CheckSpec(Settings):
     y: Names = Field(None, description="Differentiate these.")
     init_targets: Names = Field(None, description="Groups of `init` to run first.")
     x_init_value: AnyOf = Field(None, description="Value of the only x, or values by name.")
-    extra_feed_dict: dict[Name, Init] = Field(
-        {}, description="Values of any tensors, fixed during the check."
-    )
+    extra_feed_dict: dict[Name, Init] = Field({}, description="Values of any tensors, fixed during the check.")
     expect: Expect | None = Field(None, description="A known outcome.")
 
 
@@ -264,9 +224,7 @@ class ModelSpec(Settings):
 
     path: Name = Field(description="An ONNX file, a folder, a pattern or a URL.")
     name: Name | None = Field(None, description="Its name in the results.")
-    sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")] | None = Field(
-        None, description="Of the file."
-    )
+    sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")] | None = Field(None, description="Of the file.")
     x: Names = Field(None, description="Differentiate by these.")
     y: Names = Field(None, description="Differentiate these.")
     expect: Expect | None = Field(None, description="A known outcome.")
@@ -282,12 +240,8 @@ class SpecFile(Keyed):
     )
     graphs: dict[Name, GraphSpec] = Field({}, description="Models by name.")
     ops: dict[Name, OperatorSpec] = Field({}, description="Operators of one's own, as domain.Name.")
-    init: dict[Name, dict[Name, Init]] = Field(
-        {}, description="Groups of values: {from: file.npz}, or tensor: init."
-    )
-    checks: list[CheckSpec] = Field(
-        [], description="What is checked; without it, each graph with its own targets."
-    )
+    init: dict[Name, dict[Name, Init]] = Field({}, description="Groups of values: {from: file.npz}, or tensor: init.")
+    checks: list[CheckSpec] = Field([], description="What is checked; without it, each graph with its own targets.")
     models: list[ModelSpec] = Field([], description="A zoo manifest.")
 
 
@@ -314,9 +268,7 @@ def _draft_07(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     if "$ref" in part:  # draft-07 ignores whatever stands beside a reference
-        return (
-            {"$ref": part["$ref"]} if len(part) == 1 else {"allOf": [{"$ref": part["$ref"]}], **_rest(part)}
-        )
+        return {"$ref": part["$ref"]} if len(part) == 1 else {"allOf": [{"$ref": part["$ref"]}], **_rest(part)}
     kept = {key: _draft_07(value) for key, value in part.items() if not _is_noise(key, value)}
     if "oneOf" in kept:  # an integer is a number too: branches may overlap
         kept["anyOf"] = kept.pop("oneOf")

@@ -64,9 +64,7 @@ class Scope:
         """The scope of a graph inside this one, with names of its own."""
         known = {**self.outer_constants, **self.constants}
         around = self.around | self.local
-        return replace(
-            self, local=set(names), around=around, constants={}, outer_constants=known, later=frozenset()
-        )
+        return replace(self, local=set(names), around=around, constants={}, outer_constants=known, later=frozenset())
 
     def fresh(self, hint: str) -> str:
         """A name that nothing in this graph or around it has."""
@@ -100,11 +98,7 @@ class Item:
         if isinstance(self.written, Statement):
             return self.spot.error_in_text(message, *self.written.place_of(name, last=part == "inputs"))
         names = getattr(self.written, part)
-        return (
-            (self.spot / part / names.index(name)).error(message)
-            if name in names
-            else self.spot.error(message)
-        )
+        return (self.spot / part / names.index(name)).error(message) if name in names else self.spot.error(message)
 
 
 def read_nodes(written: Any, spot: Spot, scope: Scope) -> list[Node]:
@@ -194,10 +188,7 @@ def _from_mapping(written: NodeSpec, item: Item, scope: Scope) -> Node:
     domain, _, op = written.op.rpartition(".")
     if domain and written.domain and domain != written.domain:
         raise (spot / "domain").error(f"the domain is {domain!r} in 'op' and {written.domain!r} here")
-    attrs = {
-        name: _attribute(op, name, value, spot / "attrs" / name, scope)
-        for name, value in written.attrs.items()
-    }
+    attrs = {name: _attribute(op, name, value, spot / "attrs" / name, scope) for name, value in written.attrs.items()}
     inputs = tuple(_input(index, value, item, scope) for index, value in enumerate(written.inputs))
     node = Node(op, inputs, tuple(written.outputs), attrs, domain or written.domain, written.name)
     try:
@@ -258,9 +249,7 @@ def plain_attribute(value: Any, spot: Spot) -> Any:
     """A number, text or list as an attribute: int, str, float (rounded to float32, as ONNX's are), tuple."""
     if isinstance(value, list):
         values = tuple(_scalar(each, spot / index) for index, each in enumerate(value))
-        if any(isinstance(each, str) for each in values) and not all(
-            isinstance(each, str) for each in values
-        ):
+        if any(isinstance(each, str) for each in values) and not all(isinstance(each, str) for each in values):
             raise spot.error("texts and numbers in one list")
         return tuple(map(float, values)) if any(isinstance(each, float) for each in values) else values
     return _scalar(value, spot)
@@ -274,9 +263,7 @@ def _scalar(value: Any, spot: Spot) -> int | float | str:
     if isinstance(value, str):
         return value
     if not is_number(value):
-        raise spot.error(
-            f"{show(value)} is no value of an attribute; a tensor is written {{values: ..., dtype: ...}}"
-        )
+        raise spot.error(f"{show(value)} is no value of an attribute; a tensor is written {{values: ..., dtype: ...}}")
     with np.errstate(over="ignore"):
         rounded = float(np.float32(value))
     if math.isinf(rounded) and not math.isinf(value):

@@ -23,9 +23,7 @@ from gradcheck_cli.formats.yaml_places import Spot
 from gradcheck_cli.graph import Graph, Node
 
 COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # ONNX has none of them
-DOMAINS = frozenset(
-    ("", "gradcheck", "ai.onnx.ml", "com.microsoft", "ai.onnx.training", "ai.onnx.preview.training")
-)
+DOMAINS = frozenset(("", "gradcheck", "ai.onnx.ml", "com.microsoft", "ai.onnx.training", "ai.onnx.preview.training"))
 _ONNX = ("ai.onnx",)  # the long name of the domain ""
 
 
@@ -98,15 +96,11 @@ class OperatorTable:
         default = {key: plain_attribute(value, spot / "attrs" / key) for key, value in spec.attrs.items()}
         bound = {**default, **attrs}
         changed = {key: bound[key] for key in default if _differs(bound[key], default[key])}
-        label = name + (
-            f"[{', '.join(f'{key}={_brief(value)}' for key, value in changed.items())}]" if changed else ""
-        )
+        label = name + (f"[{', '.join(f'{key}={_brief(value)}' for key, value in changed.items())}]" if changed else "")
         if label in self._bodies:
             return self._bodies[label]
         if name in self._open:
-            raise UsageError(
-                f"the operator {name!r} is defined by itself: {' -> '.join([*self._open, name])}"
-            )
+            raise UsageError(f"the operator {name!r} is defined by itself: {' -> '.join([*self._open, name])}")
         if spec.forward is None:  # reported where it is defined
             return OperatorBody(name.rpartition(".")[2], name.rpartition(".")[0], Graph((), (), ()))
         self._open.append(name)
@@ -127,9 +121,7 @@ class OperatorTable:
         place, title = spot / "gradient", f"{label} gradient"
         gradient = self._graph(title, spec.gradient, given, list(gradient_of), place, bound, partial=True)
         if not gradient.outputs:
-            raise place.error(
-                f"computes none of {listed(gradient_of)}, the gradients of its inputs", key=True
-            )
+            raise place.error(f"computes none of {listed(gradient_of)}, the gradients of its inputs", key=True)
         found = {output: gradient_of[output] for output in gradient.outputs}
         return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found)
 
@@ -163,9 +155,7 @@ class OperatorTable:
             where = ".".join(map(str, first["loc"]))
             raise (spot / "python").error(f"{target} returns no operator: {where}: {first['msg']}") from None
         except Exception as error:
-            raise (spot / "python").error(
-                f"{target} cannot be called: {type(error).__name__}: {error}"
-            ) from error
+            raise (spot / "python").error(f"{target} cannot be called: {type(error).__name__}: {error}") from error
 
 
 def _check_own_names(spec: OperatorSpec, spot: Spot) -> None:
@@ -179,9 +169,7 @@ def _check_own_names(spec: OperatorSpec, spot: Spot) -> None:
     derived = [f"d{name}" for name in names]
     for name in names:
         if name in derived and spec.gradient is not None:
-            raise spot.error(
-                f"{name!r} is also the name of the gradient of {name[1:]!r}; choose another", key=True
-            )
+            raise spot.error(f"{name!r} is also the name of the gradient of {name[1:]!r}; choose another", key=True)
 
 
 def _check_computed(outputs: list[str], spot: Spot, scope: Scope) -> None:

@@ -133,9 +133,7 @@ class TextReader:
         self._check_references(proto)
         attrs = attributes(proto, self.bound or {}, self)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        return self.finish(
-            Node(proto.op_type, tuple(proto.input), tuple(proto.output), attrs, domain, proto.name)
-        )
+        return self.finish(Node(proto.op_type, tuple(proto.input), tuple(proto.output), attrs, domain, proto.name))
 
     def _check_references(self, proto: NodeProto) -> None:
         for name in (attribute.ref_attr_name for attribute in proto.attribute):

@@ -186,9 +186,7 @@ def _drawn(
     return result
 
 
-def _integers(
-    options: dict[str, Any], shape: Shape, dtype: DType, spot: Spot, random: np.random.Generator
-) -> Array:
+def _integers(options: dict[str, Any], shape: Shape, dtype: DType, spot: Spot, random: np.random.Generator) -> Array:
     low, high = math.ceil(options["low"]), math.floor(options["high"])
     limits = np.iinfo(dtype)
     if not limits.min <= low <= high <= limits.max:

@@ -47,9 +47,7 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
     values = Values(Folder(folder), seed if isinstance(seed, int) else 0)
     sources = _sources(document, written, dims, values, allow_python)
     document.raise_problems()  # a check of a broken graph would only repeat what is wrong there
-    checks = CheckReader(sources, values, defaults, folder, written.init).read(
-        written.checks, here / "checks"
-    )
+    checks = CheckReader(sources, values, defaults, folder, written.init).read(written.checks, here / "checks")
     models = read_models(written.models, here / "models", defaults)
     document.raise_problems()
     return Spec(document.path, sources, checks, models)
@@ -80,13 +78,7 @@ def _sources(
 
 def _check_given_dims(document: Document, sources: Mapping[str, Source], dims: Mapping[str, int]) -> None:
     known = {name for source in sources.values() for name in source.dims}
-    symbols = {
-        d
-        for s in sources.values()
-        for t in s.graph.types.values()
-        for d in t.shape or ()
-        if isinstance(d, str)
-    }
+    symbols = {d for s in sources.values() for t in s.graph.types.values() for d in t.shape or () if isinstance(d, str)}
     for name in dims:
         if sources and name not in known | symbols:
             raise UsageError(f"{document.path} has no size {name!r}.{did_you_mean(name, known | symbols)}")

@@ -81,9 +81,7 @@ def read_text(path: str | Path) -> tuple[str, bytes]:
         reason = getattr(error, "strerror", None) or error
         raise SpecError(problems=[Problem(f"cannot be read: {reason}", str(path))]) from None
     if len(data) > MAX_BYTES:
-        raise SpecError(
-            problems=[Problem(f"is larger than {MAX_BYTES >> 20} MiB, the most for a spec", str(path))]
-        )
+        raise SpecError(problems=[Problem(f"is larger than {MAX_BYTES >> 20} MiB, the most for a spec", str(path))])
     return _decode(str(path), data), data
 
 

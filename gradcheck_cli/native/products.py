@@ -41,9 +41,7 @@ def matmul(a: Array, b: Array) -> Array:
         return _vectors(x, y)
     left, right = x.shape, y.shape
     if left[-1] != right[-2]:
-        raise ValueError(
-            f"matmul: {left} by {right}: the inner sizes are {left[-1]} and {right[-2]}, not equal."
-        )
+        raise ValueError(f"matmul: {left} by {right}: the inner sizes are {left[-1]} and {right[-2]}, not equal.")
     out = np.empty((*_lead(left[:-2], right[:-2]), left[-2], right[-1]), dtype)
     if not left[-1]:
         out.fill(0)
@@ -119,9 +117,7 @@ def conv_transpose(
     return y
 
 
-def _conv_into(
-    out: Array, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int], group: int
-) -> None:
+def _conv_into(out: Array, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int], group: int) -> None:
     """Writes the convolution of x, padded already, with w to `out`."""
     if not out.size:
         return

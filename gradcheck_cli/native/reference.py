@@ -78,9 +78,7 @@ def conv_transpose(
     return padded(merged, [-pad for pad in pads])
 
 
-def met_by(
-    tap: Sequence[int], windows: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> Any:
+def met_by(tap: Sequence[int], windows: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Any:
     """The index of what one tap of the kernel meets, over all windows."""
     starts = [at * dilation for at, dilation in zip(tap, dilations, strict=True)]
     ends = [start + (n - 1) * step + 1 for start, n, step in zip(starts, windows, strides, strict=True)]

@@ -251,7 +251,11 @@ def swiglu(a: Var, b: Var, *, alpha: float = 1.0) -> Var:
 
 ACTIVATION: list[Op] = [
     unary(
-        "Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=relu_near_real, branch=lambda x: x > 0,
+        "Relu",
+        relu,
+        lambda ct, y, x: sym.where(x > 0, ct, 0),
+        step=relu_near_real,
+        branch=lambda x: x > 0,
         ordered=True,
     ),
     unary("LeakyRelu", leaky_relu, leaky_relu_vjp, branch=negative, ordered=True),

@@ -32,11 +32,7 @@ def attention(
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (3, 4):
         raise ValueError("q, k and v have 3 or 4 dimensions")
     flat = q.ndim == 3
-    q, k, v = (
-        (_by_heads(q, q_num_heads), _by_heads(k, kv_num_heads), _by_heads(v, kv_num_heads))
-        if flat
-        else (q, k, v)
-    )
+    q, k, v = (_by_heads(q, q_num_heads), _by_heads(k, kv_num_heads), _by_heads(v, kv_num_heads)) if flat else (q, k, v)
     past = 0 if past_key is None else past_key.shape[2]
     key = k if past_key is None else sym.concat([past_key, k], 2)
     value = v if past_value is None else sym.concat([past_value, v], 2)
@@ -44,9 +40,7 @@ def attention(
     raw = _shared(q * (q.shape[-1] ** -0.5 if scale is None else scale), sym.swap(key))
     capped = sym.tanh(raw / softcap) * softcap if softcap > 0 else raw
     windows = left_window_size, right_window_size
-    bias = _bias(
-        q.shape[2], key.shape[2], q.dtype, attn_mask, past, nonpad_kv_seqlen, bool(is_causal), windows, q
-    )
+    bias = _bias(q.shape[2], key.shape[2], q.dtype, attn_mask, past, nonpad_kv_seqlen, bool(is_causal), windows, q)
     biased = capped if bias is None else capped + bias
     plain = bias is None or (attn_mask is None and nonpad_kv_seqlen is None and windows == (-1, -1))
     weights = _softmax(biased) if plain or bias is None else _guarded_softmax(biased, bias)
@@ -61,9 +55,7 @@ def attention(
 def _by_heads(x: Var, heads: int | None) -> Var:
     """`(N, S, heads * size)` as `(N, heads, S, size)`."""
     if not heads or x.shape[2] % heads:
-        raise ValueError(
-            f"{x.shape[2]} features cannot be shared by {heads} heads; name q_num_heads and kv_num_heads"
-        )
+        raise ValueError(f"{x.shape[2]} features cannot be shared by {heads} heads; name q_num_heads and kv_num_heads")
     return sym.transpose(sym.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
 
 
@@ -153,12 +145,8 @@ def rotary_embedding(
     turned = rotary_embedding_dim or parts.shape[-1]
     if turned % 2 or turned > parts.shape[-1]:
         raise ValueError(f"{turned} of {parts.shape[-1]} features make no pairs")
-    cos, sin = (
-        _at_positions(cache, position_ids, turned // 2, heads_axis) for cache in (cos_cache, sin_cache)
-    )
-    head, *rest = sym.split(
-        parts, (turned, parts.shape[-1] - turned) if turned < parts.shape[-1] else (turned,), -1
-    )
+    cos, sin = (_at_positions(cache, position_ids, turned // 2, heads_axis) for cache in (cos_cache, sin_cache))
+    head, *rest = sym.split(parts, (turned, parts.shape[-1] - turned) if turned < parts.shape[-1] else (turned,), -1)
     a, b = _pairs(head, bool(interleaved))
     rotated = _unpaired(a * cos - b * sin, a * sin + b * cos, bool(interleaved))
     return sym.reshape(sym.concat([rotated, *rest], -1), x.shape)
@@ -174,9 +162,7 @@ def _at_positions(cache: Var, positions: Var | None, pairs: int, heads_axis: int
     """A cache for each sample and position, ready to broadcast over heads."""
     chosen = cache if positions is None else cache.tape.apply("Gather", cache, positions, axis=0)
     if chosen.ndim != 3 or chosen.shape[-1] != pairs:
-        raise ValueError(
-            f"a cache of shape {list(cache.shape)} does not hold {pairs} angles for each position"
-        )
+        raise ValueError(f"a cache of shape {list(cache.shape)} does not hold {pairs} angles for each position")
     return sym.unsqueeze(chosen, (heads_axis,))
 
 

@@ -37,9 +37,7 @@ def power_near_real(x: Array, y: Array) -> Array:
     """x ** y near the real axis, continued by logarithms; constant in y where x is not positive."""
     base, exponent = x.real, y.real
     safe = np.where(base == 0, 1, base)
-    change = y * np.log(np.where(base == 0, 1, x) / safe) + (y - exponent) * np.log(
-        np.where(base > 0, base, 1)
-    )
+    change = y * np.log(np.where(base == 0, 1, x) / safe) + (y - exponent) * np.log(np.where(base > 0, base, 1))
     at_zero = np.where(exponent == 1, x, np.where(exponent == 0, 1, np.where(exponent > 1, 0, np.inf)))
     return np.where(base == 0, at_zero, np.power(base, exponent) * np.exp(change))
 

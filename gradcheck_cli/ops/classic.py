@@ -143,9 +143,7 @@ def _second_class(score: Var, post_transform: str) -> Var:
 def _linear(x: Var, coefficients: tuple[float, ...], intercepts: tuple[float, ...], rows: int) -> Var:
     x = as_number(as_matrix(x))
     if rows < 1 or len(coefficients) != rows * x.shape[1] or len(intercepts) not in (0, rows):
-        raise ValueError(
-            f"{len(coefficients)} coefficients and {len(intercepts)} intercepts do not fit {rows} scores"
-        )
+        raise ValueError(f"{len(coefficients)} coefficients and {len(intercepts)} intercepts do not fit {rows} scores")
     y = sym.matmul(x, fixed(x, np.reshape(coefficients, (rows, -1)).T))
     return y + fixed(x, intercepts) if intercepts else y
 

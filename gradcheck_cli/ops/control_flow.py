@@ -81,10 +81,7 @@ def scan(
         rows.append(results[count:])
     axes = _each(scan_output_axes, len(outputs), "scan_output_axes")
     directions = _each(scan_output_directions, len(outputs), "scan_output_directions")
-    scans = [
-        _stacked(body, name, [row[i] for row in rows], axes[i], directions[i])
-        for i, name in enumerate(outputs)
-    ]
+    scans = [_stacked(body, name, [row[i] for row in rows], axes[i], directions[i]) for i, name in enumerate(outputs)]
     return (*map(_handed_on, states), *scans)
 
 
@@ -113,9 +110,7 @@ def _no_rows(body: Body, name: str, axis: int) -> Var:
     declared = body.graph.types.get(name)
     dtype = np.float32 if declared is None or declared.dtype is None else declared.dtype
     shape = (
-        []
-        if declared is None or declared.shape is None
-        else [d if isinstance(d, int) else 0 for d in declared.shape]
+        [] if declared is None or declared.shape is None else [d if isinstance(d, int) else 0 for d in declared.shape]
     )
     shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
     return body.tape.constant(np.zeros(shape, dtype))
@@ -125,9 +120,7 @@ def _refuse_sequences(body: Body) -> None:
     for name in (*body.graph.inputs, *body.graph.outputs):
         declared = body.graph.types.get(name)
         if declared is not None and declared.kind != "tensor":
-            raise UnsupportedError(
-                f"the body passes {name!r}, a {declared.kind}; only tensors go round a loop"
-            )
+            raise UnsupportedError(f"the body passes {name!r}, a {declared.kind}; only tensors go round a loop")
 
 
 def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, ...]:

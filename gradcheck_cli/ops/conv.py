@@ -95,9 +95,7 @@ def bind_conv(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = No
     return {"group": group, **window}
 
 
-def bind_conv_transpose(
-    metadata: dict[str, Any], x: Array, w: Array, b: Array | None = None
-) -> dict[str, Any]:
+def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = None) -> dict[str, Any]:
     """Strides, dilations, pads and output padding spelled out, given or implied by an output shape."""
     group = metadata.get("group", 1)
     kernel = _kernel(metadata, x, w)
@@ -173,9 +171,7 @@ def _by_channel(x: Var, group: int) -> Var:
         return _swapped(x)
     n, c, *space = x.shape
     parts = sym.reshape(x, (n, group, c // group, *space))
-    return sym.reshape(
-        sym.transpose(parts, (2, 1, 0, *range(3, parts.ndim))), (c // group, group * n, *space)
-    )
+    return sym.reshape(sym.transpose(parts, (2, 1, 0, *range(3, parts.ndim))), (c // group, group * n, *space))
 
 
 def _swapped(x: Var) -> Var:
@@ -196,9 +192,7 @@ def _to_bias(ct: Var) -> Var:
 
 def _kernel(metadata: dict[str, Any], x: Array, w: Array) -> tuple[int, ...]:
     if x.ndim < 3 or w.ndim != x.ndim:
-        raise ModelError(
-            f"needs X and W of one rank, at least 3; they have shapes {list(x.shape)} and {list(w.shape)}"
-        )
+        raise ModelError(f"needs X and W of one rank, at least 3; they have shapes {list(x.shape)} and {list(w.shape)}")
     given = metadata.get("kernel_shape")
     if given and tuple(given) != w.shape[2:]:
         raise ModelError(f"kernel_shape is {list(given)}, but W has shape {list(w.shape)}")

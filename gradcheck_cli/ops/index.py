@@ -100,9 +100,7 @@ def flat_index(indices: Array, shape: Sequence[int], batch_dims: int = 0) -> Arr
     if ((wrapped < 0) | (wrapped >= dims)).any():
         raise IndexError(f"an index is out of bounds for dimensions {dims.tolist()}")
     batch = tuple(shape[:batch_dims])
-    position = np.arange(np.prod(batch, dtype=np.int64)).reshape(
-        batch + (1,) * (indices.ndim - 1 - batch_dims)
-    )
+    position = np.arange(np.prod(batch, dtype=np.int64)).reshape(batch + (1,) * (indices.ndim - 1 - batch_dims))
     for i, length in enumerate(dims):
         position = position * length + wrapped[..., i]
     return np.broadcast_to(position, indices.shape[:-1])
@@ -112,9 +110,7 @@ def bind_gather_nd(metadata: dict[str, Any], x: Array, indices: Array) -> dict[s
     """The rank of x, of which the index vectors cover axes behind the batch axes."""
     batch = metadata.get("batch_dims", 0)
     if not indices.ndim or not x.ndim or not 0 <= batch < min(x.ndim, indices.ndim):
-        raise ModelError(
-            f"{batch} batch dimensions do not fit {list(x.shape)} and indices {list(indices.shape)}"
-        )
+        raise ModelError(f"{batch} batch dimensions do not fit {list(x.shape)} and indices {list(indices.shape)}")
     if x.shape[:batch] != indices.shape[:batch] or not 1 <= indices.shape[-1] <= x.ndim - batch:
         raise ModelError(f"indices of shape {list(indices.shape)} do not fit into {list(x.shape)}")
     return {"batch_dims": batch, "rank": x.ndim}
@@ -174,9 +170,7 @@ def bind_one_hot(metadata: dict[str, Any], indices: Array, values: Array) -> dic
     return {"depth": depth, "axis": from_end(metadata.get("axis", -1), rank), "rank": rank}
 
 
-def one_hot_vjp(
-    ct: Var, y: Var, indices: Var, values: Var, *, depth: int, axis: int, rank: int
-) -> tuple[None, Var]:
+def one_hot_vjp(ct: Var, y: Var, indices: Var, values: Var, *, depth: int, axis: int, rank: int) -> tuple[None, Var]:
     """To `off` what lies outside of the hot entries, to `on` what lies on them."""
     code = sym.ints(ct.tape, (0, 1))
     hot = sym.cast(ct.tape.apply("OneHot", indices, np.asarray(depth, np.int64), code, axis=axis), ct.dtype)
@@ -200,9 +194,7 @@ def reverse_sequence(x: Array, sequence_lens: Array, *, time_axis: int = 0, batc
     """The first sequence_lens[b] steps of each sequence in reverse order, the others as they are."""
     front = min(time_axis, batch_axis)
     times, lengths = np.arange(x.shape[time_axis]), sequence_lens
-    times, lengths = (
-        (times[:, None], lengths[None]) if time_axis == front else (times[None], lengths[:, None])
-    )
+    times, lengths = (times[:, None], lengths[None]) if time_axis == front else (times[None], lengths[:, None])
     index = np.where(times < lengths, lengths - 1 - times, times)
     gap, behind = max(time_axis, batch_axis) - front - 1, -1 - max(time_axis, batch_axis)
     index = index.reshape(index.shape[0], *(1,) * gap, index.shape[1], *(1,) * behind)
@@ -230,13 +222,9 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
     first, last, step = (scalar(tuple(v.real.ravel().tolist())) for v in (start, limit, delta))
     if step == 0:
         raise ValueError("delta is 0")
-    count = max(
-        -((first - last) // step) if start.dtype.kind in "iu" else math.ceil((last - first) / step), 0
-    )
+    count = max(-((first - last) // step) if start.dtype.kind in "iu" else math.ceil((last - first) / step), 0)
     steps = np.arange(*checked((count,))).astype(start.real.dtype)
-    return np.asarray(start.reshape(()) + steps * delta.reshape(())).astype(
-        np.result_type(start, delta), copy=False
-    )
+    return np.asarray(start.reshape(()) + steps * delta.reshape(())).astype(np.result_type(start, delta), copy=False)
 
 
 def range_vjp(ct: Var, y: Var, start: Var, limit: Var, delta: Var) -> tuple[Var, None, Var]:

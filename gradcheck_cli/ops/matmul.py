@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from gradcheck_cli import native
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
@@ -21,7 +20,8 @@ def matmul(a: Array, b: Array) -> Array:
 def matmul_stack(kernel: Kernel, operands: Operands, probed: Any, metadata: Any) -> Any:
     """Operands of rank 1 become matrices first, so that the probe axis is a batch axis."""
     a, b = operands
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     row, column = a.ndim - probed[0] == 1, b.ndim - probed[1] == 1
     a, b = (a[..., None, :] if row else a), (b[..., None] if column else b)
     rank = max(a.ndim - probed[0], b.ndim - probed[1])

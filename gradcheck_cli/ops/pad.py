@@ -44,11 +44,7 @@ def bind_slice(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     axes, steps = metadata.get("axes"), metadata.get("steps")
     axes = axes_of(range(len(starts)) if axes is None else axes, x.ndim)
     steps = (1,) * len(starts) if steps is None else as_tuple(steps)
-    if (
-        len({len(starts), len(ends), len(axes), len(steps)}) > 1
-        or len(set(axes)) < len(axes)
-        or len(axes) > x.ndim
-    ):
+    if len({len(starts), len(ends), len(axes), len(steps)}) > 1 or len(set(axes)) < len(axes) or len(axes) > x.ndim:
         raise ModelError(f"starts, ends, axes {list(axes)} and steps do not fit each other")
     if 0 in steps:
         raise ModelError("a step is 0")
@@ -158,9 +154,7 @@ def bind_pad(metadata: dict[str, Any], x: Array, value: Array | None = None) -> 
     pads = [0] * 2 * x.ndim
     for i, axis in enumerate(axes):
         pads[axis], pads[axis + x.ndim] = given[i], given[i + len(axes)]
-    checked(
-        [d + min(b, 0) + min(a, 0) for d, b, a in zip(x.shape, pads[: x.ndim], pads[x.ndim :], strict=True)]
-    )
+    checked([d + min(b, 0) + min(a, 0) for d, b, a in zip(x.shape, pads[: x.ndim], pads[x.ndim :], strict=True)])
     checked([d + b + a for d, b, a in zip(x.shape, pads[: x.ndim], pads[x.ndim :], strict=True)])
     return {"pads": tuple(pads), "mode": mode}
 
@@ -176,9 +170,7 @@ def pad_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metada
     return kernel(x, value.reshape(count, *(1,) * (x.ndim - 1)), **metadata)
 
 
-def pad_vjp(
-    ct: Var, y: Var, x: Var, *values: Var | None, pads: tuple[int, ...], mode: str
-) -> tuple[Var | None, ...]:
+def pad_vjp(ct: Var, y: Var, x: Var, *values: Var | None, pads: tuple[int, ...], mode: str) -> tuple[Var | None, ...]:
     """To x the entries that it became, to the value all others."""
     if mode != "constant":
         return _folded(ct, x, pads, mode), *(None for _ in values)

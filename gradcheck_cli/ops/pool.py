@@ -75,9 +75,7 @@ def max_pool(
     return at(x, place, rank), in_whole(place, x.shape, rank, storage_order)
 
 
-def max_pool_near_real(
-    x: Array, *, kernel_shape: Ints, storage_order: int = 0, **window: Any
-) -> tuple[Array, ...]:
+def max_pool_near_real(x: Array, *, kernel_shape: Ints, storage_order: int = 0, **window: Any) -> tuple[Array, ...]:
     """The entries whose real part is the maximum."""
     rank, real = len(kernel_shape), x.real
     if x.ndim > rank + 2 and (real == real[:1]).all():  # tangents at one point have one winner
@@ -295,12 +293,8 @@ def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[st
     strides = tuple(metadata.get("strides") or (1,) * rank)
     pads = tuple(metadata.get("pads") or (0,) * (2 * rank))
     if not 0 < rank == len(kernel) == len(strides) == len(pads) // 2 or index.shape != x.shape:
-        raise ModelError(
-            f"kernel_shape, strides or pads do not fit X {list(x.shape)} and I {list(index.shape)}"
-        )
-    lengths = (
-        (n - 1) * s + k - p for n, s, k, p in zip(x.shape[2:], strides, kernel, totals(pads), strict=True)
-    )
+        raise ModelError(f"kernel_shape, strides or pads do not fit X {list(x.shape)} and I {list(index.shape)}")
+    lengths = ((n - 1) * s + k - p for n, s, k, p in zip(x.shape[2:], strides, kernel, totals(pads), strict=True))
     shape = checked((*x.shape[:2], *lengths))
     output_shape = checked(metadata.get("output_shape") or shape)
     if len(output_shape) != x.ndim or output_shape[:2] != x.shape[:2]:

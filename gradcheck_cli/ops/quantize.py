@@ -131,18 +131,12 @@ def _spread(scale: Var, shape: tuple[int, ...], axis: int, block: int) -> Var:
         return sym.reshape(scale, ())
     if not block:
         if scale.shape != (shape[axis],):
-            raise ValueError(
-                f"a scale of shape {list(scale.shape)} does not fit axis {axis} of {list(shape)}"
-            )
+            raise ValueError(f"a scale of shape {list(scale.shape)} does not fit axis {axis} of {list(shape)}")
         return sym.reshape(scale, (-1, *(1,) * (len(shape) - axis - 1)))
     blocks = -(-shape[axis] // block)
     if scale.shape != (*shape[:axis], blocks, *shape[axis + 1 :]):
-        raise ValueError(
-            f"a scale of shape {list(scale.shape)} does not fit blocks of {block} in {list(shape)}"
-        )
-    wide = sym.expand(
-        sym.unsqueeze(scale, (axis + 1,)), (*scale.shape[: axis + 1], block, *scale.shape[axis + 1 :])
-    )
+        raise ValueError(f"a scale of shape {list(scale.shape)} does not fit blocks of {block} in {list(shape)}")
+    wide = sym.expand(sym.unsqueeze(scale, (axis + 1,)), (*scale.shape[: axis + 1], block, *scale.shape[axis + 1 :]))
     whole = sym.reshape(wide, (*shape[:axis], blocks * block, *shape[axis + 1 :]))
     return whole if blocks * block == shape[axis] else sym.slice(whole, (0,), (shape[axis],), (axis,))
 

@@ -74,9 +74,7 @@ def bernoulli_step(x: Array, **metadata: Any) -> Array:
     return np.asarray(bernoulli(x.real, **metadata) + 0 * x)
 
 
-def multinomial(
-    x: Array, *, dtype: Any = np.int32, sample_size: int = 1, seed: float | None = None, rng: Rng
-) -> Array:
+def multinomial(x: Array, *, dtype: Any = np.int32, sample_size: int = 1, seed: float | None = None, rng: Rng) -> Array:
     """Classes drawn by their unnormalized log probabilities `(N, C)`."""
     if x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"log probabilities are a matrix with a column for each class, not {list(x.shape)}")

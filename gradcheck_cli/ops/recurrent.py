@@ -56,9 +56,7 @@ class Layer:
         if not fits or self.r.shape != (count, self.gates * hidden, hidden):
             raise ValueError(f"x, W and R do not fit {count} directions of {self.gates} gates")
         if self.lengths is not None and self.lengths.shape != (self.batch,):
-            raise ValueError(
-                f"sequence_lens has {list(self.lengths.shape)} entries for {self.batch} sequences"
-            )
+            raise ValueError(f"sequence_lens has {list(self.lengths.shape)} entries for {self.batch} sequences")
         if self.hidden_size not in (None, hidden):
             raise ValueError(f"hidden_size is {self.hidden_size}, that of R is {hidden}")
 
@@ -104,17 +102,13 @@ class Layer:
         x = sym.transpose(self.x, (1, 0, 2)) if self.layout else self.x
         y = sym.matmul(x, sym.transpose(_part(self.w, direction), (1, 0)))
         y = y if bias is None else y + bias
-        return (
-            [sym.squeeze(piece, (0,)) for piece in sym.split(y, (1,) * self.steps, 0)] if self.steps else []
-        )
+        return [sym.squeeze(piece, (0,)) for piece in sym.split(y, (1,) * self.steps, 0)] if self.steps else []
 
     def recurrence(self, direction: int) -> Var:
         """R as the right factor, `(H, gates * H)`."""
         return sym.transpose(_part(self.r, direction), (1, 0))
 
-    def run(
-        self, direction: int, xs: Sequence[Var], states: tuple[Var, ...], cell: Cell
-    ) -> tuple[list[Var], Any]:
+    def run(self, direction: int, xs: Sequence[Var], states: tuple[Var, ...], cell: Cell) -> tuple[list[Var], Any]:
         """The hidden state after every step, in order of time, and the last states."""
         ys, way = [], "backward" if self.backwards(direction) else "step"
         times = range(self.steps)[:: -1 if self.backwards(direction) else 1]
@@ -129,17 +123,13 @@ class Layer:
         if self.lengths is None:
             return new[0], new
         counts = sym.unsqueeze(self.lengths > t, (-1,))
-        return sym.where(counts, new[0], 0), tuple(
-            sym.where(counts, n, o) for n, o in zip(new, old, strict=True)
-        )
+        return sym.where(counts, new[0], 0), tuple(sym.where(counts, n, o) for n, o in zip(new, old, strict=True))
 
     def sequence(self, runs: Sequence[Sequence[Var]]) -> Var:
         """The output Y of hidden states by direction and step."""
         if not self.steps:
             shape = (self.batch, 0) if self.layout else (0,)
-            tail = (
-                (self.directions, self.hidden) if self.layout else (self.directions, self.batch, self.hidden)
-            )
+            tail = (self.directions, self.hidden) if self.layout else (self.directions, self.batch, self.hidden)
             return sym.full(self.x.tape, (*shape, *tail), 0, self.x.dtype)
         sides = [sym.unsqueeze(sym.concat([sym.unsqueeze(y, (0,)) for y in ys], 0), (1,)) for ys in runs]
         y = sym.concat(sides, 1)

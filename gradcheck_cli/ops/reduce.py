@@ -130,17 +130,13 @@ def extremum_vjp(choose: str) -> Any:
 
 def gathered(x: Var, axes: tuple[int, ...]) -> Var:
     """The entries of each reduction side by side, along one last axis."""
-    return sym.reshape(
-        sym.transpose(x, _order(x, axes)), (*_kept(x, axes), math.prod(x.shape[a] for a in axes))
-    )
+    return sym.reshape(sym.transpose(x, _order(x, axes)), (*_kept(x, axes), math.prod(x.shape[a] for a in axes)))
 
 
 def ungathered(rows: Var, x: Var, axes: tuple[int, ...]) -> Var:
     """The inverse: entries back in the order of x."""
     order = _order(x, axes)
-    return sym.transpose(
-        sym.reshape(rows, [x.shape[i] for i in order]), [order.index(i) for i in range(x.ndim)]
-    )
+    return sym.transpose(sym.reshape(rows, [x.shape[i] for i in order]), [order.index(i) for i in range(x.ndim)])
 
 
 def _order(x: Var, axes: tuple[int, ...]) -> list[int]:
@@ -209,9 +205,7 @@ def log_sum_exp_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims:
 def composed(function: Any) -> Kernel:
     """A composed reduction from a function of (x, sum over the axes)."""
 
-    def kernel(
-        x: Var, *, axes: tuple[int, ...] = (), keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> Any:
+    def kernel(x: Var, *, axes: tuple[int, ...] = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         return function(x, lambda terms: sym.sum(terms, axes, bool(keepdims)))
 
     return kernel
@@ -248,9 +242,7 @@ def bind_cumulation(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 def cumsum_vjp(ct: Var, y: Var, x: Var, *, axis: int, exclusive: int, reverse: int) -> tuple[Var]:
     """Running sums from the other end."""
-    return (
-        ct.tape.apply("CumSum", ct, np.asarray(axis, np.int64), exclusive=exclusive, reverse=1 - reverse),
-    )
+    return (ct.tape.apply("CumSum", ct, np.asarray(axis, np.int64), exclusive=exclusive, reverse=1 - reverse),)
 
 
 def cumprod(x: Var, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Var:

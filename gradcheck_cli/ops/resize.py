@@ -221,9 +221,7 @@ def _sampling(
     return Sampling(axis, length, np.clip(index, 0, max(length - 1, 0)).astype(np.int64), weights, inside)
 
 
-def _positions(
-    transformation: str, length: int, size: int, scale: float, region: tuple[float, float]
-) -> Array:
+def _positions(transformation: str, length: int, size: int, scale: float, region: tuple[float, float]) -> Array:
     """Where in x the entries of the resized axis lie; their number before rounding is `width`."""
     y, width, last = np.arange(size, dtype=np.float64), scale * length, length - 1
     single = round(width, 9) == 1
@@ -261,9 +259,7 @@ def _weights(metadata: dict[str, Any], positions: Array, length: int, scale: flo
     left = np.ceil(positions) - 1  # a whole position has itself as right neighbor
     index = left[:, None] + offsets
     distance = np.abs(index - positions[:, None]) * stretch
-    weights = (
-        np.clip(1 - distance, 0, 1) if linear else _cubic(distance, metadata.get("cubic_coeff_a", -0.75))
-    )
+    weights = np.clip(1 - distance, 0, 1) if linear else _cubic(distance, metadata.get("cubic_coeff_a", -0.75))
     if metadata.get("exclude_outside"):
         weights = np.where((index < 0) | (index >= length), 0, weights)
     total = weights.sum(axis=1, keepdims=True)

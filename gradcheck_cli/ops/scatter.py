@@ -101,9 +101,7 @@ def scattering(rows: Callable[..., Rows], function: Callable[..., Array]) -> Ker
     return kernel
 
 
-def scatter_nd(
-    data: Array, indices: Array, updates: Array, *, reduction: str = "none", rank: int = 0
-) -> Array:
+def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none", rank: int = 0) -> Array:
     """The data with slices written to the places that index vectors name."""
     return np.asarray(scattering(slices, combine)(data, indices, updates, reduction=reduction, rank=rank))
 
@@ -124,9 +122,7 @@ def bind_scatter_nd(metadata: dict[str, Any], data: Array, indices: Array, updat
     return {"reduction": _known(metadata), "rank": data.ndim}
 
 
-def bind_scatter_elements(
-    metadata: dict[str, Any], data: Array, indices: Array, updates: Array
-) -> dict[str, Any]:
+def bind_scatter_elements(metadata: dict[str, Any], data: Array, indices: Array, updates: Array) -> dict[str, Any]:
     """The axis counted from the end, the rank of the data, and updates that fit."""
     if updates.shape != indices.shape:
         raise _misfit(data, indices, updates)
@@ -212,9 +208,7 @@ def _product_cts(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) ->
     return by_data, None, sym.where(sym.equal(others, 0), rest, 0)
 
 
-def _extremum_cts(
-    ct: Var, y: Var, data: Var, updates: Var, gather: Any, scatter: Any
-) -> tuple[Var, None, Var]:
+def _extremum_cts(ct: Var, y: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
     """All of it to the data if they equal the result, else to the first update that does."""
     kept = sym.equal(data, y)
     numbers = sym.reshape(sym.arange(ct.tape, updates.size), updates.shape)
@@ -233,9 +227,7 @@ def tensor_scatter(
     if write_indices is not None:
         index = index + sym.reshape(write_indices, (past_cache.shape[0], *(1,) * (rank - 1)))
     index = update.tape.apply("Mod", index, length) if mode == "circular" else index
-    return past_cache.tape.apply(
-        "ScatterElements", past_cache, sym.expand(index, update.shape), update, axis=axis
-    )
+    return past_cache.tape.apply("ScatterElements", past_cache, sym.expand(index, update.shape), update, axis=axis)
 
 
 def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Array | None) -> dict[str, Any]:

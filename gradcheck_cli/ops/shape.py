@@ -178,9 +178,7 @@ def bind_split(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     return {"axis": axis, "split": sizes}
 
 
-def split_vjp(
-    cts: Sequence[Var | None], ys: Sequence[Var], x: Var, *, axis: int, split: tuple[int, ...]
-) -> tuple[Var]:
+def split_vjp(cts: Sequence[Var | None], ys: Sequence[Var], x: Var, *, axis: int, split: tuple[int, ...]) -> tuple[Var]:
     """The pieces put together again, zeros for those that nothing depends on."""
     pieces = []
     for i, length in enumerate(split):

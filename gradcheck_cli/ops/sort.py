@@ -69,9 +69,7 @@ def first_largest(x: Array, *, axis: int = -1) -> Array:
 
 def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
     """Different entries (or slices), where each is first, which one each of x is, how often it occurs."""
-    _, first, inverse, counts = np.unique(
-        x.real, return_index=True, return_inverse=True, return_counts=True, axis=axis
-    )
+    _, first, inverse, counts = np.unique(x.real, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     inverse = inverse.ravel()
     if not sorted:
         order = np.argsort(first, kind="stable")
@@ -111,9 +109,7 @@ def non_max_suppression(
     return np.asarray(rows, np.int64).reshape(-1, 3)
 
 
-def _kept(
-    boxes: Array, scores: Array, most: int, iou_threshold: float, score_threshold: float | None
-) -> list[int]:
+def _kept(boxes: Array, scores: Array, most: int, iou_threshold: float, score_threshold: float | None) -> list[int]:
     kept: list[int] = []
     for box in np.argsort(-scores, kind="stable").tolist():
         if len(kept) >= most or (score_threshold is not None and not scores[box] > score_threshold):
@@ -133,9 +129,7 @@ def _overlaps(box: Array, others: Array) -> Array:
 
 def _ordered(boxes: Array) -> Array:
     """Any two opposite corners as the lower and the upper one."""
-    return np.concatenate(
-        [np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], -1
-    )
+    return np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], -1)
 
 
 def _from_centers(boxes: Array) -> Array:
@@ -153,10 +147,16 @@ def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Arr
 
 
 SORT: list[Op] = [
-    Op("TopK", top_k, top_k_vjp, on(0), static={"k": 1}, bind=bind_top_k, branch=top_k_indices, many=True, ordered=True),
+    Op(
+        "TopK", top_k, top_k_vjp, on(0), static={"k": 1}, bind=bind_top_k, branch=top_k_indices, many=True, ordered=True
+    ),
     Op("Hardmax", hardmax, zero, on(0), branch=first_largest, ordered=True),
     Op("Unique", unique, unique_vjp, branch=lambda x, **metadata: unique(x, **metadata)[2], many=True),
-    Op("NonMaxSuppression", non_max_suppression, zero,
-       static={"max_output_boxes_per_class": 2, "iou_threshold": 3, "score_threshold": 4},
-       bind=bind_non_max_suppression),
-]  # fmt: skip
+    Op(
+        "NonMaxSuppression",
+        non_max_suppression,
+        zero,
+        static={"max_output_boxes_per_class": 2, "iou_threshold": 3, "score_threshold": 4},
+        bind=bind_non_max_suppression,
+    ),
+]

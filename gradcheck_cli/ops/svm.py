@@ -135,9 +135,7 @@ def quadratic(chances: Var, classes: int) -> list[Var]:
     for t in range(classes):
         others = [entries[j, t] for j in range(classes) if j != t]
         square = sym.sum(sym.concat([r * r for r in others], 1), (1,))
-        rows.append(
-            sym.concat([square if j == t else -entries[j, t] * entries[t, j] for j in range(classes)], 1)
-        )
+        rows.append(sym.concat([square if j == t else -entries[j, t] * entries[t, j] for j in range(classes)], 1))
     return rows
 
 

@@ -57,9 +57,7 @@ class Forest:
 
     def __post_init__(self) -> None:
         if self.post_transform not in _TRANSFORMS or self.aggregate not in _AGGREGATES:
-            raise ModelError(
-                f"post_transform {self.post_transform!r} or aggregate {self.aggregate!r} is not known"
-            )
+            raise ModelError(f"post_transform {self.post_transform!r} or aggregate {self.aggregate!r} is not known")
         count, walks = len(self.mode), np.concatenate([self.roots, self.yes, self.no])
         if not count or walks.min() < 0 or walks.max() >= count:
             raise ModelError("a tree leads to a node that does not exist")
@@ -111,9 +109,7 @@ def classifier_forest(
     post_transform: str = "NONE", **nodes: Any,
 ) -> Forest:  # fmt: skip
     """A forest with labels; runtimes take votes for the first class of two alone as votes for the second."""
-    labels = (
-        np.asarray(classlabels_strings, object) if classlabels_strings else np.asarray(classlabels_int64s)
-    )
+    labels = np.asarray(classlabels_strings, object) if classlabels_strings else np.asarray(classlabels_int64s)
     weights = _values(class_weights, class_weights_as_tensor)
     only_second = len(labels) == 2 and set(class_ids) == {0}
     votes = class_treeids, class_nodeids, class_ids, weights
@@ -172,9 +168,7 @@ def _forest(nodes: dict[str, Any], votes: tuple[Any, ...], targets: int, base: A
     table = np.full(checked((len(places), targets)), np.nan)
     for tree, node, target, weight in zip(*votes, strict=True):
         if (tree, node) not in places or not 0 <= target < targets:
-            raise ModelError(
-                f"a vote is for target {target} at node {node} of tree {tree}; there is no such thing"
-            )
+            raise ModelError(f"a vote is for target {target} at node {node} of tree {tree}; there is no such thing")
         row = table[places[tree, node]]
         row[target] = weight if np.isnan(row[target]) else row[target] + weight
     return Forest(**columns, votes=table, base=base if base.size else np.zeros(targets), **more)
@@ -304,9 +298,7 @@ def _rows(x: Array) -> Array:
     return real.reshape(-1, x.shape[-1])
 
 
-def _planted(
-    name: str, kernel: Kernel, plant: Callable[..., Forest], *more: Kernel, many: bool = False
-) -> Op:
+def _planted(name: str, kernel: Kernel, plant: Callable[..., Forest], *more: Kernel, many: bool = False) -> Op:
     """An operator whose attributes are those that plant its forest."""
 
     def forward(x: Array, *, forest: Forest) -> Any:
@@ -315,12 +307,7 @@ def _planted(
     def bind(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
         return {"forest": plant(**metadata)}
 
-    taken = [
-        p
-        for f in (plant, *more)
-        for p in inspect.signature(f).parameters.values()
-        if p.kind is p.KEYWORD_ONLY
-    ]
+    taken = [p for f in (plant, *more) for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY]
     forward.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
     return Op(name, forward, zero, trailing, DOMAIN, branch=leaves, bind=bind, many=many)
 

@@ -35,9 +35,7 @@ def settled(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, An
 
 def misfit(space: Ints, kernel: Ints, window: dict[str, Any]) -> ModelError:
     """The error for windows longer than the padded axes."""
-    return ModelError(
-        f"windows that span {reach(kernel, window)} do not fit the padded input {padded(space, window)}"
-    )
+    return ModelError(f"windows that span {reach(kernel, window)} do not fit the padded input {padded(space, window)}")
 
 
 def reach(kernel: Ints, window: dict[str, Any]) -> list[int]:
@@ -52,9 +50,7 @@ def padded(space: Ints, window: dict[str, Any]) -> list[int]:
 
 def uncropped(windows: Ints, kernel: Ints, window: dict[str, Any]) -> list[int]:
     """How far `windows` windows extend together along each axis."""
-    return [
-        (n - 1) * s + r for n, s, r in zip(windows, window["strides"], reach(kernel, window), strict=True)
-    ]
+    return [(n - 1) * s + r for n, s, r in zip(windows, window["strides"], reach(kernel, window), strict=True)]
 
 
 def steps(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
@@ -135,18 +131,14 @@ class Windows:
 
     def views(self, x: Array, fill: Any) -> Iterator[Array]:
         """For each tap what all windows see of x, with `fill` around it."""
-        behind = (
-            (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
-        )
+        behind = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
         x = _surrounded(x, self.axis, self.begin, max(0, behind), fill)
         for start in range(0, self.taps * self.dilation, self.dilation):
             stop = start + (self.count - 1) * self.stride + 1
             yield x[_at(self.axis, slice(start, stop, self.stride))]
 
 
-def along(
-    x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
-) -> list[Windows]:
+def along(x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int) -> list[Windows]:
     """The windows along each spatial axis of x.
 
     With `ceil_mode` a last window may go beyond the padding, unless it would start there.
@@ -197,9 +189,7 @@ def lowest(dtype: np.dtype[Any]) -> Any:
 
 def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
     """By how many entries each window is divided: one number if all are alike, else one for each window."""
-    numbers = reduce(
-        np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes]
-    )
+    numbers = reduce(np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes])
     return np.asarray(numbers.flat[0] if (numbers == numbers.flat[0]).all() else numbers)
 
 

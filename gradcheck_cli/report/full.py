@@ -64,9 +64,7 @@ def totals(report: Report) -> str:
 
 def header(check: Check, style: Style) -> Iterator[str]:
     """Which model was checked, and how."""
-    opsets = [
-        f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(check.model.opset.items())
-    ]
+    opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(check.model.opset.items())]
     size = ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
     kind = ", ".join(check.model.dtypes)
     inside = "its own precision" if check.dtype == "model" else check.dtype
@@ -107,9 +105,7 @@ def _rows(checks: list[Check], style: Style) -> list[str]:
 def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
     """Names with shapes for x and y, the names cut so that both columns fit into `free`."""
     pairs = [((name(c.x), shape(c.x_shape)), (name(c.y), shape(c.y_shape))) for c in checks]
-    wanted = [
-        max(len(text) + len(sizes) + 1 for text, sizes in column) for column in zip(*pairs, strict=True)
-    ]
+    wanted = [max(len(text) + len(sizes) + 1 for text, sizes in column) for column in zip(*pairs, strict=True)]
     least = max(len(sizes) for (_, sizes), _ in pairs) + 1 + _LEAST_NAME
     first = min(wanted[0], max(free // 2, free - wanted[1], least))
     widths = (first, free - first)
@@ -147,9 +143,7 @@ def _title(check: Check, style: Style) -> Iterator[str]:
     pair = f"d {name(check.y)} / d {name(check.x)}" if check.x or check.y else name(check.check)
     reason = headline(check)
     text = f"{start}  {pair}{f': {reason}' if reason else ''}"
-    for index, line in enumerate(
-        each for part in clean(text).split("\n") for each in _wrapped(part, style, "")
-    ):
+    for index, line in enumerate(each for part in clean(text).split("\n") for each in _wrapped(part, style, "")):
         yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
 
 

@@ -15,9 +15,7 @@ _MOST = {"parameter": 12}  # rows shown, unless all are asked for
 def text(found: Inspection, style: Style) -> str:
     """All of it: tensors, operators, what is blocked, what a check would cost."""
     opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(found.opset.items())]
-    head = (
-        f"{paint(name(found.uri), 'bold', style.color)}  {', '.join([*opsets, count(found.nodes, 'node')])}"
-    )
+    head = f"{paint(name(found.uri), 'bold', style.color)}  {', '.join([*opsets, count(found.nodes, 'node')])}"
     parts = [
         [head],
         [*_tensors(found, style)],
@@ -30,14 +28,9 @@ def text(found: Inspection, style: Style) -> str:
 
 def _tensors(found: Inspection, style: Style) -> Iterator[str]:
     groups = {role: [t for t in found.tensors if t.role == role] for role in _ROLES}
-    shown = {
-        role: group if style.verbosity > 0 else group[: _MOST.get(role, 1000)]
-        for role, group in groups.items()
-    }
+    shown = {role: group if style.verbosity > 0 else group[: _MOST.get(role, 1000)] for role, group in groups.items()}
     widest = max(20, style.width - 46)
-    rows = [
-        (cut(name(t.name), widest), name(t.shape), t.dtype, t.gradient) for g in shown.values() for t in g
-    ]
+    rows = [(cut(name(t.name), widest), name(t.shape), t.dtype, t.gradient) for g in shown.values() for t in g]
     lines = iter(table([("", "", "", ""), *rows], "<<<<")[1:])
     for role, group in shown.items():
         if group:
@@ -66,16 +59,13 @@ def _blocked(found: Inspection, style: Style) -> Iterator[str]:
             if each.stops
             else ""
         )
-        yield from _wrapped(
-            paint("blocked", "yellow", style.color), f"{name(each.where)} {what}{stops}", style
-        )
+        yield from _wrapped(paint("blocked", "yellow", style.color), f"{name(each.where)} {what}{stops}", style)
 
 
 def _costs(found: Inspection, style: Style) -> Iterator[str]:
     if found.obstacle:
         yield from (
-            f"{paint('does not run', 'yellow', style.color)}  {name(line)}"
-            for line in found.obstacle.split("\n")
+            f"{paint('does not run', 'yellow', style.color)}  {name(line)}" for line in found.obstacle.split("\n")
         )
         return
     if not found.costs:
@@ -94,8 +84,7 @@ def _costs(found: Inspection, style: Style) -> Iterator[str]:
 def _wrapped(title: str, words: str, style: Style) -> list[str]:
     lines = textwrap.wrap(words, style.width - 11, break_long_words=False, break_on_hyphens=False)
     return [
-        f"{title}{' ' * max(2, 11 - len(title))}{line}" if i == 0 else f"{'':11}{line}"
-        for i, line in enumerate(lines)
+        f"{title}{' ' * max(2, 11 - len(title))}{line}" if i == 0 else f"{'':11}{line}" for i, line in enumerate(lines)
     ]
 
 

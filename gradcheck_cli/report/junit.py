@@ -23,13 +23,9 @@ _OUTCOMES = {
 
 def document(report: Report, style: Style) -> str:
     """The document of a whole run."""
-    root = xml.Element(
-        "testsuites", name="gradcheck", **_counts(report.checks), time=f"{report.duration_s:.3f}"
-    )
+    root = xml.Element("testsuites", name="gradcheck", **_counts(report.checks), time=f"{report.duration_s:.3f}")
     for group in by_check(report.checks):
-        suite = xml.SubElement(
-            root, "testsuite", name=_clean(group[0].check), **_counts(group), time=_time(group)
-        )
+        suite = xml.SubElement(root, "testsuite", name=_clean(group[0].check), **_counts(group), time=_time(group))
         for check in group:
             _case(suite, check, style)
     xml.indent(root)
@@ -38,9 +34,7 @@ def document(report: Report, style: Style) -> str:
 
 def _case(suite: xml.Element, check: Check, style: Style) -> None:
     title = f"d {check.y}/d {check.x}" if check.x or check.y else check.check
-    case = xml.SubElement(
-        suite, "testcase", classname=_clean(check.check), name=_clean(title), time=_time((check,))
-    )
+    case = xml.SubElement(suite, "testcase", classname=_clean(check.check), name=_clean(title), time=_time((check,)))
     if check.model.uri:
         case.set("file", _clean(check.model.uri))
     if check.status in _OUTCOMES:

@@ -27,9 +27,7 @@ def _row(check: Check) -> str:
     word = VERDICTS[check.status][0]
     errors = (short(check.max_abs_err), short(check.max_rel_err)) if check.entries else ("", "")
     entries = f"{check.entries.get('checked', 0)}/{check.entries.get('total', 0)}" if check.entries else ""
-    x, y = (
-        _code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape))
-    )
+    x, y = (_code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
     verdict = word if check.status == "pass" else f"**{word}** {check.code}".rstrip()
     return f"| {' | '.join([_code(check.check), x, y, entries, *errors, verdict])} |"
 

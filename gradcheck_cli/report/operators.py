@@ -15,9 +15,7 @@ def listing(found: Sequence[OperatorFacts]) -> str:
     numbers = {kind: sum(f.gradient == kind for f in found) for kind in MEANINGS}
     summary = ", ".join(f"{number} {kind}" for kind, number in numbers.items() if number)
     legend = [f"  {kind:9} {meaning}" for kind, meaning in MEANINGS.items()]
-    return (
-        "\n".join([*table(rows, "<<<<"), "", f"{count(len(found), 'operator')}: {summary}", *legend]) + "\n"
-    )
+    return "\n".join([*table(rows, "<<<<"), "", f"{count(len(found), 'operator')}: {summary}", *legend]) + "\n"
 
 
 def page(facts: OperatorFacts) -> str:

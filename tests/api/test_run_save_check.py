@@ -18,10 +18,6 @@ Make = Callable[..., gc.Model]
 NET = "h = MatMul(x, W)\na = Tanh(h)\nloss = ReduceSum<keepdims=0>(a)"
 WEIGHTS = {"W": [[0.5, -0.25], [1.0, 0.75], [-1.5, 0.125]]}
 
-mixed_dtypes = pytest.mark.xfail(
-    strict=True, reason="point.draw leaves float inputs float64 in runs of the model's own dtype"
-)
-
 
 @pytest.fixture
 def net(make: Make) -> gc.Model:
@@ -54,9 +50,7 @@ def test_load_takes_sizes_for_open_dimensions(tmp_path: Path):
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Neg", ["x"], ["y"])], "g", [info("x", 1, ["N", 3])], [info("y", 1, ["N", 3])]
     )
-    onnx.save(
-        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "m.onnx"
-    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
     assert gc.load(tmp_path / "m.onnx")["x"].shape == ("N", 3)
     model = gc.load(tmp_path / "m.onnx", dims={"N": 5})
     assert model["x"].shape == model["y"].shape == (5, 3)
@@ -134,7 +128,6 @@ def test_run_computes_in_float64(net: gc.Model):
     assert [v.dtype for v in gc.run([net["x"], net["loss"]])] == [np.float64, np.float64]
 
 
-@mixed_dtypes
 def test_run_computes_in_the_dtypes_of_the_model_if_asked_to(net: gc.Model):
     [dx] = gc.gradients(net["loss"], net["x"])
     assert [v.dtype for v in gc.run([net["x"], net["loss"], dx], dtype="model")] == [np.float32] * 3
@@ -157,9 +150,7 @@ def test_run_computes_in_the_dtypes_of_the_model_if_asked_to(net: gc.Model):
         ("model", [1.0], "feeds is a list; it must be a dict"),
     ],
 )  # fmt: skip
-def test_run_refuses_what_is_no_tensor_and_feeds_that_do_not_fit(
-    net: gc.Model, tensors: Any, feeds: Any, message: str
-):
+def test_run_refuses_what_is_no_tensor_and_feeds_that_do_not_fit(net: gc.Model, tensors: Any, feeds: Any, message: str):
     with pytest.raises(ValueError, match=message):
         gc.run([net["loss"]] if isinstance(tensors, str) and tensors == "model" else tensors, feeds)
 
@@ -167,9 +158,7 @@ def test_run_refuses_what_is_no_tensor_and_feeds_that_do_not_fit(
 def test_running_a_none_gradient_says_what_to_do(make: Make):
     model = make("y = Exp(x)", {"x": [2], "other": [2]})
     grad = gc.gradients(model["y"], model["other"])
-    with pytest.raises(
-        ValueError, match=r"tensors\[0\] is None: gradients\(\) returned it .* Leave it out, or ask"
-    ):
+    with pytest.raises(ValueError, match=r"tensors\[0\] is None: gradients\(\) returned it .* Leave it out, or ask"):
         gc.run(grad)  # type: ignore[arg-type]
 
 
@@ -203,14 +192,12 @@ def agrees(model: gc.Model, path: Path, outputs: list[gc.Tensor], feeds: dict[st
         np.testing.assert_allclose(theirs, ours, rtol=2e-5, atol=2e-6)
 
 
-@mixed_dtypes
 def test_save_writes_a_model_that_onnxruntime_runs_with_equal_values(net: gc.Model, tmp_path: Path):
     dx, dw = gc.gradients(net["loss"], [net["x"], net["W"]])
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     agrees(net, tmp_path / "with_gradient.onnx", [net["loss"], dx, dw], {"x": x})  # type: ignore[list-item]
 
 
-@mixed_dtypes
 def test_save_writes_second_derivatives(net: gc.Model, tmp_path: Path):
     [dx] = gc.gradients(net["loss"], net["x"])
     [hvp] = gc.gradients([dx], net["x"], grad_ys=[np.linspace(-1, 1, 12).reshape(4, 3)])
@@ -241,12 +228,8 @@ def test_saved_nodes_are_colocated(make: Make, tmp_path: Path):
     nodes = tuple(dataclasses.replace(n, metadata={"namespace": n.op.lower()}) for n in model.graph.nodes)
     source = dataclasses.replace(model.source, graph=dataclasses.replace(model.graph, nodes=nodes))
     model = gc.Model(source, gc.OPS)
-    gc.save(
-        model, tmp_path / "c.onnx", gc.gradients(model["y"], model["x"], colocate_gradients_with_ops=True)
-    )  # type: ignore[arg-type]
-    found = {
-        n.name: {p.key: p.value for p in n.metadata_props} for n in onnx.load(tmp_path / "c.onnx").graph.node
-    }
+    gc.save(model, tmp_path / "c.onnx", gc.gradients(model["y"], model["x"], colocate_gradients_with_ops=True))  # type: ignore[arg-type]
+    found = {n.name: {p.key: p.value for p in n.metadata_props} for n in onnx.load(tmp_path / "c.onnx").graph.node}
     assert {v["namespace"] for k, v in found.items() if k.startswith("gradients/h_grad")} == {"tanh"}
     assert {v["namespace"] for k, v in found.items() if k.startswith("gradients/y_grad")} == {"exp"}
 

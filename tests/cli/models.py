@@ -14,9 +14,7 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 def save(path: Path, text: str, **constants: np.ndarray) -> Path:
     """A model in ONNX's text syntax with its constants, written to a file."""
     graph = onnx.parser.parse_graph(text)
-    graph.initializer.extend(
-        numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in constants.items()
-    )
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in constants.items())
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=9)
     onnx.save(model, path)

@@ -92,17 +92,13 @@ def test_every_code_has_a_page_of_80_columns(gradcheck: Command, code: str) -> N
 
 def test_every_code_of_the_sources_has_a_page() -> None:
     root = Path(__file__).parents[2] / "gradcheck_cli"
-    used = {
-        code for path in root.rglob("*.py") for code in re.findall(r"\bGC\d{3}\b", path.read_text("utf-8"))
-    }
+    used = {code for path in root.rglob("*.py") for code in re.findall(r"\bGC\d{3}\b", path.read_text("utf-8"))}
     assert used - {"GC999"} <= set(PAGES)
 
 
 def test_schemas_are_json(gradcheck: Command) -> None:
     for kind in ("spec", "result"):
-        assert (
-            json.loads(gradcheck("schema", kind).out)["$schema"] == "http://json-schema.org/draft-07/schema#"
-        )
+        assert json.loads(gradcheck("schema", kind).out)["$schema"] == "http://json-schema.org/draft-07/schema#"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -12,9 +12,7 @@ from tests.cli.conftest import WRONG, Command
 
 
 def test_a_model_that_passes(gradcheck: Command) -> None:
-    ran = gradcheck(
-        "mlp.onnx", "--x", "input", "--y", "loss", "--dim", "N=2", "--method", "central", "--rtol", "1e-3"
-    )
+    ran = gradcheck("mlp.onnx", "--x", "input", "--y", "loss", "--dim", "N=2", "--method", "central", "--rtol", "1e-3")
     assert ran.code == 0
     assert ran.err == ""
     head, how, blank, columns, row, *rest = ran.out.split("\n")
@@ -82,9 +80,7 @@ def test_json_is_strict_and_carries_the_exit_code(gradcheck: Command) -> None:
 
 
 def test_jsonl_is_a_record_a_line(gradcheck: Command) -> None:
-    records = [
-        json.loads(line) for line in gradcheck("mlp.onnx", "--output-format", "jsonl").out.splitlines()
-    ]
+    records = [json.loads(line) for line in gradcheck("mlp.onnx", "--output-format", "jsonl").out.splitlines()]
     assert [(r["schema"], r["x"], r["y"]) for r in records] == [
         ("gradcheck.result/1", "input", "loss"),
         ("gradcheck.result/1", "aux_in", "aux_out"),
@@ -93,9 +89,7 @@ def test_jsonl_is_a_record_a_line(gradcheck: Command) -> None:
 
 def test_github_annotates_what_did_not_pass(gradcheck: Command) -> None:
     first, summary = gradcheck("wrong.gradcheck.yaml", "--output-format", "github").out.splitlines()
-    assert first.startswith(
-        "::error file=wrong.gradcheck.yaml,title=GC101 square/wrong%3A d loss/d x::3/3 entries"
-    )
+    assert first.startswith("::error file=wrong.gradcheck.yaml,title=GC101 square/wrong%3A d loss/d x::3/3 entries")
     assert summary == "3 checks: 1 passed, 1 waived, 1 failed in TIME"
 
 
@@ -141,16 +135,12 @@ def test_verbose_states_method_and_tolerances(gradcheck: Command) -> None:
     assert "  method     full, complex-step; rtol 5e-07, atol 0; 1 point" in out
 
 
-def test_a_folder_and_a_pattern_find_models_and_leave_side_cars_to_them(
-    gradcheck: Command, folder: Path
-) -> None:
+def test_a_folder_and_a_pattern_find_models_and_leave_side_cars_to_them(gradcheck: Command, folder: Path) -> None:
     nested = folder / "zoo" / "deep"
     nested.mkdir(parents=True)
     (folder / "mlp.onnx").rename(nested / "b.onnx")
     (folder / "conv.onnx").rename(folder / "zoo" / "a.onnx")
-    (nested / "b.gradcheck.yaml").write_text(
-        "gradcheck: 1\nchecks: [{name: car, model: b.onnx, x: input, y: loss}]\n"
-    )
+    (nested / "b.gradcheck.yaml").write_text("gradcheck: 1\nchecks: [{name: car, model: b.onnx, x: input, y: loss}]\n")
     expected = ["zoo/a.onnx", "car"]
     for argument in ("zoo", "zoo/**/*.onnx", "zo*"):
         lines = gradcheck(argument, "--output-format", "concise").out.splitlines()[:-1]

@@ -92,9 +92,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
     with open("/dev/full", "w") as full:
-        ran = subprocess.run(
-            [*COMMAND, "mlp.onnx"], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True
-        )
+        ran = subprocess.run([*COMMAND, "mlp.onnx"], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True)
     assert ran.returncode == 2
     assert ran.stderr == "error GC201: the output cannot be written: No space left on device\n"
     (folder / "r.json").symlink_to("/dev/full")
@@ -108,9 +106,7 @@ def test_names_in_any_script_reach_any_terminal(folder: Path, encoding: str) -> 
     models.named(folder / "wide.onnx", "入力", "потеря")
     terminal = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": encoding}
     for args in (["wide.onnx"], ["wide.onnx", "--x", "入"], ["inspect", "wide.onnx"], ["--help"]):
-        ran = subprocess.run(
-            [*COMMAND, *args], cwd=folder, capture_output=True, env={**os.environ, **terminal}
-        )
+        ran = subprocess.run([*COMMAND, *args], cwd=folder, capture_output=True, env={**os.environ, **terminal})
         assert b"Traceback" not in ran.stderr
         assert ran.returncode == (2 if "--x" in args else 0), ran.stderr
 

@@ -95,9 +95,7 @@ def test_a_wide_table_of_entries_leaves_out_what_follows_from_the_rest() -> None
     assert "[0,2,7,7] -> [7,9]" in render("full", report(wide))
 
 
-@pytest.mark.parametrize(
-    "name", ["a\x1b[2Jb", "a\nb", "]]>", "<x>&\"'", "a|b`c", "a,b:c%d", "\x00", "\ud800"]
-)
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "]]>", "<x>&\"'", "a|b`c", "a,b:c%d", "\x00", "\ud800"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_any_name_goes_into_any_format(form: str, name: str) -> None:
     check = replace(FAILED, x=name, check=name, model=replace(MODEL, uri=name), notes=(name,), reproduce=name)
@@ -128,9 +126,7 @@ def test_numbers_that_are_not_finite_are_words_in_json() -> None:
 
 
 def test_an_error_stands_in_every_format() -> None:
-    error = Check(
-        "a.onnx", "a.onnx", "error", "GC401", ModelInfo("a.onnx"), "", "", message="a.onnx is empty."
-    )
+    error = Check("a.onnx", "a.onnx", "error", "GC401", ModelInfo("a.onnx"), "", "", message="a.onnx is empty.")
     assert render("full", report(error)).splitlines() == [
         "a.onnx", "", "ERROR GC401  a.onnx: a.onnx is empty.", "", "1 check: 1 error in 0.84s",
     ]  # fmt: skip
@@ -145,9 +141,7 @@ def test_quiet_leaves_out_what_passed_and_verbose_adds_to_it() -> None:
     assert "  a note\n" in render("full", report(passed), Style(verbosity=1))
 
 
-@pytest.mark.parametrize(
-    "value, expected", [(2.0, "2.0"), (0.00031, "0.00031"), (3.11e-05, "3.2e-05"), (0.0, "0.0")]
-)
+@pytest.mark.parametrize("value, expected", [(2.0, "2.0"), (0.00031, "0.00031"), (3.11e-05, "3.2e-05"), (0.0, "0.0")])
 def test_a_tolerance_is_rounded_up(value: float, expected: str) -> None:
     assert upper(value) == expected
 

@@ -66,9 +66,7 @@ def test_every_kind_of_value_of_a_file(gradcheck: Command, folder: Path) -> None
     ("seed = true\n", "gradcheck.toml:1:1: seed: true is not expected here."),
     ("seed = \n", "gradcheck.toml:1:8: not TOML: Invalid value"),
 ])  # fmt: skip
-def test_a_mistake_in_a_file_is_shown_in_its_line(
-    gradcheck: Command, folder: Path, text: str, message: str
-) -> None:
+def test_a_mistake_in_a_file_is_shown_in_its_line(gradcheck: Command, folder: Path, text: str, message: str) -> None:
     (folder / "gradcheck.toml").write_text(text)
     ran = gradcheck("mlp.onnx")
     assert ran.code == 2
@@ -124,9 +122,7 @@ def test_a_random_seed_is_printed(gradcheck: Command) -> None:
     assert first(gradcheck, "mlp.onnx", "--seed", "random")["seed"] > 0
 
 
-def test_a_side_car_supplies_checks_and_typed_targets_replace_several(
-    gradcheck: Command, folder: Path
-) -> None:
+def test_a_side_car_supplies_checks_and_typed_targets_replace_several(gradcheck: Command, folder: Path) -> None:
     text = "gradcheck: 1\nchecks:\n  - {name: one, model: mlp.onnx, x: input, y: loss}\n"
     (folder / "mlp.gradcheck.yaml").write_text(text + "  - {name: two, model: mlp.onnx, x: W, y: loss}\n")
     both = json.loads(gradcheck("mlp.onnx", "--output-format", "json").out)["checks"]
@@ -135,9 +131,7 @@ def test_a_side_car_supplies_checks_and_typed_targets_replace_several(
 
 
 def test_what_a_spec_asks_for_and_cannot_have_is_an_error(gradcheck: Command, folder: Path) -> None:
-    (folder / "more.gradcheck.yaml").write_text(
-        "gradcheck: 1\nchecks: [{model: mlp.onnx, second_order: true}]\n"
-    )
+    (folder / "more.gradcheck.yaml").write_text("gradcheck: 1\nchecks: [{model: mlp.onnx, second_order: true}]\n")
     ran = gradcheck("more.gradcheck.yaml")
     assert (ran.code, "'second_order' cannot be done yet" in ran.err) == (2, True)
 

@@ -107,9 +107,7 @@ def test_every_command_prints_what_stands_below_it(place: str, folder: Path):
         assert agrees(*lines), f"$ {command}\n--- shown\n{wanted}\n--- printed\n{found}"
 
 
-def test_python_examples_of_the_readme_print_what_stands_below_them(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_python_examples_of_the_readme_print_what_stands_below_them(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     for i, text in enumerate(blocks(ROOT / "README.md", "pycon")):
         parsed = doctest.DocTestParser().get_doctest(text, {}, f"README.md {i}", "README.md", 0)

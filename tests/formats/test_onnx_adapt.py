@@ -220,18 +220,14 @@ def model_of(case: Case, opset: int) -> onnx.ModelProto:
     for part in _declarations(parts):
         (constants if "=" in part else inputs).append(part)
     body = case.body.replace("{{", "{").replace("}}", "}")
-    text = f"g ({', '.join(inputs)}) => ({case.outputs}) <{', '.join(constants)}> {{ {body} }}".replace(
-        "'", '"'
-    )
+    text = f"g ({', '.join(inputs)}) => ({case.outputs}) <{', '.join(constants)}> {{ {body} }}".replace("'", '"')
     return parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text.replace("<> ", "")}')
 
 
 def _declarations(text: str) -> list[str]:
     parts: list[str] = []
     for part in text.split(","):
-        is_open = bool(parts) and any(
-            parts[-1].count(left) > parts[-1].count(right) for left, right in ("[]", "{}")
-        )
+        is_open = bool(parts) and any(parts[-1].count(left) > parts[-1].count(right) for left, right in ("[]", "{}"))
         if is_open:
             parts[-1] += f",{part}"
         else:
@@ -294,9 +290,7 @@ def test_changes_name_operators_that_exist_and_opsets_that_changed_them() -> Non
         (1, "float[2] x", "y = Cast <to='FLOAT'> (x)", "Cast of opset 1"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_brought_to_the_newest_form_is_said(
-    opset: int, head: str, body: str, message: str
-) -> None:
+def test_what_cannot_be_brought_to_the_newest_form_is_said(opset: int, head: str, body: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message) as caught:
         read_proto(model_of(Case(str(opset), head, body), opset), "old.onnx")
     assert str(caught.value).startswith("old.onnx: node 0 ")

@@ -56,9 +56,7 @@ NOT_MODELS = [
 
 
 @pytest.mark.parametrize("data, message", NOT_MODELS, ids=[m for _, m in NOT_MODELS])
-def test_files_that_are_no_models_are_named_for_what_they_are(
-    data: bytes, message: str, tmp_path: Path
-) -> None:
+def test_files_that_are_no_models_are_named_for_what_they_are(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(data)
     with pytest.raises(ModelError) as caught:
@@ -153,9 +151,7 @@ def folder(tmp_path: Path) -> Path:
         ({"location": "link.bin"}, 0),
     ],
 )
-def test_external_data_is_read_from_the_models_folder(
-    entries: dict[str, object], first: int, folder: Path
-) -> None:
+def test_external_data_is_read_from_the_models_folder(entries: dict[str, object], first: int, folder: Path) -> None:
     held = read(with_external(folder, **entries)).graph.constants["w"]
     assert held.tolist() == [first, first + 1, first + 2, first + 3]
 
@@ -187,9 +183,7 @@ def test_external_data_is_read_from_the_models_folder(
         ({"location": "w.bin", "length": 1 << 60}, "which has 24"),
     ],
 )
-def test_external_data_that_is_not_there_is_refused(
-    entries: dict[str, object], message: str, folder: Path
-) -> None:
+def test_external_data_that_is_not_there_is_refused(entries: dict[str, object], message: str, folder: Path) -> None:
     with pytest.raises(ModelError) as caught:
         read(with_external(folder, **entries))
     assert message in str(caught.value)

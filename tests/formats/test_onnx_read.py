@@ -41,9 +41,7 @@ def initialized(tensor: TensorProto) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize(
-    "path", REAL or [pytest.param(None, marks=pytest.mark.skip("no shared models"))], ids=str
-)
+@pytest.mark.parametrize("path", REAL or [pytest.param(None, marks=pytest.mark.skip("no shared models"))], ids=str)
 def test_real_models_are_read_in_newest_form(path: Path) -> None:
     source = read(path)
     assert source.uri == str(path)
@@ -141,9 +139,7 @@ def test_constant_nodes_become_constants(attribute: str, expected: np.ndarray) -
 
 def test_constants_of_subgraphs_belong_to_them() -> None:
     branch = "() => (o) { two = Constant <value_float=2.0> () o = Mul(x, two) }"
-    held = graph(
-        f"g (float[2] x, bool c) => (y) {{ y = If <then_branch=a {branch}, else_branch=b {branch}> (c) }}"
-    )
+    held = graph(f"g (float[2] x, bool c) => (y) {{ y = If <then_branch=a {branch}, else_branch=b {branch}> (c) }}")
     assert held.constants == {}
     assert all(float(sub.constants["two"]) == 2 for sub in held.nodes[0].subgraphs)
     assert held.nodes[0].reads == ("c", "x")
@@ -162,9 +158,7 @@ def test_sparse_constants_become_dense(linear: bool) -> None:
         np.testing.assert_array_equal(held.constants[name], [[0, 7, 0], [0, 0, 9]])
 
 
-@pytest.mark.parametrize(
-    "indices, dims", [([7], [2, 3]), ([-1], [2, 3]), ([0, 1], [2, 3]), ([[0, 5]], [2, 3])]
-)
+@pytest.mark.parametrize("indices, dims", [([7], [2, 3]), ([-1], [2, 3]), ([0, 1], [2, 3]), ([[0, 5]], [2, 3])])
 def test_sparse_indices_outside_the_shape_are_refused(indices: list[int], dims: list[int]) -> None:
     values = numpy_helper.from_array(np.array([7.0]), "w")
     proto = initialized(values)
@@ -194,9 +188,7 @@ DTYPES = [
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("raw", [True, False])
 @pytest.mark.parametrize("shape", [(3, 3), (), (0, 2)])
-def test_every_dtype_is_read_from_bytes_and_from_fields(
-    dtype: np.dtype, raw: bool, shape: tuple[int, ...]
-) -> None:
+def test_every_dtype_is_read_from_bytes_and_from_fields(dtype: np.dtype, raw: bool, shape: tuple[int, ...]) -> None:
     values = np.asarray(np.arange(9).reshape(3, 3) % 2 if shape == (3, 3) else np.ones(shape)).astype(dtype)
     tensor = numpy_helper.from_array(values, "w")
     if not raw:
@@ -215,9 +207,7 @@ def test_values_that_are_not_finite_are_kept() -> None:
 
 
 def test_strings_are_text_and_bytes_where_they_are_not_utf8() -> None:
-    tensor = TensorProto(
-        name="w", dims=[2], data_type=TensorProto.STRING, string_data=["é".encode(), b"\xff"]
-    )
+    tensor = TensorProto(name="w", dims=[2], data_type=TensorProto.STRING, string_data=["é".encode(), b"\xff"])
     assert read_proto(initialized(tensor)).graph.constants["w"].tolist() == ["é", b"\xff"]
 
 
@@ -311,32 +301,22 @@ def test_two_calls_share_no_names() -> None:
 
 def test_functions_call_functions_and_read_their_own_opset() -> None:
     outer = '<domain: "f", opset_import: ["": 9, "f": 1]> outer (a) => (b) { h = f.twice(a) b = Softmax(h) }'
-    held = graph(
-        "g (float[2, 2, 2] x) => (y) { y = f.outer(x) }", functions=f"{outer} {TWICE}", extra=', "f": 1'
-    )
+    held = graph("g (float[2, 2, 2] x) => (y) { y = f.outer(x) }", functions=f"{outer} {TWICE}", extra=', "f": 1')
     assert [node.op for node in held.nodes] == ["Add", "Identity", "Flatten", "Softmax", "Shape", "Reshape"]
 
 
 def test_attributes_of_a_call_reach_the_functions_nodes() -> None:
     body = "b = Elu <alpha: float = @alpha> (a) c = Softmax <axis: int = @axis> (b)"
-    function = (
-        f'<domain: "f", opset_import: ["": 18]> act <axis, alpha: float = 0.25> (a) => (c) {{ {body} }}'
-    )
-    given = graph(
-        "g (float[2] x) => (y) { y = f.act <axis=0, alpha=2.0> (x) }", functions=function, extra=', "f": 1'
-    )
+    function = f'<domain: "f", opset_import: ["": 18]> act <axis, alpha: float = 0.25> (a) => (c) {{ {body} }}'
+    given = graph("g (float[2] x) => (y) { y = f.act <axis=0, alpha=2.0> (x) }", functions=function, extra=', "f": 1')
     assert [dict(node.attrs) for node in given.nodes] == [{"alpha": 2.0}, {"axis": 0}]
     default = graph("g (float[2] x) => (y) { y = f.act (x) }", functions=function, extra=', "f": 1')
     assert [dict(node.attrs) for node in default.nodes] == [{"alpha": 0.25}, {}]
 
 
 def test_optional_inputs_and_outputs_of_functions_may_be_left_out() -> None:
-    function = (
-        '<domain: "f", opset_import: ["": 18]> clip (a, lo, hi) => (b, c) { b = Clip(a, lo, hi) c = Neg(b) }'
-    )
-    held = graph(
-        "g (float[2] x, float hi) => (y) { y = f.clip(x, , hi) }", functions=function, extra=', "f": 1'
-    )
+    function = '<domain: "f", opset_import: ["": 18]> clip (a, lo, hi) => (b, c) { b = Clip(a, lo, hi) c = Neg(b) }'
+    held = graph("g (float[2] x, float hi) => (y) { y = f.clip(x, , hi) }", functions=function, extra=', "f": 1')
     assert held.nodes[0].inputs == ("x", "", "hi")
     shorter = graph("g (float[2] x) => (y) { y = f.clip(x) }", functions=function, extra=', "f": 1')
     assert shorter.nodes[0].inputs == ("x", "", "")
@@ -352,9 +332,7 @@ def test_subgraphs_in_functions_see_the_names_of_the_call() -> None:
     branch = "() => (o) { k = Constant <value_float=3.0> () o = Mul(a, k) }"
     function = f"""<domain: "f", opset_import: ["": 18]> pick (a, c) => (b)
         {{ b = If <then_branch=p {branch}, else_branch=q {branch}> (c) }}"""
-    held = graph(
-        "g (float[2] x, bool c) => (y) { [p] y = f.pick(x, c) }", functions=function, extra=', "f": 1'
-    )
+    held = graph("g (float[2] x, bool c) => (y) { [p] y = f.pick(x, c) }", functions=function, extra=', "f": 1')
     [node] = held.nodes
     assert node.reads == ("c", "x")
     assert node.attrs["then_branch"].outputs == ("p/o",)
@@ -380,9 +358,7 @@ def test_functions_that_multiply_without_end_are_refused(monkeypatch: pytest.Mon
     functions = [f"{head} f{i} (a) => (b) {{ h = f.f{i + 1}(a) b = f.f{i + 1}(h) }}" for i in range(30)]
     last = f"{head} f30 (a) => (a) {{ }}"
     with pytest.raises(LimitError, match="call each other"):
-        graph(
-            "g (float[2] x) => (y) { y = f.f0(x) }", functions=" ".join([*functions, last]), extra=', "f": 1'
-        )
+        graph("g (float[2] x) => (y) { y = f.f0(x) }", functions=" ".join([*functions, last]), extra=', "f": 1')
 
 
 def test_training_information_gives_initializations() -> None:

@@ -86,9 +86,7 @@ def assert_same(before: object, after: object) -> None:
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "path", REAL or [pytest.param(None, marks=pytest.mark.skip("no shared models"))], ids=str
-)
+@pytest.mark.parametrize("path", REAL or [pytest.param(None, marks=pytest.mark.skip("no shared models"))], ids=str)
 def test_real_models_compute_the_same_once_read_and_written(path: Path) -> None:
     data = path.read_bytes()
     expected, feeds = results_of(data)
@@ -97,9 +95,7 @@ def test_real_models_compute_the_same_once_read_and_written(path: Path) -> None:
         assert_same(before, after)
 
 
-@pytest.mark.parametrize(
-    "path", REAL[::7] or [pytest.param(None, marks=pytest.mark.skip("no models"))], ids=str
-)
+@pytest.mark.parametrize("path", REAL[::7] or [pytest.param(None, marks=pytest.mark.skip("no models"))], ids=str)
 def test_what_is_written_is_read_as_the_same_graph(path: Path) -> None:
     graph = read(path).graph
     again = read_proto(to_proto(graph, least=NEWEST)).graph
@@ -281,9 +277,7 @@ def test_subgraphs_and_what_they_capture_are_written() -> None:
 
 
 def test_metadata_and_device_configurations_come_back() -> None:
-    model = parser.parse_model(
-        '<ir_version: 11, opset_import: ["": 18]> g (float[2] x) => (y) { y = Exp(x) }'
-    )
+    model = parser.parse_model('<ir_version: 11, opset_import: ["": 18]> g (float[2] x) => (y) { y = Exp(x) }')
     model.graph.node[0].metadata_props.add(key="namespace", value="net/act")
     entry = model.graph.node[0].device_configurations.add(configuration_id="pair")
     entry.sharding_spec.add(tensor_name="x", device=[0, 1])
@@ -337,9 +331,7 @@ def test_a_path_that_cannot_be_written_is_said_and_left_alone(path: str, tmp_pat
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

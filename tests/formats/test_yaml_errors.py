@@ -1,7 +1,5 @@
 """Everything that can be wrong in a spec is reported at its line and column, with what would be right."""
 
-# ruff: noqa: E501  (one line a case)
-
 from __future__ import annotations
 
 import textwrap
@@ -329,9 +327,7 @@ def files(tmp_path):
     (tmp_path / "torn.npz").write_bytes(b"PK nothing")
     (tmp_path / "w.txt").write_text("0 0")
     with open(tmp_path / "huge.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "<f8", "fortran_order": False, "shape": (2 << 40,)}
-        )
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (2 << 40,)})
     return tmp_path
 
 
@@ -380,9 +376,7 @@ def test_names_are_checked_in_every_graph_of_its_own(tmp_path):
 
 def test_with_several_graphs_a_check_names_its_own(tmp_path):
     text = GRAPH + "  f: {inputs: {q: {}}, nodes: [], outputs: [q]}\nchecks: [{x: x}]"
-    assert problems(tmp_path, text) == [
-        "12:10: checks[0] lacks the key 'graph' or 'model'. 'graph' is one of g, f."
-    ]
+    assert problems(tmp_path, text) == ["12:10: checks[0] lacks the key 'graph' or 'model'. 'graph' is one of g, f."]
 
 
 PYTHON = [

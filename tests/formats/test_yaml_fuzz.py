@@ -1,6 +1,6 @@
 """Whatever stands in a file, reading it ends in a spec or in an error of gradcheck's own."""
 
-# ruff: noqa: E501, SIM905  (lists of words)
+# ruff: noqa: SIM905  (lists of words)
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ KEYS = st.sampled_from(
     " op attrs name domain then_branch body ref values dtype shape kind path key from range seed delta x_init_value"
     " extra_feed_dict init_targets expect status until forward gradient python rtol val_range model graph".split()
 )
-TREES = st.recursive(
-    SCALARS, lambda t: st.lists(t, max_size=3) | st.dictionaries(KEYS, t, max_size=4), max_leaves=12
-)
+TREES = st.recursive(SCALARS, lambda t: st.lists(t, max_size=3) | st.dictionaries(KEYS, t, max_size=4), max_leaves=12)
 NODE = st.fixed_dictionaries(
     {"op": st.sampled_from(["Relu", "If", "acme.F", "FFT", "Constant"]), "outputs": st.just(["y"])},
     optional={"inputs": st.lists(SCALARS, max_size=3), "attrs": st.dictionaries(KEYS, TREES, max_size=2)},
@@ -76,9 +74,7 @@ GRAPH = st.fixed_dictionaries(
     {"outputs": st.just(["y"]), "nodes": st.lists(NODE, max_size=2) | TREES},
     optional={
         "inputs": st.just({"x": {"shape": [2]}}) | TREES,
-        "params": st.dictionaries(
-            KEYS, st.fixed_dictionaries({"init": TREES, "shape": st.just([2, 2])}) | TREES
-        ),
+        "params": st.dictionaries(KEYS, st.fixed_dictionaries({"init": TREES, "shape": st.just([2, 2])}) | TREES),
         "constants": st.dictionaries(KEYS, TREES, max_size=2),
         "opset": st.integers(1, 30),
         "dims": TREES,
@@ -104,9 +100,7 @@ def test_files_of_the_right_form(tmp_path, file):
     survives(tmp_path, text.encode())
 
 
-TOKENS = st.sampled_from(
-    'y = Relu ( ) < > { } [ ] x , => @a alpha 1.0 "s # \n float g : ; Constant value'.split(" ")
-)
+TOKENS = st.sampled_from('y = Relu ( ) < > { } [ ] x , => @a alpha 1.0 "s # \n float g : ; Constant value'.split(" "))
 
 
 @QUICK

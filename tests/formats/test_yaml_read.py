@@ -107,9 +107,7 @@ def test_sizes_of_the_caller_win(read):
 
 
 def test_sizes_may_come_from_the_caller_alone(read):
-    source = read("graphs: {g: {inputs: {x: {shape: [M]}}, nodes: [], outputs: [x]}}", dims={"M": 3}).sources[
-        "g"
-    ]
+    source = read("graphs: {g: {inputs: {x: {shape: [M]}}, nodes: [], outputs: [x]}}", dims={"M": 3}).sources["g"]
     assert source.dims == {"M": 3}
 
 
@@ -312,9 +310,7 @@ def test_an_old_opset_is_brought_to_the_newest_form(graph_of):
 
 
 def test_the_declared_opset_is_kept(read):
-    source = read("graphs: {g: {opset: 13, inputs: {x: {}}, nodes: 'y = Relu (x)', outputs: [y]}}").sources[
-        "g"
-    ]
+    source = read("graphs: {g: {opset: 13, inputs: {x: {}}, nodes: 'y = Relu (x)', outputs: [y]}}").sources["g"]
     assert source.opset == {"": 13}
     assert source.graph.opset[""] > 21
 
@@ -487,9 +483,7 @@ def test_attributes_of_an_operator_make_bodies_of_their_own(read):
     source = read(OPERATOR).sources["g"]
     assert [node.op for node in source.graph.nodes] == ["Scale", "Scale[by=3.0]", "Scale", "Twice"]
     assert all(not node.attrs for node in source.graph.nodes)
-    constants = {
-        body.name: [a.tolist() for a in body.forward.constants.values()] for body in source.operators
-    }
+    constants = {body.name: [a.tolist() for a in body.forward.constants.values()] for body in source.operators}
     assert constants == {"Scale": [2.0], "Twice": [], "Scale[by=3.0]": [3.0]}
 
 
@@ -589,9 +583,9 @@ def test_a_bare_initial_value_is_that_of_x(read, tmp_path):
 
 def test_groups_of_values_are_graphs_of_constants(read, tmp_path):
     np.savez(tmp_path / "w.npz", W=np.array([1, 2, 3]), other=np.zeros(7))
-    source = read(
-        textwrap.dedent(GRAPH) + "init: {file: {from: w.npz}, both: {from: w.npz, b: 5, W: zeros}}"
-    ).sources["g"]
+    source = read(textwrap.dedent(GRAPH) + "init: {file: {from: w.npz}, both: {from: w.npz, b: 5, W: zeros}}").sources[
+        "g"
+    ]
     file, both = source.initializations["file"], source.initializations["both"]
     assert file.bindings == {"W": "W"}
     assert (file.graph.inputs, file.graph.outputs) == ((), ("W",))

@@ -1,7 +1,5 @@
 """The JSON Schemas are draft-07, take what gradcheck takes and refuse what it refuses."""
 
-# ruff: noqa: E501  (the record is that of the documentation)
-
 from __future__ import annotations
 
 import copy

@@ -150,10 +150,7 @@ def test_laughs_do_not_multiply():
 
 def test_merged_laughs_do_not_multiply():
     lines = ["a0: &a0 {" + ", ".join(f"k{i}: [1, 2, 3]" for i in range(10)) + "}"]
-    lines += [
-        f"a{i}: &a{i} {{" + ", ".join(f"k{j}: {{<<: *a{i - 1}}}" for j in range(10)) + "}"
-        for i in range(1, 9)
-    ]
+    lines += [f"a{i}: &a{i} {{" + ", ".join(f"k{j}: {{<<: *a{i - 1}}}" for j in range(10)) + "}" for i in range(1, 9)]
     with pytest.raises(SpecError, match="aliases stand for more than 100,000 values"):
         parse("\n".join(lines), "f")
 

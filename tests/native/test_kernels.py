@@ -85,12 +85,7 @@ def looped_conv_transpose(x, w, *, strides, pads, dilations, group, output_paddi
     rank, (channels, m) = len(strides), w.shape[:2]
     space, kernel = x.shape[2:], w.shape[2:]
     out = [
-        (space[i] - 1) * strides[i]
-        + (kernel[i] - 1) * dilations[i]
-        + 1
-        + output_padding[i]
-        - pads[i]
-        - pads[rank + i]
+        (space[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + output_padding[i] - pads[i] - pads[rank + i]
         for i in range(rank)
     ]
     y = np.zeros((x.shape[0], m * group, *out), np.result_type(x, w))
@@ -141,9 +136,7 @@ def test_matmul_is_numpys_for_all_dtypes_sizes_and_transposes(isa, left, right):
 @needs_native
 @pytest.mark.parametrize("lead_a, lead_b", LEADS)
 def test_matmul_broadcasts_leading_axes(isa, lead_a, lead_b):
-    for dtype, (m, k, n) in itertools.product(
-        ["float64", "complex64"], [(3, 5, 7), (1, 20, 9), (20, 90, 120)]
-    ):
+    for dtype, (m, k, n) in itertools.product(["float64", "complex64"], [(3, 5, 7), (1, 20, 9), (20, 90, 120)]):
         a, b = draw((*lead_a, m, k), dtype), draw((*lead_b, k, n), dtype, 1)
         agree(native.matmul(a, b), a @ b)
 
@@ -176,9 +169,7 @@ def test_matmul_takes_elements_that_lie_across_their_size():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "a, b", [((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,))]
-)
+@pytest.mark.parametrize("a, b", [((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,))])
 def test_matmul_treats_vectors_as_numpy_does(kind, a, b):
     with native.use(kind):
         agree(
@@ -202,9 +193,7 @@ def test_shapes_that_do_not_fit_are_refused(a, b):
         native.matmul(np.ones(a), np.ones(b))
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int8", "uint8", "int32", "int64", "uint64", "bool", "longdouble", "object"]
-)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", "bool", "longdouble", "object"])
 def test_other_dtypes_multiply_as_in_numpy(dtype):
     a, b = (np.arange(-7, 13).reshape(4, 5) % 100).astype(dtype), np.arange(15).reshape(5, 3).astype(dtype)
     got = native.matmul(a, b)
@@ -338,12 +327,7 @@ def test_conv_transpose_is_the_transpose_of_conv(data):
     y = native.conv(x, w, **common)
     ct = draw(y.shape, "float64", 1)
     lost = [
-        space[i]
-        + pads[i]
-        + pads[rank + i]
-        - (kernel[i] - 1) * dilations[i]
-        - 1
-        - (y.shape[2 + i] - 1) * strides[i]
+        space[i] + pads[i] + pads[rank + i] - (kernel[i] - 1) * dilations[i] - 1 - (y.shape[2 + i] - 1) * strides[i]
         for i in range(rank)
     ]
     back = native.conv_transpose(ct, w, **common, output_padding=lost)
@@ -376,9 +360,7 @@ PARALLEL = [
 
 @needs_native
 @pytest.mark.parametrize("lead, m, k, n", PARALLEL)
-@pytest.mark.parametrize(
-    "left, right", [("float64", "float64"), ("complex64", "complex64"), ("float64", "complex128")]
-)
+@pytest.mark.parametrize("left, right", [("float64", "float64"), ("complex64", "complex64"), ("float64", "complex128")])
 def test_products_do_not_depend_on_the_number_of_threads(threads, lead, m, k, n, left, right):
     for b in (draw((k, n), right, 1), draw((n, k), right, 1).T):
         a = draw((*lead, m, k), left)

@@ -30,9 +30,7 @@ class Case:
     def id(self) -> str:
         """What pytest shows."""
         shapes = ",".join("-" if x is None else "x".join(map(str, x.shape)) or "()" for x in self.inputs)
-        attrs = ",".join(
-            f"{k}={brief(v)}" for k, v in self.attrs.items() if not isinstance(v, Graph | np.ndarray)
-        )
+        attrs = ",".join(f"{k}={brief(v)}" for k, v in self.attrs.items() if not isinstance(v, Graph | np.ndarray))
         return f"{self.op}({shapes}){' ' + attrs if attrs else ''}{' ' + self.label if self.label else ''}"
 
     @property

@@ -91,9 +91,7 @@ def run(case: Case, feeds: dict[str, Any]) -> Sequence[np.ndarray[Any, Any]]:
 def model(case: Case, feeds: dict[str, Any]) -> ModelProto:
     """The case as a model, at the first opset that has its operators as they are used."""
     (node,) = case.graph.nodes
-    graph = narrow_graph(
-        replace(case.graph, nodes=(replace(node, attrs={**implied(node, feeds), **node.attrs}),))
-    )
+    graph = narrow_graph(replace(case.graph, nodes=(replace(node, attrs={**implied(node, feeds), **node.attrs}),)))
     inputs = [value_info(name, feeds[name].dtype, feeds[name].shape) for name in graph.inputs]
     outputs = [ValueInfoProto(name=name) for name in graph.outputs]
     opsets = [helper.make_opsetid(domain, first_opset(graph, domain)) for domain in OPSETS]
@@ -111,11 +109,7 @@ def known(node: Node, opset: int) -> bool:
     if not defs.has(node.op, opset, node.domain):
         return False
     schema = defs.get_schema(node.op, opset, node.domain)
-    return (
-        not schema.deprecated
-        and set(node.attrs) <= set(schema.attributes)
-        and len(node.inputs) <= schema.max_input
-    )
+    return not schema.deprecated and set(node.attrs) <= set(schema.attributes) and len(node.inputs) <= schema.max_input
 
 
 def nodes_of(graph: Graph) -> Iterator[Node]:

@@ -147,10 +147,7 @@ def check_directional(tape: Tape, y: str, seed: np.ndarray, xs: list[str], cts: 
     program = Program(tape, xs, [y])
     v = {x: rng.normal(size=tape.values[x].shape) for x in xs}
     h = 1e-5
-    sides = [
-        program.run({x: (tape.values[x] + s * h * v[x])[None] for x in xs}, branches=True)
-        for s in (1, -1, 2, -2)
-    ]
+    sides = [program.run({x: (tape.values[x] + s * h * v[x])[None] for x in xs}, branches=True) for s in (1, -1, 2, -2)]
     if any(o.any_crossed(1)[0] for o in sides):
         return
     f = [np.sum(seed * o.outputs[0][0]) for o in sides]

@@ -33,9 +33,7 @@ CASES = [
     case("Attention", Q, K, V, left_window_size=1, right_window_size=1),
     case("Attention", Q, K, V, None, *PAST, is_causal=1, left_window_size=2, label="past"),
     case("Attention", arr(1, 4, 2, 3), arr(1, 2, 3, 3), arr(1, 2, 3, 2), is_causal=1, label="shared heads"),
-    case(
-        "Attention", arr(1, 4, 2, 3), arr(1, 1, 3, 3), arr(1, 1, 3, 2), arr(4, 2, 3), label="one head of keys"
-    ),
+    case("Attention", arr(1, 4, 2, 3), arr(1, 1, 3, 3), arr(1, 1, 3, 2), arr(4, 2, 3), label="one head of keys"),
     case("Attention", *FLAT, q_num_heads=2, kv_num_heads=1),
     case(
         "Attention",

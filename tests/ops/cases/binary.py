@@ -30,10 +30,7 @@ CASES = [
     *(c for op in ("Sum", "Mean", "Max", "Min") for c in several(op)),
     *(c for op in COMPARISONS for c in broadcast(op)),
     *(case(op, arr(2, 3) + 1j, arr(3) + 0.5j, label="complex") for op in ("Add", "Sub", "Mul", "Div")),
-    *(
-        case(op, ints(2, 3, low=1, high=9), ints(3, low=1, high=4))
-        for op in ("Add", "Sub", "Mul", "Div", "Max")
-    ),
+    *(case(op, ints(2, 3, low=1, high=9), ints(3, low=1, high=4)) for op in ("Add", "Sub", "Mul", "Div", "Max")),
     case("Div", [7, -7, 7, -7], [2, 2, -2, -2], label="int"),
     *(case("Pow", arr(*a, low=0.3), arr(*b, seed=1)) for a, b in SHAPES),
     case("Pow", arr(2, 3, low=0.3), [2.0, 3.0, 0.0], label="whole exponents"),

@@ -94,9 +94,7 @@ STATELESS = graph("x", "y", node("Exp", "x", "y"))
 CASES = [
     captured("If", "x0", True, arr(2, 3), then_branch=SQUARED, else_branch=DOUBLED, label="true"),
     captured("If", "x0", False, arr(2, 3), then_branch=SQUARED, else_branch=DOUBLED, label="false"),
-    captured(
-        "If", "x0", [True], arr(2, 3), then_branch=UNCHANGED, else_branch=DOUBLED, label="handed through"
-    ),
+    captured("If", "x0", [True], arr(2, 3), then_branch=UNCHANGED, else_branch=DOUBLED, label="handed through"),
     captured("Loop", "x0 x1 x2", 3, True, arr(2), arr(2, seed=1), body=STEP, n_outputs=2, label="captures"),
     captured("Loop", "x0  x2", 2, None, arr(2), arr(1), body=STEP, n_outputs=2, label="no condition"),
     captured(

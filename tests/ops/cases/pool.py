@@ -15,9 +15,7 @@ CASES = [
     case("MaxPool", arr(1, 2, 5, 6), kernel_shape=(2, 2), strides=(2, 2), auto_pad="VALID"),
     case("MaxPool", arr(2, 2, 4, 5), kernel_shape=(2, 2), n_outputs=2),
     case("MaxPool", arr(2, 2, 4, 5), kernel_shape=(2, 2), pads=(1, 1, 0, 0), storage_order=1, n_outputs=2),
-    case(
-        "MaxPool", arr(1, 2, 3, 4, 3), kernel_shape=(2, 2, 2), storage_order=1, strides=(1, 2, 1), n_outputs=2
-    ),
+    case("MaxPool", arr(1, 2, 3, 4, 3), kernel_shape=(2, 2, 2), storage_order=1, strides=(1, 2, 1), n_outputs=2),
     case("MaxPool", arr(2, 2, 7), kernel_shape=(3,), strides=(2,)),
     case("MaxPool", arr(1, 1, 1, 1), kernel_shape=(1, 1)),
     case(
@@ -66,9 +64,7 @@ CASES = [
     case("AveragePool", arr(1, 2, 5, 6), kernel_shape=(2, 4), auto_pad="SAME_LOWER", count_include_pad=1),
     case("AveragePool", arr(1, 2, 5, 6), kernel_shape=(2, 2), strides=(3, 2), auto_pad="VALID"),
     case("AveragePool", arr(2, 2, 7), kernel_shape=(3,), strides=(2,)),
-    case(
-        "AveragePool", arr(1, 2, 3, 4, 3), kernel_shape=(2, 2, 2), strides=(1, 2, 1), pads=(0, 1, 0, 1, 0, 1)
-    ),
+    case("AveragePool", arr(1, 2, 3, 4, 3), kernel_shape=(2, 2, 2), strides=(1, 2, 1), pads=(0, 1, 0, 1, 0, 1)),
     case("AveragePool", arr(1, 2, 4, 4), kernel_shape=(4, 4), label="whole"),
     case(
         "AveragePool",
@@ -110,9 +106,7 @@ CASES = [
     case("LRN", arr(2, 4), size=1, alpha=0.5),
     case("LRN", arr(1, 3, 2), size=9, alpha=0.5),
     case("MaxUnpool", arr(1, 1, 2, 2), np.array([[[[5, 7], [13, 15]]]]), kernel_shape=(2, 2), strides=(2, 2)),
-    case(
-        "MaxUnpool", arr(1, 2, 2), np.array([[[1, 2], [5, 7]]]), kernel_shape=(2,), strides=(2,), pads=(0, 0)
-    ),
+    case("MaxUnpool", arr(1, 2, 2), np.array([[[1, 2], [5, 7]]]), kernel_shape=(2,), strides=(2,), pads=(0, 0)),
     case(
         "MaxUnpool",
         arr(1, 1, 2, 2),

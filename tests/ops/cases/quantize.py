@@ -34,17 +34,13 @@ CASES = [
         label="short last block",
     ),
     case("QuantizeLinear", X, SCALE, np.asarray(1, ml_dtypes.int4), label="int4"),
-    case(
-        "QuantizeLinear", np.array([0.5, 1.5, 2.5, -0.5]) + 1e-3, np.asarray(1.0), np.int8(0), label="halves"
-    ),
+    case("QuantizeLinear", np.array([0.5, 1.5, 2.5, -0.5]) + 1e-3, np.asarray(1.0), np.int8(0), label="halves"),
     case("DequantizeLinear", ints(3, 4, high=200).astype(U8), SCALE),
     case("DequantizeLinear", ints(3, 4, high=200).astype(U8), SCALE, U8(100)),
     case("DequantizeLinear", ints(3, 4, low=-9, high=9).astype(np.int8), SCALES, np.arange(4, dtype=np.int8)),
     case("DequantizeLinear", ints(3, 4, high=9).astype(np.int32), ROWS, axis=0),
     case("DequantizeLinear", ints(3, 4, high=9).astype(np.int16), ROWS, axis=-2),
-    case(
-        "DequantizeLinear", ints(3, 4, high=9).astype(U8), BLOCKS, ints(3, 2).astype(U8), axis=1, block_size=2
-    ),
+    case("DequantizeLinear", ints(3, 4, high=9).astype(U8), BLOCKS, ints(3, 2).astype(U8), axis=1, block_size=2),
     case(
         "DequantizeLinear",
         ints(3, 3, high=9).astype(U8),
@@ -62,9 +58,7 @@ CASES = [
     case("MatMulInteger", A.astype(np.int8), B, np.array([1, 2], np.int8), np.arange(4, dtype=U8)),
     case("ConvInteger", IMAGE, KERNEL),
     case("ConvInteger", IMAGE, KERNEL, U8(2), U8(1), pads=(1, 1, 1, 1), strides=(2, 1)),
-    case(
-        "ConvInteger", IMAGE, KERNEL, U8(2), np.array([1, 3], U8), auto_pad="SAME_UPPER", kernel_shape=(3, 3)
-    ),
+    case("ConvInteger", IMAGE, KERNEL, U8(2), np.array([1, 3], U8), auto_pad="SAME_UPPER", kernel_shape=(3, 3)),
     case("ConvInteger", IMAGE, KERNEL[:, :1], U8(2), group=2, dilations=(1, 1)),
     case("QLinearMatMul", A, SCALE, U8(2), B, SCALE * 2, U8(1), SCALE * 3, U8(7)),
     case(

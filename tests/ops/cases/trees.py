@@ -14,9 +14,7 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 
 def ml(op: str, x: np.ndarray, label: str, **attrs: Any) -> Case:
     """A case of the domain."""
-    return case(
-        op, x, domain="ai.onnx.ml", n_outputs=2 if op.endswith("Classifier") else 1, label=label, **attrs
-    )
+    return case(op, x, domain="ai.onnx.ml", n_outputs=2 if op.endswith("Classifier") else 1, label=label, **attrs)
 
 
 def nodes(trees: int, modes: tuple[str, ...] = MODES[:1], missing: bool = False) -> dict[str, Any]:
@@ -35,15 +33,11 @@ def nodes(trees: int, modes: tuple[str, ...] = MODES[:1], missing: bool = False)
     }
 
 
-def votes(
-    kind: str, trees: int, targets: int, signed: bool = True, only: int | None = None
-) -> dict[str, Any]:
+def votes(kind: str, trees: int, targets: int, signed: bool = True, only: int | None = None) -> dict[str, Any]:
     """A vote of every leaf for every target, or for one."""
     chosen = range(targets) if only is None else (only,)
     listed = [(t, leaf, c) for t in range(trees) for leaf in range(3, 7) for c in chosen]
-    weights = (
-        np.round(arr(len(listed), low=-1.0 if signed else 0.0, high=1.0) * 64) / 64 / (1 if signed else trees)
-    )
+    weights = np.round(arr(len(listed), low=-1.0 if signed else 0.0, high=1.0) * 64) / 64 / (1 if signed else trees)
     return {
         f"{kind}_treeids": tuple(t for t, _, _ in listed),
         f"{kind}_nodeids": tuple(leaf for _, leaf, _ in listed),
@@ -67,9 +61,7 @@ def regressor(
     return ml("TreeEnsembleRegressor", x, label, n_targets=targets, **planted, **more)
 
 
-def classifier(
-    label: str, *, classes: int = 3, signed: bool = True, only: int | None = None, **more: Any
-) -> Case:
+def classifier(label: str, *, classes: int = 3, signed: bool = True, only: int | None = None, **more: Any) -> Case:
     """A classifier with integer labels."""
     planted = {**nodes(2), **votes("class", 2, classes, signed, only)}
     names = (
@@ -114,10 +106,7 @@ CASES = [
     classifier("strings", classlabels_strings=("a", "b", "c")),
     classifier("two classes", classes=2),
     classifier("the second of two", classes=2, only=1, post_transform="LOGISTIC"),
-    *[
-        classifier(f"margin {t}", classes=2, only=0, post_transform=t)
-        for t in ("NONE", "LOGISTIC", "SOFTMAX")
-    ],
+    *[classifier(f"margin {t}", classes=2, only=0, post_transform=t) for t in ("NONE", "LOGISTIC", "SOFTMAX")],
     *[
         classifier(f"probability {t}", classes=2, only=0, signed=False, post_transform=t)
         for t in ("NONE", "LOGISTIC", "SOFTMAX")
@@ -125,8 +114,6 @@ CASES = [
     modern("sum"),
     modern("missing", HOLED, nodes_missing_value_tracks_true=(1, 0, 1)),
     *[modern(f"aggregate {a}", aggregate_function=a) for a in (0, 2, 3)],
-    modern(
-        "members", np.round(X), modes=(6, 0), membership_values=np.array([1.0, 0.0, np.nan, -1.0, np.nan])
-    ),
+    modern("members", np.round(X), modes=(6, 0), membership_values=np.array([1.0, 0.0, np.nan, -1.0, np.nan])),
     modern("softmax", post_transform=1),
 ]

@@ -67,9 +67,7 @@ DILATED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-def conv(
-    x: Any, w: Any, b: Any, *, pads: Any = (), strides: Any = 1, dilations: Any = 1, group: int = 1
-) -> Any:
+def conv(x: Any, w: Any, b: Any, *, pads: Any = (), strides: Any = 1, dilations: Any = 1, group: int = 1) -> Any:
     """Conv by torch, padded beforehand."""
     return CONV[x.ndim - 2](spatial_pad(x, pads), w, b, stride=strides, dilation=dilations, groups=group)
 
@@ -123,11 +121,7 @@ def average_pool(
         options = {"ceil_mode": bool(ceil_mode), "count_include_pad": bool(count_include_pad)}
         return apply(x, kernel_shape, strides, half, **options)
     sums = apply(spatial_pad(x, pads), kernel_shape, strides)
-    return (
-        sums
-        if count_include_pad
-        else sums / apply(spatial_pad(torch.ones_like(x), pads), kernel_shape, strides)
-    )
+    return sums if count_include_pad else sums / apply(spatial_pad(torch.ones_like(x), pads), kernel_shape, strides)
 
 
 def conv_pair(op: str, function: Any, x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> Pair:

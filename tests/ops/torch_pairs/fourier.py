@@ -24,12 +24,7 @@ def pair(shape: tuple[int, ...], length: int | None, axis: int, inverse: int = 0
 
 
 PAIRS = [
-    *[
-        pair((2, 6, parts), length, 1, inverse)
-        for parts in (1, 2)
-        for length in (None, 4, 9)
-        for inverse in (0, 1)
-    ],
+    *[pair((2, 6, parts), length, 1, inverse) for parts in (1, 2) for length in (None, 4, 9) for inverse in (0, 1)],
     *[pair((2, size, 1), length, 1, onesided=1) for size, length in [(6, None), (5, None), (6, 9)]],
     pair((3, 4, 2), None, 0),
 ]

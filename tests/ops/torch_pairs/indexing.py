@@ -18,11 +18,7 @@ REDUCED = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 def take(x: Any, indices: Any, axis: int) -> Any:
     """Gather by torch, negative indices counted from the end."""
     flat = indices.remainder(x.shape[axis]).reshape(-1)
-    return (
-        x.index_select(axis, flat).unflatten(axis, indices.shape)
-        if indices.ndim
-        else x.select(axis, int(indices))
-    )
+    return x.index_select(axis, flat).unflatten(axis, indices.shape) if indices.ndim else x.select(axis, int(indices))
 
 
 def scatter(x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
@@ -58,9 +54,7 @@ def scatter_pair(axis: int, reduction: str, indices: Any) -> Pair:
     return Pair(one, lambda x, i, u: scatter(x, i, u, axis, reduction))
 
 
-def pad_pair(
-    mode: str, torch_mode: str, shape: tuple[int, ...], pads: tuple[int, ...], axes: tuple[int, ...]
-) -> Pair:
+def pad_pair(mode: str, torch_mode: str, shape: tuple[int, ...], pads: tuple[int, ...], axes: tuple[int, ...]) -> Pair:
     """Pad over the last axes."""
     half = len(pads) // 2
     flat = [width for axis in reversed(range(half)) for width in (pads[axis], pads[axis + half])]
@@ -99,9 +93,7 @@ RESIZES = [
         for corners in CORNERS
     ],
     *[
-        resize_pair(
-            shape, sizes, "bicubic", mode="cubic", cubic_coeff_a=-0.75, coordinate_transformation_mode=corners
-        )
+        resize_pair(shape, sizes, "bicubic", mode="cubic", cubic_coeff_a=-0.75, coordinate_transformation_mode=corners)
         for shape, sizes in SIZES[2:]
         for corners in CORNERS
     ],
@@ -123,9 +115,7 @@ def sample_pair(mode: str, padding: str, corners: int, *space: int) -> Pair:
     """GridSample at points inside and outside."""
     grid = arr(2, *[n + 1 for n in space], len(space), low=-1.3, high=1.3)
     one = case("GridSample", arr(2, 3, *space), grid, mode=mode, padding_mode=padding, align_corners=corners)
-    return Pair(
-        one, lambda x, g: F.grid_sample(x, g, SAMPLINGS[mode], padding, bool(corners)), relative=1e-10
-    )
+    return Pair(one, lambda x, g: F.grid_sample(x, g, SAMPLINGS[mode], padding, bool(corners)), relative=1e-10)
 
 
 def affine_pair(corners: int, *size: int) -> Pair:
@@ -137,12 +127,7 @@ def affine_pair(corners: int, *size: int) -> Pair:
 
 GRIDS = [
     *[sample_pair(m, p, corners, 4, 5) for m in SAMPLINGS for p in PADDINGS for corners in (0, 1)],
-    *[
-        sample_pair(m, p, corners, 3, 4, 2)
-        for m in ("linear", "nearest")
-        for p in PADDINGS
-        for corners in (0, 1)
-    ],
+    *[sample_pair(m, p, corners, 3, 4, 2) for m in ("linear", "nearest") for p in PADDINGS for corners in (0, 1)],
     *[affine_pair(corners, *size) for size in [(2, 3, 4, 5), (1, 2, 3, 2, 4)] for corners in (0, 1)],
 ]
 

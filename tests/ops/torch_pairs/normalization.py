@@ -68,9 +68,7 @@ PAIRS = [
     ],
     Pair(
         case("BatchNormalization", arr(2, 3, 4), *CHANNELS, epsilon=1e-3, label="by hand"),
-        lambda x, w, b, mean, var: (
-            (x - mean[:, None]) / (var[:, None] + 1e-3).sqrt() * w[:, None] + b[:, None]
-        ),
+        lambda x, w, b, mean, var: (x - mean[:, None]) / (var[:, None] + 1e-3).sqrt() * w[:, None] + b[:, None],
     ),
     *[
         Pair(

@@ -28,9 +28,7 @@ def parameters(op: str, direction: str, w: Any, r: Any, b: Any) -> dict[str, Any
         named[f"weight_ih_l0{suffix}"] = reordered(w[i], op)
         named[f"weight_hh_l0{suffix}"] = reordered(r[i], op)
         if b is not None:
-            named[f"bias_ih_l0{suffix}"], named[f"bias_hh_l0{suffix}"] = (
-                reordered(h, op) for h in b[i].chunk(2)
-            )
+            named[f"bias_ih_l0{suffix}"], named[f"bias_hh_l0{suffix}"] = (reordered(h, op) for h in b[i].chunk(2))
     return named
 
 

@@ -91,9 +91,7 @@ def weighted_loss(reduction: str, ignored: int) -> Pair:
         losses = -x.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1) * each
         return {"none": losses, "sum": losses.sum(), "mean": losses.sum() / each.sum()}[reduction]
 
-    one = case(
-        "SoftmaxCrossEntropyLoss", arr(5, 3, 2), ints(5, 2, high=2), arr(3, low=0.5), label="by hand", **attrs
-    )
+    one = case("SoftmaxCrossEntropyLoss", arr(5, 3, 2), ints(5, 2, high=2), arr(3, low=0.5), label="by hand", **attrs)
     return Pair(one, function)
 
 
