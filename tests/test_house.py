@@ -32,6 +32,7 @@ errors
 """
 FLOOR = {name: -i for i, line in enumerate(FLOORS.split("\n")) for name in line.split()}
 LONGEST_FUNCTION, LONGEST_FILE = 50, 350
+OVERGROWN = {"api.py": 430, "checking.py": 410}  # may shrink, not grow
 SHAPELESS = {"core", "utils", "helpers", "common", "base"}
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("examples/*.py")])
 
