@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
+from gradcheck_cli import __version__
 from gradcheck_cli.compare import PROJECTIONS, Found
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.locate import Local
@@ -187,12 +187,8 @@ def suspect_record(local: Local, graph: Graph, found: int, tried: int) -> Suspec
 @cache
 def versions() -> dict[str, str]:
     """Versions of what took part."""
-    try:
-        own = version("gradcheck-cli")
-    except PackageNotFoundError:
-        own = "unknown"
     onnx = sys.modules.get("onnx")
-    return {"gradcheck": own, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
+    return {"gradcheck": __version__, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
 
 
 def peak_rss_mb() -> float:

@@ -12,6 +12,7 @@ from gradcheck_cli import native
 
 Result = TypeVar("Result")
 _CHUNK_BYTES = 48 << 20  # larger chunks leave the caches and gain nothing
+_ALONE_BYTES = 256 << 10  # less than this is done sooner than a thread starts
 
 
 def _ignore(done: int, total: int) -> None:
@@ -35,11 +36,11 @@ def in_chunks(
     run: Callable[[range], Result], count: int, bytes_per_probe: int, budget: Budget
 ) -> Iterator[tuple[range, Result]]:
     """`run` over `range(count)` in pieces, in order: the probes of a piece with what it gives."""
-    size = budget.chunk(bytes_per_probe)
-    if count > 1 and size * budget.jobs > count:
-        size = -(-count // budget.jobs)  # an even share for every thread
+    size, jobs = budget.chunk(bytes_per_probe), budget.jobs if count * bytes_per_probe > _ALONE_BYTES else 1
+    if count > 1 and size * jobs > count:
+        size = -(-count // jobs)  # an even share for every thread
     pieces = [range(start, min(start + size, count)) for start in range(0, count, size)]
-    if len(pieces) <= 1 or budget.jobs == 1:
+    if len(pieces) <= 1 or jobs == 1:
         for piece in pieces:
             yield piece, run(piece)
             budget.progress(piece.stop, count)

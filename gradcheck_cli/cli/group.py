@@ -9,6 +9,7 @@ from typing import Any
 import rich_click as click
 from click.shell_completion import CompletionItem
 
+from gradcheck_cli import __version__
 from gradcheck_cli.errors import did_you_mean
 
 COMMANDS = ("check", "inspect", "ops", "explain", "schema", "completion")
@@ -55,9 +56,7 @@ def dashed(token: str) -> str:
 
 def _print_version(ctx: click.Context, param: Any, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        click.echo(f"gradcheck {version('gradcheck-cli')}")
+        click.echo(f"gradcheck {__version__}")
         ctx.exit()
 
 

@@ -54,7 +54,7 @@ Name: TypeAlias = Annotated[str, Field(min_length=1)]
 class Keyed(BaseModel):
     """A mapping of the file whose keys are fixed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)  # built once, with the whole
 
     @model_validator(mode="before")
     @classmethod
