@@ -5,98 +5,65 @@ An adapter takes a node in an old form and what is known around it, and gives no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.graph import Array, Graph, Node
-
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
-
-class Site(Protocol):
-    """The surroundings of a node: what is known of tensors, and new names and constants."""
-
-    @property
-    def where(self) -> str:
-        """The node as messages name it."""
-
-    def fresh(self, hint: str) -> str:
-        """A new tensor name."""
-
-    def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
-        """The name of a new constant."""
-
-    def value(self, name: str) -> Array | None:
-        """The value of a constant; None for other tensors."""
-
-    def dtype(self, name: str) -> np.dtype[Any] | None:
-        """The float dtype of a tensor, where it is certain."""
-
-    def rank(self, name: str) -> int | None:
-        """The number of dimensions, where it is certain."""
-
-    def is_read(self, name: str) -> bool:
-        """Whether anything in the file reads a tensor."""
-
-
-Adapter: TypeAlias = Callable[[Node, Site], list[Node]]
+from gradcheck_cli.formats.onnx_rewrite import Adapter, Site, changed, float_like, int_input, new, trimmed
+from gradcheck_cli.graph import Graph, Node
 
 
 def attributes_as_inputs(*names: str) -> Adapter:
     """Integer attributes that became inputs, in this order after the first input."""
 
     def to(node: Node, site: Site) -> list[Node]:
-        added = [_int_input(node, name, site) for name in names]
-        return [_changed(node, inputs=_trimmed((*node.inputs[:1], *added)), drop=names)]
+        added = [int_input(node, name, site) for name in names]
+        return [changed(node, inputs=trimmed((*node.inputs[:1], *added)), drop=names)]
 
     return to
 
 
 def split_sizes(node: Node, site: Site) -> list[Node]:
     """Split before 18: without sizes, as many equal parts as there are outputs."""
-    if node.attrs.get("split") or len(_trimmed(node.inputs)) > 1:
-        sizes = node.inputs[1:] or (_int_input(node, "split", site),)
-        return [_changed(node, inputs=(node.inputs[0], *sizes), drop=("split",))]
-    return [_changed(node, inputs=node.inputs[:1], attrs={"num_outputs": len(node.outputs)}, drop=("split",))]
+    if node.attrs.get("split") or len(trimmed(node.inputs)) > 1:
+        sizes = node.inputs[1:] or (int_input(node, "split", site),)
+        return [changed(node, inputs=(node.inputs[0], *sizes), drop=("split",))]
+    return [changed(node, inputs=node.inputs[:1], attrs={"num_outputs": len(node.outputs)}, drop=("split",))]
 
 
 def clip_bounds(node: Node, site: Site) -> list[Node]:
     """Clip before 11: bounds are attributes."""
     before: list[Node] = []
-    bounds = [_float_like(node, name, site, before) for name in ("min", "max")]
-    return [*before, _changed(node, inputs=_trimmed((*node.inputs, *bounds)), drop=("min", "max"))]
+    bounds = [float_like(node, name, site, before) for name in ("min", "max")]
+    return [*before, changed(node, inputs=trimmed((*node.inputs, *bounds)), drop=("min", "max"))]
 
 
 def pad_widths(node: Node, site: Site) -> list[Node]:
     """Pad before 11: widths and value are attributes."""
     before: list[Node] = []
-    value = _float_like(node, "value", site, before) if node.attrs.get("value") else ""
-    inputs = (node.inputs[0], _int_input(node, "pads", site), value)
-    return [*before, _changed(node, inputs=_trimmed(inputs), drop=("pads", "value"))]
+    value = float_like(node, "value", site, before) if node.attrs.get("value") else ""
+    inputs = (node.inputs[0], int_input(node, "pads", site), value)
+    return [*before, changed(node, inputs=trimmed(inputs), drop=("pads", "value"))]
 
 
 def dropout_ratio(node: Node, site: Site) -> list[Node]:
     """Dropout before 12: always the identity, with a ratio that only training would use."""
     ratio = site.constant("ratio", node.attrs["ratio"], np.float32) if "ratio" in node.attrs else ""
-    return [_changed(node, inputs=_trimmed((*node.inputs, ratio)), drop=("ratio",))]
+    return [changed(node, inputs=trimmed((*node.inputs, ratio)), drop=("ratio",))]
 
 
 def dropout_float_mask(node: Node, site: Site) -> list[Node]:
     """Dropout before 10: the mask has the dtype of the data."""
     [dropout] = dropout_ratio(node, site)
-    if len(_trimmed(node.outputs)) < 2:
+    if len(trimmed(node.outputs)) < 2:
         return [dropout]
     mask = site.fresh(f"{node.outputs[1]}/bool")
     outputs = (node.outputs[0], mask)
     return [
         replace(dropout, outputs=outputs),
-        _new(node, "CastLike", (mask, node.inputs[0]), node.outputs[1]),
+        new(node, "CastLike", (mask, node.inputs[0]), node.outputs[1]),
     ]
 
 
@@ -104,51 +71,51 @@ def softmax_of_matrix(node: Node, site: Site) -> list[Node]:
     """Softmax and its kin before 13: over all axes from `axis` on, as one."""
     axis, rank = node.attrs.get("axis", 1), site.rank(node.inputs[0])
     if axis == -1 or (rank is not None and axis == rank - 1):
-        return [_changed(node, attrs={"axis": -1})]
+        return [changed(node, attrs={"axis": -1})]
     x, y = node.inputs[0], node.outputs[0]
     matrix, result, shape = (site.fresh(f"{y}/{hint}") for hint in ("matrix", "result", "shape"))
     return [
-        _new(node, "Flatten", (x,), matrix, axis=axis),
-        _new(node, node.op, (matrix,), result, axis=-1),
-        _new(node, "Shape", (x,), shape),
-        _new(node, "Reshape", (result, shape), y, allowzero=1),
+        new(node, "Flatten", (x,), matrix, axis=axis),
+        new(node, node.op, (matrix,), result, axis=-1),
+        new(node, "Shape", (x,), shape),
+        new(node, "Reshape", (result, shape), y, allowzero=1),
     ]
 
 
 def batch_norm_training(node: Node, site: Site) -> list[Node]:
     """BatchNormalization before 14: several outputs mean training."""
     _refuse_saved_statistics(node, site)
-    if len(_trimmed(node.outputs)) == 1:
-        return [_changed(node, outputs=node.outputs[:1], drop=("spatial",))]
-    return [_changed(node, outputs=node.outputs[:3], attrs={"training_mode": 1}, drop=("spatial",))]
+    if len(trimmed(node.outputs)) == 1:
+        return [changed(node, outputs=node.outputs[:1], drop=("spatial",))]
+    return [changed(node, outputs=node.outputs[:3], attrs={"training_mode": 1}, drop=("spatial",))]
 
 
 def batch_norm_spatial(node: Node, site: Site) -> list[Node]:
     """BatchNormalization before 9: with spatial=0 the statistics have the shape of one sample."""
     if node.attrs.get("spatial", 1):
         return batch_norm_training(node, site)
-    if len(_trimmed(node.outputs)) > 1:
+    if len(trimmed(node.outputs)) > 1:
         raise UnsupportedError(f"{site.where}: training with spatial=0 is not supported.")
     before: list[Node] = []
     x, scale, bias, mean, var = node.inputs
-    eps = _float_like(_changed(node, inputs=(var,), attrs={"epsilon": _epsilon(node)}), "epsilon", site, before)
+    eps = float_like(changed(node, inputs=(var,), attrs={"epsilon": _epsilon(node)}), "epsilon", site, before)
     steps = [site.fresh(f"{node.outputs[0]}/{hint}") for hint in ("centered", "shifted", "std", "unit", "scaled")]
     centered, shifted, std, unit, scaled = steps
     return [
         *before,
-        _new(node, "Sub", (x, mean), centered),
-        _new(node, "Add", (var, eps), shifted),
-        _new(node, "Sqrt", (shifted,), std),
-        _new(node, "Div", (centered, std), unit),
-        _new(node, "Mul", (unit, scale), scaled),
-        _new(node, "Add", (scaled, bias), node.outputs[0]),
+        new(node, "Sub", (x, mean), centered),
+        new(node, "Add", (var, eps), shifted),
+        new(node, "Sqrt", (shifted,), std),
+        new(node, "Div", (centered, std), unit),
+        new(node, "Mul", (unit, scale), scaled),
+        new(node, "Add", (scaled, bias), node.outputs[0]),
     ]
 
 
 def upsample(node: Node, site: Site) -> list[Node]:
     """Upsample: Resize in corner coordinates, rounding down."""
     scales = node.inputs[1] if len(node.inputs) > 1 else site.constant("scales", node.attrs["scales"], np.float32)
-    return resize_by_corners(_changed(node, inputs=(node.inputs[0], scales), drop=("scales",)), site)
+    return resize_by_corners(changed(node, inputs=(node.inputs[0], scales), drop=("scales",)), site)
 
 
 def resize_by_corners(node: Node, site: Site) -> list[Node]:
@@ -166,8 +133,8 @@ def resize_by_corners(node: Node, site: Site) -> list[Node]:
     up, down, larger = (site.fresh(f"{node.outputs[0]}/{hint}") for hint in ("up", "down", "larger"))
     one = site.constant("one", 1, np.float32)
     return [
-        _new(node, "Max", (scales, one), up),
-        _new(node, "Min", (scales, one), down),
+        new(node, "Max", (scales, one), up),
+        new(node, "Min", (scales, one), down),
         _resize(node, x, up, larger, **corners, nearest_mode="floor"),
         _resize(node, larger, down, node.outputs[0], **corners, nearest_mode="ceil"),
     ]
@@ -183,12 +150,12 @@ def resize_half_pixel(node: Node, site: Site) -> list[Node]:
         )
     # floor(x + 1/2) in its coordinates is rounding half up in the half-pixel ones.
     attrs = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
-    return resize_inputs(_changed(node, attrs=attrs), site)
+    return resize_inputs(changed(node, attrs=attrs), site)
 
 
 def resize_inputs(node: Node, site: Site) -> list[Node]:
     """Resize from 13 on: an empty constant is an input left out."""
-    return [_changed(node, inputs=_trimmed(["" if _is_empty(name, site) else name for name in node.inputs]))]
+    return [changed(node, inputs=trimmed(["" if _is_empty(name, site) else name for name in node.inputs]))]
 
 
 def scatter(node: Node, site: Site) -> list[Node]:
@@ -207,17 +174,17 @@ def scan_of_batches(node: Node, site: Site) -> list[Node]:
     attrs = {"body": body, "num_scan_inputs": count}
     if "directions" in node.attrs:
         attrs["scan_input_directions"] = node.attrs["directions"]
-    inner = _changed(node, inputs=inputs, outputs=outputs, attrs=attrs, drop=("directions",))
+    inner = changed(node, inputs=inputs, outputs=outputs, attrs=attrs, drop=("directions",))
     sample = Graph(inputs, outputs, (inner,), opset=body.opset, name=f"{body.name}_of_sample")
     outer = {"body": sample, "num_scan_inputs": len(values)}
-    return [_changed(node, inputs=tuple(values), attrs=outer, drop=("directions",))]
+    return [changed(node, inputs=tuple(values), attrs=outer, drop=("directions",))]
 
 
 def dft_axis(node: Node, site: Site) -> list[Node]:
     """DFT 17: the axis is an attribute, 1 where absent."""
     length = node.inputs[1] if len(node.inputs) > 1 else ""
     axis = site.constant("axis", node.attrs.get("axis", 1))
-    return [_changed(node, inputs=(node.inputs[0], length, axis), drop=("axis",))]
+    return [changed(node, inputs=(node.inputs[0], length, axis), drop=("axis",))]
 
 
 def group_norm_by_group(node: Node, site: Site) -> list[Node]:
@@ -227,10 +194,10 @@ def group_norm_by_group(node: Node, site: Site) -> list[Node]:
     grouped, result, shape = (site.fresh(f"{y}/{hint}") for hint in ("grouped", "result", "shape"))
     form = site.constant("by_group", (0, groups, -1))
     return [
-        _new(node, "Reshape", (x, form), grouped),
-        _new(node, "InstanceNormalization", (grouped, scale, bias), result, epsilon=_epsilon(node)),
-        _new(node, "Shape", (x,), shape),
-        _new(node, "Reshape", (result, shape), y, allowzero=1),
+        new(node, "Reshape", (x, form), grouped),
+        new(node, "InstanceNormalization", (grouped, scale, bias), result, epsilon=_epsilon(node)),
+        new(node, "Shape", (x,), shape),
+        new(node, "Reshape", (result, shape), y, allowzero=1),
     ]
 
 
@@ -238,63 +205,16 @@ def grid_sample_mode(node: Node, site: Site) -> list[Node]:
     """GridSample before 20: two modes had other names."""
     names = {"bilinear": "linear", "bicubic": "cubic"}
     mode = node.attrs.get("mode", "bilinear")
-    return [_changed(node, attrs={"mode": names.get(mode, mode)})]
+    return [changed(node, attrs={"mode": names.get(mode, mode)})]
 
 
 def roi_align_corners(node: Node, site: Site) -> list[Node]:
     """RoiAlign before 16: no half-pixel shift."""
-    return [_changed(node, attrs={"coordinate_transformation_mode": "output_half_pixel"})]
-
-
-def _changed(
-    node: Node,
-    *,
-    inputs: tuple[str, ...] | None = None,
-    outputs: tuple[str, ...] | None = None,
-    attrs: Mapping[str, Any] = _NONE,
-    drop: tuple[str, ...] = (),
-) -> Node:
-    """The node with other edges, attributes set, and attributes dropped."""
-    kept = {name: value for name, value in node.attrs.items() if name not in drop}
-    edges = (node.inputs if inputs is None else inputs, node.outputs if outputs is None else outputs)
-    return replace(node, inputs=edges[0], outputs=edges[1], attrs={**kept, **attrs})
-
-
-def _new(node: Node, op: str, inputs: tuple[str, ...], output: str, **attrs: Any) -> Node:
-    """One of several nodes that take the place of `node`."""
-    name = f"{node.name}/{op}" if node.name else ""
-    return Node(op, inputs, (output,), attrs, "", name, node.metadata)
+    return [changed(node, attrs={"coordinate_transformation_mode": "output_half_pixel"})]
 
 
 def _resize(node: Node, x: str, scales: str, y: str, **attrs: Any) -> Node:
-    return _new(node, "Resize", (x, "", scales), y, **{**node.attrs, **attrs})
-
-
-def _int_input(node: Node, name: str, site: Site) -> str:
-    """An integer attribute as a constant; "" where it is absent or empty."""
-    value = node.attrs.get(name, ())
-    return "" if value == () else site.constant(name, np.atleast_1d(np.asarray(value, np.int64)))
-
-
-def _float_like(node: Node, name: str, site: Site, before: list[Node]) -> str:
-    """A float attribute as a constant of the first input's dtype; "" where it is absent."""
-    if name not in node.attrs:
-        return ""
-    dtype = site.dtype(node.inputs[0])
-    constant = site.constant(name, node.attrs[name], dtype or np.float32)
-    if dtype is not None:
-        return constant
-    cast = site.fresh(f"{constant}/cast")
-    before.append(_new(node, "CastLike", (constant, node.inputs[0]), cast))
-    return cast
-
-
-def _trimmed(names: Iterable[str]) -> tuple[str, ...]:
-    """Names without those left out at the end."""
-    kept = list(names)
-    while kept and not kept[-1]:
-        kept.pop()
-    return tuple(kept)
+    return new(node, "Resize", (x, "", scales), y, **{**node.attrs, **attrs})
 
 
 def _epsilon(node: Node) -> float:

@@ -20,11 +20,10 @@ from gradcheck_cli.formats.onnx_schema import NEWEST, checked
 from gradcheck_cli.formats.onnx_scope import Functions, Names, Scope, graphs_of, names_of, opsets, plain
 from gradcheck_cli.formats.onnx_tensors import Store, numpy_dtype, to_array, to_dense
 from gradcheck_cli.formats.onnx_types import types_of
-from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe
+from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe, is_inexact
 
 MAX_NODES = 3_000_000  # once functions are inlined
 _OF_RANK_TWO = {"Gemm", "Flatten"}
-_FLOATS = "fcV"  # kinds of dtypes; V are those of ml_dtypes
 
 
 class Reader:
@@ -111,7 +110,7 @@ class Reader:
     def only_float(self) -> np.dtype[Any] | None:
         """The dtype of the model's floats where it has a single one."""
         found = {numpy_dtype(number) for number in _elem_types(self._model.graph)}
-        floats = [dtype for dtype in found if dtype is not None and dtype.kind in _FLOATS]
+        floats = [dtype for dtype in found if dtype is not None and is_inexact(dtype)]
         return floats[0] if len(floats) == 1 else None
 
 
@@ -239,12 +238,14 @@ class Surroundings:
         dtype = declared.dtype if declared is not None else None
         if value is not None or dtype is not None:
             dtype = value.dtype if value is not None else dtype
-            return dtype if dtype is not None and dtype.kind in _FLOATS else None
+            return dtype if dtype is not None and is_inexact(dtype) else None
         return self.body.reader.only_float
 
     def rank(self, name: str) -> int | None:
         """The number of dimensions, where it is certain."""
-        declared = self.body.types.get(name)
+        value, declared = self.value(name), self.body.types.get(name)
+        if value is not None:
+            return value.ndim
         if declared is not None and declared.shape is not None:
             return len(declared.shape)
         last = self.body.nodes[-1] if self.body.nodes else None

@@ -50,12 +50,12 @@ def checked(node: Node, opset: int, where: str) -> Node:
         return node
     _check_arity(where, "inputs", len(node.inputs), schema.inputs)
     _check_arity(where, "outputs", len(node.outputs), schema.outputs)
-    missing = [name for name in schema.required if name not in node.attrs]
+    missing = [name for name in schema.required if name not in node.attrs and name not in _LEGACY]
     if missing:
         raise ModelError(f"{where}: attribute {missing[0]!r} is missing.")
     for name, value in node.attrs.items():
         _check_attribute(where, name, value, schema)
-    kept = {name: value for name, value in node.attrs.items() if name in schema.attributes}
+    kept = {name: value for name, value in node.attrs.items() if name in schema.attributes and name not in _LEGACY}
     return node if len(kept) == len(node.attrs) else _with_attrs(node, kept)
 
 
