@@ -13,17 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradcheck_cli.api import (
-        AggregationMethod,
-        UnconnectedGradients,
-        check,
-        compute_gradient,
-        compute_gradient_error,
-        gradients,
-        load,
-        run,
-        save,
-    )  # fmt: skip
+    from gradcheck_cli.api import check, load, run, save
+    from gradcheck_cli.differentiation import AggregationMethod, UnconnectedGradients, gradients
+    from gradcheck_cli.gradient_checker import compute_gradient, compute_gradient_error
     from gradcheck_cli.model import Model, Tensor
     from gradcheck_cli.op import Op
     from gradcheck_cli.ops import OPS
@@ -34,13 +26,22 @@ __all__ = [
     "OPS", "AggregationMethod", "Model", "Op", "Report", "Tensor", "UnconnectedGradients", "check", "compute_gradient",
     "compute_gradient_error", "gradients", "load", "run", "save",
 ]  # fmt: skip
-_HOMES = {"Model": "model", "Tensor": "model", "Op": "op", "OPS": "ops", "Report": "record"}
+_HOMES = {
+    "api": ("check", "load", "run", "save"),
+    "differentiation": ("AggregationMethod", "UnconnectedGradients", "gradients"),
+    "gradient_checker": ("compute_gradient", "compute_gradient_error"),
+    "model": ("Model", "Tensor"),
+    "op": ("Op",),
+    "ops": ("OPS",),
+    "record": ("Report",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'api')}"), name)
+    return getattr(import_module(f"{__name__}.{home}"), name)
 
 
 def __dir__() -> list[str]:

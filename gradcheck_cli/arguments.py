@@ -1,33 +1,25 @@
-"""Arguments of the Python API: what they must be, and what to write instead where they are not."""
+"""Arguments of the Python API that have to do with a model: tensors, values for them, shapes.
+
+What they must be, and what to write instead where they are not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
-from operator import index
-from typing import Any, TypeVar, get_args
+from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.compound import typed
+from gradcheck_cli.dims import open_dims
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
-from gradcheck_cli.point import open_dims
-from gradcheck_cli.settings import ANY, Method, Mode, Settings
+from gradcheck_cli.options import described, shape
+from gradcheck_cli.tape import Tape
 
-Member = TypeVar("Member", bound=Enum)
-_WORDS = {"mode": get_args(Mode), "method": get_args(Method), "dtype": ("float64", "model")}
-_LIMITS = {  # whole, from, to
-    "points": (True, 1, np.inf),
-    "point": (True, 0, np.inf),
-    "seed": (True, 0, np.inf),
-    "jobs": (True, 1, np.inf),
-    "memory_limit": (True, 1, np.inf),
-    "delta": (False, np.finfo(float).tiny, np.finfo(float).max),
-    "timeout": (False, 0, np.inf),
-    "max_inconclusive": (False, 0, 1),
-}
+_ONLY_INEXACT = "only floating-point or complex tensors have gradients."
 
 
 def tensors(value: Any, argument: str, *, empty: bool = False) -> list[Tensor]:
@@ -79,14 +71,16 @@ def names(model: Model, value: Any, argument: str) -> tuple[str, ...] | None:
     """Names of one or several tensors; None stays."""
     if value is None:
         return None
+    if not isinstance(value, str | Tensor | list | tuple):
+        raise UsageError(f"{argument} is {described(value)}; it must be a tensor, a name, or a list of them.")
     items = [value] if isinstance(value, str | Tensor) else list(value)
     if not items:
         raise UsageError(f"{argument} is an empty list.")
     return tuple(name_of(model, item, f"{argument}[{i}]") for i, item in enumerate(items))
 
 
-def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[str, Array]:
-    """Values by name, each of a shape that its tensor can have."""
+def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[str, Any]:
+    """Values by name: arrays, each of a shape that its tensor can have; records for sequences, optionals and maps."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -95,7 +89,14 @@ def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[
     derived = next((n for n in given if n not in model.graph.tensors), None)
     if derived is not None:
         raise UsageError(f"{argument}: {derived!r} was made by gradients(); tensors of the model itself can be fed.")
-    return {name: _array(model, name, v, argument) for name, v in given.items()}
+    return {name: _fed(model, name, v, argument) for name, v in given.items()}
+
+
+def _fed(model: Model, name: str, value: Any, argument: str) -> Any:
+    declared = model.graph.types.get(name, TensorType())
+    if declared.kind != "tensor":
+        return typed(value, declared, f"{argument}[{name!r}]")
+    return np.asarray(value, object) if declared.dtype == object else _array(model, name, value, argument)
 
 
 def _array(model: Model, name: str, value: Any, argument: str) -> Array:
@@ -124,7 +125,7 @@ def numbers(value: Any, argument: str) -> Array:
 
 def held(model: Model, name: str, array: Array, argument: str) -> Array:
     """Numbers as a tensor can hold them: complex ones only where it is complex, and there always."""
-    dtype = model.declared_dtype(name)
+    dtype = model.known_dtype(name)
     if dtype is None:
         return array
     if dtype.kind != "c" and array.dtype.kind == "c":
@@ -138,29 +139,32 @@ def fits(shape: Sequence[int], declared: Sequence[Any]) -> bool:
     return len(shape) == len(declared) and all(not isinstance(d, int) or d == s for s, d in pairs)
 
 
-def require_shape(tensor: Tensor, shape: Any, argument: str) -> tuple[int, ...]:
+def require_shape(tensor: Tensor, given: Any, argument: str) -> tuple[int, ...]:
     """A shape given by the user, as a tuple that agrees with the tensor's."""
-    try:
-        given = tuple(index(d) for d in np.atleast_1d(np.asarray(shape, dtype=object)).tolist())
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{argument}={shape!r} is no shape: a tuple of ints is.") from error
-    if any(d < 0 for d in given) or not fits(given, tensor.shape):
-        raise UsageError(f"{argument}={list(given)} contradicts {tensor.name!r}, which has {_shape(tensor.shape)}.")
-    return given
+    wanted, known = shape(given, argument), tensor.model.known_shape(tensor.name)
+    if known is not None and not fits(wanted, known):
+        raise UsageError(f"{argument}={list(wanted)} contradicts {tensor.name!r}, which has {_shape(known)}.")
+    return wanted
+
+
+def require_run(tape: Tape, name: str, shape: tuple[int, ...], argument: str) -> None:
+    """A tensor could be computed, has the shape that was said, and can have a derivative."""
+    if name in tape.blocked:
+        raise tape.blocked[name]
+    value = tape.named[name]
+    if value.shape != shape:
+        raise UsageError(f"{argument}={list(shape)} contradicts {name!r}: it has {list(value.shape)} here.")
+    if not is_inexact(value.dtype):
+        raise UsageError(f"{argument[0]} {name!r} is {value.dtype.name}: {_ONLY_INEXACT}")
 
 
 def require_inexact(model: Model, tensor: Tensor, argument: str) -> None:
-    """A derivative exists only of and by floating-point or complex tensors."""
-    dtype = model.dtype(tensor.name)
-    if not is_inexact(dtype):
-        raise UsageError(
-            f"{argument} {tensor.name!r} is {dtype.name}: only floating-point or complex tensors have gradients."
-        )
-
-
-def is_inexact(dtype: np.dtype[Any]) -> bool:
-    """Floating-point numbers of any width, or complex ones."""
-    return dtype.kind in "fc" or dtype.name.startswith(("float", "bfloat"))
+    """A derivative exists only of and by floating-point or complex tensors; one of unknown dtype may be one."""
+    dtype, kind = model.known_dtype(tensor.name), model.kind(tensor.name)
+    if kind != "tensor":
+        raise UsageError(f"{argument} {tensor.name!r} is a {kind}: {_ONLY_INEXACT}")
+    if dtype is not None and not is_inexact(dtype):
+        raise UsageError(f"{argument} {tensor.name!r} is {dtype.name}: {_ONLY_INEXACT}")
 
 
 def per_x(value: Any, xs: Sequence[Tensor], argument: str, many: bool) -> list[Any]:
@@ -177,20 +181,12 @@ def initial(tensor: Tensor, shape: tuple[int, ...], value: Any, seed: int) -> Ar
     """The value of x: as given, of shape `shape`, or drawn from a normal distribution."""
     if value is None:
         rng = np.random.default_rng(seed)
-        drawn = rng.standard_normal(shape)
-        return drawn + 1j * rng.standard_normal(shape) if tensor.dtype.kind == "c" else drawn
+        drawn, dtype = rng.standard_normal(shape), tensor.model.known_dtype(tensor.name)
+        return drawn + 1j * rng.standard_normal(shape) if dtype is not None and dtype.kind == "c" else drawn
     array = held(tensor.model, tensor.name, numbers(value, "x_init_value"), "x_init_value")
     if array.shape != shape:
         raise UsageError(f"x_init_value of {tensor.name!r} has shape {list(array.shape)}; x_shape is {list(shape)}.")
     return array
-
-
-def targets(value: Any, argument: str) -> tuple[str, ...]:
-    """Names of initializations: one, a list of them, or None."""
-    items = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        raise UsageError(f"{argument}={value!r} must be the name of an initialization, or a list of names.")
-    return tuple(items)
 
 
 def require_free(model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixed: Mapping[str, Array]) -> None:
@@ -202,21 +198,6 @@ def require_free(model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixe
             raise UsageError(f"{x.name!r} is given by x_init_value and by extra_feed_dict: one of them is allowed.")
 
 
-def step(delta: Any) -> float:
-    """A perturbation: positive and finite."""
-    if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not (0 < float(delta) < np.inf):
-        raise UsageError(f"delta={delta!r} must be a positive, finite number.")
-    return float(delta)
-
-
-def sizes(value: Any, argument: str) -> dict[str, int]:
-    """Sizes of open dimensions by name."""
-    if value is not None and not isinstance(value, Mapping):
-        raise UsageError(f"{argument} is {described(value)}; it must be a dict: {{name: size}}.")
-    given = (value or {}).items()
-    return {name: int(_number(size, f"{argument}[{name!r}]", 0, np.inf, whole=True)) for name, size in given}
-
-
 def require_open(source: Source, dims: Mapping[str, int]) -> None:
     """Every name is that of an open dimension."""
     known = {*open_dims(source.graph), *source.dims}
@@ -225,71 +206,6 @@ def require_open(source: Source, dims: Mapping[str, int]) -> None:
             raise UsageError(
                 f"{source.uri} has no open dimension {name!r}; it has {', '.join(sorted(known)) or 'none'}."
             )
-
-
-def settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `Settings` that a call gave, each of a kind and size that it can have; None is not given."""
-    unknown = [name for name in given if name not in Settings.__dataclass_fields__]
-    if unknown:
-        hint = did_you_mean(unknown[0], Settings.__dataclass_fields__)
-        raise UsageError(f"check() has no argument {unknown[0]!r}.{hint}")
-    return {name: _setting(name, value) for name, value in given.items() if value is not None}
-
-
-def _setting(name: str, value: Any) -> Any:
-    if name in _WORDS:
-        return one_of(value, name, _WORDS[name])
-    if name == "init_targets":
-        return targets(value, name)
-    if name == "dims":
-        return sizes(value, name)
-    if name in ("x_shape", "y_shape", "val_range") and not isinstance(value, Mapping):
-        raise UsageError(f"{name} is {described(value)}; it must be a dict by tensor name.")
-    if name in ("rtol", "atol"):
-        by_name = value if isinstance(value, Mapping) else {ANY: value}
-        return {key: float(_number(each, name, 0, np.inf)) for key, each in by_name.items()}
-    if name in _LIMITS:
-        whole, low, high = _LIMITS[name]
-        return _number(value, name, low, high, whole=whole)
-    return value
-
-
-def _number(value: Any, argument: str, low: float, high: float, *, whole: bool = False) -> Any:
-    kinds = (int, np.integer) if whole else (int, float, np.number)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        kind = "a whole number" if whole else "a number"
-        limit = f"from {low:g} on" if high == np.inf else f"from {low:g} to {high:g}"
-        raise UsageError(f"{argument}={value!r} must be {kind} {limit}.")
-    return value
-
-
-def member(value: Any, kind: type[Member], argument: str) -> Member:
-    """A member of an enumeration, given itself or by value."""
-    if isinstance(value, kind):
-        return value
-    found = next((m for m in kind if m.value == value and not isinstance(value, bool)), None)
-    if found is None:
-        allowed = ", ".join(f"{kind.__name__}.{m.name}" for m in kind)
-        raise UsageError(f"{argument}={value!r} is not one of {allowed}.")
-    return found
-
-
-def one_of(value: Any, argument: str, allowed: Sequence[str]) -> Any:
-    """One of a few words."""
-    if value not in allowed:
-        raise UsageError(f"{argument}={value!r} is not one of {', '.join(map(repr, allowed))}.")
-    return value
-
-
-def described(value: Any) -> str:
-    """What a value is, in a word or two."""
-    if value is None:
-        return "None"
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {list(value.shape)}"
-    return (
-        f"{value!r} ({type(value).__name__})" if isinstance(value, int | float | str) else f"a {type(value).__name__}"
-    )
 
 
 def _instead(value: Any) -> str:

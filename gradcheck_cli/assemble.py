@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -13,12 +13,20 @@ import numpy as np
 
 from gradcheck_cli import __version__
 from gradcheck_cli.compare import PROJECTIONS, Found
-from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.errors import GradcheckError, PointError
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.locate import Local
-from gradcheck_cli.record import Entry, Suspect
-from gradcheck_cli.verdict import Comparison, Status, blocks, errors, needed, pattern, worst
+from gradcheck_cli.record import Check, Entry, ModelInfo, Suspect
+from gradcheck_cli.settings import ANY, Settings
+from gradcheck_cli.verdict import ATOL, RTOL, Comparison, Status, blocks, errors, needed, pattern, worst
 
-_REASONS = {Status.KINK: "GC301", Status.NONFINITE: "GC302", Status.NOISE: "GC303", Status.UNDERFLOW: "GC303"}
+_REASONS = {
+    "GC301": (Status.KINK,),
+    "GC304": (Status.NONFINITE,),
+    "GC303": (Status.NOISE, Status.UNDERFLOW, Status.RANGE),
+}
+_OPEN = [status for statuses in _REASONS.values() for status in statuses]
 KEPT = 1000  # worst entries of a record
 
 
@@ -33,16 +41,43 @@ class Outcome:
     projected: bool
 
 
+@dataclass
+class Pair:
+    """One (x, y) of a check as it goes through the points: outcomes so far, or why there are none.
+
+    `error` ends it; `missed` says why nothing could be compared at single points.
+    """
+
+    x: str
+    y: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    error: GradcheckError | None = None
+    missed: list[PointError] = field(default_factory=list)
+    mode: str = ""
+    method: str = ""
+    suspect: Any = None
+    x_shape: tuple[int, ...] = ()
+    y_shape: tuple[int, ...] = ()
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def of(self, values: Mapping[str, float], default: float) -> float:
+        """What a setting by tensor name is for this pair."""
+        return values.get(self.x, values.get(self.y, values.get(ANY, default)))
+
+
 def summary(outcomes: Sequence[Outcome], max_inconclusive: float) -> dict[str, Any]:
     """The fields of a record that come from the comparisons at all points."""
     comparisons = [o.found.comparison for o in outcomes]
     counts = _counts(outcomes)
     status, code = verdict(comparisons, counts, max_inconclusive)
+    empty = "" if counts["checked"] else "x or y has no entries at these sizes: nothing was checked"
     largest = [errors(c) for c in comparisons]
     need = [needed(c) for c in comparisons]
     return {
         "status": status,
         "code": code,
+        "message": empty,
         "entries": counts,
         "max_abs_err": max((e[0] for e in largest), default=0.0),
         "max_rel_err": max((e[1] for e in largest), default=0.0),
@@ -56,12 +91,13 @@ def summary(outcomes: Sequence[Outcome], max_inconclusive: float) -> dict[str, A
 
 def verdict(comparisons: Sequence[Comparison], counts: Mapping[str, int], max_inconclusive: float) -> tuple[str, str]:
     """Status and code of a check: any failure fails it, too many inconclusive entries leave it open."""
+    if not counts["checked"]:
+        return "error", "GC701"
     if counts["failed"]:
         lost = [c for c in comparisons if not np.isfinite(c.theoretical[c.status == Status.FAIL]).all()]
         return "fail", "GC103" if lost else "GC101"
     if counts["inconclusive"] > max_inconclusive * max(counts["checked"], 1):
-        reasons = {code: sum(c.count(s) for c in comparisons) for s, code in _REASONS.items()}
-        return "inconclusive", max(reasons, key=lambda code: reasons[code])
+        return "inconclusive", max(_REASONS, key=lambda code: sum(c.count(*_REASONS[code]) for c in comparisons))
     return "pass", ""
 
 
@@ -113,7 +149,7 @@ def _part(x: Array, y: Array, row: int, column: int) -> str:
 def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
     comparisons = [o.found.comparison for o in outcomes]
     failed = sum(c.count(Status.FAIL) for c in comparisons)
-    open_ = sum(c.count(*_REASONS) for c in comparisons)
+    open_ = sum(c.count(*_OPEN) for c in comparisons)
     total = sum(_reals(o.x) * _reals(o.y) for o in outcomes)
     checked = sum(c.status.size for c in comparisons)
     return {"total": total, "checked": checked, "failed": failed, "inconclusive": open_}
@@ -169,19 +205,71 @@ def _missed(t: float) -> float:
 
 def suspect_record(local: Local, graph: Graph, found: int, tried: int) -> Suspect:
     """The first node whose own rule is wrong, as the record names it."""
-    unit = local.unit
-    node = graph.nodes[unit.origin] if 0 <= unit.origin < len(graph.nodes) else None
+    unit, place = local.unit, local.unit.place
+    node = graph.nodes[place.origin] if 0 <= place.origin < len(graph.nodes) and not place.inside else None
     return Suspect(
-        node=unit.origin,
+        node=place.index,
         op=unit.op.name,
-        name=node.name if node else unit.label,
+        name=node.name if node else place.label or unit.label,
         outputs=node.outputs if node else unit.outputs,
         inputs=node.inputs if node else unit.operands,
         rel_err=local.error,
         at=local.operand,
         passed=tried - found,
         tried=tried,
+        inside=place.inside,
     )
+
+
+def record_of(
+    pair: Pair, source: Source, settings: Settings, name: str, reproduce: str, dims: Mapping[str, int]
+) -> Check:
+    """The record of a pair that has gone through all points."""
+    rtol = pair.of(settings.rtol, RTOL)
+    record = Check(
+        id=f"{name}::d {pair.y}/d {pair.x}",
+        check=name,
+        status="error",
+        code="GC901",
+        model=ModelInfo(source.uri, source.sha256, source.opset, source.nodes, _dtypes(source)),
+        x=pair.x,
+        y=pair.y,
+        x_shape=pair.x_shape,
+        y_shape=pair.y_shape,
+        mode=pair.mode or "full",
+        method=pair.method,
+        power=power(pair.mode or "full", rtol),
+        dtype=settings.dtype,
+        rtol=rtol,
+        atol=pair.of(settings.atol, ATOL),
+        seed=settings.seed,
+        points=settings.points,
+        dims={**source.dims, **settings.dims, **dims},
+        suspect=pair.suspect,
+        reproduce=reproduce,
+        duration_s=round(pair.seconds, 4),
+        peak_rss_mb=peak_rss_mb(),
+        versions=versions(),
+    )
+    errors = [*([pair.error] if pair.error is not None else []), *pair.missed]
+    failed = any(o.found.comparison.count(Status.FAIL) for o in pair.outcomes)
+    if errors and not failed:
+        return failed_record(record, errors[0], tuple(dict.fromkeys(pair.notes)))
+    fields = summary(pair.outcomes, settings.max_inconclusive)
+    notes = (*fields["notes"], *dict.fromkeys(pair.notes), *map(str, errors))
+    return replace(record, **{**fields, "notes": notes})
+
+
+def failed_record(record: Check, error: GradcheckError, notes: tuple[str, ...] = ()) -> Check:
+    """A record for what could not be compared: the error's kind as status and code."""
+    status = {3: "inconclusive", 5: "unsupported", 6: "limit"}.get(error.exit_code, "error")
+    return replace(record, status=status, code=error.code, message=str(error), notes=notes, entries={})
+
+
+def _dtypes(source: Source) -> tuple[str, ...]:
+    declared = [t.dtype for n, t in source.graph.types.items() if n in source.graph.inputs and t.dtype is not None]
+    arrays = [v.dtype for v in source.graph.constants.values() if v.ndim]
+    return tuple(dict.fromkeys(d.name for d in [*declared, *arrays] if is_inexact(d)))
 
 
 @cache

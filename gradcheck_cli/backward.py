@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import NoGradientError
-from gradcheck_cli.graph import Node
+from gradcheck_cli.graph import Node, is_inexact
 from gradcheck_cli.op import Op
-from gradcheck_cli.tape import Step, Tape, Var
+from gradcheck_cli.step import Place, Step
+from gradcheck_cli.tape import Tape, Var
 
 Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
 
@@ -29,7 +30,12 @@ class Unit:
     metadata: Mapping[str, Any]
     label: str
     node: Node | None
-    origin: int
+    place: Place
+
+    @property
+    def origin(self) -> int:
+        """The index of the model's node that it comes from, -1 for one of a gradient."""
+        return self.place.origin
 
 
 def add_n(cts: Sequence[Var]) -> Var:
@@ -105,7 +111,7 @@ def unbroadcast(ct: Var, shape: tuple[int, ...]) -> Var:
 
 def inexact(x: Var) -> bool:
     """A derivative can flow through it: it holds floating-point or complex numbers."""
-    return x.dtype.kind in "fc" or x.dtype.name.startswith(("bfloat", "float"))
+    return is_inexact(x.dtype)
 
 
 def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collection[str] = ()) -> list[Unit]:
@@ -140,7 +146,7 @@ def _units(tape: Tape) -> Iterable[Unit]:
         region = regions.get(index)
         if region is not None and region.stop > index:
             yield Unit(region.op, region.operands, region.outputs, region.metadata, region.label, tape.steps[index].node,
-                       tape.steps[index].origin)  # fmt: skip
+                       region.place)  # fmt: skip
             index = region.stop
         else:
             yield _unit(tape.steps[index])
@@ -148,8 +154,7 @@ def _units(tape: Tape) -> Iterable[Unit]:
 
 
 def _unit(step: Step) -> Unit:
-    label = step.node.name or next((n for n in step.node.outputs if n), step.node.op)
-    return Unit(step.op, step.operands, step.node.outputs, step.metadata, label, step.node, step.origin)
+    return Unit(step.op, step.operands, step.node.outputs, step.metadata, step.label, step.node, step.place)
 
 
 def _full(op: Op) -> str:

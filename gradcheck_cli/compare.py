@@ -6,39 +6,42 @@ differences, whose error bound must confirm a failure; where a perturbation cros
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradcheck_cli.graph import Array, describe
+from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian import (
     EPS,
+    JITTERED,
     Backward,
     Directions,
     Rows,
     by_complex_step,
-    by_differences,
     by_ladder,
     by_stencil,
+    flat,
     forward_noise,
     own_rounding,
     reals,
 )  # fmt: skip
+from gradcheck_cli.kinks import among, kink_notes, with_ties
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Method
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import (
     ALL_RUNGS,
-    CENTRAL,
     CHEAP_RUNGS,
-    FORWARD,
     STENCILS,
     Estimate,
     Stencil,
+    rms,
     scales,
 )
+from gradcheck_cli.step import Step
 from gradcheck_cli.verdict import (
+    HUGE,
     Comparison,
     Status,
     Tolerance,
@@ -51,8 +54,8 @@ from gradcheck_cli.verdict import (
 )
 
 PROJECTIONS = 8  # random directions of each side of a directional check
-_TIE, _SIDE = 2.0**-36, 2.0**-20  # perturbations, in units of the scale of x: to find ties, to measure slopes
-BACKWARD = Stencil((0.0, -1.0), (1.0, -1.0), 1)
+_SHAKEN = 4  # runs of the theoretical side that show its rounding error
+_SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,14 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Theory:
+    """The theoretical side of a comparison: `values`, and some of their columns once more in other roundings."""
+
+    values: Array
+    shaken: Callable[[Array, int], Array]  # columns, a seed -> (rows, len(columns))
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """A comparison, the method that made its numerical side, and what is worth saying about it."""
 
@@ -74,36 +85,71 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def compare_full(program: Program, theoretical: Array, job: Job) -> Found:
+def compare_full(program: Program, backward: Backward, position: int, theoretical: Array, job: Job) -> Found:
     """Every entry of the Jacobian that `program` leads from x to y."""
-    x = program.tape.values[program.probes[0]]
-    everything = Directions(x, range(reals(x)))
-    return compare_along(program, theoretical, everything, job)
+    x, y = (program.tape.values[n] for n in (program.probes[0], program.outputs[0]))
+
+    def shaken(columns: Array, seed: int) -> Array:
+        units = np.zeros((len(columns), reals(y)))
+        units[np.arange(len(columns)), columns] = 1
+        return backward.along(units, job.budget, seed)[position].T
+
+    return compare_along(program, Theory(theoretical, shaken), Directions(x, range(reals(x))), job)
 
 
 def compare_directional(program: Program, backward: Backward, position: int, job: Job, seed: int) -> Found:
-    """Random projections of the Jacobian on both sides, `(PROJECTIONS, PROJECTIONS)` numbers for all its entries."""
+    """Random projections of the Jacobian on both sides: at most PROJECTIONS^2 numbers for all its entries."""
     x, y = (program.tape.values[n] for n in (program.probes[0], program.outputs[0]))
     rng = np.random.default_rng([seed, 1])
-    v, u = rng.normal(size=(PROJECTIONS, reals(x))), rng.normal(size=(PROJECTIONS, reals(y)))
-    projected = v @ backward.along(u, job.budget)[position].T
-    return compare_along(program, projected, Directions(x, v), job, weights=u)
+    v, u = random_directions(rng, reals(x)), random_directions(rng, reals(y))
+
+    def shaken(columns: Array, seed: int | None) -> Array:
+        return np.asarray(v @ backward.along(u[columns], job.budget, seed)[position].T)
+
+    theory = Theory(shaken(np.arange(len(u)), None), shaken)
+    return compare_along(program, theory, Directions(x, v), job, weights=u)
+
+
+def random_directions(rng: np.random.Generator, size: int) -> Array:
+    """Gaussian directions `(PROJECTIONS, size)`; of fewer entries an orthonormal basis, which misses nothing."""
+    if size > PROJECTIONS:
+        return rng.normal(size=(PROJECTIONS, size))
+    return np.linalg.qr(rng.normal(size=(size, size)))[0]
 
 
 def compare_along(
-    program: Program, theoretical: Array, directions: Directions, job: Job, weights: Array | None = None
+    program: Program, theory: Theory, directions: Directions, job: Job, weights: Array | None = None
 ) -> Found:
     """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
     numeric = Numeric(program, directions, job, weights)
-    if job.method in ("central", "forward"):
-        rows = numeric.stencil(STENCILS[job.method])
-        return Found(numeric.judged(theoretical, rows), job.method)
-    obstacle = program.obstacle
-    if job.method == "richardson" or obstacle is not None:
-        note = () if obstacle is None or job.method == "richardson" else (_no_complex_step(program),)
-        return Found(numeric.laddered(theoretical), "richardson", note)
-    comparison = numeric.complex_step(theoretical)
-    return Found(comparison, "complex-step", kink_notes(program, comparison))
+    comparison, method, notes = _by_method(numeric, theory)
+    if method != "complex-step":
+        comparison = numeric.uncontradicted(comparison)
+    comparison = out_of_range(comparison, directions)
+    comparison = with_ties(program, directions, weights, comparison, lambda: numeric.noise, job.budget)
+    return Found(comparison, method, (*notes, *kink_notes(program, comparison)))
+
+
+def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
+    """The comparison without failures where x itself is so small or so large that rules cannot square it."""
+    size = np.abs(directions.here)
+    extreme = (size > 0) & ((size < 1 / HUGE) | (size > HUGE))
+    rows = extreme[directions.rows] if directions.given is None else np.full(directions.count, extreme.any())
+    if not rows.any():
+        return comparison
+    failed = (comparison.status == Status.FAIL) & rows[:, None]
+    return replace(comparison, status=np.where(failed, Status.RANGE, comparison.status).astype(np.int8))
+
+
+def _by_method(numeric: Numeric, theory: Theory) -> tuple[Comparison, str, tuple[str, ...]]:
+    """The comparison by the method that was asked for or says most, that method, and why it is not another."""
+    method, obstacle = numeric.job.method, numeric.program.obstacle
+    if method in ("central", "forward"):
+        return numeric.judged(theory.values, numeric.stencil(STENCILS[method])), method, ()
+    if method == "richardson" or obstacle is not None:
+        notes = () if obstacle is None or method == "richardson" else (_no_complex_step(obstacle),)
+        return numeric.laddered(theory.values), "richardson", notes
+    return numeric.complex_step(theory), "complex-step", ()
 
 
 class Numeric:
@@ -127,19 +173,28 @@ class Numeric:
     def floor(self, rows: Array, largest: Array) -> Array:
         """Below this an entry cannot be told from zero, `(rows, y_size)`.
 
-        The limit is one rounding of y, or that of numbers as large as the largest entry of all.
+        The limit is one rounding of y, or that of numbers as large as the largest entry for the same y.
         """
-        size = scales(self.directions.here)
-        typical = np.full(len(rows), float(np.sqrt(np.mean(size**2))) if size.size else 1.0)
-        along = size[self.directions.rows[rows]] if self.weights is None else typical
+        along = self._along(rows)
         own = own_rounding(self.program)
         noise = own if self.weights is None else np.sqrt(self.weights**2 @ own**2)
-        return np.maximum(16 * noise[None, :] / along[:, None], 2 * EPS * largest.max(initial=0.0))
+        limit = np.maximum(16 * noise[None, :] / along[:, None], 2 * EPS * largest)
+        return self.job.tolerance.coarse * limit
 
-    def part(self, rows: Array) -> Directions:
-        """Some of the directions."""
-        here, given = self.directions, self.directions.given
-        return Directions(here.here, here.rows[rows] if given is None else given[rows])
+    def reach(self, rows: Array) -> Array:
+        """The slopes of y as far as they matter at all, `(rows, 1)`: those that move its largest entry by rtol."""
+        y = flat(self.program.tape.values[self.program.outputs[0]])
+        largest = float(np.max(np.abs(y), initial=0.0)) * (
+            1.0 if self.weights is None else float(np.abs(self.weights).max())
+        )
+        return np.asarray(self.job.tolerance.rtol * largest / self._along(rows)[:, None])
+
+    def _along(self, rows: Array) -> Array:
+        """The scale of x along some directions."""
+        size = scales(self.directions.here)
+        if self.directions.given is None:
+            return size[self.directions.rows[rows]]
+        return np.full(len(rows), rms(size) if size.size else 1.0)
 
     def stencil(self, stencil: Stencil) -> Rows:
         """All rows by one difference formula."""
@@ -150,10 +205,24 @@ class Numeric:
         estimate = self._projected(rows.estimate)
         largest = largest_by_column(theoretical, estimate.value)
         every = np.arange(self.directions.count)
-        status = judge(theoretical, estimate, largest, self.floor(every, largest), self.job.tolerance)
         crossed = np.logical_or.reduce([np.zeros(len(every), bool), *rows.crossed.values()])
+        reach = np.where(crossed[:, None], np.inf, self.reach(every))  # of those, ties are looked at by themselves
+        status = judge(theoretical, estimate, largest, self.floor(every, largest), self.job.tolerance, reach)
         status = np.where(crossed[:, None] & (status != Status.PASS), Status.KINK, status).astype(np.int8)
-        return Comparison(theoretical, estimate.value, estimate.error, status, _kinks(rows.crossed, status))
+        kinked = among((status == Status.KINK).any(axis=1), rows.crossed)
+        return Comparison(theoretical, estimate.value, estimate.error, status, crossed=kinked)
+
+    def uncontradicted(self, comparison: Comparison) -> Comparison:
+        """A comparison by differences without failures of entries that the complex step, where it goes, passes."""
+        rows = np.flatnonzero((comparison.status == Status.FAIL).any(axis=1))
+        if not len(rows) or self.program.obstacle is not None:
+            return comparison
+        theoretical, part = comparison.theoretical[rows], self.directions.part(rows)
+        exact = self.projected(by_complex_step(self.program, part, self.job.budget))
+        right = screened(theoretical, exact, 4 * EPS, self.job.tolerance) == Status.PASS
+        status = comparison.status.copy()
+        status[rows] = np.where((status[rows] == Status.FAIL) & right, Status.NOISE, status[rows])
+        return replace(comparison, status=status)
 
     def laddered(self, theoretical: Array) -> Comparison:
         """The comparison by Richardson's ladder: a few rungs for all rows, all of them for rows that did not pass."""
@@ -172,36 +241,44 @@ class Numeric:
         crossed = {step: _scatter(changed, open_, len(value)) for step, changed in again.crossed.items()}
         return Rows(Estimate(value, error), crossed)
 
-    def complex_step(self, theoretical: Array) -> Comparison:
-        """The comparison by the complex step; failures confirmed by the ladder, ties by slopes from both sides."""
+    def complex_step(self, theory: Theory) -> Comparison:
+        """The comparison by the complex step; failures confirmed by the ladder."""
+        theoretical = theory.values
         value = self.projected(by_complex_step(self.program, self.directions, self.job.budget))
         status = screened(theoretical, value, 4 * EPS, self.job.tolerance)
         largest = largest_by_column(theoretical, value)
         noise = np.broadcast_to(4 * EPS * largest, value.shape)
         open_ = np.flatnonzero((status != Status.PASS).any(axis=1))
-        if len(open_):
-            noise = noise.copy()
-            status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_)
-        kinks = self._ties(theoretical, status)
-        return Comparison(theoretical, value, noise, status, kinks)
+        blur = self._blur(open_, value[open_])
+        left = _beyond(theoretical[open_], value[open_], blur)  # the others are rounding errors of zero
+        status[open_] = np.where(left, status[open_], Status.PASS)
+        still = (status[open_] != Status.PASS).any(axis=1)
+        if still.any():
+            noise, open_, blur = noise.copy(), open_[still], blur[still]
+            blur = np.fmax(blur, self._theoretical_blur(theory, open_, status[open_]))
+            status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_, blur)
+        return Comparison(theoretical, value, noise, status)
 
     def _confirmed(
-        self, theoretical: Array, value: Array, largest: Array, status: Array, open_: Array
+        self, theoretical: Array, value: Array, largest: Array, status: Array, open_: Array, blur: Array
     ) -> tuple[Array, Array]:
-        """Statuses and error bounds of rows that the complex step did not pass.
+        """Statuses and error bounds of rows that the complex step did not pass; `blur` are their rounding errors.
 
         An entry fails if the ladder says so too, or cannot say and the gap is far beyond any rounding.
         """
         rows = self._ladder(open_, ALL_RUNGS)
         estimate = self._projected(rows.estimate)
         t, d = theoretical[open_], value[open_]
-        floor = self.floor(open_, largest)
+        # What the complex step can tell from zero is no trifle, however small it is.
+        floor = np.where(np.abs(d) > blur, blur, np.maximum(self.floor(open_, largest), blur))
         second = judge(t, estimate, largest, floor, self.job.tolerance)
+        finite = np.isfinite(t) & np.isfinite(d)
         far = np.abs(t - d) > allowance(magnitude(t, d), largest, self.job.tolerance) + 1e-3 * largest
-        tiny = magnitude(t, d) <= floor
+        far, tiny = far & finite, (magnitude(t, d) <= floor) & finite
         unresolved = np.isin(second, (Status.NOISE, Status.NONFINITE))
         agreed = np.where(unresolved & far & ~tiny, Status.FAIL, second)
         agreed = np.where(second == Status.PASS, Status.NOISE, agreed)  # the two numerical sides disagree
+        agreed = np.where((agreed == Status.FAIL) & (np.abs(t - d) <= blur), Status.NOISE, agreed)
         agreed = np.where(tiny & (second != Status.FAIL), Status.PASS, agreed)
         agreed = np.where((agreed == Status.FAIL) & too_small(t, magnitude(t, d)), Status.UNDERFLOW, agreed)
         crossed = np.logical_or.reduce([np.zeros(len(open_), bool), *rows.crossed.values()])
@@ -210,38 +287,25 @@ class Numeric:
         error = np.where(np.isfinite(estimate.error), estimate.error, np.abs(d - estimate.value))
         return result, np.where(status[open_] == Status.PASS, 4 * EPS * np.abs(d), error)
 
-    def _ties(self, theoretical: Array, status: Array) -> dict[int, Array]:
-        """Rows where x itself lies at a tie: entries that are not the slope from both sides become kinks, in place."""
-        if not self._near_a_branch():
-            return _kinks({}, status)
-        steps = self.directions.representable(_TIE)
-        _, crossed = by_differences(self.program, self.directions, CENTRAL, steps, self.job.budget)
-        rows = np.flatnonzero(np.logical_or.reduce([np.zeros(len(steps), bool), *crossed.values()]))
-        if len(rows):
-            up, down = (self._side(rows, stencil, _SIDE) for stencil in (FORWARD, BACKWARD))
-            nearer = (self._side(rows, stencil, _SIDE / 16) for stencil in (FORWARD, BACKWARD))
-            bend = np.max([np.abs(far - near) for far, near in zip((up, down), nearer, strict=True)], axis=0)
-            size = np.maximum(magnitude(up, down), self.floor(rows, np.zeros(1)) / _SIDE)
-            ground = 1e-3 * size + 2 * bend
-            jump = np.abs(up - down) > ground
-            other = np.abs(theoretical[rows] - up) > ground  # smooth here, but the rule gives something else
-            status[rows] = np.where(jump | other, Status.KINK, status[rows])
-        return _kinks(crossed, status)
+    def _blur(self, rows: Array, exact: Array) -> Array:
+        """How far rounding may carry entries on either side, shape of `exact`: far where large terms cancel."""
+        part, blur = self.directions.part(rows), np.zeros(exact.shape)
+        for seed in range(JITTERED if len(rows) else 0):
+            moved = self.projected(by_complex_step(self.program, part, self.job.budget, seed))
+            np.fmax(blur, np.abs(moved - exact), out=blur)
+        return _SAFETY * self.job.tolerance.coarse * blur
 
-    def _near_a_branch(self) -> bool:
-        """Some decision of the model changes when all of x moves by next to nothing."""
-        x = self.program.tape.values[self.program.probes[0]]
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], (4, self.directions.here.size))
-        moved = Directions(x, signs)
-        _, crossed = by_differences(self.program, moved, FORWARD, moved.representable(_TIE), self.job.budget)
-        return bool(crossed)
-
-    def _side(self, rows: Array, stencil: Stencil, h: float) -> Array:
-        part = self.part(rows)
-        return self.projected(by_differences(self.program, part, stencil, part.representable(h), self.job.budget)[0])
+    def _theoretical_blur(self, theory: Theory, rows: Array, status: Array) -> Array:
+        """The same for the theoretical side alone, where it counts: in columns that did not pass."""
+        columns, blur = np.flatnonzero((status != Status.PASS).any(axis=0)), np.zeros(status.shape)
+        for seed in range(_SHAKEN):
+            moved = theory.shaken(columns, seed)[rows]
+            spread = np.abs(moved - theory.values[np.ix_(rows, columns)])
+            blur[:, columns] = np.fmax(blur[:, columns], spread)
+        return _SAFETY * blur
 
     def _ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
-        return by_ladder(self.program, self.part(rows), ks, self.noise, self.job.budget)
+        return by_ladder(self.program, self.directions.part(rows), ks, self.noise, self.job.budget)
 
     def _projected(self, estimate: Estimate) -> Estimate:
         if self.weights is None:
@@ -250,27 +314,13 @@ class Numeric:
         return Estimate(self.projected(estimate.value), error)
 
 
-def kink_notes(program: Program, comparison: Comparison) -> tuple[str, ...]:
-    """A sentence for each node at whose tie some rows lie."""
-    notes = []
-    for step, rows in comparison.kinks.items():
-        if step >= 0 and rows.any():
-            made = program.tape.steps[step]
-            where = describe(made.origin, made.node)
-            notes.append(f"{int(rows.sum())} rows at a tie of {where}: the slopes from both sides differ")
-    return tuple(dict.fromkeys(notes))
+def _beyond(theoretical: Array, numerical: Array, blur: Array) -> Array:
+    """Entries of which one side is not finite, or more than a rounding error."""
+    return ~np.isfinite(theoretical - numerical) | (magnitude(theoretical, numerical) > blur)
 
 
-def _no_complex_step(program: Program) -> str:
-    step = program.obstacle
-    assert step is not None
-    return f"differences instead of the complex step, which does not go through {describe(step.origin, step.node)}"
-
-
-def _kinks(crossed: dict[int, Array], status: Array) -> dict[int, Array]:
-    """Of the rows that crossed a branch those with a kinked entry, by step."""
-    kinked = (status == Status.KINK).any(axis=1)
-    return {step: rows & kinked for step, rows in crossed.items() if (rows & kinked).any()}
+def _no_complex_step(obstacle: Step) -> str:
+    return f"differences instead of the complex step, which does not go through {obstacle.where}"
 
 
 def _scatter(rows: Array, where: Array, count: int) -> Array:

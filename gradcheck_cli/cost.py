@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradcheck_cli.program import Program
-from gradcheck_cli.tape import Step, Tape
+from gradcheck_cli.step import Step
+from gradcheck_cli.tape import Tape
 
 _ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as
 _DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
@@ -27,6 +28,14 @@ class Cost:
     def seconds(self) -> float:
         """A rough time for it."""
         return self.work / 1.5e10
+
+    @property
+    def duration(self) -> str:
+        """A rough time for it, as one says it: 31 h."""
+        for unit, name in ((3600.0, "h"), (60.0, "min")):
+            if self.seconds >= unit:
+                return f"{self.seconds / unit:.0f} {name}"
+        return f"{max(self.seconds, 1):.0f} s"
 
 
 def full_cost(program: Program, rows: int, columns: int) -> Cost:

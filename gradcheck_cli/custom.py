@@ -26,7 +26,7 @@ def custom_op(body: OperatorBody) -> Op:
         given = [x for x in operands if x is not None]
         if len(given) != len(body.forward.inputs):
             raise SpecError(f"{body.name} takes {len(body.forward.inputs)} inputs, not {len(given)}")
-        return Body(given[0].tape, body.forward, {})(*given)
+        return Body(given[0].tape, body.forward, {}, f"forward of {body.name}")(*given)
 
     return Op(
         body.name,
@@ -47,7 +47,9 @@ def _rule(body: OperatorBody) -> Any:
         known = dict(zip(body.forward.inputs, primals, strict=True))
         known.update(zip(body.forward.outputs, answers, strict=True))
         known.update(_cotangents(body, cts, answers))
-        made = Body(primals[0].tape, gradient, known)(*[known[name] for name in gradient.inputs])
+        made = Body(primals[0].tape, gradient, known, f"gradient of {body.name}")(
+            *[known[name] for name in gradient.inputs]
+        )
         by_input = {body.gradient_of[o]: v for o, v in zip(gradient.outputs, made, strict=True)}
         return tuple(by_input.get(name) for name in body.forward.inputs)
 

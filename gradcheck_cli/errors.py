@@ -134,10 +134,24 @@ class NothingChecked(GradcheckError):
     code = "GC701"
 
 
+def shown(name: str) -> str:
+    """A name of a model as messages write it: on its line, with escapes for what would move a terminal's cursor."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else _escaped(c) for c in name)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The sentence " Did you mean 'x'?" for the known name nearest to `name`, or nothing."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _escaped(character: str) -> str:
+    """An escape that Python and shells read: \\n, \\x1b, \\u202e."""
+    if "\x80" <= character <= "\xff":  # \x9b would be a byte to a shell
+        return f"\\u{ord(character):04x}"
+    return character.encode("unicode_escape").decode()
 
 
 def _snippet(text: str, column: int, width: int = 100) -> str:

@@ -12,17 +12,18 @@ class Page(NamedTuple):
     meaning: str
     causes: str
     remedy: str
+    exit_code: int | None = None  # where it is not that of its family
 
 
 FAMILIES = {
-    "GC1": "the gradient is wrong (exit code 1)",
-    "GC2": "the command line, a spec or a configuration file (exit code 2)",
-    "GC3": "nothing can be said at this point (exit code 3)",
-    "GC4": "a model that cannot be loaded (exit code 4)",
-    "GC5": "something that gradcheck does not know (exit code 5)",
-    "GC6": "a limit was reached (exit code 6)",
-    "GC7": "nothing was checked (exit code 7)",
-    "GC9": "a bug of gradcheck (exit code 70)",
+    "GC1": ("the gradient is wrong", 1),
+    "GC2": ("the command line, a spec or a configuration file", 2),
+    "GC3": ("nothing can be said at this point", 3),
+    "GC4": ("a model that cannot be loaded", 4),
+    "GC5": ("something that gradcheck does not know", 5),
+    "GC6": ("a limit was reached", 6),
+    "GC7": ("nothing was checked", 7),
+    "GC9": ("a bug of gradcheck", 70),
 }
 
 PAGES = {
@@ -35,8 +36,8 @@ PAGES = {
         "not followed. The pattern names what an entry looks like, and the suspect is the node whose rule"
         " is wrong on its own.",
         "Look at the suspect first. `--show 20` lists more entries. If the difference does not matter to "
-        "you, the report says from which --rtol on it would pass. A known failure is waived by `expect:` "
-        "in a spec.",
+        "you, the report says from which --rtol on it would pass. A failure that is known can be waived in a "
+        "spec until it is repaired: `gradcheck explain GC203`.",
     ),
     "GC102": Page(
         "the gradient has the wrong shape",
@@ -86,9 +87,15 @@ PAGES = {
     ),
     "GC203": Page(
         "a waiver that no longer holds",
-        "A check passes though its `expect:` says that it does not.",
-        "The gradient was repaired.",
-        "Remove the entry's `expect:` from the spec, so that the check counts again.",
+        "A check passes though its `expect:` in the spec says that it does not. Waivers are strict: one covers "
+        "the outcome that it names as long as that lasts, and once the check passes it counts as failed, so "
+        "that a repaired gradient does not stay unguarded.",
+        "The gradient was repaired. Or the check no longer reaches what was wrong: other values, sizes or "
+        "targets than when the waiver was written.",
+        "Remove the entry's `expect:` from the spec. A waiver looks like this: "
+        "`expect: {status: fail, reason: ACME-412, until: 2027-03-31}`; its status is fail, inconclusive, "
+        "unsupported, error or limit, and after its last day it is as if it were not there.",
+        exit_code=1,
     ),
     "GC301": Page(
         "kinks",
@@ -192,3 +199,9 @@ PAGES = {
         "The message names a file with the traceback. Please report it together with the model.",
     ),
 }
+
+
+def exit_code(code: str) -> int:
+    """What the command exits with where nothing worse happened."""
+    own = PAGES[code].exit_code
+    return FAMILIES[code[:3]][1] if own is None else own

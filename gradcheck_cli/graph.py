@@ -12,27 +12,34 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.errors import ModelError
+from gradcheck_cli.errors import ModelError, shown
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Dim: TypeAlias = int | str | None  # fixed, symbolic, unknown
+MAX_RANK = 60  # NumPy allows 64, and a probe axis or two are added
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What a file declares of a tensor: its dtype and shape, either unknown (None) if undeclared.
+    """What a file declares of a value: its dtype and shape, either unknown (None) if undeclared.
 
-    `kind` is "tensor", or "sequence", "map", "optional" for values that are none.
+    `kind` is "tensor", or "sequence", "optional", "map" for values that are none: then `inner` is the type of what
+    they hold, of which dtype and shape are those of the tensors at the bottom; `key` is the dtype of a map's keys.
     """
 
     dtype: np.dtype[Any] | None = None
     shape: tuple[Dim, ...] | None = None
     kind: str = "tensor"
+    inner: TensorType | None = None
+    key: np.dtype[Any] | None = None
 
     def __str__(self) -> str:
-        dims = "[?]" if self.shape is None else "[" + ",".join("?" if d is None else str(d) for d in self.shape) + "]"
-        return f"{dims} {self.dtype}" if self.kind == "tensor" else self.kind
+        if self.kind != "tensor":
+            keys = "" if self.key is None else f" from {'string' if self.key.kind == 'O' else self.key}"
+            return f"{self.kind}{keys}{'' if self.inner is None else f' of {self.inner}'}"
+        dims = ["?"] if self.shape is None else ["?" if d is None else shown(str(d)) for d in self.shape]
+        return f"[{','.join(dims)}] {self.dtype}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,14 @@ class Graph:
     def __str__(self) -> str:
         lines = [f"{self.name} ({', '.join(self.inputs)}) => ({', '.join(self.outputs)})"]
         return "\n".join(lines + [f"  {node}" for node in self.nodes])
+
+
+def is_inexact(dtype: np.dtype[Any]) -> bool:
+    """It holds numbers that a derivative flows through: floating-point ones of 16 bits and more, and complex ones.
+
+    Smaller ones quantize, as integers do.
+    """
+    return (dtype.kind in "fc" and dtype.itemsize > 1) or (dtype.kind == "V" and dtype.name == "bfloat16")
 
 
 def describe(index: int, node: Node) -> str:

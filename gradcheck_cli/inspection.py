@@ -7,17 +7,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gradcheck_cli.backward import inexact
 from gradcheck_cli.cost import full_cost
 from gradcheck_cli.custom import with_custom
+from gradcheck_cli.dims import check_sizes
+from gradcheck_cli.elements import opened
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 from gradcheck_cli.jacobian import reals
+from gradcheck_cli.obstacles import is_floating
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.point import Point, find_point
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.tape import Var
 from gradcheck_cli.targets import choose_x, choose_y, is_float, parameters, require
 
 SCHEMA = "gradcheck.inspection/1"
@@ -83,20 +88,26 @@ class Inspection:
 
 def inspect(source: Source, settings: Settings) -> Inspection:
     """The facts of one model; UsageError for a name that it does not have."""
-    graph, ops = source.graph, with_custom(OPS, source.operators)
+    ops = with_custom(OPS, source.operators)
+    own = source.graph
+    source, settings = opened(source, settings, ops)
+    graph = source.graph
     require(graph, [*(settings.x or ()), *(settings.y or ())], source.uri)
     ys = settings.y or choose_y(graph)
     xs = settings.x or choose_x(graph, ys, params=settings.params)
-    blocked = tuple(_blocked(graph, ops, xs, ys))
+    check_sizes(graph, settings)
     point, obstacle = _point(source, settings, ops, (*ys, *xs))
+    if point is not None:
+        ys = tuple(y for y in ys if is_floating(point.tape, y))
+    blocked = tuple(_blocked(graph, ops, xs, ys))
     return Inspection(
         uri=source.uri,
         opset=source.opset,
-        nodes=source.nodes or len(graph.nodes),
-        tensors=tuple(_tensors(graph, xs, ys)),
+        nodes=source.nodes or len(own.nodes),
+        tensors=tuple(_tensors(graph, xs, ys, point)),
         x=xs,
         y=ys,
-        operators=_counted(graph),
+        operators=_counted(own),
         blocked=blocked,
         dims={} if point is None else {**source.dims, **settings.dims, **point.dims},
         costs=() if point is None else tuple(_costs(graph, point, xs, ys)),
@@ -104,32 +115,44 @@ def inspect(source: Source, settings: Settings) -> Inspection:
     )
 
 
-def _tensors(graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...]) -> Iterator[TensorFacts]:
+def _tensors(graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...], point: Point | None) -> Iterator[TensorFacts]:
     needed = graph.needed_for(choose_y(graph))
+    found = {} if point is None else point.tape.named
     weights = [name for name in parameters(graph) if name not in graph.inputs]
     for role, names in (("input", graph.inputs), ("parameter", weights)):
         for name in names:
             reason = "" if name in needed else "no float output depends on it"
-            yield _facts(graph, name, role, reason, "x" if name in xs else "")
+            yield _facts(graph, name, role, reason, "x" if name in xs else "", found.get(name))
     for name in graph.outputs:
-        yield _facts(graph, name, "output", "", "y" if name in ys else "")
+        yield _facts(graph, name, "output", "", "y" if name in ys else "", found.get(name))
     for name in dict.fromkeys((*xs, *ys)):
         if name not in (*graph.inputs, *weights, *graph.outputs):
-            yield _facts(graph, name, "inner", "", "x" if name in xs else "y")
+            yield _facts(graph, name, "inner", "", "x" if name in xs else "y", found.get(name))
 
 
-def _facts(graph: Graph, name: str, role: str, reason: str, mark: str) -> TensorFacts:
+def _facts(graph: Graph, name: str, role: str, reason: str, mark: str, made: Var | None) -> TensorFacts:
+    """What is declared of a tensor, else what it was when the model ran (`made`)."""
     declared = graph.types.get(name, TensorType())
     if name in graph.constants:
         declared = TensorType(graph.constants[name].dtype, graph.constants[name].shape)
-    shape = str(TensorType(None, declared.shape)).rsplit(" ", 1)[0]
-    dtype = "?" if declared.dtype is None else "string" if declared.dtype == object else str(declared.dtype)
+    sizes = made.shape if declared.shape is None and made is not None else declared.shape
+    shape = str(TensorType(None, sizes)).rsplit(" ", 1)[0]
+    dtype = _dtype(declared.dtype, made)
     if declared.kind != "tensor":
         reason, dtype = f"a {declared.kind}, no tensor", declared.kind
-    elif not is_float(graph, name, unknown=True):
+    elif not is_float(graph, name, unknown=True) or (made is not None and not inexact(made)):
         reason = "not of a float type"
     said = f"none: {reason}" if reason else f"checked as {mark}" if mark else "possible"
     return TensorFacts(name, role, shape, dtype, not reason, said)
+
+
+def _dtype(declared: Any, made: Var | None) -> str:
+    """Its name; of a float tensor that ran in float64 only that it is one."""
+    if declared is not None:
+        return "string" if declared.kind == "O" else str(declared)
+    if made is None:
+        return "?"
+    return {"f": "float", "c": "complex"}.get(made.dtype.kind, made.dtype.name)
 
 
 def _counted(graph: Graph) -> dict[str, int]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
-from gradcheck_cli.program import Program
+from gradcheck_cli.program import ROUNDINGS, Program
 from gradcheck_cli.stack import Budget, in_chunks
 from gradcheck_cli.stencil import (
     CENTRAL,
@@ -21,14 +21,16 @@ from gradcheck_cli.stencil import (
     Stencil,
     representable,
     richardson,
+    rms,
     rungs,
     scales,
     two_steps,
 )
 from gradcheck_cli.tape import Tape
+from gradcheck_cli.verdict import epsilon
 
 EPS = float(np.finfo(np.float64).eps)
-_JITTERED = 4  # runs that measure rounding
+JITTERED = 4  # runs that measure rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,16 @@ class Directions:
         unit[np.arange(len(piece)), self.rows[piece.start : piece.stop]] = 1
         return unit
 
+    def part(self, rows: Array) -> Directions:
+        """Some of the directions."""
+        return Directions(self.here, self.rows[rows] if self.given is None else self.given[rows])
+
     def representable(self, h: float) -> Array:
         """Steps h times the scale of x along each direction, (rows,); along a unit vector x + step is exact."""
         size = scales(self.here)
         if self.given is None:
             return self._exact(size[self.rows] * h)
-        return np.full(self.count, h * float(np.sqrt(np.mean(size**2))))
+        return np.full(self.count, h * rms(size) if size.size else h)
 
     def fixed(self, delta: float) -> Array:
         """The same step for every direction, (rows,), made exact along unit vectors."""
@@ -101,16 +107,19 @@ class Backward:
                 jacobian[piece.start : piece.stop] = cotangents
         return [jacobian.T for jacobian in found]
 
-    def along(self, weights: Array, budget: Budget) -> list[Array]:
-        """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`."""
+    def along(self, weights: Array, budget: Budget, jitter: int | None = None) -> list[Array]:
+        """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`.
+
+        With a seed `jitter` every result on the way is moved by some roundings.
+        """
         found = [np.zeros((len(weights), reals(self.tape.values[x]))) for x in self.xs]
-        for piece, rows in self._chunks(len(weights), lambda p: weights[p.start : p.stop], budget):
+        for piece, rows in self._chunks(len(weights), lambda p: weights[p.start : p.stop], budget, jitter):
             for total, cotangents in zip(found, rows, strict=True):
                 total[piece.start : piece.stop] = cotangents
         return found
 
     def _chunks(
-        self, count: int, weights: Callable[[range], Array], budget: Budget
+        self, count: int, weights: Callable[[range], Array], budget: Budget, jitter: int | None = None
     ) -> Iterator[tuple[range, list[Array]]]:
         """Cotangents of every x, piece by piece."""
         names = [None if ct is None else ct.name for ct in self.cts]
@@ -119,7 +128,8 @@ class Backward:
 
         def run(piece: range) -> list[Array]:
             stack = _as_cotangent(weights(piece), self.seed.value)
-            made = iter(self.program.run({self.seed.name: stack}).outputs)
+            rng = None if jitter is None else np.random.default_rng([jitter, piece.start])
+            made = iter(self.program.run({self.seed.name: stack}, jitter=rng).outputs)
             return [
                 self._nothing(x, piece) if n is None else _derivatives(next(made))
                 for n, x in zip(names, self.xs, strict=True)
@@ -144,17 +154,21 @@ def _as_cotangent(weights: Array, like: Array) -> Array:
     return weights.reshape(len(weights), *like.shape).astype(like.dtype, copy=False)
 
 
-def by_complex_step(program: Program, directions: Directions, budget: Budget) -> Array:
-    """Derivatives of y along directions of x, `(rows, y_size)`, by the complex step: exact to rounding."""
+def by_complex_step(program: Program, directions: Directions, budget: Budget, jitter: int | None = None) -> Array:
+    """Derivatives of y along directions of x, `(rows, y_size)`, by the complex step: exact to rounding.
+
+    With a seed `jitter` every result on the way is moved by 16 roundings, up or down.
+    """
     (x,), (y,) = program.probes, program.outputs
-    here, size = program.tape.values[x], program.tape.values[y].size
-    found = np.zeros((directions.count, size))
+    here = program.tape.values[x]
+    found = np.zeros((directions.count, reals(program.tape.values[y])))
 
     def run(piece: range) -> Array:
-        return program.tangents({x: directions.block(piece).reshape(len(piece), *here.shape)})[0]
+        rng = None if jitter is None else np.random.default_rng([jitter, piece.start])
+        return program.tangents({x: _shaped(directions.block(piece), here)}, rng)[0]
 
     for piece, tangent in in_chunks(run, directions.count, 2 * program.bytes_per_probe(), budget):
-        found[piece.start : piece.stop] = tangent.reshape(len(piece), size)
+        found[piece.start : piece.stop] = flat_stack(tangent)
     return found
 
 
@@ -174,7 +188,8 @@ def by_differences(
             return flat_stack(outcome.outputs[0]), dict(outcome.crossed)
 
         for piece, (values, changes) in in_chunks(run, directions.count, program.bytes_per_probe(), budget):
-            total[piece.start : piece.stop] += weight * values
+            with np.errstate(invalid="ignore"):  # infinity less infinity
+                total[piece.start : piece.stop] += weight * values
             for step, change in changes.items():
                 crossed.setdefault(step, np.zeros(directions.count, bool))[piece.start : piece.stop] |= change
     return total / steps[:, None], crossed
@@ -210,21 +225,24 @@ def by_stencil(
 
 
 def forward_noise(program: Program, seed: int = 0) -> Array:
-    """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding."""
+    """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding.
+
+    Runs in which that changes a decision of the model tell nothing of rounding.
+    """
     (x,) = program.probes
     here, y = program.tape.values[x], flat(program.tape.values[program.outputs[0]])
     rng = np.random.default_rng(seed)
-    values = flat_stack(program.run({x: np.repeat(here[None], _JITTERED, axis=0)}, jitter=rng).outputs[0])
+    outcome = program.run({x: np.repeat(here[None], JITTERED, axis=0)}, branches=True, jitter=rng)
+    values = flat_stack(outcome.outputs[0])[~outcome.any_crossed(JITTERED)]
     with np.errstate(invalid="ignore"):
         spread = np.max(np.abs(values - y), axis=0, initial=0.0)
-    return np.maximum(np.where(np.isfinite(spread), spread, 0), own_rounding(program))
+    return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
 
 
 def own_rounding(program: Program) -> Array:
     """One rounding of y itself, `(y_size,)`."""
     y = program.tape.values[program.outputs[0]]
-    eps = float(np.finfo(y.dtype).eps) if y.dtype.kind in "fc" else EPS
-    return np.asarray(eps * np.abs(flat(y)))
+    return np.asarray(epsilon(y.dtype) * np.abs(flat_stack(y[None])[0]))
 
 
 def _any(crossed: dict[int, Array], count: int) -> Array:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
+from gradcheck_cli.compound import COMPOUND, described
 from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Lift, elementwise, loop
+from gradcheck_cli.memory import require, require_broadcast
 
 Vjp: TypeAlias = Callable[..., Any]
 Metadata: TypeAlias = Mapping[str, Any]
@@ -34,8 +36,8 @@ DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataTy
         (25, ml_dtypes.uint2), (26, ml_dtypes.int2),
     ]
 }  # fmt: skip
-_DTYPE_KEYWORDS = ("to", "dtype", "output_dtype")
-SUPPLIED = ("n_outputs", "rng")  # keywords that the tape supplies, never a node
+_DTYPE_KEYWORDS = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
+SUPPLIED = ("n_outputs", "rng", "tape")  # keywords that the tape supplies, never a node
 _IGNORED = ("stash_type", "precision")  # the dtype of inner computations is the run's own choice
 
 
@@ -59,6 +61,9 @@ class Op:
     step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
     branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
     ordered   it compares values, so that it has no meaning for complex numbers.
+    stored    it works on how numbers are stored: its kernel gets the dtypes that the model names, not wider ones.
+    compound  the operator where operands are sequences, optionals or maps, written in symbolic functions of what is
+              in them.  None: it takes tensors only.
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
     """
 
@@ -76,6 +81,8 @@ class Op:
     bind: Callable[..., dict[str, Any]] | None = None
     many: bool = False
     ordered: bool = False
+    stored: bool = False
+    compound: Kernel | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -91,6 +98,23 @@ class Op:
     def schema(self) -> Mapping[str, Any]:
         """Metadata keyword -> default; `inspect.Parameter.empty` where it is required."""
         return _schema(self.forward)
+
+
+def for_operands(op: Op, operands: Sequence[Any], where: str) -> Op:
+    """The operator as it is for these operands; ModelError where one is no tensor and the operator takes only those."""
+    other = next(((i, x) for i, x in enumerate(operands) if isinstance(x, COMPOUND)), None)
+    if other is None:
+        return op
+    if op.compound is None:
+        raise ModelError(f"{where} takes tensors; its input {other[0]} is {described(other[1])}")
+    return replace(op, forward=op.compound, composed=True, vjp=None, lift=loop)
+
+
+def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
+    """The error for an operator that is not in the table; `where` names the node that uses it."""
+    full = f"{domain}.{op}" if domain else op
+    hint = did_you_mean(op, [name for d, name in ops if d == domain])
+    return UnsupportedError(f"no forward for {full!r} ({where}){f'.{hint}' if hint else ''}", code="GC502")
 
 
 def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
@@ -136,12 +160,9 @@ def bind(
         raise UnsupportedError(f"{where}: {op.name} has no attribute {unknown[0]!r}.{hint}")
     for keyword, index in op.static.items():
         if index < len(inputs) and (value := inputs[index]) is not None:
+            require(64.0 * value.size, f"{keyword!r} as a list of {value.size:,} numbers")
             metadata[keyword] = value.item() if value.ndim == 0 else tuple(value.ravel().tolist())
-    for keyword in _DTYPE_KEYWORDS:
-        if metadata.get(keyword) == 0:  # "undefined": the default counts
-            del metadata[keyword]
-        elif keyword in metadata:
-            metadata[keyword] = cast(_dtype(metadata[keyword], where))
+    _settle_dtypes(op, metadata, where, cast)
     missing = [k for k, v in op.schema.items() if v is inspect.Parameter.empty and k not in {*metadata, *SUPPLIED}]
     if missing:
         raise ModelError(f"{where}: {op.name} needs {missing[0]!r}, which is missing")
@@ -150,7 +171,10 @@ def bind(
     for number, index in enumerate(_operand_positions(op)):
         if number in _required(op.forward) and (index >= len(inputs) or inputs[index] is None):
             raise ModelError(f"{where}: {op.name} needs its input {index}, which is left out")
-    return positions, (op.bind or negative_axes)(metadata, *[inputs[i] for i in positions])
+    operands = [inputs[i] for i in positions]
+    if op.lift is elementwise:
+        require_broadcast(operands)
+    return positions, (op.bind or negative_axes)(metadata, *operands)
 
 
 def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
@@ -204,9 +228,20 @@ def _operand_positions(op: Op) -> list[int]:
     return [i for i in range(len(op.static) + len(_required(op.forward)) + 1) if i not in op.static.values()]
 
 
+def _settle_dtypes(op: Op, metadata: dict[str, Any], where: str, cast: Callable[[Any], np.dtype[Any]]) -> None:
+    """Numbers of dtypes in the metadata, and defaults, become the dtypes that are computed with."""
+    for keyword in set(_DTYPE_KEYWORDS).intersection(op.schema):
+        given = metadata.pop(keyword, None)
+        if given is None or given == 0:  # "undefined": the default counts
+            given = op.schema[keyword]
+        if given is not None and given is not inspect.Parameter.empty:
+            dtype = _dtype(given, where)
+            metadata[keyword] = dtype if op.stored else cast(dtype)
+
+
 def _dtype(value: Any, where: str) -> np.dtype[Any]:
-    if isinstance(value, np.dtype):
-        return value
+    if isinstance(value, np.dtype | type):
+        return np.dtype(value)
     if value not in DTYPES:
         raise UnsupportedError(f"{where}: dtype number {value} is not known", code="GC503")
     return DTYPES[value]

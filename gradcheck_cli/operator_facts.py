@@ -1,41 +1,68 @@
-"""What `gradcheck ops` says of each operator, read off the operator table."""
+"""What `gradcheck ops` says of each operator: read off the operator table and off ONNX's own schemas."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.op import SUPPLIED, Op, zero
+from gradcheck_cli.op import DTYPES, SUPPLIED, Op, zero
 from gradcheck_cli.ops import OPS
 
 REQUIRED = "required"
-MEANINGS = {
+FORWARD = {
+    "kernel": "by a kernel of its own",
+    "composed": "composed of other operators",
+    "none": "none: a check stops here",
+}
+GRADIENT = {
     "rule": "by a rule of its own",
-    "composed": "composed of operators that have rules",
+    "composed": "that of the operators it is composed of",
     "zero": "zero wherever it exists",
     "none": "none: a check stops here",
 }
+_READ_AS = {  # operators that a file may hold and a graph never does
+    ("", "Constant"): "a constant",
+    ("", "Scatter"): "ScatterElements",
+    ("", "Upsample"): "Resize",
+}
+_FOR_COMPLEX = ("Angle", "Complex", "Conj", "FFT", "IFFT", "Imag", "Real")  # in the domain gradcheck: ONNX lacks them
+_DTYPES = {("gradcheck", name): {"x": ("float32", "float64", "complex64", "complex128")} for name in _FOR_COMPLEX}
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """An operator: how its gradient is known, whether it has kinks, and what its node may say."""
+    """An operator: how its value and its gradient are known, in which versions and dtypes, and what its node may say.
+
+    `kinks` and `complex_step` are "yes", "no", or "parts" where they are those of the operators it is composed of.
+    """
 
     name: str
     domain: str
-    gradient: str  # a key of MEANINGS
-    kinks: bool
+    forward: str  # a key of FORWARD
+    gradient: str  # a key of GRADIENT
+    versions: tuple[int, ...]  # of its domain, in which its definition changed; all are read
+    dtypes: Mapping[str, tuple[str, ...]]  # of each input, or of the outputs where there are none; empty if not known
+    data: str  # the input whose dtype the output has, else the first one
+    kinks: str
+    complex_step: str
     constants: Mapping[str, int]  # inputs that must be constants: what they are called -> position
     attributes: Mapping[str, Any]  # with defaults
-    does: str
+    read_as: str = ""  # what a file's node of it becomes
+    does: str = ""
 
     @property
     def full_name(self) -> str:
         """domain.Name, or the name alone for ONNX's own."""
         return f"{self.domain}.{self.name}" if self.domain else self.name
+
+    @property
+    def known(self) -> bool:
+        """A model that has it can be run."""
+        return self.forward != "none"
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--output-format json` prints."""
@@ -43,8 +70,8 @@ class OperatorFacts:
 
 
 def all_facts() -> list[OperatorFacts]:
-    """Every operator, ONNX's own first, by name."""
-    return sorted(map(facts, OPS.values()), key=lambda f: (f.domain, f.name))
+    """Every operator that is known or that ONNX defines: ONNX's own first, by name."""
+    return [_facts(key) for key in sorted({*OPS, *_schemas()})]
 
 
 def facts_named(name: str) -> list[OperatorFacts]:
@@ -58,18 +85,88 @@ def facts_named(name: str) -> list[OperatorFacts]:
     return found
 
 
-def facts(op: Op) -> OperatorFacts:
-    """What is known of one operator."""
-    own = {k: v for k, v in op.schema.items() if k not in op.static and k not in SUPPLIED}
+def _facts(key: tuple[str, str]) -> OperatorFacts:
+    op, history = OPS.get(key), _schemas().get(key, ())
+    more = _of_op(op) if op is not None else _of_unknown(history[-1], _READ_AS.get(key, ""))
+    formals = (history[-1].inputs or history[-1].outputs) if history else ()
     return OperatorFacts(
-        name=op.name,
-        domain=op.domain,
-        gradient="zero" if op.vjp is zero else "rule" if op.vjp is not None else "composed" if op.composed else "none",
-        kinks=op.branch is not None,
-        constants=dict(op.static),
-        attributes={k: REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},
-        does=_first_line(op),
+        name=key[1],
+        domain=key[0],
+        versions=tuple(schema.since_version for schema in history),
+        dtypes={f.name: _named(f.types) for f in formals} or _DTYPES.get(key, {}),
+        data=_data(history[-1]) if history else "x",
+        **more,
     )
+
+
+def _of_op(op: Op) -> dict[str, Any]:
+    """What the operator table says."""
+    own = {k: v for k, v in op.schema.items() if k not in op.static and k not in SUPPLIED}
+    gradient = "zero" if op.vjp is zero else "rule" if op.vjp is not None else "composed" if op.composed else "none"
+    return {
+        "forward": "composed" if op.composed else "kernel",
+        "gradient": gradient,
+        "kinks": "parts" if op.composed else _yes(op.branch is not None),
+        "complex_step": "parts" if op.composed else _yes(op.analytic or bool(op.linear)),
+        "constants": dict(op.static),
+        "attributes": {k: REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},
+        "does": _first_line(op),
+    }
+
+
+def _of_unknown(schema: Any, read_as: str) -> dict[str, Any]:
+    """What is left to say of an operator that only ONNX knows."""
+    known = "kernel" if read_as else "none"
+    return {
+        "forward": known,
+        "gradient": "rule" if read_as else "none",
+        "kinks": "parts" if read_as else "no",
+        "complex_step": "parts" if read_as else "no",
+        "constants": {},
+        "attributes": {},
+        "read_as": read_as,
+    }
+
+
+def _yes(claim: bool) -> str:
+    return "yes" if claim else "no"
+
+
+@cache
+def _schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
+    """ONNX's schemas of each operator, oldest first, without those that only say that it is deprecated."""
+    from onnx import defs
+
+    found: dict[tuple[str, str], list[Any]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.deprecated:
+            found.setdefault((schema.domain, schema.name), []).append(schema)
+    return {key: tuple(sorted(schemas, key=lambda s: s.since_version)) for key, schemas in found.items()}
+
+
+def _data(schema: Any) -> str:
+    """The input that the output's dtype comes from, else the first: Where's is X, not its condition."""
+    formals = schema.inputs or schema.outputs
+    same = (f.name for f in formals if f.type_str == schema.outputs[0].type_str)
+    return str(next(same, formals[0].name))
+
+
+def _named(types: Iterable[str]) -> tuple[str, ...]:
+    """ONNX's types as NumPy calls their dtypes; strings, with which nothing can be computed, are left out."""
+    return tuple(dtype for text, dtype in _dtype_names().items() if text in types)
+
+
+@cache
+def _dtype_names() -> Mapping[str, str]:
+    """ONNX's `tensor(float)` -> NumPy's float32, in ONNX's order."""
+    from onnx import TensorProto
+
+    kinds = TensorProto.DataType
+    return {
+        f"tensor({kinds.Name(kinds.ValueType(number)).lower()})": dtype.name
+        for number, dtype in DTYPES.items()
+        if dtype.kind != "O"
+    }
 
 
 def _first_line(op: Op) -> str:

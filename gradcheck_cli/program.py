@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.lift import Kernel, Ragged, elementwise, loop, shape_only
 from gradcheck_cli.op import SUPPLIED, bind
-from gradcheck_cli.tape import Step, Tape
+from gradcheck_cli.step import Step
+from gradcheck_cli.tape import Tape
 
+ROUNDINGS = 16.0  # by which results are moved where their rounding error is measured: more than chance can cancel
 _FLOOR = 1e-150  # sizes of x below this count as this
 _STEP = 2.0**-100  # of the complex step, relative to the scale of x: far below any rounding, far above underflow
 
@@ -78,8 +80,7 @@ class Program:
     ) -> Outcome:
         """Outputs for probed values `stacks` of shape `(P, *shape)`; with the branches crossed if asked for.
 
-        With `jitter` every result on the way is moved by one rounding, up or down: the outputs then spread as far as
-        the rounding of a run may carry them.
+        With `jitter` every result is moved by some `ROUNDINGS`: outputs spread as far as rounding may carry them.
         """
         count = next(iter(stacks.values())).shape[0]
         try:
@@ -87,11 +88,11 @@ class Program:
         except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
             if count == 1:
                 return self._failed()
-        alone = [self.run({n: s[p : p + 1] for n, s in stacks.items()}, branches=branches) for p in range(count)]
-        return _gathered(alone)
+        each = ({n: s[p : p + 1] for n, s in stacks.items()} for p in range(count))
+        return _gathered([self.run(stack, branches=branches, jitter=jitter) for stack in each])
 
-    def tangents(self, stacks: Mapping[str, Array]) -> tuple[Array, ...]:
-        """Derivatives of the outputs along tangents `stacks` of the probed tensors, shape `(P, *shape)`.
+    def tangents(self, stacks: Mapping[str, Array], jitter: np.random.Generator | None = None) -> tuple[Array, ...]:
+        """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `jitter` as in `run`.
 
         Every discrete decision is that of the point.  Linear steps run on the tangents, elementwise ones contribute
         their local slope once for all probes, the others run at `x + i h t`: only forward kernels take part.
@@ -100,7 +101,8 @@ class Program:
         tangents: dict[str, Array] = dict(stacks)
         with np.errstate(all="ignore"):
             for position, (index, step) in enumerate(self.steps):
-                tangents.update(self._tangent(index, step, tangents))
+                made = self._tangent(index, step, tangents)
+                tangents.update(made if jitter is None else {n: _jittered(t, jitter) for n, t in made.items()})
                 for name in self.dies.get(position, ()):
                     tangents.pop(name, None)
         return tuple(self._spread(tangents, name, count, zero=True) for name in self.outputs)
@@ -156,7 +158,7 @@ class Program:
         changes = [
             _differs(result, values[name])
             for name, result in zip(step.node.outputs, results, strict=False)
-            if name and values[name].dtype.kind in "iub" and values[name].dtype != object
+            if name and not is_inexact(values[name].dtype) and values[name].dtype != object
         ]
         if step.op.branch is not None:
             here = step.op.branch(*[values[n] if n else None for n in step.operands], **step.metadata)
@@ -167,7 +169,7 @@ class Program:
     def _tangent(self, index: int, step: Step, tangents: Mapping[str, Array]) -> dict[str, Array]:
         """Tangents of a step's outputs that hold numbers with a derivative."""
         live = [bool(n) and n in tangents for n in step.operands]
-        outputs = [n for n in step.node.outputs if n and self.tape.values[n].dtype.kind in "fc"]
+        outputs = [n for n in step.node.outputs if n and is_inexact(self.tape.values[n].dtype)]
         if not any(live) or not outputs:
             return {}
         if step.op.linear:
@@ -291,10 +293,11 @@ def _between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple
 
 
 def _jittered(values: Array, rng: np.random.Generator) -> Array:
-    if values.dtype.kind not in "fc":
+    if not is_inexact(values.dtype):
         return values
-    eps = np.finfo(values.dtype).eps
-    return values * (1 + eps * rng.choice([-1.0, 1.0], values.shape)).astype(values.real.dtype)
+    step = ROUNDINGS * np.finfo(values.dtype).eps * rng.uniform(-1.7, 1.7, values.shape)  # of variance 1
+    exact = (values == np.rint(values.real)) & (np.abs(values) < 1e9)  # a Cast to integers would make 3 of 4 less one
+    return values * np.where(exact, 1.0, 1.0 + step).astype(values.real.dtype)
 
 
 def _continued(step: Step) -> Kernel:

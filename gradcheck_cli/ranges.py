@@ -9,6 +9,7 @@ import numpy as np
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
 DEFAULT = (-1.0, 1.0)
+_LARGEST = (1 << 31) - 1  # integer that is drawn
 DOMAINS: dict[tuple[str, int], tuple[float, float]] = {  # of operand i of an operator
     ("Log", 0): (0.1, 1.0),
     ("Sqrt", 0): (0.1, 1.0),
@@ -20,11 +21,32 @@ DOMAINS: dict[tuple[str, int], tuple[float, float]] = {  # of operand i of an op
     ("Reciprocal", 0): (0.5, 1.5),
     ("Div", 1): (0.5, 1.5),
     ("Mod", 1): (0.5, 1.5),
+    ("BatchNormalization", 4): (0.5, 1.5),
+    ("MelWeightMatrix", 3): (20.0, 300.0),
+    ("MelWeightMatrix", 4): (3000.0, 4000.0),
+}
+COUNTS: dict[tuple[str, int], tuple[int, int]] = {  # of operand i of an operator: one that it can work with
+    ("BlackmanWindow", 0): (8, 8),
+    ("CumProd", 1): (0, 0),
+    ("CumSum", 1): (0, 0),
+    ("DFT", 1): (5, 8),
+    ("DFT", 2): (-2, -2),
+    ("HammingWindow", 0): (8, 8),
+    ("HannWindow", 0): (8, 8),
+    ("Loop", 0): (2, 3),
+    ("Loop", 1): (1, 1),
+    ("MelWeightMatrix", 0): (4, 6),
+    ("MelWeightMatrix", 1): (32, 64),
+    ("MelWeightMatrix", 2): (8000, 8000),
+    ("STFT", 1): (1, 3),
+    ("STFT", 3): (4, 4),
+    ("TopK", 1): (1, 1),
 }
 _MOVERS = {
     "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Transpose", "Expand", "Slice", "Flatten",
     "Tile", "Concat", "Split", "Dropout", "Where", "Clip",
 }  # fmt: skip
+_ACCUMULATED = (0.1, 1.0)  # squares of gradients
 _LABELS = {("SoftmaxCrossEntropyLoss", 1), ("NegativeLogLikelihoodLoss", 1)}
 
 
@@ -32,7 +54,7 @@ def float_range(graph: Graph, name: str) -> tuple[float, float]:
     """The interval to draw a float input from: its consumers' common domain."""
     low, high = DEFAULT
     for node, index in consumers(graph, name):
-        domain = DOMAINS.get((node.op, index))
+        domain = _ACCUMULATED if _is_accumulated(node, index) else DOMAINS.get((node.op, index))
         if domain is not None and not (node.op == "Pow" and _whole_exponent(graph, node)):
             low, high = max(low, domain[0]), domain[1] if low < domain[1] else high
     return (low, high) if low < high else (low, low + 1.0)
@@ -44,6 +66,9 @@ def integer_range(graph: Graph, name: str, shape: Sequence[int]) -> tuple[int, i
         return 1, 1
     highs, equal = [], []
     for node, index in consumers(graph, name):
+        count = COUNTS.get((node.op, index)) or _lengths(graph, node, index)
+        if count is not None:
+            return count
         size = _index_limit(graph, node, index)
         if size is not None:
             highs.append(size - 1)
@@ -71,20 +96,42 @@ def _all_nodes(graph: Graph) -> Iterator[Node]:
             yield from _all_nodes(body)
 
 
+def _is_accumulated(node: Node, index: int) -> bool:
+    """The last tensors of Adagrad and Adam hold sums of squares; before all tensors stand two numbers."""
+    kinds = {"Adagrad": 3, "Adam": 4}.get(node.op)
+    return kinds is not None and index >= 2 + (len(node.inputs) - 2) * (kinds - 1) // kinds
+
+
+def _lengths(graph: Graph, node: Node, index: int) -> tuple[int, int] | None:
+    """From 1 to the length of the axis that lengths of sequences count; None for other inputs."""
+    axis = {
+        ("RNN", 4): node.attrs.get("layout", 0),
+        ("GRU", 4): node.attrs.get("layout", 0),
+        ("LSTM", 4): node.attrs.get("layout", 0),
+        ("ReverseSequence", 1): node.attrs.get("time_axis", 0),
+        ("Attention", 6): -2,
+    }.get((node.op, index))
+    shape = _shape(graph, node.inputs[1 if node.op == "Attention" else 0]) if axis is not None else None
+    return (1, max(1, shape[axis])) if shape and axis is not None and -len(shape) <= axis < len(shape) else None
+
+
 def _index_limit(graph: Graph, node: Node, index: int) -> int | None:
     """How many values an index into something of known size may take."""
     if node.op in ("Gather", "GatherElements") and index == 1:
         shape = _shape(graph, node.inputs[0])
-        return shape[node.attrs.get("axis", 0)] if shape else None
+        axis = node.attrs.get("axis", 0)
+        return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
     if node.op == "ArrayFeatureExtractor" and index == 1:
         shape = _shape(graph, node.inputs[0])
         return shape[-1] if shape else None
+    if node.op == "RoiAlign" and index == 2:
+        shape = _shape(graph, node.inputs[0])
+        return shape[0] if shape else 1  # there is one image at least
     if (node.op, index) in _LABELS:
         shape = _shape(graph, node.inputs[0])
         return shape[1] if shape and len(shape) > 1 else None
     if node.op == "OneHot" and index == 0:
-        depth = graph.constants.get(node.inputs[1])
-        return None if depth is None or not depth.size else int(depth.ravel()[0])
+        return _whole(graph.constants.get(node.inputs[1]))
     return None
 
 
@@ -104,8 +151,15 @@ def _compared_with(graph: Graph, node: Node, index: int) -> list[int]:
     """Constants that the model itself compares an input with."""
     if node.op != "Equal":
         return []
-    other = _constant(graph, node.inputs[1 - index])
-    return [] if other is None or other.size != 1 else [int(other.ravel()[0])]
+    value = _whole(_constant(graph, node.inputs[1 - index]))
+    return [] if value is None else [value]
+
+
+def _whole(constant: Array | None) -> int | None:
+    """The integer that a constant holds; None where it holds no single one, or something else."""
+    if constant is None or constant.size != 1 or constant.dtype.kind not in "iufb" or not np.isfinite(constant).all():
+        return None
+    return min(max(int(constant.item()), -_LARGEST), _LARGEST)
 
 
 def _constant(graph: Graph, name: str) -> Array | None:
@@ -118,4 +172,6 @@ def _constant(graph: Graph, name: str) -> Array | None:
 def _whole_exponent(graph: Graph, node: Node) -> bool:
     """x ** 2 is defined everywhere."""
     exponent = graph.constants.get(node.inputs[1])
-    return exponent is not None and bool(np.all(exponent == np.rint(exponent)) and np.all(exponent >= 0))
+    if exponent is None or exponent.dtype.kind not in "iuf":
+        return False
+    return bool(np.all(exponent == np.rint(exponent)) and np.all(exponent >= 0))

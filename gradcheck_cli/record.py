@@ -51,6 +51,7 @@ class Suspect:
     at: str = ""  # the operand whose cotangent is worst
     passed: int = 0  # nodes that are right on their own
     tried: int = 0  # nodes that were checked on their own
+    inside: str = ""  # of which graph it is a node, if not of the model's: "body of node 3 Loop 'y'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Settings:
     x_init_value: Mapping[str, Array] = field(default_factory=dict)
     extra_feed_dict: Mapping[str, Array] = field(default_factory=dict)
     init_targets: tuple[str, ...] = ()
-    test_data: Path | None = None  # a folder with input_0.pb ...
+    test_data: Path | Literal["auto"] | None = None  # a folder with input_0.pb ..., or the one beside the model
     val_range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     points: int = 1
     point: int | None = None  # only this one of them

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from gradcheck_cli import native
 
 Result = TypeVar("Result")
@@ -52,7 +54,7 @@ def _threaded(
     run: Callable[[range], Result], pieces: Sequence[range], count: int, budget: Budget
 ) -> Iterator[tuple[range, Result]]:
     def alone(piece: range) -> Result:
-        with native.single_threaded():
+        with native.single_threaded(), np.errstate(all="ignore"):  # of the thread's own
             return run(piece)
 
     with ThreadPoolExecutor(budget.jobs) as pool:

@@ -64,7 +64,13 @@ def richardson(differences: Array, steps: Array, noise: Array, valid: Array) -> 
         gap = np.maximum(np.abs(new - last[1:]), np.abs(new - last[:-1]))
         best = _better(best, new, gap + rho[level:], rho, columns[0])
         columns.append(new)
-    return best
+    return Estimate(best.value, np.where(_growing(columns[0][-4:], rho[-4:]), np.inf, best.error))
+
+
+def _growing(differences: Array, rho: Array) -> Array:
+    """Entries whose finest differences still grow from step to step: the function changes within every step."""
+    coarse, fine = np.abs(differences[:-1]), np.abs(differences[1:])
+    return np.asarray((fine > 2 * coarse + 2 * (rho[:-1] + rho[1:])).any(axis=0))
 
 
 def _spread_of(column: Array) -> Array:
@@ -104,8 +110,14 @@ def representable(x: Array, h: Array) -> Array:
 def scales(x: Array) -> Array:
     """The natural size of each entry: its magnitude, or the tensor's root mean square where it is 0; shape of x."""
     size = np.abs(x)
-    rms = float(np.sqrt(np.mean(np.square(size)))) if x.size else 0.0
-    return np.where(size > 0, size, rms if np.isfinite(rms) and rms > 0 else 1.0)
+    typical = rms(size)
+    return np.where(size > 0, size, typical if np.isfinite(typical) and typical > 0 else 1.0)
+
+
+def rms(x: Array) -> float:
+    """The root mean square, 0 of nothing; squares of what is tiny or huge are not taken."""
+    largest = float(np.max(np.abs(x), initial=0.0))
+    return largest * float(np.sqrt(np.mean(np.square(x / largest)))) if 0 < largest < np.inf else largest
 
 
 def rungs(ks: Sequence[int]) -> Array:

@@ -9,47 +9,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, did_you_mean
-from gradcheck_cli.graph import Array, Node
-from gradcheck_cli.op import DTYPES, Op, Ops, bind
+from gradcheck_cli.compound import COMPOUND, Compound, described
+from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
+from gradcheck_cli.graph import MAX_RANK, Array, Node
+from gradcheck_cli.memory import exhausted
+from gradcheck_cli.op import DTYPES, Op, Ops, bind, for_operands, no_forward
+from gradcheck_cli.step import Place, Region, Step
 
-Operand: TypeAlias = "Var | complex | np.generic | Array | None"
+Operand: TypeAlias = "Var | Compound | complex | np.generic | Array | None"
 MAX_STEPS = 200_000  # an unrolled loop of a model from elsewhere must end
 _WIDE = {"float16": np.float64, "float32": np.float64, "bfloat16": np.float64, "complex64": np.complex128}
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One evaluated node: its operator, the operands and static inputs by name, the metadata bound to it.
-
-    `origin` is the index of the model's node that it comes from, -1 for one of a gradient.
-    """
-
-    node: Node
-    op: Op
-    operands: tuple[str, ...]
-    statics: tuple[str, ...]
-    metadata: Mapping[str, Any]
-    origin: int
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Steps `start` to `stop` (excluded) that one rule differentiates together."""
-
-    start: int
-    stop: int
-    op: Op
-    operands: tuple[str, ...]
-    outputs: tuple[str, ...]
-    metadata: Mapping[str, Any]
-    label: str
 
 
 class Var:
@@ -130,7 +104,8 @@ class Tape:
     """Steps in order, every value by name, and what control flow decided on the way.
 
     `values` holds constants, feeds and results alike; `constants` those that no step computes and no feed gave.
-    `named` maps tensors of the traced graph to their `Var`s, `blocked` those that could not be computed to the reason.
+    `named` maps tensors of the traced graph to their `Var`s, `compounds` its sequences, optionals and maps to records
+    of `Var`s, `blocked` what could not be computed to the reason.
     """
 
     def __init__(self, ops: Ops, *, dtype: str = "float64", seed: int = 0) -> None:
@@ -141,10 +116,10 @@ class Tape:
         self.constants: dict[str, Array] = {}
         self.guards: list[str] = []
         self.named: dict[str, Var] = {}
+        self.compounds: dict[str, Compound] = {}
         self.blocked: dict[str, GradcheckError] = {}
         self.reserved: set[str] = set()
-        self.origin = -1
-        self.metadata: Mapping[str, str] = {}
+        self.place = Place()
         self._scope = ""
         self._counts: dict[str, int] = {}
         self._cached: dict[tuple[Any, str], Var] = {}
@@ -161,7 +136,8 @@ class Tape:
     def hold(self, name: str, value: Any) -> Var:
         """Put a value that no step computes on the tape, under `name`."""
         array = np.asarray(value)
-        self.values[name] = array.astype(self.widen(array.dtype), copy=False)
+        dtype = np.dtype(object) if array.dtype.kind in "US" else self.widen(array.dtype)
+        self.values[name] = array.astype(dtype, copy=False)
         return self.var(name)
 
     def constant(self, value: Any, dtype: Any = None, name: str = "constant") -> Var:
@@ -196,14 +172,17 @@ class Tape:
             self._scope = outer
 
     @contextlib.contextmanager
-    def from_node(self, origin: int, metadata: Mapping[str, str]) -> Iterator[None]:
-        """Steps made inside come from node `origin` of the model, or from its gradient (-1), and carry `metadata`."""
-        outer = self.origin, self.metadata
-        self.origin, self.metadata = origin, metadata
+    def at(self, place: Place) -> Iterator[None]:
+        """Steps made inside come from there, and carry its metadata."""
+        outer, self.place = self.place, place
         try:
             yield
         finally:
-            self.origin, self.metadata = outer
+            self.place = outer
+
+    def from_node(self, origin: int, metadata: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
+        """Steps made inside come from node `origin` of the model, or from its gradient (-1)."""
+        return self.at(Place(origin, origin, metadata=metadata))
 
     def apply(self, op: str, *inputs: Operand, **attrs: Any) -> Var:
         """Add a node of an ONNX operator with one output."""
@@ -224,13 +203,14 @@ class Tape:
 
         A composed operator adds the nodes that it is made of instead.  `outputs` names the results of a simple one.
         """
-        record = self.lookup(op, domain)
+        where = self.place.of(op, name or (outputs[0] if outputs else op))
         operands = self._operands(inputs)
-        label = name or (outputs[0] if outputs else op)
-        where = f"node {self.origin} {op} {label!r}" if self.origin >= 0 else f"{op} {label!r}"
+        if (domain, op) not in self.ops:
+            raise no_forward(op, domain, self.ops, where)
+        record = for_operands(self.ops[domain, op], operands, where)
         positions, metadata = self._bind(record, attrs, operands, n_outputs, where)
         if record.composed:
-            return self._compose(record, [operands[i] for i in positions], metadata, label, where)
+            return self._compose(record, [operands[i] for i in positions], metadata, name or op, where)
         names = [*outputs] or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
         results = self._evaluate(record, [operands[i] for i in positions], metadata, where)
         self._record(record, operands, positions, metadata, attrs, names, name)
@@ -239,36 +219,30 @@ class Tape:
                 self.values[output] = value
         return tuple(Var(self, n, v) for n, v in zip(names, results, strict=False))
 
-    def lookup(self, op: str, domain: str = "") -> Op:
-        """The operator's record; UnsupportedError where there is none."""
-        record = self.ops.get((domain, op))
-        if record is None:
-            raise no_forward(op, domain, self.ops)
-        return record
-
     def guard(self, var: Var) -> Any:
         """The value of `var` as control flow reads it: a probe that changes it crosses a branch."""
         self.guards.append(var.name)
         return var.value
 
-    def _operands(self, inputs: Sequence[Operand]) -> list[Var | None]:
+    def _operands(self, inputs: Sequence[Operand]) -> list[Any]:
         first = next((x for x in inputs if isinstance(x, Var)), None)
         dtype = None if first is None else first.dtype
-        return [x if x is None or isinstance(x, Var) else self.constant(x, _fitting(x, dtype)) for x in inputs]
+        known = (Var, type(None), *COMPOUND)
+        return [x if isinstance(x, known) else self.constant(x, _fitting(x, dtype)) for x in inputs]
 
     def _bind(
         self, op: Op, attrs: Mapping[str, Any], operands: Sequence[Var | None], n_outputs: int, where: str
     ) -> tuple[list[int], dict[str, Any]]:
-        arrays = [None if x is None else x.value for x in operands]
-        supplied: dict[str, Any] = {"n_outputs": n_outputs}
+        arrays = _values(operands)
+        supplied: dict[str, Any] = {"n_outputs": n_outputs, "tape": self}
         if "rng" in op.schema:
             supplied["rng"] = np.random.default_rng([self.seed, len(self.steps), len(self.values)])
         try:
             return bind(op, attrs, arrays, where=where, cast=self.widen, supplied=supplied)
         except ModelError as error:
             raise ModelError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
-        except LimitError as error:
-            raise LimitError(f"{where}: {error}", code=error.code) from error
+        except (LimitError, MemoryError) as error:
+            raise exhausted(error, where) from error
         except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
             raise ModelError(f"{where} does not fit its inputs {_shapes(arrays)}: {error}") from error
 
@@ -278,11 +252,11 @@ class Tape:
         start = len(self.steps)
         with self.scope(label), self.explained(where, operands):
             results = op.forward(*operands, **metadata)
-        outputs: tuple[Var, ...] = tuple(results) if isinstance(results, tuple | list) else (results,)
+        outputs: tuple[Any, ...] = tuple(results) if isinstance(results, tuple | list) else (results,)
         if op.vjp is not None:
             names = tuple("" if x is None else x.name for x in operands)
             made = tuple(y.name for y in outputs)
-            self.regions.append(Region(start, len(self.steps), op, names, made, metadata, label))
+            self.regions.append(Region(start, len(self.steps), op, names, made, metadata, label, self.place))
         return outputs
 
     def _evaluate(
@@ -295,7 +269,9 @@ class Tape:
             raise UnsupportedError(f"{where}: {op.name} has no meaning for complex numbers", code="GC503")
         with self.explained(where, operands):
             results = op.forward(*arrays, **metadata)
-            made = map(np.asarray, results if op.many else (results,))
+            made = [np.asarray(y) for y in (results if op.many else (results,))]
+            if (rank := max((y.ndim for y in made), default=0)) > MAX_RANK:
+                raise ValueError(f"the result has {rank} dimensions; at most {MAX_RANK} are possible")
             return tuple(y.astype(self.widen(y.dtype), copy=False) for y in made)
 
     @contextlib.contextmanager
@@ -307,10 +283,9 @@ class Tape:
         except GradcheckError:
             raise
         except MemoryError as error:
-            raise LimitError(f"{where}: not enough memory ({error})", code="GC602") from error
+            raise exhausted(error, where) from error
         except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
-            arrays = [None if x is None else x.value for x in operands]
-            raise ModelError(f"{where} cannot be computed from {_shapes(arrays)}: {error}") from error
+            raise ModelError(f"{where} cannot be computed from {_shapes(_values(operands))}: {error}") from error
 
     def _record(
         self,
@@ -324,17 +299,11 @@ class Tape:
     ) -> None:
         names = ["" if x is None else x.name for x in operands]
         plain = {k: _NUMBERS[v] if isinstance(v, np.dtype) else v for k, v in attrs.items()}
-        label = name or (outputs[0] if self.origin < 0 else "")
-        node = Node(op.name, tuple(names), tuple(outputs), plain, op.domain, label, self.metadata)
+        label = f"{self._scope}/{name}" if name and self._scope else name  # a body's nodes run many times
+        label = label or (outputs[0] if self.place.origin < 0 else "")
+        node = Node(op.name, tuple(names), tuple(outputs), plain, op.domain, label, self.place.metadata)
         statics = tuple(n for i, n in enumerate(names) if n and i not in positions)
-        self.steps.append(Step(node, op, tuple(names[i] for i in positions), statics, metadata, self.origin))
-
-
-def no_forward(op: str, domain: str, ops: Ops) -> UnsupportedError:
-    """The error for an operator that is not in the table."""
-    full = f"{domain}.{op}" if domain else op
-    hint = did_you_mean(op, [name for d, name in ops if d == domain])
-    return UnsupportedError(f"no operator {full!r}.{hint}", code="GC502")
+        self.steps.append(Step(node, op, tuple(names[i] for i in positions), statics, metadata, self.place))
 
 
 def _fitting(value: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:
@@ -343,5 +312,9 @@ def _fitting(value: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:
     return np.result_type(dtype, np.complex64) if isinstance(value, complex) else dtype
 
 
-def _shapes(arrays: Sequence[Array | None]) -> str:
-    return ", ".join("nothing" if a is None else f"{list(a.shape)} {a.dtype}" for a in arrays) or "no input"
+def _values(operands: Sequence[Any]) -> list[Any]:
+    return [x.value if isinstance(x, Var) else x for x in operands]
+
+
+def _shapes(values: Sequence[Any]) -> str:
+    return ", ".join(map(described, values)) or "no input"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.graph import Graph, TensorType
+from gradcheck_cli.errors import UsageError, did_you_mean, shown
+from gradcheck_cli.graph import Graph, TensorType, is_inexact
 
 
 def require(graph: Graph, names: Iterable[str], uri: str) -> None:
@@ -39,7 +39,7 @@ def parameters(graph: Graph) -> tuple[str, ...]:
 
     What holds an infinity by design, such as an attention mask, is none.
     """
-    floats = ((n, v) for n, v in graph.constants.items() if v.dtype.kind in "fcV" and v.ndim and v.size)
+    floats = ((n, v) for n, v in graph.constants.items() if is_inexact(v.dtype) and v.ndim and v.size)
     return tuple(n for n, v in floats if not np.isinf(v).any())
 
 
@@ -51,11 +51,11 @@ def is_tensor(graph: Graph, name: str) -> bool:
 def is_float(graph: Graph, name: str, *, unknown: bool = False) -> bool:
     """It holds floating-point or complex numbers; `unknown` where nothing is declared."""
     if name in graph.constants:
-        return graph.constants[name].dtype.kind in "fcV"
+        return is_inexact(graph.constants[name].dtype)
     declared = graph.types.get(name)
     if declared is None or declared.dtype is None:
         return unknown or name in graph.inputs
-    return declared.kind == "tensor" and declared.dtype.kind in "fcV"
+    return declared.kind == "tensor" and is_inexact(declared.dtype)
 
 
 def check_paths(graph: Graph, xs: Sequence[str], ys: Sequence[str]) -> None:
@@ -69,8 +69,8 @@ def check_paths(graph: Graph, xs: Sequence[str], ys: Sequence[str]) -> None:
             swapped = f"{y!r} does not depend on {x!r}, but {x!r} depends on {y!r}."
             raise UsageError(f"{swapped} Are --x and --y swapped?")
         outputs = [n for n in graph.outputs if n in reached]
-        ends = f"{x} reaches only: {', '.join(outputs)}." if outputs else f"{x} reaches no output."
-        raise UsageError(f"{y!r} does not depend on {x!r}. {ends}")
+        ends = f"only: {', '.join(map(shown, outputs))}." if outputs else "no output."
+        raise UsageError(f"{y!r} does not depend on {x!r}. {shown(x)} reaches {ends}")
 
 
 def first_float_after(graph: Graph, name: str, dtypes: Mapping[str, str]) -> str | None:
@@ -86,8 +86,8 @@ def first_float_after(graph: Graph, name: str, dtypes: Mapping[str, str]) -> str
 def _candidates(graph: Graph) -> str:
     names = [*graph.inputs, *(n for n in parameters(graph) if n not in graph.inputs)]
     floats = [n for n in names if is_float(graph, n)]
-    shown = ", ".join(f"{n} {_type(graph, n)}" for n in floats[:8])
-    return shown + (f", ... {len(floats) - 8} more" if len(floats) > 8 else "") or "none"
+    first = ", ".join(f"{shown(n)} {_type(graph, n)}" for n in floats[:8])
+    return first + (f", ... {len(floats) - 8} more" if len(floats) > 8 else "") or "none"
 
 
 def _type(graph: Graph, name: str) -> TensorType:

@@ -5,29 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
-from gradcheck_cli.graph import Graph, Node, describe
+from gradcheck_cli.compound import COMPOUND, mapped, placed, typed
+from gradcheck_cli.errors import GradcheckError, ModelError
+from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.op import Ops
-from gradcheck_cli.tape import Tape, Var
+from gradcheck_cli.tape import Tape
 
 
 class Body:
     """A subgraph as a control-flow operator calls it: a function of `Var`s that adds the graph's nodes to the tape.
 
-    It sees the tensors of the graph around it as they were when its node was reached.
+    It sees the values of the graph around it as they were when its node was reached.  `part` is what messages call it:
+    "body of node 3 Loop 'y'".
     """
 
-    def __init__(self, tape: Tape, graph: Graph, around: Mapping[str, Var]) -> None:
-        self.tape, self.graph, self.around = tape, graph, around
+    def __init__(self, tape: Tape, graph: Graph, around: Mapping[str, Any], part: str) -> None:
+        self.tape, self.graph, self.around, self.part = tape, graph, around, part
         self.constants = {name: tape.constant(value) for name, value in graph.constants.items()}
 
-    def __call__(self, *arguments: Var) -> tuple[Var, ...]:
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         """Results of the graph for arguments in the order of its inputs."""
-        scope = {**self.around, **self.constants}
+        scope: dict[str, Any] = {**self.around, **self.constants}
         scope.update(zip(self.graph.inputs, arguments, strict=False))
-        for node in self.graph.nodes:
-            run_node(self.tape, node, scope, outputs=())
-        return tuple(_lookup(scope, name, self.graph) for name in self.graph.outputs)
+        for index, node in enumerate(self.graph.nodes):
+            with self.tape.at(self.tape.place.into(self.part, index)):
+                run_node(self.tape, node, scope, outputs=())
+        return tuple(_lookup(scope, name, f"the {self.part}") for name in self.graph.outputs)
 
 
 def trace(
@@ -48,61 +51,74 @@ def trace(
     tape = Tape(ops, dtype=dtype, seed=seed)
     tape.reserved = set(graph.tensors)
     needed = _needed(graph, graph.outputs if targets is None else targets, feeds)
+    scope: dict[str, Any] = {}
     for name in graph.tensors:
         if name in feeds:
-            tape.named[name] = tape.hold(name, feeds[name])
+            scope[name] = _held(tape, name, feeds[name], graph.types.get(name))
         elif name in graph.constants:
-            tape.named[name] = tape.hold(name, graph.constants[name])
+            scope[name] = tape.hold(name, graph.constants[name])
             tape.constants[name] = tape.values[name]
+    _keep(tape, scope)
     for index, node in enumerate(graph.nodes):
         if needed.isdisjoint(node.outputs):
             continue
         with tape.from_node(index, node.metadata):
-            _step(tape, index, node, feeds, lenient)
+            _step(tape, node, scope, feeds, lenient)
     return tape
 
 
-def run_node(tape: Tape, node: Node, scope: dict[str, Var], outputs: Sequence[str]) -> None:
-    """Add one node of a graph to the tape, reading tensors from `scope` and leaving its outputs there."""
-    inputs = [_lookup(scope, name, node) for name in node.inputs]
-    attrs = {k: Body(tape, v, dict(scope)) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+def result(tape: Tape, name: str) -> Any:
+    """What a traced graph gives for a name: an array, or a record of arrays for a sequence, an optional or a map."""
+    if name in tape.blocked:
+        raise tape.blocked[name]
+    return mapped(lambda x: x.value, tape.compounds[name] if name in tape.compounds else tape.named[name])
+
+
+def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[str]) -> None:
+    """Add one node of a graph to the tape, reading values from `scope` and leaving its outputs there."""
     label = node.name or next((n for n in node.outputs if n), node.op)
-    made = tape.emit(
-        node.op,
-        inputs,
-        attrs,
-        domain=node.domain,
-        n_outputs=len(node.outputs),
-        outputs=outputs,
-        name=label,
-    )
+    where = tape.place.of(node.op, label)
+    inputs = [_lookup(scope, name, where) for name in node.inputs]
+    attrs = {
+        k: Body(tape, v, dict(scope), f"{k} of {where}") if isinstance(v, Graph) else v for k, v in node.attrs.items()
+    }
+    count = len(node.outputs)
+    with tape.at(tape.place.named(node.op, label)):
+        made = tape.emit(node.op, inputs, attrs, domain=node.domain, n_outputs=count, outputs=outputs, name=label)
     if len(made) < len([n for n in node.outputs if n]):
-        raise ModelError(f"{node.op} {label!r} has {len(made)} outputs, not {len(node.outputs)}")
+        raise ModelError(f"{where} has {len(made)} outputs, not {count}")
     scope.update((n, v) for n, v in zip(node.outputs, made, strict=False) if n)
 
 
-def _step(tape: Tape, index: int, node: Node, feeds: Mapping[str, Any], lenient: bool) -> None:
+def _held(tape: Tape, name: str, value: Any, declared: TensorType | None) -> Any:
+    """A value that is fed: a `Var`, or a record with a `Var` for each tensor inside."""
+    return placed(
+        name, typed(value, declared, repr(name)), lambda n, x: tape.hold(n if n == name else tape.fresh(n), x)
+    )
+
+
+def _keep(tape: Tape, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, COMPOUND):
+            tape.compounds[name] = value
+        else:
+            tape.named[name] = value
+
+
+def _step(tape: Tape, node: Node, scope: dict[str, Any], feeds: Mapping[str, Any], lenient: bool) -> None:
     blocked = next((tape.blocked[name] for name in node.reads if name in tape.blocked), None)
-    fed = {name: tape.named[name] for name in node.outputs if name in feeds}
+    fed = {name: scope[name] for name in node.outputs if name in feeds}
     names = [tape.fresh(f"{name}/computed") if name in fed else name for name in node.outputs]
     try:
         if blocked is not None:
             raise blocked
-        run_node(tape, node, tape.named, names)
+        run_node(tape, node, scope, names)
     except GradcheckError as error:
-        error = _located(error, index, node)
         if not lenient:
-            raise error from error.__cause__
+            raise
         tape.blocked.update((name, error) for name in node.outputs if name)
-    tape.named.update(fed)
-
-
-def _located(error: GradcheckError, index: int, node: Node) -> GradcheckError:
-    """An unknown operator is reported with the node that uses it."""
-    if isinstance(error, UnsupportedError) and str(error).startswith("no operator"):
-        domain = f"{node.domain}." if node.domain else ""
-        return UnsupportedError(f"no forward for '{domain}{node.op}' ({describe(index, node)})", code="GC502")
-    return error
+    scope.update(fed)
+    _keep(tape, {name: scope[name] for name in node.outputs if name in scope})
 
 
 def _needed(graph: Graph, targets: Iterable[str], feeds: Mapping[str, Any]) -> set[str]:
@@ -113,10 +129,9 @@ def _needed(graph: Graph, targets: Iterable[str], feeds: Mapping[str, Any]) -> s
     return needed
 
 
-def _lookup(scope: Mapping[str, Var], name: str, where: Graph | Node) -> Any:
+def _lookup(scope: Mapping[str, Any], name: str, where: str) -> Any:
     if not name:
         return None
     if name not in scope:
-        label = where.name or (where.op if isinstance(where, Node) else "graph")
-        raise ModelError(f"{label!r} reads {name!r}, which has no value")
+        raise ModelError(f"{where} reads {name!r}, which has no value")
     return scope[name]

@@ -6,13 +6,14 @@ pass and never a failure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.stencil import Estimate
 
 UNIT = 2.0**-53
@@ -20,6 +21,7 @@ RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
 _BLOCK = 1 << 16  # entries
 UNDERFLOW = 1e-250  # products of numbers below this lose digits
+HUGE = 1e150  # squares of numbers beyond this, or below its inverse, are no floating-point numbers
 
 
 class Status(IntEnum):
@@ -31,6 +33,7 @@ class Status(IntEnum):
     KINK = 3  # x lies where the derivative jumps
     NONFINITE = 4  # the numerical side is not finite
     UNDERFLOW = 5  # both sides are too small for floating-point numbers to tell them apart
+    RANGE = 6  # x is so small or so large that its square is no floating-point number
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Tolerance:
     rtol: float = RTOL
     atol: float = ATOL
     negligible: float = NEGLIGIBLE  # of the largest entry for the same y
+    coarse: float = 1.0  # a rounding of the theoretical side, in those of float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ class Comparison:
     numerical: Array
     noise: Array
     status: Array
-    kinks: dict[int, Array] = field(default_factory=dict)  # step of the tape -> rows that cross a branch there
+    ties: Mapping[int, Array] = field(default_factory=dict)  # step of the tape -> kinked rows at a tie there
+    crossed: Mapping[int, Array] = field(default_factory=dict)  # the same for rows whose perturbation goes too far
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
@@ -102,11 +107,18 @@ def screened(theoretical: Array, numerical: Array, relative_error: float, tolera
     return status
 
 
-def judge(theoretical: Array, estimate: Estimate, largest: Array, floor: Array, tolerance: Tolerance) -> Array:
+def judge(
+    theoretical: Array,
+    estimate: Estimate,
+    largest: Array,
+    floor: Array,
+    tolerance: Tolerance,
+    reach: Array | float = np.inf,
+) -> Array:
     """A `Status` for each entry of some rows.
 
     largest  the largest magnitude in each whole column; floor  (rows, y_size), below this neither side can be told from
-    zero in the forward run's rounding.
+    zero in the forward run's rounding; reach  (rows, 1), a numerical zero with an error beyond this tells nothing.
     """
     numerical, size = estimate.value, magnitude(theoretical, estimate.value)
     tol, allow = 8 * estimate.error + 64 * UNIT * size, allowance(size, largest, tolerance)
@@ -114,15 +126,24 @@ def judge(theoretical: Array, estimate: Estimate, largest: Array, floor: Array, 
         gap = np.abs(theoretical - numerical)
         status = np.where(gap + tol <= allow, Status.PASS, Status.NOISE)
         status = np.where(gap - tol > allow, Status.FAIL, status)
-        status = np.where((status != Status.PASS) & (size <= floor), Status.PASS, status)
+        zero = (size <= floor) & (estimate.error <= reach)
+        status = np.where((status != Status.PASS) & zero, Status.PASS, status)
     status = np.where(np.isfinite(numerical), status, Status.NONFINITE)
     status = np.where(~np.isfinite(theoretical) & np.isfinite(numerical), Status.FAIL, status)
-    return np.where((status != Status.PASS) & too_small(theoretical, size), Status.UNDERFLOW, status).astype(np.int8)
+    lost = np.isin(status, (Status.FAIL, Status.NOISE)) & too_small(theoretical, size)
+    return np.where(lost, Status.UNDERFLOW, status).astype(np.int8)
 
 
 def too_small(theoretical: Array, size: Array) -> Array:
     """Entries where underflow may have eaten digits of either side."""
     return (size < UNDERFLOW) & np.isfinite(theoretical)
+
+
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The distance from 1 to the next number of a floating-point or complex dtype; 0 for one that counts or quantizes."""
+    if not is_inexact(dtype):
+        return 0.0
+    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
 
 
 def pattern(theoretical: float, numerical: float, sizes: Sequence[int] = ()) -> str:

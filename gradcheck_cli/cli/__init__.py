@@ -6,7 +6,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from gradcheck_cli.errors import GradcheckError
 
 INTERRUPTED, BUG, BROKEN_PIPE = 130, 70, 141
 _COMPLETE = "_GRADCHECK_COMPLETE"
@@ -14,6 +17,7 @@ _COMPLETE = "_GRADCHECK_COMPLETE"
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs a command line (default: the process's own) and gives its exit code; nothing is raised."""
+    _open_closed_streams()
     _tolerate_any_text()
     try:
         code = _invoke(sys.argv[1:] if args is None else list(args))
@@ -31,6 +35,11 @@ def main(args: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """`main` as a process."""
     sys.exit(main())
+
+
+def say(error: GradcheckError) -> None:
+    """One line on stderr for an error that does not end the run."""
+    print(_titled(error.code, str(error)), file=sys.stderr)
 
 
 def _invoke(args: list[str]) -> int:
@@ -60,7 +69,9 @@ def _explain(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return _end(_titled("GC201", error.format_message()) + _where_help_is(error), 2)
     if isinstance(error, MemoryError):
-        return _end(_titled("GC602", "out of memory; a lower --jobs or --memory-limit needs less"), 6)
+        from gradcheck_cli.memory import exhausted
+
+        return _end(_titled("GC602", str(exhausted(error))), 6)
     if isinstance(error, OSError) and error.filename is None:
         return _end(_titled("GC201", f"the output cannot be written: {error.strerror or error}"), 2)
     from gradcheck_cli.cli.bugs import describe_bug
@@ -102,6 +113,13 @@ def _discard_output() -> None:
     """Nothing more reaches stdout: what is left in its buffer would fail once more when Python ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_closed_streams() -> None:
+    """Whoever closed our stdout or stderr wants nothing of it; the exit code still counts."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _tolerate_any_text() -> None:

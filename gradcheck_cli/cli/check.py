@@ -8,17 +8,19 @@ import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.cli.check_options import OPTIONS
+from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
 
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 @click.pass_context
 def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
-    """Check the gradients of models.
+    """Check the gradients of models: ONNX files, *.gradcheck.yaml specs, folders of them, or patterns.
 
-    Every option can also be set by an environment variable (GRADCHECK_RTOL), in a side-car
-    model.gradcheck.yaml, or in gradcheck.toml.
+    Every option can also be set by an environment variable (GRADCHECK_RTOL; several values are
+    separated by spaces), in a side-car model.gradcheck.yaml, or in gradcheck.toml.
     """
+    refuse_unknown_variables(OPTIONS)
     from gradcheck_cli.cli.run import run
 
     given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in _GIVEN}
@@ -30,5 +32,5 @@ command = click.RichCommand(
     callback=check,
     params=OPTIONS,
     help=check.__doc__,
-    context_settings={"auto_envvar_prefix": "GRADCHECK"},
+    context_settings=SETTINGS,
 )

@@ -10,10 +10,10 @@ from typing import Any
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from gradcheck_cli.cli.param_types import ByteSize, Duration, NumberOr, ReportPath, Words
+from gradcheck_cli.cli.param_types import ByteSize, Duration, NumberOr, OneOf, ReportPath, Text, Words
 
 GATED = ("fail", "inconclusive", "unsupported")
-OUTPUT_FORMATS = ("full", "concise", "json", "jsonl", "github", "markdown", "junit")
+OUTPUT_FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "gitlab", "markdown")
 METHODS = ("auto", "complex-step", "richardson", "central", "forward")
 
 
@@ -30,7 +30,7 @@ def _option(panel: str, *names: str, **more: Any) -> click.RichOption:
 
 
 def _many(panel: str, *names: str, **more: Any) -> click.RichOption:
-    return _option(panel, *names, multiple=True, **more)
+    return _option(panel, *names, multiple=True, **{"type": Text(), **more})
 
 
 MODELS = click.RichArgument(
@@ -39,8 +39,6 @@ MODELS = click.RichArgument(
     required=True,
     metavar="MODEL...",
     type=click.Path(),
-    panel="Models",
-    help="ONNX files, *.gradcheck.yaml specs, folders of them, or patterns.",
 )
 
 WHAT = [
@@ -70,7 +68,7 @@ WHAT = [
     _option(
         "What",
         "--mode",
-        type=click.Choice(("auto", "full", "directional")),
+        type=OneOf(("auto", "full", "directional")),
         help="Every entry of the Jacobian, or random projections. [default: auto, by predicted cost]",
     ),
 ]
@@ -120,7 +118,7 @@ INPUTS = [
         "Inputs",
         "--val-range",
         metavar="[NAME:]LO,HI",
-        help="Draw values from here. [default: -1,1, by domain]",
+        help="Draw float inputs from here. [default: -1,1, by domain]",
     ),
     _option(
         "Inputs",
@@ -142,7 +140,7 @@ METHOD = [
     _option(
         "Method",
         "--method",
-        type=click.Choice(METHODS),
+        type=OneOf(METHODS),
         metavar="METHOD",
         help="Numerical side: complex-step, richardson, central, forward. [default: auto, and says which]",
     ),
@@ -151,12 +149,12 @@ METHOD = [
         "--delta",
         type=NumberOr(float, "auto", 0, above=True),
         metavar="FLOAT|auto",
-        help="The perturbation. [default: auto]",
+        help="The perturbation, of central or forward differences. [default: auto]",
     ),
     _option(
         "Method",
         "--dtype",
-        type=click.Choice(("float64", "model")),
+        type=OneOf(("float64", "model")),
         help="Precision of both sides. [default: float64]",
     ),
     _many(
@@ -184,6 +182,12 @@ GATE = [
     ),
     _option("Gate", "--exit-zero", is_flag=True, default=None, help="None of them fails the run; other errors do."),
     _option("Gate", "--fail-fast", is_flag=True, default=None, help="Stop at the first model that fails the run."),
+    _option(
+        "Gate",
+        "--baseline",
+        metavar="FILE",
+        help="Results of --report: what failed there in the same way is waived.",
+    ),
 ]
 LIMITS = [
     _option(
@@ -208,16 +212,16 @@ OUTPUT = [
     _option(
         "Output",
         "--output-format",
-        type=click.Choice(OUTPUT_FORMATS),
+        type=OneOf(OUTPUT_FORMATS),
         metavar="FORMAT",
-        help="On stdout: full, concise, json, jsonl, github, markdown or junit. [default: full]",
+        help="On stdout: full, concise, json, jsonl, junit, github, gitlab or markdown. [default: full]",
     ),
     _many(
         "Output",
         "--report",
         type=ReportPath(),
         metavar="PATH",
-        help="Also write .json, .jsonl, .xml (JUnit) or .md.",
+        help="Also write .json, .jsonl, .xml (JUnit), .html or .md.",
     ),
     _option(
         "Output",
@@ -228,11 +232,11 @@ OUTPUT = [
     ),
     _option("Output", "-v", "--verbose", count=True, metavar="", help="Say more about checks that passed."),
     _option("Output", "-q", "--quiet", count=True, metavar="", help="Say nothing about checks that passed."),
-    _option("Output", "--color", type=click.Choice(("auto", "always", "never")), help="Colors. [default: auto]"),
+    _option("Output", "--color", type=OneOf(("auto", "always", "never")), help="Colors. [default: auto]"),
     _option(
         "Output",
         "--progress",
-        type=click.Choice(("auto", "on", "off")),
+        type=OneOf(("auto", "on", "off")),
         help="A progress bar on stderr. [default: auto]",
     ),
 ]

@@ -6,6 +6,8 @@ import sys
 
 import rich_click as click
 
+from gradcheck_cli.cli.param_types import OneOf
+
 _HOW = {
     "bash": 'eval "$(gradcheck completion bash)"  in ~/.bashrc',
     "zsh": 'eval "$(gradcheck completion zsh)"  in ~/.zshrc',
@@ -14,7 +16,7 @@ _HOW = {
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(tuple(_HOW)))
+@click.argument("shell", type=OneOf(tuple(_HOW)))
 def command(shell: str) -> int:
     """Print a shell's completion script; the script's first line says where it goes."""
     from click.shell_completion import get_completion_class

@@ -7,9 +7,8 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import rich_click as click
 
@@ -18,22 +17,35 @@ from gradcheck_cli.errors import Problem, SpecError, did_you_mean
 
 _NOT_HERE, _ALIASES = ("models",), {"dims": "dim", "feed": "extra_feed_dict", "input_shapes": "x_shape"}
 _BY_EQUALS = ("x_init_value", "extra_feed_dict", "dim")
+_Found: TypeAlias = tuple[Path, Mapping[str, Any], str]
 _KNOWN: dict[str, click.Parameter] = {p.name: p for p in OPTIONS if p.name and p.name not in _NOT_HERE}
 
 
 def settings_above(folder: str, ctx: click.Context) -> dict[str, Any]:
     """What the nearest configuration file above a folder says, converted as options are."""
-    found = _nearest(Path(os.path.abspath(folder)))
+    found = _nearest(folder, ctx)
     return {} if found is None else _converted(*found, ctx)
 
 
-@cache
-def _nearest(folder: Path) -> tuple[Path, Mapping[str, Any], str] | None:
-    """The file, its table, and its text."""
+def file_above(folder: str, ctx: click.Context) -> str:
+    """The nearest configuration file above a folder; "" for none."""
+    found = _nearest(folder, ctx)
+    return "" if found is None else str(found[0])
+
+
+def _nearest(folder: str, ctx: click.Context) -> _Found | None:
+    """The file, its table, and its text; each folder is searched once in a run."""
+    known: dict[str, _Found | None] = ctx.meta.setdefault(f"{__name__}.files", {})
+    if folder not in known:
+        known[folder] = _search(Path(os.path.abspath(folder)))
+    return known[folder]
+
+
+def _search(folder: Path) -> _Found | None:
     for place in (folder, *folder.parents):
         for name, table in (("gradcheck.toml", ()), ("pyproject.toml", ("tool", "gradcheck"))):
             file = place / name
-            if file.is_file() and (found := _table(file, table)) is not None:
+            if os.path.isfile(file) and (found := _table(file, table)) is not None:
                 return file, *found
     return None
 
@@ -70,7 +82,7 @@ def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Conte
             problems.append(_problem(file, text, key, f"unknown key {key!r}.{near}"))
             continue
         try:
-            found[name] = _KNOWN[name].type_cast_value(ctx, _typed(_KNOWN[name], value))
+            found[name] = _KNOWN[name].type_cast_value(ctx, _from(file.parent, name, _typed(_KNOWN[name], value)))
         except (click.BadParameter, ValueError) as error:
             reason = error.message if isinstance(error, click.BadParameter) else str(error)
             problems.append(_problem(file, text, key, f"{key}: {reason}"))
@@ -88,6 +100,23 @@ def _typed(param: click.Parameter, value: Any) -> Any:
     if getattr(param, "multiple", False):
         return _several(param.name or "", value)
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _from(folder: Path, name: str, given: Any) -> Any:
+    """A value whose paths are seen from the folder of the file that it stands in."""
+    if name in _BY_EQUALS:
+        return [_value_from(folder, text) for text in given]
+    if name == "report":
+        return [os.path.join(folder, path) for path in given]
+    if name == "baseline" or (name == "test_data" and given not in ("auto", "none")):
+        return os.path.join(folder, given)
+    return given
+
+
+def _value_from(folder: Path, text: str) -> str:
+    """@FILE or NAME=@FILE."""
+    name, mark, path = ("", "@", text[1:]) if text.startswith("@") else text.partition("=@")
+    return f"{name}{mark}{os.path.join(folder, path)}" if mark else text
 
 
 def _several(name: str, value: Any) -> list[str]:

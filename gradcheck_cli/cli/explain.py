@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from typing import TYPE_CHECKING
 
 import rich_click as click
+
+if TYPE_CHECKING:
+    from gradcheck_cli.explanations import Page
 
 
 @click.command("explain")
@@ -19,19 +23,23 @@ def command(code: str | None) -> int:
 def _listing() -> str:
     from gradcheck_cli.explanations import FAMILIES, PAGES
 
-    lines = []
-    for family, title in FAMILIES.items():
+    lines: list[str] = []
+    for family, (title, code) in FAMILIES.items():
         lines += [
-            f"{family}xx  {title}",
-            *(f"  {c}  {page.title}" for c, page in PAGES.items() if c.startswith(family)),
+            f"{family}xx  {title} (exit code {code})",
+            *(_line(c, page) for c, page in PAGES.items() if c.startswith(family)),
             "",
         ]
     return "\n".join(lines[:-1]) + "\n"
 
 
+def _line(code: str, page: Page) -> str:
+    return f"  {code}  {page.title}" + ("" if page.exit_code is None else f" (exit code {page.exit_code})")
+
+
 def _page(code: str) -> str:
     from gradcheck_cli.errors import UsageError, did_you_mean
-    from gradcheck_cli.explanations import FAMILIES, PAGES
+    from gradcheck_cli.explanations import FAMILIES, PAGES, exit_code
 
     wanted = code.upper() if code.upper().startswith("GC") else f"GC{code}"
     if wanted not in PAGES:
@@ -40,7 +48,7 @@ def _page(code: str) -> str:
         )
     page = PAGES[wanted]
     parts = [("What it means", page.meaning), ("Why it happens", page.causes), ("What to do", page.remedy)]
-    head = f"{wanted}  {page.title}\n{FAMILIES[wanted[:3]]}\n"
+    head = f"{wanted}  {page.title}\n{FAMILIES[wanted[:3]][0]} (exit code {exit_code(wanted)})\n"
     return head + "".join(f"\n{title}\n{_wrapped(text)}\n" for title, text in parts)
 
 

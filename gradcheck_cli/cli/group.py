@@ -62,6 +62,8 @@ def _print_version(ctx: click.Context, param: Any, value: bool) -> None:
 
 @click.group(
     cls=Commands,
+    options_metavar="",
+    subcommand_metavar="MODEL... [OPTIONS] | COMMAND ...",
     context_settings={
         "help_option_names": ["-h", "--help"],
         "token_normalize_func": dashed,

@@ -3,54 +3,114 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
-from gradcheck_cli.cli.check_options import complete_tensor
+from gradcheck_cli.cli.check_options import OPTIONS, complete_tensor
+from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
+from gradcheck_cli.cli.param_types import OneOf, Text
+
+if TYPE_CHECKING:
+    from gradcheck_cli.formats.source import Source, Spec
+    from gradcheck_cli.inspection import Inspection
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ASKED = ("x", "y", "params", "x_shape", "dim")  # what bears on an inspection, here and in configuration files
 
 
-@click.command("inspect")
+def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
+    return click.option(*names, multiple=True, type=Text(), **more)
+
+
+@click.command("inspect", context_settings=SETTINGS)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", type=click.Path())
-@click.option("--x", multiple=True, metavar="NAME", shell_complete=complete_tensor, help="As in check.")
-@click.option("--y", multiple=True, metavar="NAME", shell_complete=complete_tensor, help="As in check.")
+@_many("--x", metavar="NAME", shell_complete=complete_tensor, help="As in check.")
+@_many("--y", metavar="NAME", shell_complete=complete_tensor, help="As in check.")
 @click.option("--params", is_flag=True, default=None, help="Every float parameter as x too.")
-@click.option(
-    "--x-shape", "--input-shapes", "x_shape", multiple=True, metavar="[NAME:]SHAPE", help="Shape of an input."
-)
-@click.option("--dim", multiple=True, metavar="NAME=INT", help="Size of an open dimension.")
+@_many("--x-shape", "--input-shapes", "x_shape", metavar="[NAME:]SHAPE", help="Shape of an input.")
+@_many("--dim", metavar="NAME=INT", help="Size of an open dimension.")
 @click.option("--allow-python", is_flag=True, default=None, help="Let a spec call Python functions.")
-@click.option("--output-format", type=click.Choice(("full", "json")), default="full", help="What goes to stdout.")
-@click.option("-v", "--verbose", count=True, help="All parameters and all pairs.")
-@click.option("--color", type=click.Choice(("auto", "always", "never")), default="auto", help="Colors.")
-def command(models: tuple[str, ...], **options: Any) -> int:
+@click.option(
+    "--output-format",
+    type=OneOf(("full", "json")),
+    default="full",
+    allow_from_autoenv=False,  # check has more formats than this
+    help="What goes to stdout.",
+)
+@click.option("-v", "--verbose", count=True, metavar="", help="All tensors and all pairs.")
+@click.option("--color", type=OneOf(("auto", "always", "never")), default="auto", help="Colors.")
+@click.pass_context
+def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
     """Show a model's tensors, what is differentiable, what blocks a gradient, and what a check would cost."""
+    refuse_unknown_variables(OPTIONS)
+    from gradcheck_cli.cli import say
+    from gradcheck_cli.cli.models import expand
     from gradcheck_cli.cli.output import style_of
+    from gradcheck_cli.errors import GradcheckError
+    from gradcheck_cli.memory import exhausted, held
+    from gradcheck_cli.record import worst_code
     from gradcheck_cli.report.inspection import text
 
-    found = [each for path in models for each in _inspections(path, options)]
-    if options["output_format"] == "json":
+    files, missing = expand(models)
+    errors = [error for _, error in missing]
+    found: list[Inspection] = []
+    for file in files:
+        try:
+            with held():
+                found.extend(_inspections(file, options, ctx))
+        except GradcheckError as error:  # of several models one that cannot be read hides no other
+            errors.append(error)
+        except MemoryError as error:
+            errors.append(exhausted(error))
+    if options["output_format"] == "json" and found:
         parts = [each.as_json() for each in found]
         sys.stdout.write(json.dumps(parts[0] if len(parts) == 1 else parts, indent=2, default=str) + "\n")
     else:
         sys.stdout.write("\n".join(text(each, style_of(options)) for each in found))
-    return 0
+    for each in errors:
+        say(each)
+    return worst_code({each.exit_code for each in errors} or {0})
 
 
-def _inspections(path: str, options: dict[str, Any]) -> list[Any]:
+def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> Iterator[Inspection]:
     from dataclasses import replace
 
-    from gradcheck_cli.cli.models import expand
+    from gradcheck_cli.cli.config import settings_above
     from gradcheck_cli.cli.resolve import dims_of, resolve
+    from gradcheck_cli.errors import NothingChecked
     from gradcheck_cli.formats import read
     from gradcheck_cli.inspection import inspect
 
-    given = {k: v for k, v in options.items() if v and k in ("x", "y", "params", "x_shape", "dim")}
-    found = []
-    for file in expand([path]):
-        spec = read(file, dims=dims_of(options["dim"]), allow_python=bool(options["allow_python"]))
-        for name, source in spec.sources.items():
-            label = file if len(spec.sources) == 1 else f"{file}::{name}"
-            found.append(replace(inspect(source, resolve(source, file, [given])), uri=label))
-    return found
+    allow = bool(options["allow_python"])
+    spec = read(file, dims=dims_of(options["dim"]), allow_python=allow)
+    layers = [settings_above(os.path.dirname(file) or ".", ctx), _defaults(file, spec, allow), options]
+    asked = [{name: layer[name] for name in _ASKED if layer.get(name)} for layer in layers]
+    subjects = dict(_subjects(file, spec))
+    if not subjects:
+        raise NothingChecked(f"nothing to inspect: {file} has no graphs, and its checks name no models")
+    for label, source in subjects.items():
+        yield replace(inspect(source, resolve(source, asked)), uri=label)
+
+
+def _defaults(file: str, spec: Spec, allow_python: bool) -> Mapping[str, Any]:
+    """What the spec says under `defaults`; that of a model is the one beside it."""
+    from gradcheck_cli.cli.models import side_car
+    from gradcheck_cli.formats import read
+
+    beside = side_car(file)
+    said = (read(beside, allow_python=allow_python) if beside else spec).defaults
+    return {**said, "dim": said.get("dims")}
+
+
+def _subjects(file: str, spec: Spec) -> Iterator[tuple[str, Source]]:
+    """The graphs of a file, or the models that its checks are about, each under a name of its own."""
+    from gradcheck_cli.formats import read
+
+    for name, source in spec.sources.items():
+        yield (file if len(spec.sources) == 1 else f"{file}::{name}"), source
+    for model in dict.fromkeys(request.model for request in spec.checks if request.model):
+        yield from _subjects(model, read(model))

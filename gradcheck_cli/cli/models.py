@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from gradcheck_cli.errors import NothingChecked
+from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked
 
 SPEC_SUFFIXES = (".gradcheck.yaml", ".gradcheck.yml")
 
 
-def expand(arguments: Iterable[str]) -> list[str]:
-    """The files that arguments mean, in their order; NothingChecked for a pattern or folder without any."""
-    found: dict[str, str] = {}
+class Found(NamedTuple):
+    """The files that arguments mean, in their order, and the arguments that mean none, with the reason."""
+
+    files: list[str]
+    missing: list[tuple[str, GradcheckError]]
+
+
+def expand(arguments: Iterable[str]) -> Found:
+    """Each file once; GradcheckError if no argument means any."""
+    files: dict[str, str] = {}
+    missing: list[tuple[str, GradcheckError]] = []
     for argument in arguments:
-        for path in _files(argument):
-            found.setdefault(os.path.realpath(path), path)
-    return list(found.values())
+        try:
+            files.update((real, path) for path in _files(argument) if (real := os.path.realpath(path)) not in files)
+        except GradcheckError as error:
+            missing.append((argument, error))
+    if missing and not files:
+        raise missing[0][1]
+    return Found(_without_side_cars(list(files.values())), missing)
 
 
 def side_car(model: str) -> str | None:
-    """The spec beside a model that says how it is checked: model.gradcheck.yaml for model.onnx."""
+    """The spec beside a model that says how it is checked: model.gradcheck.yaml for model.onnx.
+
+    A spec with graphs of its own is none: it is about those, whatever it is called.
+    """
     candidates = (os.path.splitext(model)[0] + suffix for suffix in SPEC_SUFFIXES)
-    return next((path for path in candidates if not is_spec(model) and os.path.isfile(path)), None)
+    return next((p for p in candidates if not is_spec(model) and os.path.isfile(p) and not _has_graphs(p)), None)
 
 
 def is_spec(path: str) -> bool:
@@ -32,7 +48,30 @@ def is_spec(path: str) -> bool:
     return path.lower().endswith((".yaml", ".yml"))
 
 
+def _has_graphs(spec: str) -> bool:
+    from gradcheck_cli.errors import SpecError
+    from gradcheck_cli.formats.yaml_places import Document
+
+    try:
+        return "graphs" in Document.read(spec).root.children
+    except SpecError:  # said when it is read with the model
+        return False
+
+
+def common_folder(paths: Sequence[str]) -> str:
+    """The folder that all files lie in, however deep."""
+    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    try:
+        return os.path.commonpath(folders)
+    except ValueError:  # on different drives
+        return os.getcwd()
+
+
 def _files(argument: str) -> list[str]:
+    if argument == "-":
+        raise ModelError("models are read from files, which is where their weights are looked for; not from stdin")
+    if "://" in argument:
+        raise ModelError(f"{argument} is a URL; download the file and give its path")
     if os.path.isdir(argument):
         return _without_side_cars(sorted(_inside(argument))) or _nothing(
             f"{argument!r} holds no *.onnx or *.gradcheck.yaml"

@@ -8,12 +8,14 @@ from typing import Any
 
 import rich_click as click
 
+from gradcheck_cli.cli.param_types import OneOf
+
 
 @click.command("ops")
 @click.argument("operator", required=False, metavar="[OP]")
-@click.option("--output-format", type=click.Choice(("full", "json")), default="full", help="What goes to stdout.")
+@click.option("--output-format", type=OneOf(("full", "json")), default="full", help="What goes to stdout.")
 def command(operator: str | None, output_format: str) -> int:
-    """Show the operators that are known: gradient, kinks, constant inputs. With OP, all about that one."""
+    """Show the operators: forward, gradient, versions, dtypes, kinks. With OP, all about that one."""
     from gradcheck_cli.operator_facts import all_facts, facts_named
     from gradcheck_cli.report.operators import listing, page
 

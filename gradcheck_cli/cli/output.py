@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_cli.errors import UsageError
@@ -21,6 +22,7 @@ class Output:
         self.format = options.get("output_format", "full")
         self.reports: Sequence[str] = options.get("report", ())
         self.style = style_of(options)
+        self.shows = "show" in options
         self._pieces = streamed(self.format)
 
     @property
@@ -28,10 +30,11 @@ class Output:
         """Errors need no record of their own: people read them on stderr."""
         return self.format in ("full", "concise")
 
-    def section(self, checks: tuple[Check, ...]) -> None:
-        """The records of one check that has ended."""
+    def section(self, checks: tuple[Check, ...], show: int | None = None) -> None:
+        """The records of one check that has ended; `show` is what its spec says, if nobody said more."""
         if self._pieces is not None:
-            _print(self._pieces.section(checks, self.style))
+            style = self.style if show is None or self.shows else replace(self.style, show=show)
+            _print(self._pieces.section(checks, style))
 
     def end(self, report: Report) -> None:
         """What comes last on stdout."""

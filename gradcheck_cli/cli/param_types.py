@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.shell_completion import CompletionItem
 
+from gradcheck_cli.cli.environment import words
 from gradcheck_cli.errors import did_you_mean
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]  # generic only in newer releases of click
+    Choice = click.Choice[str]
 else:
     ParamType = click.ParamType
+    Choice = click.Choice
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES = {
@@ -24,7 +27,26 @@ _BYTES = {
     **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)},
     **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
 }
-_REPORTS = (".json", ".jsonl", ".xml", ".md")
+_REPORTS = (".json", ".jsonl", ".xml", ".html", ".md")
+
+
+class Text(ParamType):
+    """A text; several in an environment variable are separated by spaces."""
+
+    name = "text"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return words(rv)
+
+
+class OneOf(Choice):
+    """A word of a fixed set; a misspelt one is told the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message}{did_you_mean(str(value), self.choices)}", param, ctx)
 
 
 class NumberOr(ParamType):
@@ -97,7 +119,7 @@ class Words(ParamType):
         return [CompletionItem(word) for word in self.known if word.startswith(incomplete)]
 
 
-class ReportPath(ParamType):
+class ReportPath(Text):
     """A file to write, whose suffix says in which format."""
 
     name = "path"
@@ -105,7 +127,7 @@ class ReportPath(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         suffix = os.path.splitext(value)[1]
         if suffix not in _REPORTS:
-            self.fail(f"{value!r} must end in {', '.join(_REPORTS)}.{did_you_mean(suffix, _REPORTS)}", param, ctx)
+            self.fail(f"{value!r} must end in {', '.join(_REPORTS)}.", param, ctx)
         folder = os.path.dirname(value) or "."
         if not os.path.isdir(folder):
             self.fail(f"{value!r}: there is no folder {folder!r}.", param, ctx)

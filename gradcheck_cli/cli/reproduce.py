@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradcheck_cli.cli.tasks import Task
+from gradcheck_cli.errors import shown
 from gradcheck_cli.record import Check
 
 _REPEATED = (
@@ -18,11 +19,26 @@ _REPEATED = (
 def command_for(check: Check, task: Task, given: Mapping[str, Any]) -> str:
     """The command: file and check, the pair, what was typed, the seed, and the point that failed."""
     words = ["gradcheck", task.path, *(["--check", task.check] if task.check else [])]
-    words += ["--x", check.x, "--y", check.y]
+    words += [*_words("x", check.x), *_words("y", check.y)]
     for name in _REPEATED:
         words += _words(name, given.get(name))
-    point = check.worst[0].point if check.worst else 0
-    return shlex.join([*words, "--seed", str(check.seed), "--point", str(point)])
+    return " ".join(map(quoted, [*words, "--seed", str(check.seed), *_points(check, task, given)]))
+
+
+def quoted(word: str) -> str:
+    """A word as one types it in a shell; bash, zsh and ksh read escapes between $' and '."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{shown(escaped)}'"
+
+
+def _points(check: Check, task: Task, given: Mapping[str, Any]) -> list[str]:
+    """The point that failed; all of them where no entry says which one it was."""
+    if check.points > 1 and not check.worst:
+        return ["--points", str(check.points)]
+    only = given.get("point", task.said.get("point", 0))
+    return ["--point", str(check.worst[0].point if check.worst else only)]
 
 
 def _words(name: str, value: Any) -> list[str]:
@@ -32,4 +48,5 @@ def _words(name: str, value: Any) -> list[str]:
     if value is True:
         return [option]
     values = value if isinstance(value, tuple) else (value,)
-    return [word for each in values for word in (option, str(each))]
+    texts = [str(each) for each in values]
+    return [word for text in texts for word in ((f"{option}={text}",) if text.startswith("-") else (option, text))]

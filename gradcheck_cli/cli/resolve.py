@@ -7,22 +7,26 @@ option by tensor name, a stronger layer replaces the weaker if it speaks of ever
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from gradcheck_cli.cli.values import array_of
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.cli.idle import refuse_idle
+from gradcheck_cli.cli.values import array_of, value_of
+from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.graph import Array, Graph, TensorType
 from gradcheck_cli.settings import ANY, Settings
-from gradcheck_cli.targets import choose_x, choose_y
+from gradcheck_cli.targets import choose_x, choose_y, is_float
 
 _T = TypeVar("_T")
+_DIGITS = 18  # of a size: more are not addressed anyway
 Layer = Mapping[str, Any]
 _PLAIN = (
     "mode",
@@ -39,20 +43,45 @@ _PLAIN = (
 )
 
 
-def resolve(source: Source, path: str, layers: Sequence[Layer]) -> Settings:
-    """The settings of one model; layers come from the weakest to the strongest."""
+def resolve(source: Source, layers: Sequence[Layer]) -> Settings:
+    """The settings of one model; layers come from the weakest, a configuration file, to the strongest, what was typed."""
     graph = source.graph
     found: dict[str, Any] = {}
+    typed: dict[str, Any] = {}
     for layer in layers:
+        typed = {}
         for name, value in layer.items():
             if name in _PLAIN:
                 found[name] = value
             elif name in _READERS:
                 field, read = _READERS[name]
-                found[field] = _merged(found.get(field), read(value, graph, f"--{name.replace('_', '-')}"))
-    found["test_data"] = _test_data(found.get("test_data", "auto"), path)
+                typed[field] = read(value, graph, f"--{name.replace('_', '-')}")
+                if field == "val_range":
+                    typed[field] = _by_input(typed[field], graph, source.ranges if layer is layers[0] else ())
+                found[field] = _merged(found.get(field), typed[field])
+    found.update(_method(found))
+    found["test_data"] = _test_data(found.get("test_data", "auto"))
     found["dims"] = {k: v for k, v in found.get("dims", {}).items() if source.dims.get(k) != v}
-    return _with_names(Settings(**_with_default_tolerances(found)), graph)
+    settings = _with_names(Settings(**_with_default_tolerances(found)), graph)
+    refuse_idle(typed, settings, graph)
+    return settings
+
+
+def _method(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A step of one's own means central differences; a point of one's own is the only one."""
+    method = found.get("method", "auto")
+    if found.get("delta") is not None and method not in ("auto", "central", "forward"):
+        raise UsageError(f"--delta belongs to --method central or forward; {method} chooses its own steps")
+    one = {"points": 1} if found.get("point") is not None else {}
+    return {**one, **({"method": "central"} if found.get("delta") is not None and method == "auto" else {})}
+
+
+def _by_input(ranges: Mapping[str, Any], graph: Graph, own: Iterable[str]) -> dict[str, Any]:
+    """A range for all is one for every float input, but for those whose spec says more than a weaker place does."""
+    if ANY not in ranges:
+        return dict(ranges)
+    inputs = [n for n in graph.free_inputs if is_float(graph, n) and n not in own]
+    return {**dict.fromkeys(inputs, ranges[ANY]), **{n: r for n, r in ranges.items() if n != ANY}}
 
 
 def _merged(weaker: Any, stronger: Any) -> Any:
@@ -73,13 +102,11 @@ def _with_names(settings: Settings, graph: Graph) -> Settings:
     """Values without a name belong to the only x or y there is."""
     ys = settings.y or choose_y(graph)
     xs = settings.x or choose_x(graph, ys, params=settings.params)
-    shapes = _given_to(settings.x_shape, xs, "--x-shape", "x")
-    values = _given_to(settings.x_init_value, xs, "--x-init-value", "x")
     return replace(
         settings,
-        x_shape=shapes,
+        x_shape=_given_to(settings.x_shape, xs, "--x-shape", "x"),
         y_shape=_given_to(settings.y_shape, ys, "--y-shape", "y"),
-        x_init_value={k: v if v.ndim else np.broadcast_to(v, shapes.get(k, ())) for k, v in values.items()},
+        x_init_value=_given_to(settings.x_init_value, xs, "--x-init-value", "x"),
     )
 
 
@@ -88,7 +115,7 @@ def _given_to(values: Mapping[str, _T], names: Sequence[str], option: str, kind:
         return dict(values)
     if len(names) != 1:
         mark = "=" if option == "--x-init-value" else ":"
-        known = ", ".join(names) or "none"
+        known = ", ".join(map(shown, names)) or "none"
         raise UsageError(f"{option} needs a name, {option} NAME{mark}..., since there are {len(names)} {kind}: {known}")
     return {**{k: v for k, v in values.items() if k != ANY}, names[0]: values[ANY]}
 
@@ -123,7 +150,7 @@ def _parsed(parse: Callable[[Any], _T], value: Any, where: str) -> _T:
     try:
         return parse(value)
     except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
+        raise UsageError(f"{shown(where)}: {error}") from None
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -132,9 +159,13 @@ def _shape(value: Any) -> tuple[int, ...]:
     text = value.strip()
     inner = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
     sizes = [size.strip() for size in re.split("[,x]", inner.rstrip(","))] if inner.strip() else []
-    if not text or not all(size.isdecimal() for size in sizes):
+    if not text or not all(map(_is_size, sizes)):
         raise UsageError(f"{value!r} is no shape; write 1,3,32,32 or [1,3,32,32] or 1x3x32x32")
     return tuple(map(int, sizes))
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS
 
 
 def _range(value: Any) -> tuple[float, float]:
@@ -162,8 +193,21 @@ def _value(value: Any) -> Array:
     return array_of(value) if isinstance(value, str) else np.asarray(value)
 
 
-def _feed(value: Any, graph: Graph, option: str) -> dict[str, Array]:
-    values = _by_name(_value, "=")(value, graph, option)
+def _values(value: Any, graph: Graph, option: str) -> dict[str, Any]:
+    """Values by tensor: numbers, and what else a tensor is declared to hold."""
+    texts = [each for each in value if isinstance(each, str)] if isinstance(value, (tuple, list)) else []
+    found = {}
+    for text in texts:
+        name, rest = _split(text, graph.tensors, "=")
+        declared = graph.types.get(name, TensorType())
+        if declared.kind != "tensor" or (declared.dtype is not None and declared.dtype.kind == "O"):
+            found[name] = _parsed(partial(value_of, declared=declared), rest, f"{option} {text}")
+            value = [each for each in value if each != text]
+    return found if texts and not value else {**found, **_by_name(_value, "=")(value, graph, option)}
+
+
+def _feed(value: Any, graph: Graph, option: str) -> dict[str, Any]:
+    values = _values(value, graph, option)
     if ANY in values:
         raise UsageError(f"{option}: which tensor? Write {option} NAME=VALUE or NAME=@FILE")
     return values
@@ -180,8 +224,8 @@ def dims_of(texts: Iterable[str], option: str = "--dim") -> dict[str, int]:
     found = {}
     for text in texts:
         name, mark, size = text.rpartition("=")
-        if not mark or not name or not size.strip().isdecimal():
-            raise UsageError(f"{option} {text}: write NAME=SIZE, such as {option} N=2")
+        if not mark or not name or not _is_size(size.strip()):
+            raise UsageError(f"{option} {shown(text)}: write NAME=SIZE, such as {option} N=2")
         found[name] = int(size)
     return found
 
@@ -206,7 +250,7 @@ _READERS: dict[str, tuple[str, Callable[[Any, Graph, str], Any]]] = {  # option 
     "y_shape": ("y_shape", _by_name(_shape, ":")),
     "dim": ("dims", _dims),
     "dims": ("dims", _dims),
-    "x_init_value": ("x_init_value", _by_name(_value, "=")),
+    "x_init_value": ("x_init_value", _values),
     "extra_feed_dict": ("extra_feed_dict", _feed),
     "val_range": ("val_range", _by_name(_range, ":")),
     "rtol": ("rtol", _by_name(_tolerance, ":")),
@@ -216,13 +260,12 @@ _READERS: dict[str, tuple[str, Callable[[Any, Graph, str], Any]]] = {  # option 
 }
 
 
-def _test_data(given: str, path: str) -> Path | None:
-    """The folder of test data: the one that was given, or the first one beside the model."""
+def _test_data(given: str) -> Path | Literal["auto"] | None:
+    """The folder of test data that was given; `auto` is the one beside the model."""
     if given == "none":
         return None
     if given == "auto":
-        beside = Path(path).parent / "test_data_set_0"
-        return beside if beside.is_dir() else None
-    if not Path(given).is_dir():
-        raise UsageError(f"--test-data {given}: there is no such folder")
+        return "auto"
+    if not os.path.isdir(given):
+        raise UsageError(f"--test-data {shown(given)}: there is no such folder")
     return Path(given)

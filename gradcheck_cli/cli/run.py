@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import secrets
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,35 +13,42 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.checking import check, failed_record
+from gradcheck_cli.assemble import failed_record
+from gradcheck_cli.checking import check
+from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.bugs import describe_bug
-from gradcheck_cli.cli.check_options import GATED
-from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.check_options import GATE, GATED, OUTPUT
+from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.limits import time_limit
-from gradcheck_cli.cli.models import expand
+from gradcheck_cli.cli.models import Found, common_folder, expand
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.reproduce import command_for
 from gradcheck_cli.cli.resolve import dims_of, resolve
 from gradcheck_cli.cli.selection import select
-from gradcheck_cli.cli.tasks import Planner, Task
+from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.cli.waivers import with_waiver
 from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.memory import exhausted, held
 from gradcheck_cli.record import Check, ModelInfo, Report
+from gradcheck_cli.report.text import count
+
+OF_THE_RUN = tuple(option.name for option in (*GATE, *OUTPUT) if option.name)
 
 
 def run(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
     """Checks models and gives the exit code."""
-    paths = expand(models)
-    options = {**settings_above(_common_folder(paths), ctx), **given}
-    tasks = planned(paths, options)
-    return Run(tasks, given, options, ctx).run()
+    found = expand(models)
+    options = {**settings_above(common_folder(found.files), ctx), **given}
+    baseline = Baseline.read(options["baseline"]) if options.get("baseline") else Baseline("", {})
+    return Run(planned(found, options), given, options, ctx, baseline).run()
 
 
-def planned(paths: Sequence[str], options: Mapping[str, Any]) -> list[Task]:
-    """The tasks that were chosen."""
+def planned(found: Found, options: Mapping[str, Any]) -> list[Task]:
+    """The tasks that were chosen; an argument that means no file is a task that says so."""
     dims = dims_of(options.get("dim", ()))
-    tasks = Planner(options, dims, bool(options.get("allow_python"))).tasks(paths)
+    tasks = Planner(options, dims, bool(options.get("allow_python"))).tasks(found.files)
+    tasks += [Task(argument, argument, raising(error)) for argument, error in found.missing]
     if options.get("check") or options.get("expression") is not None:
         names = [task.name for task in tasks]
         tasks = [tasks[i] for i in select(names, options.get("check", ()), options.get("expression"))]
@@ -55,10 +63,12 @@ class Run:
     given: Mapping[str, Any]
     options: Mapping[str, Any]
     ctx: click.Context
+    baseline: Baseline
     output: Output = field(init=False)
     progress: Progress = field(init=False)
     seed: int = field(init=False)
     records: list[Check] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)  # configuration files of which something was said
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -77,13 +87,15 @@ class Run:
         report = self._report()
         self.output.write_reports(report)
         self.output.end(report)
+        if repaired := self.baseline.repaired:
+            _note(f"{self.baseline.path}: {count(len(repaired), 'check')} of it passed: write it anew")
         return report.exit_code
 
     def _do_all(self) -> None:
         for task in self.tasks:
             checks = self._do(task)
             self.records.extend(checks)
-            self.output.section(checks)
+            self.output.section(checks, task.said.get("show"))
             if self.options.get("fail_fast") and self._report().exit_code:
                 break
 
@@ -101,17 +113,28 @@ class Run:
             self.progress.done()
         share = (time.perf_counter() - start) / max(len(checks), 1)
         checks = tuple(c if c.duration_s else replace(c, duration_s=round(share, 4)) for c in checks)
-        return with_waiver(checks, task.expect, datetime.date.today())
+        return self.baseline.waived(with_waiver(checks, task.expect, datetime.date.today()))
 
     def _checked(self, task: Task) -> tuple[Check, ...]:
-        config = settings_above(os.path.dirname(task.path) or ".", self.ctx)
+        folder = os.path.dirname(task.path) or "."
+        config = settings_above(folder, self.ctx)
+        self._note_idle(config, folder)
         layers = [self._seeded(layer) for layer in (config, task.said, self.given)]
         timeout = next((layer["timeout"] for layer in reversed(layers) if layer.get("timeout")), None)
-        with time_limit(timeout):
+        with time_limit(timeout), held():
             source = task.load()
-            settings = resolve(source, task.path, layers)
+            settings = resolve(source, layers)
             checks = check(source, settings, name=task.name, listen=self.progress)
         return tuple(replace(c, reproduce=command_for(c, task, self.given)) for c in checks)
+
+    def _note_idle(self, config: Mapping[str, Any], folder: str) -> None:
+        """Of several models, what concerns the run as a whole is not up to the file beside one of them."""
+        idle = [name for name in OF_THE_RUN if name in config and self.options.get(name) != config[name]]
+        file = file_above(folder, self.ctx)
+        if file not in self.noted and not self.given.keys() >= set(idle):
+            self.noted.add(file)
+            names = ", ".join(name for name in idle if name not in self.given)
+            _note(f"{file}: {names} has no effect here: it lies below some of the models")
 
     def _seeded(self, layer: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**layer, "seed": self.seed} if layer.get("seed") == "random" else layer
@@ -120,29 +143,25 @@ class Run:
         """The record of a task that gave none; alone and for people, the error itself goes to stderr."""
         record = Check(id=task.name, check=task.name, status="error", code="", model=ModelInfo(task.path), x="", y="")
         failed = failed_record(record, error)
-        if len(self.tasks) == 1 and self.output.for_people and (task.expect or {}).get("status") != failed.status:
-            self.records.append(failed)
-            self.output.write_reports(self._report())
+        expected = (task.expect or {}).get("status") == failed.status or self.baseline.covers(failed)
+        alone = self._report(failed)
+        if len(self.tasks) == 1 and self.output.for_people and not expected and alone.exit_code:
+            self.output.write_reports(alone)
             raise cause if error.exit_code == 70 else error
         return (failed,)
 
-    def _report(self) -> Report:
+    def _report(self, *more: Check) -> Report:
         fail_on = () if self.options.get("exit_zero") else self.options.get("fail_on", GATED)
-        return Report(tuple(self.records), (), time.monotonic() - self.began, tuple(fail_on))
+        return Report((*self.records, *more), (), time.monotonic() - self.began, tuple(fail_on))
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
 
 
 def _as_ours(error: BaseException) -> GradcheckError:
     if isinstance(error, GradcheckError):
         return error
     if isinstance(error, MemoryError):
-        return LimitError("out of memory; a lower --jobs or --memory-limit needs less", code="GC602")
+        return exhausted(error)
     return LimitError("the model is nested too deeply", code="GC603")
-
-
-def _common_folder(paths: Sequence[str]) -> str:
-    """The folder that all models lie in, however deep."""
-    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
-    try:
-        return os.path.commonpath(folders)
-    except ValueError:  # on different drives
-        return os.getcwd()

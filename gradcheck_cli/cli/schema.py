@@ -7,9 +7,11 @@ import sys
 
 import rich_click as click
 
+from gradcheck_cli.cli.param_types import OneOf
+
 
 @click.command("schema")
-@click.argument("kind", type=click.Choice(("spec", "result")))
+@click.argument("kind", type=OneOf(("spec", "result")))
 def command(kind: str) -> int:
     """Print the JSON Schema (draft-07) of *.gradcheck.yaml files, or of the JSON that a check gives."""
     if kind == "spec":

@@ -48,7 +48,7 @@ class Planner:
         try:
             return self._of_spec(path) if is_spec(path) else self._of_model(path)
         except GradcheckError as error:
-            return [Task(path, path, _raising(error))]
+            return [Task(path, path, raising(error))]
 
     def _of_spec(self, path: str) -> list[Task]:
         spec = read(path, dims=self.dims, allow_python=self.allow_python)
@@ -61,7 +61,7 @@ class Planner:
                 else "has no graphs and no checks"
             )
             raise NothingChecked(f"nothing to check: {path} {what}")
-        said = _said(path, _defaults(path))
+        said = _said(path, dict(spec.defaults))
         return [
             Task(f"{path}::{name}" if len(spec.sources) > 1 else path, path, _giving(source), said)
             for name, source in spec.sources.items()
@@ -73,9 +73,10 @@ class Planner:
             return [Task(path, path, lambda: self._model(path))]
         spec = read(beside, allow_python=self.allow_python)
         asked = not {"x", "y", "params"}.isdisjoint(self.given)
-        if spec.checks and not (asked and len(spec.checks) > 1):
-            return [self._task(request, beside, spec, path) for request in spec.checks]
-        said = _said(beside, _defaults(beside))
+        own = [request for request in spec.checks if _is_same(request.model or "", path)]
+        if own and not (asked and len(own) > 1):
+            return [self._task(request, beside, spec, path) for request in own]
+        said = _said(beside, dict(spec.defaults))
         return [Task(path, path, lambda: self._model(path), said)]
 
     def _task(self, request: CheckRequest, path: str, spec: Spec, model: str = "") -> Task:
@@ -96,15 +97,6 @@ class Planner:
         return self._models[path]
 
 
-def _defaults(path: str) -> dict[str, Any]:
-    """What a spec says under `defaults`, for what is checked without an entry of `checks`."""
-    from gradcheck_cli.formats.spec_checks import settings_of
-    from gradcheck_cli.formats.spec_messages import validate
-    from gradcheck_cli.formats.yaml_places import Document
-
-    return settings_of(validate(Document.read(path)).defaults)
-
-
 def _said(path: str, settings: dict[str, Any], check: str = "") -> dict[str, Any]:
     """What a spec says, without what it leaves at its default; UsageError for what cannot be done."""
     where = f"{path}: {check}" if check else path
@@ -121,7 +113,11 @@ def _said(path: str, settings: dict[str, Any], check: str = "") -> dict[str, Any
 
 def _same(asked: str, named: str) -> str:
     """The model as it was named on the command line where a side-car means the same file."""
-    return named if named and os.path.realpath(asked) == os.path.realpath(named) else asked
+    return named if named and _is_same(asked, named) else asked
+
+
+def _is_same(asked: str, named: str) -> bool:
+    return os.path.realpath(asked) == os.path.realpath(named)
 
 
 def _giving(source: Source) -> Callable[[], Source]:
@@ -132,7 +128,9 @@ def _later(planner: Planner, path: str) -> Callable[[], Source]:
     return lambda: planner._model(path)
 
 
-def _raising(error: GradcheckError) -> Callable[[], Source]:
+def raising(error: GradcheckError) -> Callable[[], Source]:
+    """The loading of a model that cannot be had."""
+
     def load() -> Source:
         raise error
 

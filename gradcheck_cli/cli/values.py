@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean
-from gradcheck_cli.graph import Array
+from gradcheck_cli.compound import typed
+from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
+from gradcheck_cli.graph import Array, TensorType
 
 _WORDS = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _SPECIAL = re.compile(r"(?<![\w.\"'])(nan|inf|infinity)(?![\w.\"'])", re.IGNORECASE)
@@ -18,16 +20,36 @@ _SPECIAL = re.compile(r"(?<![\w.\"'])(nan|inf|infinity)(?![\w.\"'])", re.IGNOREC
 
 def array_of(text: str) -> Array:
     """The array that VALUE or @FILE[:KEY] means."""
-    return _from_file(text[1:]) if text.startswith("@") else written(text)
+    return _from_file(text[1:], _read) if text.startswith("@") else written(text)
+
+
+def value_of(text: str, declared: TensorType) -> Any:
+    """What VALUE or @FILE[:KEY] means for strings, a sequence, an optional or a map: lists, null, mappings."""
+    if text.startswith("@"):
+        return _from_file(text[1:], lambda path, key: _read_value(path, key, declared))
+    return _typed(_loaded(text), declared, repr(text))
 
 
 def written(text: str) -> Array:
     """A number or nested lists of numbers, nan, inf and complex ones included."""
+    return _numbers(_loaded(text), f"{text!r} is no number and no list of numbers")
+
+
+def _loaded(text: str) -> Any:
+    """A text as JSON with nan and inf, or as it is."""
     try:
-        value = json.loads(_SPECIAL.sub(lambda m: _WORDS[m[0].lower()], text))
-    except ValueError:
-        value = text
-    return _numbers(value, f"{text!r} is no number and no list of numbers")
+        return json.loads(_SPECIAL.sub(lambda m: _WORDS[m[0].lower()], text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _typed(value: Any, declared: TensorType, what: str) -> Any:
+    if declared.kind == "tensor" and declared.dtype is not None and declared.dtype.kind == "O":
+        return np.asarray(value, object)
+    try:
+        return typed(value, declared, what)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(str(error)) from None
 
 
 def _numbers(value: Any, reason: str) -> Array:
@@ -46,16 +68,16 @@ def _complex_where_needed(value: Any) -> Any:
     return complex(value.replace(" ", "")) if isinstance(value, str) else value
 
 
-def _from_file(given: str) -> Array:
+def _from_file(given: str, read: Callable[[str, str | None], Any]) -> Any:
     path, key = _path_and_key(given)
     try:
-        return _read(path, key)
-    except GradcheckError:
+        return read(path, key)
+    except (GradcheckError, MemoryError):
         raise
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, KeyError) as error:
-        raise UsageError(f"{path} cannot be read as an array: {error}") from None
+        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # whatever NumPy's, zip's and Python's readers say of bytes that make no sense
+        raise UsageError(f"{shown(path)} cannot be read as an array: {error}") from None
 
 
 def _path_and_key(given: str) -> tuple[str, str | None]:
@@ -69,7 +91,7 @@ def _path_and_key(given: str) -> tuple[str, str | None]:
 def _read(path: str, key: str | None) -> Array:
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             return np.asarray(arrays[_chosen(path, list(arrays.files), key)])
     if suffix == ".json":
         return _from_json(path, key)
@@ -82,6 +104,22 @@ def _read(path: str, key: str | None) -> Array:
 
         return read_tensor(path)
     raise UsageError(f"{path} is neither .npy, .npz, .pb nor .json")
+
+
+def _read_value(path: str, key: str | None, declared: TensorType) -> Any:
+    """What a file holds for a value that is no tensor of numbers; a .npz holds a sequence in the order of its arrays."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".pb":
+        from gradcheck_cli.formats.onnx_read import read_value
+
+        return read_value(path, declared)
+    if suffix == ".npz" and key is None and declared.kind == "sequence":
+        with np.load(path, allow_pickle=False) as arrays:
+            return _typed([arrays[name] for name in arrays.files], declared, path)
+    if suffix == ".json" and key is None:
+        with open(path, encoding="utf-8") as file:
+            return _typed(json.load(file), declared, path)
+    return _typed(_read(path, key), declared, path)
 
 
 def _from_json(path: str, key: str | None) -> Array:

@@ -1,12 +1,17 @@
-"""Files in and out: an ONNX model or a YAML spec becomes a `Spec` of sources and checks."""
+"""Files in and out: an ONNX model or a YAML spec becomes a `Spec` of sources and checks.
+
+The schemas of files live here too, and are printed without NumPy: what reads files is imported when one is read.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gradcheck_cli.formats.source import Source, Spec
+if TYPE_CHECKING:
+    from gradcheck_cli.formats.source import Source, Spec
 
 SPEC_SUFFIXES = (".yaml", ".yml")
 
@@ -20,6 +25,8 @@ def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None,
         from gradcheck_cli.formats.yaml_read import read_spec
 
         return read_spec(path, dims=dims, allow_python=allow_python)
+    from gradcheck_cli.formats.source import Spec
+
     source = read_model(path)
     return Spec(source.uri, {Path(path).name: source}, ())
 

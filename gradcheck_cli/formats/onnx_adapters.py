@@ -166,18 +166,37 @@ def scatter(node: Node, site: Site) -> list[Node]:
 def scan_of_batches(node: Node, site: Site) -> list[Node]:
     """Scan 8, which also runs over a batch axis: a Scan over the batch of Scans over time."""
     lengths, *values = node.inputs
-    if lengths:
-        raise UnsupportedError(f"{site.where}: sequence_lens is not supported.")
     body, count = node.attrs["body"], node.attrs["num_scan_inputs"]
-    inputs = tuple(site.fresh(f"{name or 'scan'}/sample") for name in values)
-    outputs = tuple(site.fresh(f"{name or 'scan'}/sample") for name in node.outputs)
+    inputs = [site.fresh(f"{name or 'scan'}/sample") for name in values]
+    outputs = [site.fresh(f"{name or 'scan'}/sample") for name in node.outputs]
     attrs = {"body": body, "num_scan_inputs": count}
     if "directions" in node.attrs:
         attrs["scan_input_directions"] = node.attrs["directions"]
-    inner = changed(node, inputs=inputs, outputs=outputs, attrs=attrs, drop=("directions",))
-    sample = Graph(inputs, outputs, (inner,), opset=body.opset, name=f"{body.name}_of_sample")
+    inner = changed(node, inputs=tuple(inputs), outputs=tuple(outputs), attrs=attrs, drop=("directions",))
+    nodes = [inner]
+    if lengths:
+        values, inputs = [lengths, *values], [site.fresh(f"{lengths}/sample"), *inputs]
+        nodes = _of_length(inner, inputs[0], len(values) - 1 - count, site)
+    sample = Graph(tuple(inputs), tuple(outputs), tuple(nodes), opset=body.opset, name=f"{body.name}_of_sample")
     outer = {"body": sample, "num_scan_inputs": len(values)}
     return [changed(node, inputs=tuple(values), attrs=outer, drop=("directions",))]
+
+
+def _of_length(scan: Node, length: str, states: int, site: Site) -> list[Node]:
+    """A scan over the first `length` entries, its outputs filled up with zeros."""
+    one, zero = (site.constant(hint, [value]) for hint, value in (("one", 1), ("zero", 0)))
+    end, whole, missing, pads = (site.fresh(f"{length}/{hint}") for hint in ("end", "whole", "missing", "pads"))
+    nodes = [new(scan, "Reshape", (length, one), end)]
+    cut = [site.fresh(f"{name}/cut") for name in scan.inputs[states:]]
+    nodes += [new(scan, "Slice", (x, zero, end, zero), y) for x, y in zip(scan.inputs[states:], cut, strict=True)]
+    short = [site.fresh(f"{name}/short") if name else "" for name in scan.outputs[states:]]
+    edges = (*scan.inputs[:states], *cut), (*scan.outputs[:states], *short)
+    nodes.append(changed(scan, inputs=edges[0], outputs=edges[1]))
+    nodes.append(new(scan, "Shape", scan.inputs[-1:], whole, start=0, end=1))
+    nodes.append(new(scan, "Sub", (whole, end), missing))
+    nodes.append(new(scan, "Concat", (zero, missing), pads, axis=0))
+    pairs = zip(short, scan.outputs[states:], strict=True)
+    return [*nodes, *(new(scan, "Pad", (x, pads, "", zero), y) for x, y in pairs if y)]
 
 
 def dft_axis(node: Node, site: Site) -> list[Node]:

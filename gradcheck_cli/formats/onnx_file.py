@@ -58,19 +58,17 @@ def read_bytes(path: Path) -> File:
 def parse_model(data: bytes, uri: str) -> onnx.ModelProto:
     """The model in `data`; a ModelError with what the data is where it is none."""
     model = onnx.ModelProto()
-    _refuse_pointer(data, uri)
+    refuse_pointer(data, uri)
     if not _parsed(model, data) or not model.HasField("graph"):
         raise ModelError(f"{uri} {_diagnosis(data)}.")
     return model
 
 
-def parse_tensor(data: bytes, uri: str) -> onnx.TensorProto:
-    """The tensor in `data`, as ONNX's test data holds it."""
-    tensor = onnx.TensorProto()
-    _refuse_pointer(data, uri)
-    if not _parsed(tensor, data):
-        raise ModelError(f"{uri} is no ONNX tensor.")
-    return tensor
+def refuse_pointer(data: bytes, uri: str) -> None:
+    """A ModelError where Git LFS has put a pointer in the place of a file."""
+    if data.startswith(b"version https://git-lfs"):
+        text = f"{uri} is a Git LFS pointer ({len(data)} bytes), not a model. `git lfs pull` fetches the model."
+        raise ModelError(text, code="GC403")
 
 
 def refuse_broken_text(message: Message, uri: str) -> None:
@@ -94,12 +92,6 @@ def _parsed(message: Message, data: bytes) -> bool:
     except DecodeError:
         return False
     return True
-
-
-def _refuse_pointer(data: bytes, uri: str) -> None:
-    if data.startswith(b"version https://git-lfs"):
-        text = f"{uri} is a Git LFS pointer ({len(data)} bytes), not a model. `git lfs pull` fetches the model."
-        raise ModelError(text, code="GC403")
 
 
 def _diagnosis(data: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ from numpy.typing import DTypeLike
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.formats.gradient_nodes import with_bodies
 from gradcheck_cli.formats.node_order import in_order
 from gradcheck_cli.formats.onnx_adapt import adapt
 from gradcheck_cli.formats.onnx_attributes import attributes, metadata, value_of
@@ -21,6 +21,7 @@ from gradcheck_cli.formats.onnx_scope import Functions, Names, Scope, graphs_of,
 from gradcheck_cli.formats.onnx_tensors import Store, numpy_dtype, to_array, to_dense
 from gradcheck_cli.formats.onnx_types import types_of
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe, is_inexact
+from gradcheck_cli.memory import installed
 
 MAX_NODES = 3_000_000  # once functions are inlined
 _OF_RANK_TWO = {"Gemm", "Flatten"}
@@ -57,7 +58,7 @@ class Reader:
         return Graph(
             inputs=_distinct(scope.name(value.name) for value in proto.input),
             outputs=tuple(scope.name(value.name) for value in proto.output),
-            nodes=in_order(body.nodes),
+            nodes=in_order(with_bodies(body.nodes, body.types)),
             constants=body.constants,
             types=body.types,
             opset={**self.opset, "": NEWEST},
@@ -70,7 +71,7 @@ class Reader:
             return self._shared[id(tensor)][1]
         array = to_array(tensor, self._store)
         self._bytes += array.nbytes
-        if self._bytes > _memory():
+        if self._bytes > installed():
             raise LimitError("the model's constants do not fit into memory.", code="GC602")
         if scope.calls:
             self._shared[id(tensor)] = tensor, array
@@ -189,6 +190,7 @@ class Body:
         if node.outputs[0] in self.constants or kind not in _CONSTANTS:
             problem = f"attribute {kind!r} is unknown" if kind not in _CONSTANTS else "its output exists already"
             raise ModelError(f"{where}: {problem}.")
+        checked(node, NEWEST, where)
         self.constants[node.outputs[0]] = np.asarray(value, _CONSTANTS[kind])
 
 
@@ -279,11 +281,3 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
     if "" in found or len(set(found)) < len(found):
         raise ModelError("two inputs of a graph have the same name, or one has none.")
     return found
-
-
-def _memory() -> int:
-    """Bytes of memory in this machine."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 64 << 30

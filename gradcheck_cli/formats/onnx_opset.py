@@ -9,6 +9,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.formats.gradient_nodes import BODY
+from gradcheck_cli.formats.gradient_nodes import KEY as GRADIENT
 from gradcheck_cli.formats.onnx_schema import NEWEST, Signature, signature, versions
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 
@@ -27,6 +29,8 @@ def needed_opset(graph: Graph, least: int = LOWEST) -> int:
 
 def written_attrs(node: Node, opset: int) -> dict[str, Any]:
     """The attributes of a node that an opset knows; others can only have their default values."""
+    if node.key == GRADIENT:  # a file has only the names of the tensors that its body leads through
+        return {name: value for name, value in node.attrs.items() if name != BODY}
     schema = None if node.domain else signature(node.op, opset)
     return {name: value for name, value in node.attrs.items() if schema is None or name in schema.attributes}
 
@@ -105,7 +109,12 @@ def _formals(formals: tuple[frozenset[str], ...], count: int) -> tuple[frozenset
 
 
 def _type_name(declared: TensorType) -> str:
-    return _dtype_name(declared.dtype) if declared.dtype is not None and declared.kind == "tensor" else ""
+    """A declared type as schemas write it, "seq(tensor(float))"; "" where the dtype is not known, and for maps."""
+    if declared.dtype is None or declared.kind == "map":
+        return ""
+    inner = _dtype_name(declared.dtype) if declared.inner is None else _type_name(declared.inner)
+    short = {"tensor": "", "sequence": "seq", "optional": "optional"}[declared.kind]
+    return f"{short}({inner})" if short and inner else inner
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:

@@ -9,18 +9,19 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from onnx import ModelProto, TrainingInfoProto
 
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
-from gradcheck_cli.formats.onnx_file import parse_model, parse_tensor, read_bytes, refuse_broken_text
+from gradcheck_cli.formats.onnx_file import parse_model, read_bytes, refuse_broken_text, refuse_pointer
 from gradcheck_cli.formats.onnx_graph import Reader
 from gradcheck_cli.formats.onnx_schema import NEWEST
 from gradcheck_cli.formats.onnx_scope import graphs_of
-from gradcheck_cli.formats.onnx_tensors import Store, to_array
+from gradcheck_cli.formats.onnx_tensors import Store
+from gradcheck_cli.formats.onnx_values import parse_value, to_value
 from gradcheck_cli.formats.source import Initialization, Source
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, Graph, TensorType
 
 _T = TypeVar("_T")
 
@@ -46,23 +47,38 @@ def read_proto(
 
 def read_tensor(path: str | os.PathLike[str]) -> Array:
     """The array in a `.pb` file of ONNX's test data."""
+    array: Array = read_value(path, TensorType())
+    return array
+
+
+def read_value(path: str | os.PathLike[str], declared: TensorType) -> Any:
+    """What a `.pb` file of ONNX's test data holds: an array, or a record of arrays where the type is no tensor's."""
     file = Path(path)
-    tensor = parse_tensor(read_bytes(file).data, str(file))
-    refuse_broken_text(tensor, str(file))
-    return _naming(str(file), lambda: to_array(tensor, Store(str(file), _folders(file))))
+    data = read_bytes(file).data
+    refuse_pointer(data, str(file))
+    message = parse_value(data, declared, str(file))
+    refuse_broken_text(message, str(file))
+    return _naming(str(file), lambda: to_value(message, Store(str(file), _folders(file))))
 
 
-def read_test_data(folder: str | os.PathLike[str]) -> dict[str, dict[int, Array]]:
-    """The arrays in a folder such as `test_data_set_0`: {"inputs": {position: array}, "outputs": ...}."""
-    found: dict[str, dict[int, Array]] = {"inputs": {}, "outputs": {}}
+def read_test_data(folder: str | os.PathLike[str], graph: Graph | None = None) -> dict[str, dict[int, Any]]:
+    """The values in a folder such as `test_data_set_0`: {"inputs": {position: array}, "outputs": ...}.
+
+    `graph` declares which of them are sequences, optionals or maps; without it all are tensors.
+    """
+    found: dict[str, dict[int, Any]] = {"inputs": {}, "outputs": {}}
+    names: dict[str, tuple[str, ...]] = {} if graph is None else {"inputs": graph.inputs, "outputs": graph.outputs}
+    types = {} if graph is None else graph.types
     try:
-        names = sorted(os.listdir(folder))
+        files = sorted(os.listdir(folder))
     except OSError as error:
         raise ModelError(f"{folder} cannot be read: {error.strerror}.") from error
-    for name in names:
-        match = re.fullmatch(r"(input|output)_(\d{1,6})\.pb", name)
+    for file in files:
+        match = re.fullmatch(r"(input|output)_(\d{1,6})\.pb", file)
         if match:
-            found[f"{match[1]}s"][int(match[2])] = read_tensor(Path(folder) / name)
+            side, position = f"{match[1]}s", int(match[2])
+            name = dict(enumerate(names.get(side, ()))).get(position, "")
+            found[side][position] = read_value(Path(folder) / file, types.get(name, TensorType()))
     return found
 
 

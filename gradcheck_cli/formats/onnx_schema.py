@@ -44,8 +44,14 @@ def versions(op: str) -> tuple[Signature, ...]:
 
 
 def checked(node: Node, opset: int, where: str) -> Node:
-    """The node without meaningless attributes; a ModelError where it contradicts its operator's schema."""
-    schema = signature(node.op, opset) if not node.domain else None
+    """The node without meaningless attributes; a ModelError where it contradicts its operator's schema.
+
+    Of an operator of another domain only the types of its attributes are compared, which are those of all versions.
+    """
+    if node.domain:
+        _check_types(node, where)
+        return node
+    schema = signature(node.op, opset)
     if schema is None:
         return node
     _check_arity(where, "inputs", len(node.inputs), schema.inputs)
@@ -57,6 +63,14 @@ def checked(node: Node, opset: int, where: str) -> Node:
         _check_attribute(where, name, value, schema)
     kept = {name: value for name, value in node.attrs.items() if name in schema.attributes and name not in _LEGACY}
     return node if len(kept) == len(node.attrs) else _with_attrs(node, kept)
+
+
+def _check_types(node: Node, where: str) -> None:
+    schema = _schema(node.op, NEWEST, node.domain)
+    known = schema.attributes if schema is not None else {}
+    for name, value in node.attrs.items():
+        if name in known:
+            _check_type(where, name, value, _kind(known[name]))
 
 
 def _with_attrs(node: Node, attrs: Mapping[str, Any]) -> Node:
@@ -77,7 +91,10 @@ def _check_attribute(where: str, name: str, value: Any, schema: Signature) -> No
     if name not in schema.attributes:
         hint = did_you_mean(name, schema.attributes)
         raise ModelError(f"{where}: attribute {name!r} is unknown to opset {schema.since}.{hint}")
-    expected = schema.attributes[name]
+    _check_type(where, name, value, schema.attributes[name])
+
+
+def _check_type(where: str, name: str, value: Any, expected: str) -> None:
     if not _MATCHES[expected](value):
         raise ModelError(f"{where}: attribute {name!r} is {_type_name(value)}; it must be of type {expected}.")
 
@@ -119,12 +136,12 @@ def _history() -> dict[str, tuple[int, ...]]:
 
 
 @functools.cache
-def _schema(op: str, opset: int) -> defs.OpSchema | None:
+def _schema(op: str, opset: int, domain: str = "") -> defs.OpSchema | None:
     try:
-        schema = defs.get_schema(op, opset, "")
+        schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
         return None
-    earlier = _schema(op, schema.since_version - 1) if schema.deprecated and schema.since_version > 1 else None
+    earlier = _schema(op, schema.since_version - 1, domain) if schema.deprecated and schema.since_version > 1 else None
     return earlier or schema
 
 

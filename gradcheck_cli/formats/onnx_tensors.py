@@ -15,10 +15,9 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 
 from gradcheck_cli.errors import LimitError, ModelError
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import MAX_RANK, Array
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor once it is dense
-MAX_RANK = 60  # numpy allows 64, and a probe axis or two are added
 _PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
 _BITS: dict[int, int] = {number: _PACKED[name] for name, number in TensorProto.DataType.items() if name in _PACKED}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import onnx
 from onnx import TypeProto, ValueInfoProto, helper
 
@@ -19,18 +20,18 @@ def types_of(infos: Iterable[ValueInfoProto]) -> dict[str, TensorType]:
 
 
 def tensor_type(proto: TypeProto) -> TensorType:
-    """A declared type; for a sequence or an optional, dtype and shape are those of the tensors in it."""
+    """A declared type."""
     match proto.WhichOneof("value"):
         case "tensor_type":
             return _tensor(proto.tensor_type)
         case "sparse_tensor_type":
             return _tensor(proto.sparse_tensor_type)
         case "sequence_type":
-            return _wrapped(proto.sequence_type.elem_type, "sequence")
+            return _holding("sequence", proto.sequence_type.elem_type)
         case "optional_type":
-            return _wrapped(proto.optional_type.elem_type, "optional")
+            return _holding("optional", proto.optional_type.elem_type)
         case "map_type":
-            return _wrapped(proto.map_type.value_type, "map")
+            return _holding("map", proto.map_type.value_type, numpy_dtype(proto.map_type.key_type))
         case _:
             return UNTYPED
 
@@ -38,15 +39,8 @@ def tensor_type(proto: TypeProto) -> TensorType:
 def value_info(name: str, declared: TensorType | None) -> ValueInfoProto:
     """The declaration of a value as a file holds it; of its name alone where no dtype is known."""
     info = ValueInfoProto(name=name)
-    if declared is None or declared.dtype is None:
-        return info
-    proto = _typed(declared)
-    if declared.kind == "sequence":
-        proto = helper.make_sequence_type_proto(proto)
-    elif declared.kind == "optional":
-        proto = helper.make_optional_type_proto(proto)
-    if declared.kind != "map":  # the type of its keys is not kept
-        info.type.CopyFrom(proto)
+    if declared is not None and declared.dtype is not None:
+        info.type.CopyFrom(_typed(declared))
     return info
 
 
@@ -60,10 +54,10 @@ def _tensor(proto: TypeProto.Tensor | TypeProto.SparseTensor) -> TensorType:
     return TensorType(numpy_dtype(proto.elem_type), dims)
 
 
-def _wrapped(inner: TypeProto, kind: str) -> TensorType:
+def _holding(kind: str, proto: TypeProto, key: np.dtype[np.generic] | None = None) -> TensorType:
     # Bounded: protobuf parses at most 100 levels.
-    element = tensor_type(inner)
-    return TensorType(element.dtype, element.shape, kind)
+    inner = tensor_type(proto)
+    return TensorType(inner.dtype, inner.shape, kind, inner, key)
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
@@ -73,6 +67,17 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def _typed(declared: TensorType) -> TypeProto:
-    assert declared.dtype is not None
-    elem_type = helper.np_dtype_to_tensor_dtype(declared.dtype)
-    return helper.make_tensor_type_proto(elem_type, declared.shape)
+    inner = TypeProto() if declared.inner is None else _typed(declared.inner)
+    match declared.kind:
+        case "sequence":
+            return helper.make_sequence_type_proto(inner)
+        case "optional":
+            return helper.make_optional_type_proto(inner)
+        case "map":
+            return helper.make_map_type_proto(_number(declared.key), inner)
+        case _:
+            return helper.make_tensor_type_proto(_number(declared.dtype), declared.shape)
+
+
+def _number(dtype: np.dtype[np.generic] | None) -> int:
+    return 0 if dtype is None else int(helper.np_dtype_to_tensor_dtype(dtype))

@@ -84,7 +84,7 @@ def _findings() -> Schema:
     counts = dict.fromkeys(("total", "checked", "failed", "inconclusive"), _COUNT)
     gradient = {"norm": _NUMBER, "max": _NUMBER, "zero_fraction": _NUMBER, "finite": _BOOL}
     return {
-        "entries": _object("Entries of the Jacobian.", counts),
+        "entries": _object("Entries of the Jacobian; checked are projections of them in directional mode.", counts),
         "max_abs_err": _said(_NUMBER, "Largest |theoretical - numerical|."),
         "max_rel_err": _said(_NUMBER, "Largest difference relative to the larger of the two."),
         "noise": _said(_NUMBER, "Largest error bound of the numerical side."),
@@ -137,8 +137,9 @@ def _suspect() -> Schema:
         "op": _TEXT,
         "name": _TEXT,
         "outputs": {"type": "array", "items": _TEXT},
+        "inside": _said(_TEXT, "Of which graph it is a node; empty for the model's own."),
     }
-    return _object("The node whose own gradient is wrong.", properties, required=list(properties))
+    return _object("The node whose own gradient is wrong.", properties, required=["node", "op", "name", "outputs"])
 
 
 def _object(description: str, properties: Schema, required: list[str] | None = None) -> Schema:

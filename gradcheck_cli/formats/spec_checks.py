@@ -151,7 +151,7 @@ def _check_names(check: CheckSpec, settings: Mapping[str, Any], source: Source, 
         if name not in graph.tensors:
             raise (spot / "extra_feed_dict" / name).error(_unknown(name, graph), key=True)
     for name in _by_name(check):
-        if name not in (check.x or graph.tensors):
+        if name and name not in (check.x or graph.tensors):
             known = did_you_mean(name, check.x or graph.tensors)
             raise (spot / "x_init_value" / name).error(f"{name!r} is not among x.{known}", key=True)
     for key in _BY_TENSOR:
@@ -177,12 +177,12 @@ def _unknown(name: str, graph: Graph) -> str:
 
 
 def _by_name(check: CheckSpec) -> Mapping[str, Any]:
-    """Initial values by name: a bare value is that of the only x."""
+    """Initial values by name: a bare value is that of each x, of the only one ("") where none is named."""
     if check.x_init_value is None:
         return {}
     if not is_one_value(check.x_init_value):
         return dict(check.x_init_value)
-    return dict.fromkeys(check.x or (), check.x_init_value)
+    return dict.fromkeys(check.x or ("",), check.x_init_value)
 
 
 def _declared(name: str, source: Source | None, dims: Mapping[str, int]) -> tuple[Shape | None, Any]:

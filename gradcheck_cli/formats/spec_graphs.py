@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.errors import ModelError, did_you_mean
+from gradcheck_cli.formats.gradient_nodes import with_bodies
 from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.spec_models import GraphSpec, InputSpec, ParamSpec
 from gradcheck_cli.formats.spec_nodes import Dialect, Scope, add_constants, check_outputs, read_nodes
@@ -50,7 +51,7 @@ def read_graph(name: str, written: GraphSpec, spot: Spot, reading: Reading) -> S
     newest = {**opset, "": _newest()} if written.opset else opset
     try:
         outputs = tuple(written.outputs)
-        graph = Graph(tuple(written.inputs), outputs, tuple(nodes), scope.constants, types, newest, name)
+        graph = Graph(tuple(written.inputs), outputs, with_bodies(nodes, types), scope.constants, types, newest, name)
     except ModelError as error:
         raise spot.error(str(error), key=True) from None
     return Source(

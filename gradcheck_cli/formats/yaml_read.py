@@ -50,7 +50,10 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
     checks = CheckReader(sources, values, defaults, folder, written.init).read(written.checks, here / "checks")
     models = read_models(written.models, here / "models", defaults)
     document.raise_problems()
-    return Spec(document.path, sources, checks, models)
+    if models and (sources or checks):
+        message = "a list of models stands in a file of its own, without graphs and checks"
+        raise (here / "models").error(message, key=True)
+    return Spec(document.path, sources, checks, models, defaults)
 
 
 def _sources(

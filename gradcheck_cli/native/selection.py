@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from gradcheck_cli.errors import UsageError
+
 Kind = Literal["native", "numpy"]
 
 
@@ -18,7 +20,7 @@ def _extension() -> Any:
         return None
     isa = os.environ.get("GRADCHECK_ISA")
     if isa and not _kernels.select(isa):
-        raise ValueError(f"GRADCHECK_ISA is '{isa}'; this machine runs {', '.join(_kernels.available())}.")
+        raise UsageError(f"GRADCHECK_ISA is '{isa}'; this machine runs {', '.join(_kernels.available())}.")
     _kernels.set_threads(_threads())
     return _kernels
 
@@ -29,16 +31,16 @@ def _threads() -> int:
     if not asked:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not asked.isdecimal() or int(asked) < 1:
-        raise ValueError(f"GRADCHECK_NUM_THREADS is '{asked}'; it must be a whole number from 1 on.")
+        raise UsageError(f"GRADCHECK_NUM_THREADS is '{asked}'; it must be a whole number from 1 on.")
     return int(asked)
 
 
 def _first_choice() -> Kind:
     asked = os.environ.get("GRADCHECK_KERNELS")
     if asked and asked not in ("native", "numpy"):
-        raise ValueError(f"GRADCHECK_KERNELS is '{asked}'; known are native, numpy.")
+        raise UsageError(f"GRADCHECK_KERNELS is '{asked}'; known are native, numpy.")
     if asked == "native" and kernels is None:
-        raise ImportError(
+        raise UsageError(
             "GRADCHECK_KERNELS is 'native', but they are not built; install a C++17 compiler and reinstall."
         )
     return "numpy" if asked == "numpy" or kernels is None else "native"

@@ -6,14 +6,26 @@ from gradcheck_cli.op import table
 from gradcheck_cli.ops.activation import ACTIVATION
 from gradcheck_cli.ops.attention import ATTENTION
 from gradcheck_cli.ops.binary import BINARY
+from gradcheck_cli.ops.bits import BITS
 from gradcheck_cli.ops.classic import CLASSIC
+from gradcheck_cli.ops.columns import COLUMNS
 from gradcheck_cli.ops.control_flow import CONTROL_FLOW
 from gradcheck_cli.ops.conv import CONV
 from gradcheck_cli.ops.einsum import EINSUM
+from gradcheck_cli.ops.fused import FUSED
+from gradcheck_cli.ops.fused_attention import FUSED_ATTENTION
+from gradcheck_cli.ops.fused_layers import FUSED_LAYERS
+from gradcheck_cli.ops.fused_quantize import FUSED_QUANTIZE
+from gradcheck_cli.ops.gradient import GRADIENT
+from gradcheck_cli.ops.image import IMAGE
 from gradcheck_cli.ops.index import INDEX
+from gradcheck_cli.ops.linalg import LINALG
 from gradcheck_cli.ops.loss import LOSS
+from gradcheck_cli.ops.maps import MAPS
 from gradcheck_cli.ops.matmul import MATMUL
+from gradcheck_cli.ops.ngrams import NGRAMS
 from gradcheck_cli.ops.normalization import NORMALIZATION
+from gradcheck_cli.ops.optimizer import OPTIMIZER
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.pool import POOL
 from gradcheck_cli.ops.quantize import QUANTIZE
@@ -21,11 +33,18 @@ from gradcheck_cli.ops.random import RANDOM
 from gradcheck_cli.ops.recurrent import RECURRENT
 from gradcheck_cli.ops.reduce import REDUCE
 from gradcheck_cli.ops.resize import RESIZE
+from gradcheck_cli.ops.roi import ROI
+from gradcheck_cli.ops.sampling import SAMPLING
 from gradcheck_cli.ops.scatter import SCATTER
+from gradcheck_cli.ops.sequence import SEQUENCE
 from gradcheck_cli.ops.shape import SHAPE
 from gradcheck_cli.ops.signal import SIGNAL
 from gradcheck_cli.ops.sort import SORT
+from gradcheck_cli.ops.spectral import SPECTRAL
+from gradcheck_cli.ops.stateful import STATEFUL
+from gradcheck_cli.ops.strings import STRINGS
 from gradcheck_cli.ops.svm import SVM
+from gradcheck_cli.ops.tables import TABLES
 from gradcheck_cli.ops.trees import TREES
 from gradcheck_cli.ops.unary import UNARY
 
@@ -33,14 +52,26 @@ OPS = table(
     ACTIVATION,
     ATTENTION,
     BINARY,
+    BITS,
     CLASSIC,
+    COLUMNS,
     CONTROL_FLOW,
     CONV,
     EINSUM,
+    FUSED,
+    FUSED_ATTENTION,
+    FUSED_LAYERS,
+    FUSED_QUANTIZE,
+    GRADIENT,
+    IMAGE,
     INDEX,
+    LINALG,
     LOSS,
+    MAPS,
     MATMUL,
+    NGRAMS,
     NORMALIZATION,
+    OPTIMIZER,
     PAD,
     POOL,
     QUANTIZE,
@@ -48,11 +79,18 @@ OPS = table(
     RECURRENT,
     REDUCE,
     RESIZE,
+    ROI,
+    SAMPLING,
     SCATTER,
+    SEQUENCE,
     SHAPE,
     SIGNAL,
     SORT,
+    SPECTRAL,
+    STATEFUL,
+    STRINGS,
     SVM,
+    TABLES,
     TREES,
     UNARY,
 )

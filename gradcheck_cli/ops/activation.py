@@ -13,8 +13,10 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import elementwise, trailing
-from gradcheck_cli.op import Op, binary, composite, unary
+from gradcheck_cli.op import Op, binary, composite, unary, with_axis
 from gradcheck_cli.ops.binary import larger, smaller
+from gradcheck_cli.ops.reduce import total
+from gradcheck_cli.ops.special import log1p
 from gradcheck_cli.tape import Var
 
 SELU_ALPHA, SELU_GAMMA = 1.6732631921768188, 1.0507010221481323
@@ -179,36 +181,50 @@ def sigmoid_vjp(ct: Var, y: Var, x: Var) -> Var:
 def softplus(x: Array) -> Array:
     """log(1 + e^x)."""
     left = x.real < 0
-    grown = np.log1p(np.exp(np.where(left, x, -x)))
+    grown = log1p(np.exp(np.where(left, x, -x)))
     return np.asarray(np.where(left, np.zeros((), x.dtype), x) + grown)
 
 
 def softsign(x: Array) -> Array:
     """x / (1 + |x|)."""
+    return np.asarray(x / (1 + np.abs(x)))
+
+
+def softsign_step(x: Array) -> Array:
+    """The same near the real axis."""
     return np.asarray(x / (1 + np.where(x.real < 0, -x, x)))
 
 
 def softsign_vjp(ct: Var, y: Var, x: Var) -> Var:
-    """1 / (1 + |x|)^2."""
-    scale = sym.reciprocal(sym.abs(x) + 1.0)
-    return ct * (scale * scale)
+    """1 / (1 + |x|)^2; of a complex x the magnitude changes along x alone."""
+    size = sym.abs(x)
+    scale = sym.reciprocal(size + 1.0)
+    if x.dtype.kind != "c":
+        return ct * (scale * scale)
+    along = sym.real(ct * x) * (scale * scale) / sym.where(sym.equal(size, 0), 1, size)
+    return ct * scale - sym.conj(x) * along
 
 
 def softmax(x: Array, *, axis: int = -1) -> Array:
     """e^x along an axis, scaled to sum 1."""
     grown = np.exp(x - _peak(x, axis))
-    return np.asarray(grown / np.sum(grown, axis=axis, keepdims=True))
+    return np.asarray(grown / total(grown, axis, True).astype(x.dtype, copy=False))
 
 
 def softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
-    """The share of each entry in what the sum gets is taken back."""
-    return (y * (ct - sym.sum(ct * y, (axis,))),)
+    """The share of each entry in what the sum gets is taken back.
+
+    Entries that are all -infinity have NaN for a softmax, which a model masks later on: nothing flows there, since
+    NaN times the zero that comes from the mask would be NaN.
+    """
+    shares = sym.where(sym.is_nan(y), 0, y)
+    return (shares * (ct - sym.sum(ct * shares, (axis,))),)
 
 
 def log_softmax(x: Array, *, axis: int = -1) -> Array:
     """The logarithm of softmax."""
     shifted = x - _peak(x, axis)
-    return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True)))
+    return np.asarray(shifted - np.log(total(np.exp(shifted), axis, True)).astype(x.dtype, copy=False))
 
 
 def log_softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
@@ -276,9 +292,9 @@ ACTIVATION: list[Op] = [
     composite("HardSwish", hard_swish),
     unary("Sigmoid", sigmoid, sigmoid_vjp),
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x)),
-    unary("Softsign", softsign, softsign_vjp),
-    Op("Softmax", softmax, softmax_vjp, trailing),
-    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing),
+    unary("Softsign", softsign, softsign_vjp, step=softsign_step),
+    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1)),
+    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing, bind=with_axis(-1)),
     composite("Gelu", gelu),
     composite("Mish", mish),
     composite("Swish", swish),

@@ -1,4 +1,4 @@
-"""Scaled dot product attention, and rotary position embedding.
+"""Scaled dot product attention, with a bias or with subgraphs that modify it, and rotary position embedding.
 
 What a query must not see gets the score -infinity by an additive bias, as the standard has it.  A query
 that sees nothing has weights of zero: its scores are replaced before the softmax, so that no NaN arises on
@@ -8,12 +8,14 @@ the way back either.
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.tape import Var
+from gradcheck_cli.trace import Body
 
 
 def attention(
@@ -21,7 +23,7 @@ def attention(
     past_value: Var | None = None, nonpad_kv_seqlen: Var | None = None, *, is_causal: int = 0,
     kv_num_heads: int | None = None, left_window_size: int = -1, q_num_heads: int | None = None,
     qk_matmul_output_mode: int = 0, right_window_size: int = -1, scale: float | None = None,
-    softcap: float = 0.0, softmax_precision: int | None = None,
+    softcap: float = 0.0, softmax_precision: Any = None,
 ) -> tuple[Var, Var, Var, Var]:  # fmt: skip
     """softmax(q k^T scale + bias) v, keys and values with the past before them, and the scores at some stage.
 
@@ -37,14 +39,17 @@ def attention(
     key = k if past_key is None else sym.concat([past_key, k], 2)
     value = v if past_value is None else sym.concat([past_value, v], 2)
 
-    raw = _shared(q * (q.shape[-1] ** -0.5 if scale is None else scale), sym.swap(key))
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    root = abs(factor) ** 0.5  # by the standard q and k take half of it each, against overflow
+    raw = product_by_heads(q * (root if factor >= 0 else -root), sym.swap(key * root))
     capped = sym.tanh(raw / softcap) * softcap if softcap > 0 else raw
     windows = left_window_size, right_window_size
     bias = _bias(q.shape[2], key.shape[2], q.dtype, attn_mask, past, nonpad_kv_seqlen, bool(is_causal), windows, q)
     biased = capped if bias is None else capped + bias
+    scores = biased if softmax_precision is None else sym.cast(biased, softmax_precision)
     plain = bias is None or (attn_mask is None and nonpad_kv_seqlen is None and windows == (-1, -1))
-    weights = _softmax(biased) if plain or bias is None else _guarded_softmax(biased, bias)
-    y = _shared(weights, value)
+    weights = sym.cast(_softmax(scores) if plain or bias is None else _guarded_softmax(scores, bias), q.dtype)
+    y = product_by_heads(weights, value)
     stages = raw, capped, biased, weights
     if not 0 <= qk_matmul_output_mode < len(stages):
         raise ValueError(f"qk_matmul_output_mode is {qk_matmul_output_mode}; known are 0 to 3")
@@ -65,7 +70,7 @@ def _side_by_side(y: Var) -> Var:
     return sym.reshape(sym.transpose(y, (0, 2, 1, 3)), (n, length, heads * size))
 
 
-def _shared(a: Var, b: Var) -> Var:
+def product_by_heads(a: Var, b: Var) -> Var:
     """The product by heads, where consecutive heads of a share one of b: they are the rows of one product."""
     n, heads, rows, inner = a.shape
     if heads == b.shape[1]:
@@ -81,7 +86,7 @@ def _bias(
     windows: tuple[int, int], like: Var,
 ) -> Var | None:  # fmt: skip
     """What is added to the scores: a mask, -infinity where a query must not see a key; None for nothing."""
-    mask = None if mask is None else _filled(mask, keys)
+    mask = None if mask is None else _filled(mask if mask.dtype == np.bool_ else sym.cast(mask, dtype), keys)
     numbers = mask if mask is not None and mask.dtype != np.bool_ else None
     allowed = [] if mask is None or mask.dtype != np.bool_ else [mask]
     allowed += _reach(queries, keys, past, valid, causal, windows, like)
@@ -127,8 +132,35 @@ def _softmax(x: Var) -> Var:
 
 def _guarded_softmax(scores: Var, bias: Var) -> Var:
     """Softmax over keys, zero for a query that sees none."""
-    sees = sym.max(bias, (-1,)) > -np.inf
+    sees = sym.max(sym.real(bias), (-1,)) > -np.inf
     return sym.where(sees, _softmax(sym.where(sees, scores, 0)), 0)
+
+
+def flex_attention(
+    q: Var, k: Var, v: Var, *, score_mod: Body | None = None, prob_mod: Body | None = None,
+    scale: float | None = None, softmax_precision: Any = None,
+) -> Var:  # fmt: skip
+    """prob_mod(softmax(score_mod(q k^T scale))) v for `(N, heads, S, size)`; heads of q may share one of k and v."""
+    fit = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] and k.shape[:3] == v.shape[:3]
+    if not fit or q.shape[3] != k.shape[3]:
+        raise ValueError("q, k and v are (N, heads, S, size) and do not fit each other")
+    precise = softmax_precision or q.tape.widen(np.promote_types(q.dtype, np.float32))
+    scores = sym.cast(product_by_heads(q * (q.shape[-1] ** -0.5 if scale is None else scale), sym.swap(k)), precise)
+    weights = _modified(prob_mod, _softmax(_modified(score_mod, scores, "score_mod")), "prob_mod")
+    return sym.cast(product_by_heads(weights, sym.cast(v, precise)), v.dtype)
+
+
+def _modified(body: Body | None, x: Var, name: str) -> Var:
+    """What a subgraph makes of x: a tensor like it."""
+    if body is None:
+        return x
+    if len(body.graph.inputs) != 1 or len(body.graph.outputs) != 1:
+        raise ValueError(f"{name} has one input and one output")
+    with x.tape.scope(name):
+        (y,) = body(x)
+    if y.shape != x.shape or y.dtype != x.dtype:
+        raise ValueError(f"{name} gives {list(y.shape)} {y.dtype} for {list(x.shape)} {x.dtype}")
+    return y
 
 
 def rotary_embedding(
@@ -181,4 +213,8 @@ def _unpaired(a: Var, b: Var, interleaved: bool) -> Var:
     return sym.reshape(both, (*a.shape[:-1], 2 * a.shape[-1]))
 
 
-ATTENTION: list[Op] = [composite("Attention", attention), composite("RotaryEmbedding", rotary_embedding)]
+ATTENTION: list[Op] = [
+    composite("Attention", attention),
+    composite("FlexAttention", flex_attention, domain="ai.onnx.preview"),
+    composite("RotaryEmbedding", rotary_embedding),
+]

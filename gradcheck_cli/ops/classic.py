@@ -1,6 +1,6 @@
 """Models of the time before networks (domain `ai.onnx.ml`): scalers, normalizers, linear models.
 
-The standard makes most outputs float32; here they stay in the dtype that is computed with.
+The standard makes most outputs float32, which is what `single` gives where the model's own dtypes are computed with.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOMAIN = "ai.onnx.ml"
 def scaler(x: Var, *, offset: tuple[float, ...] = (0.0,), scale: tuple[float, ...] = (1.0,)) -> Var:
     """(x - offset) scale, by feature."""
     x = as_number(x)
-    return (x - fixed(x, offset)) * fixed(x, scale)
+    return single((x - fixed(x, offset)) * fixed(x, scale))
 
 
 def normalizer(x: Var, *, norm: str = "MAX") -> Var:
@@ -37,7 +37,7 @@ def normalizer(x: Var, *, norm: str = "MAX") -> Var:
         size = sym.sqrt(sym.where(sym.equal(square, 0), 1, square))
     else:
         raise ValueError(f"norm is {norm!r}; known are MAX, L1, L2")
-    return x / sym.where(sym.equal(size, 0), 1, size)
+    return single(x / sym.where(sym.equal(size, 0), 1, size))
 
 
 def linear_regressor(
@@ -45,7 +45,7 @@ def linear_regressor(
     post_transform: str = "NONE", targets: int = 1,
 ) -> Var:  # fmt: skip
     """Coefficients times features plus intercepts, transformed."""
-    return transformed(_linear(x, coefficients, intercepts, targets), post_transform)
+    return single(transformed(_linear(x, coefficients, intercepts, targets), post_transform))
 
 
 def linear_classifier(
@@ -59,10 +59,14 @@ def linear_classifier(
     raw = _linear(x, coefficients, intercepts, rows)
     if rows > 1 or len(labels) != 2:
         scores = transformed(raw, post_transform)
-        best = winner(scores) if rows > 1 else sym.cast(sym.squeeze(raw > 0.0, (1,)), np.int64)
-        return named(best, labels), scores
-    best = sym.cast(sym.squeeze(raw > (0.0 if post_transform == "NONE" else 0.5), (1,)), np.int64)
-    return named(best, labels), _second_class(raw, post_transform)
+        best = winner(scores) if rows > 1 else _is_positive(raw)
+        return named(best, labels), single(scores)
+    return named(_is_positive(raw), labels), single(_second_class(raw, post_transform))
+
+
+def _is_positive(raw: Var) -> Var:
+    """The number of the class that a single score speaks for, whatever it is transformed to."""
+    return sym.cast(sym.squeeze(raw > 0.0, (1,)), np.int64)
 
 
 def array_feature_extractor(x: Var, indices: Var) -> Var:
@@ -92,11 +96,15 @@ def imputer(
 
 
 def feature_vectorizer(*xs: Var, inputdimensions: tuple[int, ...] = ()) -> Var:
-    """Features of all operands in one row."""
+    """Features of all operands in one row, each cut or padded to the size that is said of it."""
     parts = [as_number(as_matrix(x)) for x in xs]
-    if inputdimensions and [x.shape[1] for x in parts] != list(inputdimensions):
-        raise ValueError(f"inputdimensions is {list(inputdimensions)}")
-    return sym.concat(parts, 1)
+    sizes = inputdimensions or [x.shape[1] for x in parts]
+    return single(sym.concat([_resized(x, size) for x, size in zip(parts, sizes, strict=True)], 1))
+
+
+def _resized(x: Var, size: int) -> Var:
+    """The first features, or all with zeros behind, so that there are `size`."""
+    return sym.pad(x, (0, 0, 0, size - x.shape[1]))
 
 
 def transformed(scores: Var, post_transform: str) -> Var:
@@ -171,6 +179,11 @@ def as_matrix(x: Var) -> Var:
 def as_number(x: Var) -> Var:
     """Integers as floating-point numbers."""
     return x if x.dtype.kind == "f" else sym.cast(x, np.float32)
+
+
+def single(x: Var) -> Var:
+    """x in float32, or in what is computed with instead."""
+    return sym.cast(x, x.tape.widen(np.float32))
 
 
 def fixed(x: Var, values: Any) -> Var:

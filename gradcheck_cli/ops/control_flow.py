@@ -2,17 +2,19 @@
 
 What decided the way (a condition, a trip count) is left on the tape as a guard: a probe that changes it
 crosses a branch.  Results are new tensors even where a body only hands one through, so that each can be
-asked for by name.
+asked for by name.  Sequences and optionals go round a loop as tensors do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.errors import LimitError, UnsupportedError
+from gradcheck_cli.compound import COMPOUND, described, mapped
+from gradcheck_cli.errors import LimitError
 from gradcheck_cli.op import Op, composite, from_end
 from gradcheck_cli.tape import MAX_STEPS, Var
 from gradcheck_cli.trace import Body
@@ -20,19 +22,18 @@ from gradcheck_cli.trace import Body
 _FORWARD, _REVERSE = 0, 1
 
 
-def if_(condition: Var, *, then_branch: Body, else_branch: Body) -> tuple[Var, ...]:
+def if_(condition: Var, *, then_branch: Body, else_branch: Body) -> tuple[Any, ...]:
     """The outputs of the branch that the condition chooses."""
     branch = then_branch if _holds(condition) else else_branch
     return tuple(_handed_on(y) for y in branch())
 
 
-def loop(trips: Var | None, condition: Var | None = None, *states: Var, body: Body) -> tuple[Var, ...]:
+def loop(trips: Var | None, condition: Var | None = None, *states: Any, body: Body) -> tuple[Any, ...]:
     """Final states, and every scan output of all iterations, while `trips` last and the condition holds."""
-    _refuse_sequences(body)
     tape, most = body.tape, None if trips is None else _count(trips)
     going = condition is None or _holds(condition)
     flag = condition if condition is not None else tape.constant(True)
-    rows: list[tuple[Var, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     while going and (most is None or len(rows) < most):
         if len(rows) >= MAX_STEPS:
             raise LimitError(f"more than {MAX_STEPS:,} iterations; the loop may never end")
@@ -47,16 +48,15 @@ def loop(trips: Var | None, condition: Var | None = None, *states: Var, body: Bo
 
 
 def scan(
-    *operands: Var,
+    *operands: Any,
     body: Body,
     num_scan_inputs: int,
     scan_input_axes: tuple[int, ...] | None = None,
     scan_input_directions: tuple[int, ...] | None = None,
     scan_output_axes: tuple[int, ...] | None = None,
     scan_output_directions: tuple[int, ...] | None = None,
-) -> tuple[Var, ...]:
+) -> tuple[Any, ...]:
     """Final states, and every scan output of all iterations: one for each slice of the scan inputs."""
-    _refuse_sequences(body)
     if not 0 < num_scan_inputs <= len(operands):
         raise ValueError(f"num_scan_inputs is {num_scan_inputs} for {len(operands)} inputs")
     count = len(operands) - num_scan_inputs
@@ -73,7 +73,7 @@ def scan(
     ]
     if len({len(s) for s in slices}) > 1:
         raise ValueError(f"scan inputs differ in length: {[len(s) for s in slices]}")
-    rows: list[tuple[Var, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for i, pieces in enumerate(zip(*slices, strict=True)):
         with body.tape.scope(f"iteration{i}"):
             results = body(*states, *pieces)
@@ -85,18 +85,21 @@ def scan(
     return (*map(_handed_on, states), *scans)
 
 
-def _slices(x: Var, axis: int, direction: int) -> list[Var]:
+def _slices(x: Any, axis: int, direction: int) -> list[Var]:
     """x along an axis, entry by entry, in the order they are read."""
+    _require_tensor(x, "a scan input")
     axis = from_end(axis, x.ndim)
     length = x.shape[axis]
     pieces = [sym.squeeze(piece, (axis,)) for piece in sym.split(x, [1] * length, axis)] if length else []
     return pieces[::-1] if direction == _REVERSE else pieces
 
 
-def _stacked(body: Body, name: str, rows: Sequence[Var], axis: int = 0, direction: int = _FORWARD) -> Var:
+def _stacked(body: Body, name: str, rows: Sequence[Any], axis: int = 0, direction: int = _FORWARD) -> Var:
     """Values of all iterations, one behind the other along a new axis."""
     if not rows:
         return _no_rows(body, name, axis)
+    for row in rows:
+        _require_tensor(row, f"scan output {name!r}")
     if any(row.shape != rows[0].shape for row in rows):
         raise ValueError(f"scan output {name!r} changes its shape: {sorted({row.shape for row in rows})}")
     axis = from_end(axis, rows[0].ndim + 1)
@@ -116,11 +119,9 @@ def _no_rows(body: Body, name: str, axis: int) -> Var:
     return body.tape.constant(np.zeros(shape, dtype))
 
 
-def _refuse_sequences(body: Body) -> None:
-    for name in (*body.graph.inputs, *body.graph.outputs):
-        declared = body.graph.types.get(name)
-        if declared is not None and declared.kind != "tensor":
-            raise UnsupportedError(f"the body passes {name!r}, a {declared.kind}; only tensors go round a loop")
+def _require_tensor(value: Any, what: str) -> None:
+    if isinstance(value, COMPOUND):
+        raise ValueError(f"{what} is {described(value)}; it must be a tensor")
 
 
 def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, ...]:
@@ -130,26 +131,28 @@ def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, .
     return (0,) * count if values is None else tuple(values)
 
 
-def _holds(condition: Var) -> bool:
+def _holds(condition: Any) -> bool:
+    _require_tensor(condition, "a condition")
     value = condition.tape.guard(condition)
     if value.size != 1:
         raise ValueError(f"a condition has one entry, not shape {list(value.shape)}")
     return bool(value.item())
 
 
-def _count(trips: Var) -> int:
+def _count(trips: Any) -> int:
+    _require_tensor(trips, "a trip count")
     value = trips.tape.guard(trips)
     if value.size != 1:
         raise ValueError(f"a trip count has one entry, not shape {list(value.shape)}")
     return int(value.item())
 
 
-def _handed_on(x: Var) -> Var:
-    return sym.identity(x)
+def _handed_on(value: Any) -> Any:
+    return mapped(sym.identity, value)
 
 
 CONTROL_FLOW: list[Op] = [
     composite("If", if_),
-    composite("Loop", loop),
-    composite("Scan", scan),
+    composite("Loop", loop, compound=loop),
+    composite("Scan", scan, compound=scan),
 ]

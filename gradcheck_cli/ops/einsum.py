@@ -19,6 +19,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops.index import along
+from gradcheck_cli.ops.reduce import total
 from gradcheck_cli.tape import Var
 
 _MOST = 64  # operands of one node
@@ -68,7 +69,7 @@ def _summed(x: Array, term: str, needed: set[str]) -> tuple[Array, str]:
             x = np.diagonal(x, axis1=first, axis2=last)
             term = term[:first] + term[first + 1 : last] + term[last + 1 :] + c
     gone = tuple(i for i, c in enumerate(term) if c not in needed)
-    return (x.sum(gone, dtype=x.dtype) if gone else x), "".join(c for c in term if c in needed)
+    return (total(x, gone, False).astype(x.dtype, copy=False) if gone else x), "".join(c for c in term if c in needed)
 
 
 def _narrowed(x: Array, s: str, y: Array, t: str) -> tuple[Array, str]:

@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Operands, aligned, loop, on
+from gradcheck_cli.lift import Kernel, Operands, aligned, on
 from gradcheck_cli.op import Op, from_end, with_axis, zero
 from gradcheck_cli.ops.shape import checked, scalar
 from gradcheck_cli.tape import Var
@@ -35,12 +35,21 @@ def bind_gather(metadata: dict[str, Any], x: Array, indices: Array) -> dict[str,
 
 def gather_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
     """Probed indices put the probe axis where the gathered one was."""
-    if all(probed):
-        return loop(kernel, operands, probed, metadata)
-    y = kernel(*operands, **metadata)
-    x = operands[0]
+    x, indices = operands
     assert x is not None
+    assert indices is not None
+    if all(probed):
+        return _gathered_alike(x, indices, x.ndim + metadata["axis"])
+    y = kernel(*operands, **metadata)
     return y if probed[0] else np.moveaxis(y, x.ndim + metadata["axis"], 0)
+
+
+def _gathered_alike(x: Array, indices: Array, axis: int) -> Array:
+    """The gather along an axis (from the front) of each x by the indices of the same probe."""
+    probe = np.arange(len(x)).reshape(-1, *(1,) * (indices.ndim - 1))
+    y = np.moveaxis(x, axis, 1)[probe, indices]
+    places = range(1, indices.ndim)
+    return np.moveaxis(y, places, [axis - 1 + i for i in places])
 
 
 def gather_vjp(ct: Var, y: Var, x: Var, indices: Var, *, axis: int) -> tuple[Var, None]:
@@ -114,6 +123,14 @@ def bind_gather_nd(metadata: dict[str, Any], x: Array, indices: Array) -> dict[s
     if x.shape[:batch] != indices.shape[:batch] or not 1 <= indices.shape[-1] <= x.ndim - batch:
         raise ModelError(f"indices of shape {list(indices.shape)} do not fit into {list(x.shape)}")
     return {"batch_dims": batch, "rank": x.ndim}
+
+
+def gather_nd_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
+    """Where the indices are probed, the probe axis is one more batch axis."""
+    if not probed[1]:
+        return kernel(*operands, **metadata)
+    more = {"batch_dims": metadata["batch_dims"] + 1, "rank": metadata["rank"] + 1}
+    return aligned(kernel, operands, probed, more)
 
 
 def gather_nd_vjp(ct: Var, y: Var, x: Var, indices: Var, *, batch_dims: int, rank: int) -> tuple[Var, None]:
@@ -236,12 +253,12 @@ def range_vjp(ct: Var, y: Var, start: Var, limit: Var, delta: Var) -> tuple[Var,
 INDEX: list[Op] = [
     Op("Gather", gather, gather_vjp, gather_stack, bind=bind_gather, linear=((0,),)),
     Op("GatherElements", gather_elements, gather_elements_vjp, aligned, bind=bind_elements, linear=((0,),)),
-    Op("GatherND", gather_nd, gather_nd_vjp, on(0), bind=bind_gather_nd, linear=((0,),)),
+    Op("GatherND", gather_nd, gather_nd_vjp, gather_nd_stack, bind=bind_gather_nd, linear=((0,),)),
     Op("Compress", compress, compress_vjp, on(0), bind=bind_compress, linear=((0,),)),
     Op("OneHot", one_hot, one_hot_vjp, on(0, 1), static={"depth": 1}, bind=bind_one_hot, branch=hot_entries,
        linear=((1,),)),
     Op("NonZero", non_zero, zero),
     Op("ReverseSequence", reverse_sequence, reverse_sequence_vjp, on(0), bind=bind_reverse_sequence,
        linear=((0,),)),
-    Op("Range", range_, range_vjp),
+    Op("Range", range_, range_vjp, ordered=True),
 ]  # fmt: skip

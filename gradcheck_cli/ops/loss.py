@@ -24,7 +24,7 @@ def negative_log_likelihood(
     """What the log probabilities `(N, C, ...)` lose at the labels `(N, ...)`, weighted by class."""
     if log_prob.shape[:1] + log_prob.shape[2:] != labels.shape or log_prob.ndim < 2:
         raise ValueError("labels have the shape of the scores without their axis 1")
-    picked = _picked(labels, log_prob.shape[1], ignore_index)
+    picked = picked_classes(labels, log_prob.shape[1], ignore_index)
     losses = -sym.sum(sym.where(picked, log_prob, 0), (1,), keepdims=False)
     if weights is None:
         weight = sym.sum(sym.cast(picked, log_prob.dtype), (1,), keepdims=False)
@@ -49,7 +49,7 @@ def softmax_cross_entropy(
     return loss, log_prob
 
 
-def _picked(labels: Var, classes: int, ignore_index: int | None) -> Var:
+def picked_classes(labels: Var, classes: int, ignore_index: int | None) -> Var:
     """Whether a class is that of a sample, `(N, C, ...)`."""
     valid = (labels.value >= 0) & (labels.value < classes)
     if not (valid | (labels.value == ignore_index)).all():

@@ -232,17 +232,13 @@ def max_unpool_vjp(
     ct: Var, y: Var, x: Var, index: Var, *, output_shape: Ints, shape: Ints, **window: Any
 ) -> tuple[Var, None]:
     """What lies at the position of each entry that was not overwritten."""
-    tape, rank = x.tape, x.ndim
-    flat_at = sym.reshape(index, (x.size,))
-    numbers = sym.reshape(sym.cast(sym.arange(tape, x.size), np.float64), x.shape)
-    sizes = sym.ints(tape, output_shape)
-
-    def gathered(v: Var) -> Var:
-        inside = v if v.shape == tuple(shape) else sym.slice(v, (0,) * rank, shape, range(rank))
-        return sym.reshape(tape.apply("Gather", sym.reshape(inside, (math.prod(shape),)), flat_at), x.shape)
-
-    owners = gathered(tape.apply("MaxUnpool", numbers, index, sizes, **window))
-    return sym.where(sym.equal(owners, numbers), gathered(ct), 0), None
+    tape, rank, size = x.tape, x.ndim, math.prod(shape)
+    place, number = sym.reshape(index, (x.size,)), sym.arange(tape, x.size)
+    writers = tape.apply("ScatterElements", sym.full(tape, (size,), 0, np.int64), place, number, axis=0)
+    inside = ct if ct.shape == tuple(shape) else sym.slice(ct, (0,) * rank, shape, range(rank))
+    found = tape.apply("Gather", sym.reshape(inside, (size,)), place, axis=0)
+    kept = sym.equal(tape.apply("Gather", writers, place, axis=0), number)
+    return sym.reshape(sym.where(kept, found, 0), x.shape), None
 
 
 def bind_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:

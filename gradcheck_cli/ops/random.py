@@ -20,6 +20,7 @@ from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.tape import Var
 
 Rng = np.random.Generator
+FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
 
 
 def dropout(
@@ -35,7 +36,7 @@ def dropout(
 
 
 def random_normal(
-    *, shape: Sequence[int], dtype: Any = np.float32, mean: float = 0.0, scale: float = 1.0,
+    *, shape: Sequence[int], dtype: Any = FLOAT, mean: float = 0.0, scale: float = 1.0,
     seed: float | None = None, rng: Rng,
 ) -> Array:  # fmt: skip
     """Normally distributed numbers."""
@@ -43,7 +44,7 @@ def random_normal(
 
 
 def random_uniform(
-    *, shape: Sequence[int], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0,
+    *, shape: Sequence[int], dtype: Any = FLOAT, low: float = 0.0, high: float = 1.0,
     seed: float | None = None, rng: Rng,
 ) -> Array:  # fmt: skip
     """Numbers spread evenly between two bounds."""
@@ -74,7 +75,7 @@ def bernoulli_step(x: Array, **metadata: Any) -> Array:
     return np.asarray(bernoulli(x.real, **metadata) + 0 * x)
 
 
-def multinomial(x: Array, *, dtype: Any = np.int32, sample_size: int = 1, seed: float | None = None, rng: Rng) -> Array:
+def multinomial(x: Array, *, dtype: Any = INT, sample_size: int = 1, seed: float | None = None, rng: Rng) -> Array:
     """Classes drawn by their unnormalized log probabilities `(N, C)`."""
     if x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"log probabilities are a matrix with a column for each class, not {list(x.shape)}")
@@ -106,5 +107,5 @@ RANDOM: list[Op] = [
     Op("RandomNormalLike", random_normal_like, zero, shape_only),
     Op("RandomUniformLike", random_uniform_like, zero, shape_only),
     Op("Bernoulli", bernoulli, zero, step=bernoulli_step, branch=bernoulli),
-    Op("Multinomial", multinomial, zero),
+    Op("Multinomial", multinomial, zero, ordered=True),
 ]

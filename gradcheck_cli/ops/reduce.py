@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
@@ -17,6 +18,11 @@ from gradcheck_cli.lift import Kernel, on
 from gradcheck_cli.op import Op, composite, from_end, with_axis, zero
 from gradcheck_cli.ops.shape import scalar
 from gradcheck_cli.tape import Var
+
+_WIDER = {  # what sums and products of a narrow dtype are accumulated in
+    np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128,
+    np.dtype(np.float16): np.float32, np.dtype(ml_dtypes.bfloat16): np.float32,
+}  # fmt: skip
 
 
 def bind_reduction(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -37,15 +43,28 @@ def reduction(function: Kernel) -> Kernel:
     def kernel(
         x: Array, *, axes: tuple[int, ...] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Array:
-        return np.asarray(function(x, axis=axes, keepdims=bool(keepdims))).astype(x.dtype, copy=False)
+        y = np.asarray(function(x, axis=axes, keepdims=bool(keepdims)))
+        return y.astype(x.dtype if y.dtype.kind == "c" else x.real.dtype, copy=False)
 
     return kernel
 
 
+def total(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool) -> Array:
+    """The sum, in a wider dtype than that of x where x is narrow.
+
+    NumPy adds one by one along all axes but the last: float32 loses a digit by a thousand terms, float16 all.
+    """
+    return np.asarray(np.sum(x, axis=axis, keepdims=keepdims, dtype=_WIDER.get(x.dtype)))
+
+
+def product(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
+    """The product, likewise: what is out of the range of x on the way may come back."""
+    return np.asarray(np.prod(x, axis=axis, keepdims=keepdims, dtype=_WIDER.get(x.dtype)))
+
+
 def average(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     """The mean; NaN of nothing, as the standard has it, without NumPy's warning."""
-    count = np.prod([x.shape[a] for a in axis])
-    return np.asarray(np.sum(x, axis=axis, keepdims=keepdims) / count)
+    return np.asarray(total(x, axis, keepdims) / np.prod([x.shape[a] for a in axis]))
 
 
 def spread(ct: Var, x: Var, axes: tuple[int, ...], keepdims: int) -> Var:
@@ -177,22 +196,27 @@ def norm2(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
     size = np.max(np.abs(x.real), axis=axis, keepdims=True, initial=0)
     size = np.where((size > 0) & np.isfinite(size), size, 1)
     scaled = x / size
-    y = np.sqrt(np.sum(scaled * scaled, axis=axis, keepdims=True)) * size
+    y = np.sqrt(total(scaled * scaled, axis, True)) * size
     y = np.where(y.real == 0, 0, y) if x.dtype.kind == "c" else y
     return y if keepdims else np.squeeze(y, axis)
 
 
+def norm2_of_magnitudes(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
+    """The Euclidean norm, of complex numbers too."""
+    return norm2(np.abs(x) if x.dtype.kind == "c" else x, axis, keepdims)
+
+
 def norm2_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """x / |x|, and 0 at 0."""
+    """x / |x|, and 0 at 0; conj(x) / |x| for complex numbers."""
     scaled = ct / sym.where(sym.equal(y, 0), 1, y)
-    return (spread(scaled, x, axes, keepdims) * x,)
+    return (spread(scaled, x, axes, keepdims) * sym.conj(x),)
 
 
 def log_sum_exp(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
     """log(sum(exp(x))), with the largest term taken out."""
     top = np.max(x.real, axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
-    y: Array = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
+    y: Array = np.log(total(np.exp(x - top), axis, True)) + top
     return y if keepdims else np.squeeze(y, axis)
 
 
@@ -225,7 +249,7 @@ def arg_extremum(choose: Kernel) -> Kernel:
 def cumsum(x: Array, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Array:
     """Running sums along an axis: from the end if `reverse`, without the entry itself if `exclusive`."""
     flipped = np.flip(x, axis) if reverse else x
-    y = np.cumsum(flipped, axis=axis, dtype=x.dtype)
+    y = np.cumsum(flipped, axis=axis, dtype=_WIDER.get(x.dtype, x.dtype)).astype(x.dtype, copy=False)
     if exclusive:
         y = np.roll(y, 1, axis)
         np.moveaxis(y, axis, 0)[:1] = 0
@@ -281,12 +305,18 @@ def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:
 
 
 REDUCE: list[Op] = [
-    reducing("ReduceSum", reduction(np.sum), sum_vjp, linear="each"),
+    reducing("ReduceSum", reduction(total), sum_vjp, linear="each"),
     reducing("ReduceMean", reduction(average), mean_vjp, linear="each"),
     choosing("ReduceMax", np.maximum, np.argmax, "ArgMax"),
     choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
-    reducing("ReduceProd", reduction(np.prod), prod_vjp),
-    reducing("ReduceL2", reduction(norm2), norm2_vjp, branch=lambda x, **m: norm2(x, m["axes"], True) == 0),
+    reducing("ReduceProd", reduction(product), prod_vjp),
+    reducing(
+        "ReduceL2",
+        reduction(norm2_of_magnitudes),
+        norm2_vjp,
+        step=reduction(norm2),
+        branch=lambda x, **m: norm2_of_magnitudes(x, m["axes"], True) == 0,
+    ),
     reducing("ReduceLogSumExp", reduction(log_sum_exp), log_sum_exp_vjp),
     reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x))),
     reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),

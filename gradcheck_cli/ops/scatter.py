@@ -14,7 +14,7 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Operands, loop, stack_size
+from gradcheck_cli.lift import Kernel, Operands, aligned, loop, stack_size
 from gradcheck_cli.op import Op, composite, from_end
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
 from gradcheck_cli.tape import Var
@@ -143,15 +143,28 @@ def _known(metadata: dict[str, Any]) -> str:
 
 
 def scatter_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """Data and updates get the probe axis both."""
-    if probed[1]:
+    """Data and updates get the probe axis both; where the indices have it too, it is one more axis of the data."""
+    if probed[1] and metadata["reduction"] in ("max", "min"):  # their branch numbers the updates of one probe
         return loop(kernel, operands, probed, metadata)
+    if probed[1]:
+        return aligned(kernel, operands, probed, {**metadata, "rank": metadata["rank"] + 1})
     count, (data, indices, updates) = stack_size(operands, probed), operands
     assert data is not None
     assert updates is not None
     data = data if probed[0] else np.broadcast_to(data, (count, *data.shape))
     updates = updates if probed[2] else np.broadcast_to(updates, (count, *updates.shape))
     return kernel(data, indices, updates, **metadata)
+
+
+def scatter_nd_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
+    """The same; probed index vectors begin with the number of their probe."""
+    data, indices, updates = operands
+    if probed[1] and metadata["reduction"] not in ("max", "min"):
+        assert indices is not None
+        number = np.arange(len(indices)).reshape(-1, *(1,) * (indices.ndim - 1))
+        column = np.broadcast_to(number, (*indices.shape[:-1], 1))
+        indices = np.concatenate([column, indices], axis=-1)
+    return scatter_stack(kernel, (data, indices, updates), probed, metadata)
 
 
 def scatter_nd_vjp(
@@ -198,14 +211,18 @@ def _written(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> Var
 
 
 def _product_cts(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
-    """The product of all other factors: that of those that are not 0, divided by one, if no other is 0."""
+    """The product of all other factors: that of those that are not 0, divided by one, times the zeros among the others.
+
+    One zero is multiplied as itself, so that a derivative flows to it too; of two or more the product has none.
+    """
     is_zero = sym.equal(updates, 0)
-    factors, zeros = sym.where(is_zero, 1, updates), sym.cast(is_zero, np.int64)
-    count = sym.full(ct.tape, data.shape, 0, np.int64)
-    others = gather(scatter(count, zeros, "add")) - zeros
+    factors, zeros, ones = sym.where(is_zero, 1, updates), sym.where(is_zero, updates, 0), sym.cast(is_zero, np.int64)
+    count = gather(scatter(sym.full(ct.tape, data.shape, 0, np.int64), ones, "add")) - ones
+    other_zero = gather(scatter(sym.zeros_like(data), zeros, "add")) - zeros
     rest = gather(ct * scatter(data, factors, "mul")) / factors
     by_data = ct * scatter(sym.ones_like(data), updates, "mul")
-    return by_data, None, sym.where(sym.equal(others, 0), rest, 0)
+    with_zeros = sym.where(sym.equal(count, 1), rest * other_zero, 0)
+    return by_data, None, sym.where(sym.equal(count, 0), rest, with_zeros)
 
 
 def _extremum_cts(ct: Var, y: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
@@ -241,7 +258,7 @@ def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Arra
 
 
 SCATTER: list[Op] = [
-    Op("ScatterND", scatter_nd, scatter_nd_vjp, scatter_stack, bind=bind_scatter_nd,
+    Op("ScatterND", scatter_nd, scatter_nd_vjp, scatter_nd_stack, bind=bind_scatter_nd,
        step=scattering(slices, combine_near_real), branch=scattering(slices, winner)),
     Op("ScatterElements", scatter_elements, scatter_elements_vjp, scatter_stack, bind=bind_scatter_elements,
        step=scattering(entries, combine_near_real), branch=scattering(entries, winner)),

@@ -11,23 +11,21 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
+from gradcheck_cli.memory import require_shape
 from gradcheck_cli.op import Op, composite, from_end, zero
 from gradcheck_cli.ops.float8 import to_float8
 from gradcheck_cli.tape import Var
 
-MAX_ENTRIES = 1 << 32  # of one tensor: shapes come from files
-
 
 def checked(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape as a tuple of ints; an error where it is negative or no memory could hold it."""
+    """A shape as a tuple of ints; an error where it is negative or does not fit into the memory that is left."""
     shape = tuple(int(d) for d in shape)
     if any(d < 0 for d in shape):
         raise ModelError(f"shape {list(shape)} has a negative dimension")
-    if np.prod([float(d) for d in shape]) > MAX_ENTRIES:
-        raise LimitError(f"a tensor of shape {list(shape)} does not fit into memory", code="GC602")
+    require_shape(shape)
     return shape
 
 
@@ -209,10 +207,21 @@ def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Arr
 
 
 def cast_text(x: Array, to: Any) -> Array:
-    """Between numbers and strings."""
-    if to is np.dtype(object):
-        return np.asarray([str(v) for v in x.ravel().tolist()], object).reshape(x.shape)
+    """Between numbers and strings; a number as the shortest text that stands for it in its dtype."""
+    if np.dtype(to).kind == "O":
+        named = x.astype(str) if x.dtype.kind in "biufc" else [str(v) for v in x.ravel().tolist()]
+        return np.asarray(named, object).reshape(x.shape)
+    if np.dtype(to).kind in "iu":
+        return np.asarray([_whole(text) for text in x.ravel().tolist()]).astype(to).reshape(x.shape)
     return x.astype(str).astype(np.float64).astype(to)
+
+
+def _whole(text: str) -> int:
+    """The integer that a text stands for, exactly; the whole part of another number."""
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
 
 
 def cast_like(x: Array, target: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:

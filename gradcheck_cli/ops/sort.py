@@ -69,12 +69,18 @@ def first_largest(x: Array, *, axis: int = -1) -> Array:
 
 def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
     """Different entries (or slices), where each is first, which one each of x is, how often it occurs."""
-    _, first, inverse, counts = np.unique(x.real, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    keys = _ranks(x) if x.dtype == object else x.real
+    _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     inverse = inverse.ravel()
     if not sorted:
         order = np.argsort(first, kind="stable")
         first, counts, inverse = first[order], counts[order], np.argsort(order, kind="stable")[inverse]
     return np.take(x, first, axis=axis), first, inverse, counts
+
+
+def _ranks(x: Array) -> Array:
+    """Numbers in the order of strings, which NumPy cannot compare slice by slice."""
+    return np.unique(x, return_inverse=True)[1].reshape(x.shape)
 
 
 def unique_vjp(cts: Cts, ys: Cts, x: Var, *, axis: int | None = None, sorted: int = 1) -> tuple[Var]:

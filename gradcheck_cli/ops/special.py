@@ -1,4 +1,4 @@
-"""Special functions that NumPy lacks, for real arrays and, by analytic continuation, near the real axis."""
+"""Special functions that NumPy lacks, for real and complex arrays."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ _FAR = (
      -2.24409524465858183362e+01],
 )  # fmt: skip
 _ERF_1 = 8.45062911510467529297e-01
+_NEAR_AXIS = 0.05  # imaginary parts up to which the approximations of the real axis hold
+_TERMS = 48  # of Weideman's series: 1e-14
 
 
 def erf(x: Array) -> Array:
@@ -51,7 +53,37 @@ def erf(x: Array) -> Array:
     _fill(result, (size >= 0.84375) & (size < 1.25), positive, lambda z: _ERF_1 + _ratio(_NEAR_1, z - 1))
     _fill(result, (size >= 1.25) & (size < 1 / 0.35), positive, lambda z: 1 - _tail(_MIDDLE, z))
     _fill(result, (size >= 1 / 0.35) & (size < 28), positive, lambda z: 1 - _tail(_FAR, z))
+    _fill(result, np.abs(wide.imag) > _NEAR_AXIS, positive, _erf_off_axis)
     return (result * sign).astype(x.dtype, copy=False)
+
+
+def _erf_off_axis(z: Array) -> Array:
+    """erf of complex numbers on the right: by its power series near 0, else by the Faddeeva function."""
+    near = np.where(np.abs(z) < 1.25, z, 0)
+    term, powers = near, near
+    for n in range(1, 30):
+        term = -term * near * near / n
+        powers = powers + term / (2 * n + 1)
+    return np.where(np.abs(z) < 1.25, powers * (2 / np.sqrt(np.pi)), 1 - np.exp(-z * z) * _faddeeva(1j * z))
+
+
+def _faddeeva(z: Array) -> Array:
+    """exp(-z^2) erfc(-i z) in the upper half plane, by Weideman's series (SIAM J. Numer. Anal. 31, 1994)."""
+    width = np.sqrt(_TERMS / np.sqrt(2))
+    t = width * np.tan(np.arange(1 - 2 * _TERMS, 2 * _TERMS) * np.pi / (4 * _TERMS))
+    samples = np.concatenate([[0], np.exp(-t * t) * (width * width + t * t)])
+    coefficients = np.fft.fft(np.fft.fftshift(samples)).real[1 : _TERMS + 1] / (4 * _TERMS)
+    below = 1 / (width - 1j * z)
+    series = _polynomial(coefficients.tolist(), (width + 1j * z) * below)
+    return (2 * series * below + 1 / np.sqrt(np.pi)) * below
+
+
+def log1p(z: Array) -> Array:
+    """log(1 + z), with all digits for a small complex z too, whose real part NumPy loses."""
+    if z.dtype.kind != "c":
+        return np.log1p(z)
+    size = np.log1p(z.real * (2 + z.real) + z.imag * z.imag) / 2
+    return (size + 1j * np.arctan2(z.imag, 1 + z.real)).astype(z.dtype, copy=False)
 
 
 def _tail(coefficients: tuple[list[float], list[float]], z: Array) -> Array:

@@ -21,6 +21,7 @@ from gradcheck_cli.ops.classic import (
     class_labels,
     fixed,
     named,
+    single,
     transformed,
     winner,
 )
@@ -39,8 +40,8 @@ def svm_regressor(
     features = likeness(x, support_vectors, n_supports, kernel_type, kernel_params) if n_supports else x
     y = sym.matmul(features, fixed(x, np.reshape(coefficients, (-1, 1)))) + rho[0]
     if one_class:
-        return sym.where(y > 0.0, sym.ones_like(y), -1.0)
-    return transformed(y, post_transform)
+        return single(sym.where(y > 0.0, sym.ones_like(y), -1.0))
+    return single(transformed(y, post_transform))
 
 
 def svm_classifier(
@@ -56,7 +57,7 @@ def svm_classifier(
     count = sum(vectors_per_class)
     if not count:
         scores = sym.matmul(x, fixed(x, np.reshape(coefficients, (len(labels), -1)).T)) + rho[0]
-        return named(winner(scores), labels), transformed(scores, post_transform)
+        return named(winner(scores), labels), single(transformed(scores, post_transform))
     features = likeness(x, support_vectors, count, kernel_type, kernel_params)
     duels = sym.matmul(features, fixed(x, duel_weights(coefficients, vectors_per_class))) + fixed(x, rho)
     best = winner(votes(duels, len(labels)))
@@ -65,7 +66,7 @@ def svm_classifier(
         scores = coupled(sym.clip(chances, _SURE, 1 - _SURE), len(labels))
     else:
         scores = sym.concat([-duels, duels], 1) if len(rho) == 1 else duels
-    return named(best, labels), transformed(scores, post_transform)
+    return named(best, labels), single(transformed(scores, post_transform))
 
 
 def likeness(x: Var, vectors: tuple[float, ...], count: int, kernel: str, params: tuple[float, ...]) -> Var:

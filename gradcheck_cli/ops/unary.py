@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.compound import mapped
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel
 from gradcheck_cli.op import Op, unary
@@ -23,6 +26,11 @@ def absolute_vjp(ct: Var, y: Var, x: Var) -> Var:
         return ct * sym.sign(x)
     zero = sym.equal(y, 0)
     return sym.where(zero, 0, ct / sym.where(zero, 1, y)) * sym.conj(x)
+
+
+def tanh_vjp(ct: Var, y: Var, x: Var) -> Var:
+    """1 / cosh(x)^2, without the cancellation of 1 - y^2 where y is near 1."""
+    return ct * (sym.sigmoid(2.0 * x) * sym.sigmoid(-2.0 * x) * 4.0)
 
 
 def sign(x: Array) -> Array:
@@ -46,6 +54,11 @@ def reciprocal(x: Array) -> Array:
     return (np.ones((), x.dtype) / x).astype(x.dtype, copy=False)
 
 
+def identity_inside(value: Any) -> Any:
+    """The same sequence, optional or map, of new tensors."""
+    return mapped(sym.identity, value)
+
+
 def _real_part(kernel: Kernel) -> Kernel:
     return lambda x: kernel(x.real) + 0 * x
 
@@ -57,7 +70,7 @@ UNARY: list[Op] = [
     unary("Sqrt", np.sqrt, lambda ct, y, x: ct / (2.0 * y)),
     unary("Exp", np.exp, lambda ct, y, x: ct * y),
     unary("Log", np.log, lambda ct, y, x: ct / x),
-    unary("Erf", erf, lambda ct, y, x: ct * (2 / np.sqrt(np.pi)) * sym.exp(-x * x)),
+    unary("Erf", erf, lambda ct, y, x: ct * float(2 / np.sqrt(np.pi)) * sym.exp(-x * x)),
     unary("Sin", np.sin, lambda ct, y, x: ct * sym.cos(x)),
     unary("Cos", np.cos, lambda ct, y, x: -ct * sym.sin(x)),
     unary("Tan", np.tan, lambda ct, y, x: ct * (1.0 + y * y)),
@@ -66,11 +79,11 @@ UNARY: list[Op] = [
     unary("Atan", np.arctan, lambda ct, y, x: ct / (1.0 + x * x)),
     unary("Sinh", np.sinh, lambda ct, y, x: ct * sym.cosh(x)),
     unary("Cosh", np.cosh, lambda ct, y, x: ct * sym.sinh(x)),
-    unary("Tanh", np.tanh, lambda ct, y, x: ct * (1.0 - y * y)),
+    unary("Tanh", np.tanh, tanh_vjp),
     unary("Asinh", np.arcsinh, lambda ct, y, x: ct / sym.sqrt(x * x + 1.0)),
     unary("Acosh", np.arccosh, lambda ct, y, x: ct / (sym.sqrt(x - 1.0) * sym.sqrt(x + 1.0))),
     unary("Atanh", np.arctanh, lambda ct, y, x: ct / ((1.0 - x) * (1.0 + x))),
-    unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each"),
+    unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each", compound=identity_inside),
     unary("Floor", np.floor, step=_real_part(np.floor), branch=lambda x: np.floor(x.real), ordered=True),
     unary("Ceil", np.ceil, step=_real_part(np.ceil), branch=lambda x: np.ceil(x.real), ordered=True),
     unary("Round", round_even, step=_real_part(np.rint), branch=lambda x: np.rint(x.real), ordered=True),

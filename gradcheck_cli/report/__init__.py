@@ -9,9 +9,9 @@ from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.text import Style
 
 STREAMED = {"full": "full", "concise": "concise", "jsonl": "json_lines", "github": "github"}
-WHOLE = {"json": "json_document", "markdown": "markdown", "junit": "junit"}
+WHOLE = {"json": "json_document", "junit": "junit", "gitlab": "gitlab", "markdown": "markdown", "html": "html"}
 FORMATS = (*STREAMED, *WHOLE)
-SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".xml": "junit", ".md": "markdown"}
+SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".xml": "junit", ".html": "html", ".md": "markdown"}
 
 
 class Streamed(Protocol):

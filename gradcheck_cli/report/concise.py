@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report.full import VERDICTS, expectation, totals
+from gradcheck_cli.report.full import VERDICTS, compared, expectation, totals
 from gradcheck_cli.report.text import Style, name, paint, seconds, short
 
 
@@ -39,7 +39,7 @@ def outcome(check: Check) -> str:
         return name(check.message.removeprefix(f"{check.code}: ").replace("\n", "  "))
     checked, failed = check.entries.get("checked", 0), check.entries.get("failed", 0)
     if check.status == "fail":
-        return f"{failed}/{checked} entries differ, max rel err {short(check.max_rel_err)}"
+        return f"{failed}/{checked} {compared(check)} differ, max rel err {short(check.max_rel_err)}"
     if check.status == "inconclusive":
-        return f"{check.entries.get('inconclusive', 0)}/{checked} entries cannot be judged"
-    return f"{checked} entries, max rel err {short(check.max_rel_err)}"
+        return f"{check.entries.get('inconclusive', 0)}/{checked} {compared(check)} cannot be judged"
+    return f"{checked} {compared(check)}, max rel err {short(check.max_rel_err)}"

@@ -10,6 +10,7 @@ from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.text import (
     Style,
     clean,
+    columns,
     count,
     cut,
     name,
@@ -105,7 +106,7 @@ def _rows(checks: list[Check], style: Style) -> list[str]:
 def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
     """Names with shapes for x and y, the names cut so that both columns fit into `free`."""
     pairs = [((name(c.x), shape(c.x_shape)), (name(c.y), shape(c.y_shape))) for c in checks]
-    wanted = [max(len(text) + len(sizes) + 1 for text, sizes in column) for column in zip(*pairs, strict=True)]
+    wanted = [max(columns(text) + len(sizes) + 1 for text, sizes in column) for column in zip(*pairs, strict=True)]
     least = max(len(sizes) for (_, sizes), _ in pairs) + 1 + _LEAST_NAME
     first = min(wanted[0], max(free // 2, free - wanted[1], least))
     widths = (first, free - first)
@@ -140,9 +141,8 @@ def _title(check: Check, style: Style) -> Iterator[str]:
     """What became of a row, on one line or as many as it takes."""
     word, color = VERDICTS[check.status]
     start = f"{word} {check.code}".strip()
-    pair = f"d {name(check.y)} / d {name(check.x)}" if check.x or check.y else name(check.check)
-    reason = headline(check)
-    text = f"{start}  {pair}{f': {reason}' if reason else ''}"
+    pair = f"d {name(check.y)} / d {name(check.x)}" if check.x or check.y else ""
+    text = f"{start}  {': '.join(filter(None, (pair, headline(check))))}"
     for index, line in enumerate(each for part in clean(text).split("\n") for each in _wrapped(part, style, "")):
         yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
 
@@ -156,9 +156,13 @@ def headline(check: Check) -> str:
     checked = check.entries.get("checked", 0)
     number = check.entries.get("failed" if check.status == "fail" else "inconclusive", 0)
     share = f" ({percent(number / checked)})" if checked else ""
-    if check.status == "fail":
-        return f"{number} of {checked} entries differ{share}"
-    return f"{number} of {checked} entries cannot be judged{share}" if check.status == "inconclusive" else ""
+    what = {"fail": "differ", "inconclusive": "cannot be judged"}.get(check.status)
+    return f"{number} of {checked} {compared(check)} {what}{share}" if what else ""
+
+
+def compared(check: Check) -> str:
+    """What was compared: entries of the Jacobian, or random projections of it."""
+    return "projections" if check.mode == "directional" else "entries"
 
 
 def expectation(check: Check) -> str:
@@ -189,6 +193,8 @@ def _suspect(check: Check) -> Iterator[str]:
     label = f" {name(s.name)!r}" if s.name else ""
     flow = f"  {', '.join(map(name, s.inputs))} -> {', '.join(map(name, s.outputs))}" if s.inputs else ""
     yield f"  suspect    node {s.node}  {s.op}{label}{flow}"
+    if s.inside:
+        yield f"             in the {name(s.inside)}"
     if s.rel_err == s.rel_err:
         at = f" at {name(s.at)}" if s.at else ""
         yield f"             fails on its own: max rel err {short(s.rel_err)}{at}"

@@ -9,7 +9,7 @@ from gradcheck_cli.inspection import Inspection, TensorFacts
 from gradcheck_cli.report.text import Style, count, cut, name, paint, shape, table
 
 _ROLES = {"input": "inputs", "parameter": "parameters", "output": "outputs", "inner": "inner tensors"}
-_MOST = {"parameter": 12}  # rows shown, unless all are asked for
+_MOST = {"input": 40, "parameter": 12, "output": 40}  # rows shown, unless all are asked for
 
 
 def text(found: Inspection, style: Style) -> str:
@@ -72,13 +72,21 @@ def _costs(found: Inspection, style: Style) -> Iterator[str]:
         yield "there is no gradient to check"
         return
     shown = found.costs if style.verbosity > 0 else found.costs[:20]
+    numbers = [(f"{c.entries:,}", f"{c.runs:,}", _spell(c.seconds)) for c in shown]
+    widths = [max(map(len, column)) + 2 for column in zip(("entries", "runs", "about"), *numbers, strict=True)]
+    free = style.width - sum(widths)
     rows = [("x", "y", "entries", "runs", "about")]
-    for c in shown:
-        x, y = (f"{cut(name(n), 24)} {shape(s)}" for n, s in ((c.x, c.x_shape), (c.y, c.y_shape)))
-        rows.append((x, y, f"{c.entries:,}", f"{c.runs:,}", _spell(c.seconds)))
+    rows += [
+        (_label(c.x, c.x_shape, free // 2 - 2), _label(c.y, c.y_shape, free // 2 - 2), *n)
+        for c, n in zip(shown, numbers, strict=True)
+    ]
     yield from table(rows, "<<>>>")
     if len(found.costs) > len(shown):
         yield f"... {len(found.costs) - len(shown)} more, -v"
+
+
+def _label(tensor: str, sizes: Sequence[int], width: int) -> str:
+    return f"{cut(name(tensor), max(8, width - len(shape(sizes)) - 1))} {shape(sizes)}"
 
 
 def _wrapped(title: str, words: str, style: Style) -> list[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from xml.etree import ElementTree as xml
 
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import by_check, full
 from gradcheck_cli.report.concise import outcome
-from gradcheck_cli.report.text import Style
+from gradcheck_cli.report.text import Style, clean
 
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _OUTCOMES = {
     "fail": "failure",
     "error": "error",
@@ -25,7 +23,7 @@ def document(report: Report, style: Style) -> str:
     """The document of a whole run."""
     root = xml.Element("testsuites", name="gradcheck", **_counts(report.checks), time=f"{report.duration_s:.3f}")
     for group in by_check(report.checks):
-        suite = xml.SubElement(root, "testsuite", name=_clean(group[0].check), **_counts(group), time=_time(group))
+        suite = xml.SubElement(root, "testsuite", name=clean(group[0].check), **_counts(group), time=_time(group))
         for check in group:
             _case(suite, check, style)
     xml.indent(root)
@@ -34,14 +32,14 @@ def document(report: Report, style: Style) -> str:
 
 def _case(suite: xml.Element, check: Check, style: Style) -> None:
     title = f"d {check.y}/d {check.x}" if check.x or check.y else check.check
-    case = xml.SubElement(suite, "testcase", classname=_clean(check.check), name=_clean(title), time=_time((check,)))
+    case = xml.SubElement(suite, "testcase", classname=clean(check.check), name=clean(title), time=_time((check,)))
     if check.model.uri:
-        case.set("file", _clean(check.model.uri))
+        case.set("file", clean(check.model.uri))
     if check.status in _OUTCOMES:
-        found = xml.SubElement(case, _OUTCOMES[check.status], type=check.code, message=_clean(outcome(check)))
-        found.text = _clean(full.section((check,), style).strip())
+        found = xml.SubElement(case, _OUTCOMES[check.status], type=check.code, message=clean(outcome(check)))
+        found.text = clean(full.section((check,), style).strip())
     elif check.status == "waived":
-        xml.SubElement(case, "skipped", message=_clean(outcome(check)))
+        xml.SubElement(case, "skipped", message=clean(outcome(check)))
 
 
 def _counts(checks: tuple[Check, ...]) -> dict[str, Any]:
@@ -57,8 +55,3 @@ def _counts(checks: tuple[Check, ...]) -> dict[str, Any]:
 
 def _time(checks: tuple[Check, ...]) -> str:
     return f"{sum(c.duration_s for c in checks):.3f}"
-
-
-def _clean(text: str) -> str:
-    """A text without the characters that XML cannot hold."""
-    return _NOT_XML.sub("\ufffd", text)

@@ -2,32 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.operator_facts import MEANINGS, OperatorFacts
-from gradcheck_cli.report.text import count, table
+from gradcheck_cli.operator_facts import FORWARD, GRADIENT, OperatorFacts
+from gradcheck_cli.report.text import table
+
+_HEAD = ("operator", "forward", "gradient", "versions", "dtypes", "kinks")
+_LEGEND = [
+    ("kernel, rule", "of its own"),
+    ("composed", "of other operators; kinks and gradient are theirs"),
+    ("zero", "the gradient, wherever it exists"),
+    ("versions", "of its domain: the first and the newest that define it"),
+    ("dtypes", "of the data; real: float, int and bool; any: complex too"),
+]
+_CLASSES = {"float": ("float", "bfloat"), "int": ("int", "uint"), "bool": ("bool",), "complex": ("complex",)}
+_WORDS = {tuple(_CLASSES): "any", ("float", "int", "bool"): "real"}
+_PARTS = "as the operators it is composed of"
 
 
 def listing(found: Sequence[OperatorFacts]) -> str:
-    """All operators, a line each."""
-    rows = [("operator", "gradient", "kinks", "constant inputs")]
-    rows += [(f.full_name, f.gradient, "yes" if f.kinks else "", ", ".join(f.constants)) for f in found]
-    numbers = {kind: sum(f.gradient == kind for f in found) for kind in MEANINGS}
-    summary = ", ".join(f"{number} {kind}" for kind, number in numbers.items() if number)
-    legend = [f"  {kind:9} {meaning}" for kind, meaning in MEANINGS.items()]
-    return "\n".join([*table(rows, "<<<<"), "", f"{count(len(found), 'operator')}: {summary}", *legend]) + "\n"
+    """All operators that are known, a line each, by domain; then the others of ONNX."""
+    shown = [f for f in found if f.known and not f.read_as]
+    parts = []
+    for domain in dict.fromkeys(f.domain for f in shown):
+        rows = table([_HEAD, *(_row(f) for f in shown if f.domain == domain)], "<<<<<<")
+        parts.append([domain, *rows] if domain else rows)
+    parts.append([_summary(found), *(f"  {word:14}{meaning}" for word, meaning in _LEGEND)])
+    renamed = ", ".join(f"{f.full_name} ({f.read_as})" for f in found if f.read_as)
+    parts.append(["Read as something else:", *_wrapped(renamed, "  ")])
+    if unknown := ", ".join(f.full_name for f in found if not f.known):
+        parts.append(["Not known, so that a check stops there:", *_wrapped(unknown, "  ")])
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
 def page(facts: OperatorFacts) -> str:
     """All about one operator."""
-    lines = [facts.full_name, *([f"  {facts.does}"] if facts.does else [])]
-    lines += [
-        f"  forward    yes\n  gradient   {MEANINGS[facts.gradient]}",
-        f"  kinks      {'yes' if facts.kinks else 'no'}",
-    ]
-    lines += [f"  input {position}    {name}, a constant" for name, position in facts.constants.items()]
-    lines += [f"  attribute  {name} = {_shown(value)}" for name, value in facts.attributes.items()]
+    lines = [facts.full_name, *(_wrapped(facts.does, "  ") if facts.does else [])]
+    for title, text in _facts(facts):
+        first, *rest = _wrapped(text, f"{'':16}")
+        lines += [f"  {title:14}{first.strip()}", *rest]
     return "\n".join(lines) + "\n"
+
+
+def _row(facts: OperatorFacts) -> tuple[str, ...]:
+    kinks = "" if facts.kinks == "no" else facts.kinks
+    dtypes = classes(facts.dtypes.get(facts.data, ()))
+    return facts.name, facts.forward, facts.gradient, _span(facts.versions), dtypes, kinks
+
+
+def _span(versions: Sequence[int]) -> str:
+    return "" if not versions else str(versions[0]) if len(versions) == 1 else f"{versions[0]}-{versions[-1]}"
+
+
+def classes(dtypes: Sequence[str]) -> str:
+    """Dtypes in a word or two: float, float int, any."""
+    words = [word for word, starts in _CLASSES.items() if any(dtype.startswith(starts) for dtype in dtypes)]
+    return _WORDS.get(tuple(words), " ".join(words))
+
+
+def _summary(found: Sequence[OperatorFacts]) -> str:
+    of_onnx = [f for f in found if f.versions]
+    others = Counter(f.domain or "others" for f in found if not f.versions)
+    known = f"Known: ONNX {sum(f.known for f in of_onnx)} of {len(of_onnx)}"
+    return ", ".join([known, *(f"{domain} {number}" for domain, number in others.items())])
+
+
+def _facts(facts: OperatorFacts) -> Iterator[tuple[str, str]]:
+    yield "forward", f"read as {facts.read_as}" if facts.read_as else FORWARD[facts.forward]
+    if not facts.read_as:
+        yield "gradient", GRADIENT[facts.gradient]
+    if facts.known and not facts.read_as:
+        yield "kinks", _PARTS if facts.kinks == "parts" else facts.kinks
+        yield "complex step", _PARTS if facts.complex_step == "parts" else facts.complex_step
+    if facts.versions:
+        yield "versions", ", ".join(map(str, facts.versions))
+    positions = {position: name for name, position in facts.constants.items()}
+    for index, (name, dtypes) in enumerate(facts.dtypes.items()):
+        fixed = ", a constant" if index in positions else ""
+        yield f"input {index}", f"{name}{fixed}: {', '.join(dtypes) or 'nothing that can be computed with'}"
+    for name, value in facts.attributes.items():
+        yield "attribute", f"{name} = {_shown(value)}"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, 79, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _shown(value: object) -> str:

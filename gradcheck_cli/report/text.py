@@ -6,6 +6,9 @@ import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+
+from gradcheck_cli.errors import shown
 
 COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
@@ -26,21 +29,21 @@ def paint(text: str, color: str, on: bool = True) -> str:
 
 
 def clean(text: str) -> str:
-    """A text without control characters, which could move a terminal's cursor; line breaks stay."""
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+    """A text with escapes for control characters, which could move a terminal's cursor; line breaks stay."""
+    return "\n".join(map(shown, text.split("\n")))
 
 
 def name(text: str) -> str:
     """A name on one line."""
-    return clean(text).replace("\n", "\ufffd")
+    return shown(text)
 
 
 def cut(text: str, width: int) -> str:
-    """A name cut in its middle to a width."""
-    if len(text) <= width or width < 3:
+    """A name cut in its middle to a width in columns."""
+    if columns(text) <= width or width < 3:
         return text
     left = (width - 3 + 1) // 2
-    return f"{text[:left]}...{text[len(text) - (width - 3 - left) :]}"
+    return f"{_first(text, left)}...{_first(text[::-1], width - 3 - left)[::-1]}"
 
 
 def short(value: float) -> str:
@@ -104,6 +107,11 @@ def columns(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _first(text: str, width: int) -> str:
+    """As much of a text as fits."""
+    return text[: sum(taken <= width for taken in accumulate(map(columns, text)))]
 
 
 def _padded(cell: str, align: str, width: int) -> str:

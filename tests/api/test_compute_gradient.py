@@ -23,10 +23,8 @@ def both(model: gc.Model, x: str, y: str, value: Any, **more: Any) -> tuple[np.n
 
 
 def test_names_order_and_defaults_are_those_of_tensorflow():
-    parameters = inspect.signature(gc.compute_gradient).parameters
-    positional = [(n, p.default) for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
     required = inspect.Parameter.empty
-    assert positional == [
+    wanted = [
         ("x", required),
         ("x_shape", required),
         ("y", required),
@@ -36,6 +34,10 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
         ("init_targets", None),
         ("extra_feed_dict", None),
     ]
+    for function in (gc.compute_gradient, gc.compute_gradient_error):
+        parameters = inspect.signature(function).parameters
+        assert [(n, p.default) for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY] == wanted
+        assert {n: p.default for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY} == {"dtype": "float64"}
 
 
 # What is returned
@@ -81,6 +83,25 @@ def test_a_list_of_x_gives_a_list_of_pairs(make: Make):
 def test_a_list_of_one_gives_a_list_of_one(make: Make):
     model = make(SQUARE, {"x": [2]})
     assert len(gc.compute_gradient([model["x"]], [(2,)], model["y"], (2,))) == 1
+
+
+def test_a_tensor_inside_is_held_only_while_it_is_x_itself(make: Make):
+    model = make("h = Mul(x, x)\ny = Mul(h, x)", {"x": [2]})
+    values = [np.array([1.0, 2.0]), np.array([5.0, 7.0])]
+    (by_x, numerical), (by_h, _) = gc.compute_gradient(
+        [model["x"], model["h"]], [(2,), (2,)], model["y"], (2,), values, delta=1e-5
+    )
+    np.testing.assert_allclose(by_x, np.diag([3.0, 12.0]))  # h follows x
+    np.testing.assert_allclose(numerical, by_x, atol=1e-8)
+    np.testing.assert_allclose(by_h, np.diag([1.0, 2.0]))
+
+
+def test_lists_and_tuples_and_arrays_of_ints_are_all_shapes(make: Make):
+    model = make(SQUARE, {"x": [2, 3]})
+    for shape in ((2, 3), [2, 3], np.array([2, 3]), [np.int32(2), np.int64(3)]):
+        assert gc.compute_gradient(model["x"], shape, model["y"], shape)[0].shape == (6, 6)
+    vector = make(SQUARE, {"x": [3]})
+    assert gc.compute_gradient(vector["x"], 3, vector["y"], 3)[0].shape == (3, 3)  # type: ignore[arg-type]
 
 
 def test_x_may_be_a_parameter_or_a_tensor_inside(make: Make):
@@ -354,7 +375,7 @@ def test_for_a_list_it_is_the_largest_over_all(make: Make):
         ({"x_shape": (2, 3.5)}, r"x_shape=\(2, 3\.5\) is no shape: a tuple of ints is"),
         ({"x_shape": "ab"}, "x_shape='ab' is no shape"),
         ({"y_shape": (6,)}, r"y_shape=\[6\] contradicts 'y', which has \[2,3\]"),
-        ({"y_shape": (-2, 3)}, r"y_shape=\[-2, 3\] contradicts 'y'"),
+        ({"y_shape": (-2, 3)}, r"y_shape=\[-2, 3\] is no shape: a dimension is negative"),
         ({"x_init_value": np.ones((3, 2))}, r"x_init_value of 'x' has shape \[3, 2\]; x_shape is \[2, 3\]"),
         ({"x_init_value": 1.0}, r"x_init_value of 'x' has shape \[\]; x_shape is \[2, 3\]"),
         ({"x_init_value": "ones"}, r"x_init_value is 'ones' \(str\), not numbers"),
@@ -371,6 +392,7 @@ def test_for_a_list_it_is_the_largest_over_all(make: Make):
         ({"extra_feed_dict": {"xx": 1.0}}, "has no tensor 'xx'"),
         ({"extra_feed_dict": {"v": [1.0]}}, r"extra_feed_dict\['v'\] has shape \[1\]; .* has \[2,3\]"),
         ({"extra_feed_dict": {"v": None}}, r"extra_feed_dict\['v'\] is None, not numbers"),
+        ({"dtype": np.ones(2)}, r"dtype=array\(.*\) is not one of 'float64', 'model'"),
         ({"dtype": "float16"}, "dtype='float16' is not one of 'float64', 'model'"),
     ],
 )  # fmt: skip
@@ -426,6 +448,26 @@ def test_a_derivative_as_x_is_refused(make: Make):
     [dx] = gc.gradients(model["y"], model["x"])
     with pytest.raises(ValueError, match="was made by gradients"):
         gc.compute_gradient(dx, (2,), model["y"], (2,))
+
+
+def test_wrong_arguments_are_refused_before_anything_is_run(make: Make):
+    import dataclasses
+
+    runs: list[int] = []
+
+    def counted(x: np.ndarray) -> np.ndarray:
+        runs.append(1)
+        return np.exp(x)
+
+    model = make("y = Exp(x)", {"x": [2]})
+    model = gc.Model(model.source, {**gc.OPS, ("", "Exp"): dataclasses.replace(gc.OPS["", "Exp"], forward=counted)})
+    for wrong in ({"delta": 0}, {"dtype": "half"}, {"extra_feed_dict": 3}, {"init_targets": 3}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            gc.compute_gradient(model["x"], (2,), model["y"], (2,), **wrong)  # type: ignore[arg-type]
+    for wrong in ({"name": "a b"}, {"gate_gradients": 1}, {"aggregation_method": 9}, {"grad_ys": []}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            gc.gradients(model["y"], model["x"], **wrong)  # type: ignore[arg-type]
+    assert runs == []
 
 
 def test_two_values_for_x_are_refused(make: Make):

@@ -165,7 +165,19 @@ def test_a_complex_y_needs_its_grad_y(make: Make):
     with pytest.raises(ValueError, match=r"grad_ys\[0\]: 'y' is complex, so its initial gradient must be given"):
         gc.gradients(model["y"], model["z"])
     [dz] = gc.gradients(model["y"], model["z"], grad_ys=[np.ones(2)])
-    np.testing.assert_allclose(gc.run([dz], {"z": [1 + 2j, 3j]})[0], [2 + 4j, 6j])
+    np.testing.assert_allclose(gc.run([dz], {"z": [1 + 2j, 3j]})[0], [2 - 4j, -6j])
+
+
+@pytest.mark.parametrize("nodes", ["y = Mul(z, z)", "y = Conj(z)", "y = Abs(z)", "c = Conj(z)\ny = Mul(z, c)"])
+def test_complex_gradients_are_the_jacobian_in_blocks_times_grad_y(make: Make, nodes: str):
+    model = make(nodes, {"z": {"shape": [2], "dtype": "complex128"}})
+    z, weight = np.array([1.0 + 2.0j, -0.5 + 1.0j]), np.array([0.3 - 1.5j, 2.0 + 0.25j])
+    jacobian, _ = gc.compute_gradient(model["z"], (2,), model["y"], (2,), z)
+    weight = weight if jacobian.shape[1] == 4 else weight.real
+    [dz] = gc.gradients(model["y"], model["z"], grad_ys=[weight])
+    reals = np.concatenate([weight.real, weight.imag]) if np.iscomplexobj(weight) else weight
+    found = gc.run([dz], {"z": z})[0]
+    np.testing.assert_allclose(np.concatenate([found.real, found.imag]), jacobian @ reals, rtol=1e-14)
 
 
 # name: every added node stands under it
@@ -173,13 +185,13 @@ def test_a_complex_y_needs_its_grad_y(make: Make):
 
 def test_added_nodes_are_named_after_the_forward_node_and_their_operator(make: Make):
     nodes = [
-        {"name": "mine", "op": "Tanh", "inputs": ["x"], "outputs": ["h"]},
+        {"name": "mine", "op": "Sin", "inputs": ["x"], "outputs": ["h"]},
         {"op": "Exp", "inputs": ["h"], "outputs": ["y"]},
     ]
     model = make(nodes, {"x": [2]})  # type: ignore[arg-type]
     [dx] = gc.gradients(model["y"], model["x"])
     assert dx is not None
-    assert dx.name == "gradients/mine_grad/Mul_1"
+    assert dx.name == "gradients/mine_grad/Mul"
     tape = model.tape([dx.name], Settings())
     names = [step.node.name for step in tape.steps if step.origin < 0]
     assert names[0] == "gradients/y_grad/Mul"  # a node without a name is called by its first output
@@ -207,12 +219,12 @@ def test_a_name_of_ones_own_takes_the_place_of_gradients(make: Make):
 
 
 def test_a_call_that_fails_leaves_no_trace(make: Make):
-    model = make("y = Tanh(x)", {"x": [2]})
+    model = make("y = Exp(x)", {"x": [2]})
     with pytest.raises(ValueError, match="grad_ys"):
         gc.gradients(model["y"], model["x"], grad_ys=[None, None])
     [dx] = gc.gradients(model["y"], model["x"])
     assert dx is not None
-    assert dx.name == "gradients/y_grad/Mul_1"
+    assert dx.name == "gradients/y_grad/Mul"
 
 
 # colocate_gradients_with_ops, gate_gradients, aggregation_method
@@ -473,15 +485,20 @@ def test_arrays_are_no_tensors_and_the_message_says_what_to_write():
         ({"grad_ys": [np.ones(2, int)]}, r"grad_ys\[0\] is int64; 'y' is float"),
         ({"grad_ys": [np.ones(2) * 1j]}, r"grad_ys\[0\] is complex128; 'y' is float"),
         ({"grad_ys": ["x"]}, r"grad_ys\[0\] is 'x' \(str\), not numbers\. Write model\['x'\]"),
-        ({"name": "a b"}, r"name='a b' is no name: letters, digits and _ \. - / are allowed"),
+        ({"name": "a b"}, r"name='a b' is no name: letters, digits and _ \. - are allowed, and / between them"),
         ({"name": ""}, "name='' is no name"),
+        ({"name": "a/"}, "name='a/' is no name"),
+        ({"name": "a//b"}, "name='a//b' is no name"),
         ({"name": 3}, "name=3 is no name"),
         ({"colocate_gradients_with_ops": "yes"}, "colocate_gradients_with_ops='yes' must be True or False"),
         ({"gate_gradients": 1}, "gate_gradients=1 must be True or False"),
         ({"aggregation_method": "sum"}, "aggregation_method='sum' is not one of AggregationMethod.ADD_N, "),
         ({"aggregation_method": 7}, "aggregation_method=7 is not one of AggregationMethod.ADD_N, "),
+        ({"aggregation_method": ""}, "aggregation_method='' is not one of AggregationMethod.ADD_N, "),
+        ({"aggregation_method": False}, "aggregation_method=False is not one of AggregationMethod.ADD_N, "),
         ({"stop_gradients": "x"}, r"stop_gradients is 'x' \(str\), not a tensor"),
         ({"stop_gradients": [1]}, r"stop_gradients\[0\] is 1 \(int\), not a tensor"),
+        ({"stop_gradients": [None]}, r"stop_gradients\[0\] is None, not a tensor"),
         ({"unconnected_gradients": "nil"}, "_gradients='nil' is not one of UnconnectedGradients.NONE"),
         ({"unconnected_gradients": None}, "_gradients=None is not one of UnconnectedGradients.NONE"),
     ],

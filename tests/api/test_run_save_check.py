@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +94,50 @@ def test_load_asks_which_graph_where_a_spec_has_several(tmp_path: Path):
         gc.load(path)
     with pytest.raises(ValueError, match="has no graph 'three'; it has 'one', 'two'"):
         gc.load(path, graph="three")
+
+
+def test_the_graph_of_a_model_is_frozen_and_stays_as_it_was_read(net: gc.Model):
+    before = net.graph
+    gc.gradients(net["loss"], net["x"])
+    assert net.graph is before
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        net.graph.nodes = ()  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        net.graph.nodes[0].op = "Neg"  # type: ignore[misc]
+
+
+def test_python_of_a_spec_is_imported_only_if_that_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from gradcheck_cli.errors import SpecError
+
+    operator = "{'inputs': ['x'], 'outputs': ['y'], 'forward': 'y = Softsign (x)'}"
+    (tmp_path / "mine_for_the_api.py").write_text(f"def softsign():\n    return {operator}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "spec.gradcheck.yaml"
+    path.write_text(
+        "gradcheck: 1\nops: {acme.F: {python: 'mine_for_the_api:softsign'}}\n"
+        "graphs: {g: {inputs: {x: {shape: [1]}}, nodes: 'y = acme.F (x)', outputs: [y]}}\n"
+    )
+    with pytest.raises(SpecError, match="runs code, which a spec may do only with"):
+        gc.load(path)
+    assert gc.run(gc.load(path, allow_python=True)["y"], {"x": [1.0]}) == [[0.5]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": None}, r"path is None; it must be a path: a string or a pathlib\.Path"),
+        ({"path": 3}, r"path is 3 \(int\); it must be a path"),
+        ({"path": b"m.onnx"}, "path is a bytes; it must be a path"),
+        ({"graph": 3}, "has no graph 3; it has 'g'"),
+        ({"graph": ["g"]}, r"has no graph \['g'\]; it has 'g'"),
+        ({"graph": ""}, "has no graph ''; it has 'g'"),
+        ({"dims": {3: 4}}, r"a key of dims is 3 \(int\); it must be a name"),
+        ({"allow_python": "yes"}, "allow_python='yes' must be True or False"),
+    ],
+)
+def test_load_refuses_arguments_that_cannot_be(net: gc.Model, change: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        gc.load(**{"path": net.source.uri, **change})
 
 
 def test_load_says_what_is_wrong_with_a_file(tmp_path: Path):
@@ -249,9 +296,9 @@ def test_save_refuses_complex_operators(make: Make, tmp_path: Path):
         gc.save(model, tmp_path / "z.onnx", [model["y"]])
 
 
-@pytest.mark.parametrize("outputs", [[None], [3], [np.ones(2)]])
+@pytest.mark.parametrize("outputs", [[None], [3], [np.ones(2)], 3, np.ones(2)])
 def test_save_refuses_what_is_no_tensor(net: gc.Model, tmp_path: Path, outputs: Any):
-    with pytest.raises(ValueError, match=r"outputs\[0\] is .*, not a tensor"):
+    with pytest.raises(ValueError, match=r"outputs(\[0\])? is .*(not a tensor|it must be a tensor, a name, or a list)"):
         gc.save(net, tmp_path / "n.onnx", outputs)
 
 
@@ -348,7 +395,15 @@ def test_tolerances_are_for_all_or_by_name(make: Make):
         ({"rtol": {"x": "1"}}, "rtol='1' must be a number from 0 on"),
         ({"atol": float("nan")}, "atol=nan must be a number from 0 on"),
         ({"dims": 3}, r"dims is 3 \(int\); it must be a dict"),
-        ({"x_shape": (4, 3)}, "x_shape is a tuple; it must be a dict by tensor name"),
+        ({"x_shape": (4, 3)}, r"x_shape is a tuple; it must be a dict: \{name: shape\}"),
+        ({"x_shape": {"x": "4,3"}}, r"x_shape\['x'\]='4,3' is no shape: a tuple of ints is"),
+        ({"x_shape": {"x": (4, -3)}}, r"x_shape\['x'\]=\[4, -3\] is no shape: a dimension is negative"),
+        ({"y_shape": {3: (1,)}}, r"a key of y_shape is 3 \(int\); it must be a name"),
+        ({"val_range": {"x": 3}}, r"val_range\['x'\]=3 is no range: a pair \(low, high\) is"),
+        ({"val_range": {"x": (2, 1)}}, r"val_range\['x'\]=\(2, 1\) is no range: 2 is above 1"),
+        ({"params": "W"}, "params='W' must be True or False"),
+        ({"test_data": 3}, r"test_data is 3 \(int\); it must be a path"),
+        ({"timeout": 1j}, "timeout=1j must be a number from 0 on"),
         ({"max_inconclusive": 3}, "max_inconclusive=3 must be a number from 0 to 1"),
         ({"rtol": {"nowhere": 1e-3}}, "has no tensor 'nowhere'"),
         ({"init_targets": ["a"]}, "no initialization 'a'; the model has: none"),
@@ -365,6 +420,24 @@ def test_check_wants_a_model():
         gc.check("m.onnx")  # type: ignore[arg-type]
 
 
+def test_every_setting_reaches_the_check(make: Make):
+    model = make("h = Sin(x)\ny = Mul(h, w)", {"x": ["N"]}, {"w": [2.0]}, outputs=["y", "h"])
+    plain = gc.check(model, "x", "y").checks[0]
+
+    def changed(**settings: Any) -> Any:
+        return gc.check(model, "x", "y", **settings).checks[0]
+
+    assert (plain.mode, plain.x_shape, plain.method) == ("full", (2,), "complex-step")
+    assert changed(mode="directional").mode == "directional"
+    assert changed(method="central").method == "central"
+    assert changed(x_shape={"x": (3,)}).x_shape == changed(dims={"N": 3}).x_shape == (3,)
+    assert changed(seed=1).gradient != plain.gradient
+    assert changed(val_range={"x": (0.0, 0.0)}).gradient["max"] == 2
+    assert [c.x for c in gc.check(model, y="y", params=True).checks] == ["x", "w"]
+    assert changed(points=3).gradient != plain.gradient
+    assert gc.check(model, dtype="model").checks[0].status == "pass"
+
+
 # The package
 
 
@@ -376,16 +449,46 @@ def test_the_package_offers_what_it_lists():
         gc.gradient  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    "name", ["load", "run", "gradients", "compute_gradient", "compute_gradient_error", "check", "save"]
-)
-def test_every_public_function_documents_its_arguments_and_errors(name: str):
-    import inspect
+def test_signatures_are_those_of_the_documentation():
+    def shown(function: Any) -> str:
+        parameters = inspect.signature(function).parameters.values()
+        return ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
 
+    assert shown(gc.load) == "path, dims=None, graph=None, allow_python=False"
+    assert shown(gc.run) == "tensors, feeds=None, dtype='float64'"
+    assert shown(gc.save) == "model, path, outputs=None, feeds=None"
+    assert shown(gc.check).startswith("model, x=None, y=None, x_init_value=None, extra_feed_dict=None, ops=")
+
+
+@pytest.mark.parametrize("name", ["load", "run", "gradients", "compute_gradient", "check", "save"])
+def test_every_public_function_documents_its_arguments_and_errors(name: str):
     function = getattr(gc, name)
     doc = inspect.getdoc(function) or ""
     assert doc.split("\n")[0].endswith(".")
-    if name not in ("compute_gradient_error", "save"):
-        for parameter in inspect.signature(function).parameters:
-            assert f"{parameter}:" in doc, parameter
-        assert "Raises:" in doc
+    for parameter in inspect.signature(function).parameters:
+        assert f"{parameter}:" in doc, parameter
+    assert "Raises:" in doc
+
+
+@pytest.mark.parametrize("name", gc.__all__)
+def test_everything_public_is_documented(name: str):
+    assert len(inspect.getdoc(getattr(gc, name)) or "") > 40
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("gradients", "tf.gradients"), ("compute_gradient", "tf.test.compute_gradient"),
+     ("compute_gradient_error", "tf.test.compute_gradient_error"), ("AggregationMethod", "tf.AggregationMethod"),
+     ("UnconnectedGradients", "tf.UnconnectedGradients"), ("run", "tf.Session.run")],
+)  # fmt: skip
+def test_what_descends_from_tensorflow_says_so(name: str, source: str):
+    assert f"`{source}`" in (inspect.getdoc(getattr(gc, name)) or "")
+
+
+def test_importing_the_package_loads_nothing_else():
+    code = "import sys, gradcheck_cli; print(*(m.split('.')[0] for m in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(run.stdout.split()).isdisjoint({"numpy", "onnx", "google", "yaml", "click", "rich", "pydantic"})
+    code = "import sys, gradcheck_cli; print(*(m for m in sys.modules if m.startswith('gradcheck_cli')))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["gradcheck_cli"]

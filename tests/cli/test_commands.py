@@ -10,7 +10,6 @@ import pytest
 
 from gradcheck_cli.cli import main
 from gradcheck_cli.explanations import FAMILIES, PAGES
-from gradcheck_cli.ops import OPS
 from tests.cli.conftest import Command
 
 
@@ -65,21 +64,6 @@ def test_inspect_as_json(gradcheck: Command) -> None:
     assert (found["schema"], found["x"], found["y"]) == (
         "gradcheck.inspection/1", ["input", "aux_in"], ["loss", "aux_out"],
     )  # fmt: skip
-
-
-def test_ops_lists_every_operator_once(gradcheck: Command) -> None:
-    listed = json.loads(gradcheck("ops", "--output-format", "json").out)
-    assert {(op["domain"], op["name"]) for op in listed} == set(OPS)
-    head, *rows = gradcheck("ops").out.split("\n\n")[0].splitlines()
-    assert head.split() == ["operator", "gradient", "kinks", "constant", "inputs"]
-    assert len(rows) == len(OPS)
-
-
-def test_ops_explains_one(gradcheck: Command) -> None:
-    out = gradcheck("ops", "leakyrelu").out
-    assert out.startswith("LeakyRelu\n")
-    assert "  kinks      yes\n" in out
-    assert "  attribute  alpha = 0.01\n" in out
 
 
 @pytest.mark.parametrize("code", PAGES)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gradcheck_cli.cli.progress import Progress
 from tests.cli import models
 
 HEAVY = ("numpy", "onnx", "yaml", "pydantic", "rich.progress")
@@ -31,29 +32,32 @@ def run(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("args", [["--help"], ["check", "--help"], ["inspect", "-h"], ["--version"], []])
-def test_help_and_version_import_nothing_heavy(folder: Path, args: list[str]) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "gradcheck_cli", *args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    imported = set(re.findall(r"\|\s+(\S+)$", ran.stderr, re.MULTILINE))
-    assert "gradcheck_cli.cli.group" in imported
-    assert imported.isdisjoint(HEAVY)
+def imported(folder: Path, *args: str) -> set[str]:
+    """The modules that a command line imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "gradcheck_cli", *args]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    found = set(re.findall(r"\|\s+(\S+)$", ran.stderr, re.MULTILINE))
+    assert "gradcheck_cli.cli.group" in found
+    return found
+
+
+LIGHT = [
+    "", "--help", "--version", "check --help", "inspect -h", "ops -h", "completion bash", "completion zsh",
+    "completion fish", "explain", "explain GC101", "schema result", "schema --help", "chekc x", "--nosuch",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LIGHT)
+def test_what_needs_no_model_imports_nothing_heavy(folder: Path, line: str) -> None:
+    assert imported(folder, *line.split()).isdisjoint(HEAVY)
+
+
+def test_the_schema_of_specs_imports_pydantic_alone(folder: Path) -> None:
+    assert imported(folder, "schema", "spec").intersection(HEAVY) == {"pydantic"}
 
 
 def test_checking_a_model_needs_neither_yaml_nor_pydantic(folder: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "gradcheck_cli", "mlp.onnx"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    imported = set(re.findall(r"\|\s+(\S+)$", ran.stderr, re.MULTILINE))
-    assert ran.returncode == 0
-    assert imported.isdisjoint({"yaml", "pydantic", "rich.progress"})
+    assert imported(folder, "mlp.onnx").isdisjoint({"yaml", "pydantic", "rich.progress"})
 
 
 @posix
@@ -83,10 +87,45 @@ def test_an_interrupt_says_so_and_keeps_what_was_printed(folder: Path) -> None:
 
 
 @posix
-def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
-    line = f"'{sys.executable}' -m gradcheck_cli ops | head -1"
-    ran = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True)
-    assert (ran.stderr, ran.stdout.split()[0]) == ("", "operator")
+@pytest.mark.parametrize(
+    "line", ["ops", "wide.gradcheck.yaml", "wide.gradcheck.yaml --output-format jsonl", "schema spec"]
+)
+def test_a_reader_that_goes_away_is_no_error(folder: Path, line: str) -> None:
+    checks = ", ".join(f"{{name: c{i}, model: mlp.onnx, x: W, y: loss}}" for i in range(50))
+    (folder / "wide.gradcheck.yaml").write_text(f"gradcheck: 1\nchecks: [{checks}]\n")
+    piped = f"'{sys.executable}' -m gradcheck_cli {line} | head -1; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", piped], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (ran.stderr, ran.stdout.count("\n")) == ("", 1)
+    assert ran.returncode in (0, 141)  # 0 where all of it was in the pipe before the reader went
+
+
+@posix
+@pytest.mark.parametrize("line, closed, code", [
+    ("mlp.onnx", ">&-", 0),
+    ("wrong.gradcheck.yaml", ">&- 2>&-", 1),
+    ("missing.onnx", "2>&-", 4),
+    ("ops Relu", "<&- >&- 2>&-", 0),
+])  # fmt: skip
+def test_streams_that_are_closed_change_no_exit_code(folder: Path, line: str, closed: str, code: int) -> None:
+    command = f"'{sys.executable}' -m gradcheck_cli {line} {closed}"
+    assert subprocess.run(["bash", "-c", command], cwd=folder, timeout=60).returncode == code
+
+
+@pytest.mark.parametrize(
+    "shown, lines", [("on", ["m.onnx  d y/d x  2/9", "m.onnx  d y/d x  4/9"]), ("off", []), ("auto", [])]
+)
+def test_progress_is_a_line_on_stderr_now_and_then(
+    capsys: pytest.CaptureFixture[str], shown: str, lines: list[str]
+) -> None:
+    seconds = iter([0.0, 0.0, 0.5, 2.5, 3.0, 5.0])  # when it is made and begun, and when it hears of a pass
+    progress = Progress(shown, lambda: next(seconds))
+    progress.begin("m.onnx")
+    progress.start("d y/d x", 9)
+    for done in range(1, 5):
+        progress.advance(done, 9)
+    progress.done()
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.splitlines()) == ("", lines)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -99,6 +138,11 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
     ran = run("mlp.onnx", "--report", "r.json", cwd=folder)
     assert ran.returncode == 2
     assert ran.stderr == "error GC201: --report r.json cannot be written: No space left on device\n"
+    with open("/dev/full", "w") as full:
+        for line in ("--help", "inspect mlp.onnx"):
+            ran = subprocess.run([*COMMAND, *line.split()], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True)
+            assert ran.returncode == 2, line
+            assert ran.stderr == "error GC201: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

@@ -128,7 +128,7 @@ def test_numbers_that_are_not_finite_are_words_in_json() -> None:
 def test_an_error_stands_in_every_format() -> None:
     error = Check("a.onnx", "a.onnx", "error", "GC401", ModelInfo("a.onnx"), "", "", message="a.onnx is empty.")
     assert render("full", report(error)).splitlines() == [
-        "a.onnx", "", "ERROR GC401  a.onnx: a.onnx is empty.", "", "1 check: 1 error in 0.84s",
+        "a.onnx", "", "ERROR GC401  a.onnx is empty.", "", "1 check: 1 error in 0.84s",
     ]  # fmt: skip
     for form in FORMATS:
         assert "is empty" in render(form, report(error))

@@ -140,3 +140,58 @@ def test_a_side_car_without_checks_still_gives_its_defaults(gradcheck: Command, 
     (folder / "mlp.gradcheck.yaml").write_text("gradcheck: 1\ndefaults: {seed: 7, rtol: 1e-3}\n")
     record = first(gradcheck, "mlp.onnx", "--rtol", "1e-4")
     assert (record["seed"], record["rtol"]) == (7, 1e-4)
+
+
+def test_a_spec_beside_a_model_is_a_side_car_only_if_it_is_about_that_model(gradcheck: Command, folder: Path) -> None:
+    (folder / "mlp.gradcheck.yaml").write_text((folder / "wrong.gradcheck.yaml").read_text())
+    assert first(gradcheck, "mlp.onnx")["check"] == "mlp.onnx"
+    names = "gradcheck: 1\nchecks: [{name: other, model: conv.onnx}, {name: mine, model: mlp.onnx, x: W, y: loss}]\n"
+    (folder / "mlp.gradcheck.yaml").write_text(names)
+    records = json.loads(gradcheck("mlp.onnx", "--output-format", "json").out)["checks"]
+    assert [record["check"] for record in records] == ["mine"]
+
+
+def test_a_folder_holds_models_with_their_side_cars_and_specs_of_their_own(gradcheck: Command, folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    for name in ("mlp.onnx", "conv.onnx"):
+        (folder / name).rename(inner / name)
+    (inner / "mlp.gradcheck.yaml").write_text("gradcheck: 1\nchecks: [{name: car, model: mlp.onnx, x: W, y: loss}]\n")
+    (inner / "conv.gradcheck.yaml").write_text((folder / "wrong.gradcheck.yaml").read_text())
+    records = json.loads(gradcheck("inner", "--output-format", "json").out)["checks"]
+    assert [record["check"] for record in records] == [
+        "square/wrong", "square/known", "sum/right", "inner/conv.onnx", "car",
+    ]  # fmt: skip
+
+
+def test_paths_in_a_configuration_file_are_seen_from_there(gradcheck: Command, folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (folder / "mlp.onnx").rename(inner / "mlp.onnx")
+    np.save(inner / "v.npy", np.full((5, 4), 0.25))
+    (inner / "gradcheck.toml").write_text('x_init_value = {input = "@v.npy"}\nreport = ["r.json"]\n')
+    assert first(gradcheck, "inner/mlp.onnx", "--x", "input")["x_shape"] == [5, 4]
+    assert json.loads((inner / "r.json").read_text())["exit_code"] == 0
+
+
+def test_options_of_the_run_below_some_models_are_noted(gradcheck: Command, folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (folder / "conv.onnx").rename(inner / "conv.onnx")
+    (inner / "gradcheck.toml").write_text('show = 7\nfail_on = ["fail"]\nseed = 3\n')
+    ran = gradcheck("mlp.onnx", "inner/conv.onnx", "--show", "2", "--output-format", "json")
+    assert [record["seed"] for record in json.loads(ran.out)["checks"]] == [0, 0, 3]
+    assert (
+        ran.err == f"note: {inner / 'gradcheck.toml'}: fail_on has no effect here: it lies below some of the models\n"
+    )
+    assert gradcheck("inner/conv.onnx").err == ""
+
+
+def test_a_range_that_is_typed_counts_more_than_one_of_the_spec(gradcheck: Command, folder: Path) -> None:
+    def largest(*args: str) -> float:
+        return float(first(gradcheck, "wrong.gradcheck.yaml", "--check", "square/wrong", *args)["gradient"]["max"])
+
+    (folder / "gradcheck.toml").write_text("val_range = [7, 8]\n")
+    assert 0.5 <= largest() <= 1
+    assert 5 <= largest("--val-range", "5,6") <= 6
+    assert 5 <= largest("--val-range", "x:5,6") <= 6

@@ -107,6 +107,20 @@ def test_every_command_prints_what_stands_below_it(place: str, folder: Path):
         assert agrees(*lines), f"$ {command}\n--- shown\n{wanted}\n--- printed\n{found}"
 
 
+COMMENTED = {  # commands in the header of a spec, each with a remark behind it and no output below it
+    command: f"{path.parent.name}/{path.name}"
+    for path in sorted((*ROOT.glob("specs/*.yaml"), *ROOT.glob("examples/*.yaml")))
+    for command in re.findall(r"^(gradcheck .*?)(?:  .*)?$", header(path), re.MULTILINE)
+}
+
+
+@pytest.mark.parametrize("command", COMMENTED)
+def test_every_command_in_the_header_of_a_spec_passes(command: str, folder: Path):
+    assert COMMENTED[command].split("/")[1].split(".")[0] in command
+    [output] = run([f"{command} -q; echo exit $?"], folder)
+    assert output.splitlines()[-1] == "exit 0", output
+
+
 def test_python_examples_of_the_readme_print_what_stands_below_them(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     for i, text in enumerate(blocks(ROOT / "README.md", "pycon")):
@@ -161,3 +175,23 @@ def test_paths_in_the_documentation_exist(name: str):
     text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     mentioned = re.findall(r"`((?:gradcheck_cli|tests|specs|examples|\.ci)/[\w./]*)`", text)
     assert [path for path in mentioned if not (ROOT / path).exists()] == []
+
+
+def test_the_readme_names_options_and_codes_that_exist():
+    from gradcheck_cli.cli.check_options import OPTIONS
+    from gradcheck_cli.explanations import PAGES
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    known = {name for option in OPTIONS for name in option.opts} | {"--help"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
+    assert set(re.findall(r"\bGC\d{3}\b", text)) <= set(PAGES)
+
+
+def test_the_readme_has_the_exit_codes_in_their_order():
+    from gradcheck_cli.record import SEVERITY
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
+    assert sorted(map(int, rows)) == sorted(SEVERITY)
+    order = ", ".join(str(code) for code in SEVERITY if code)
+    assert f"Of several outcomes the first of {order} counts." in text.replace("\n", " ")

@@ -131,6 +131,8 @@ CASES = [
     Case("17-19", "float[2,5,4,2] x", "y = DFT (x)"),
     Case("17-19", "float[2,5,4,1] x", "y = DFT <axis=2, onesided=1> (x)"),
     Case("17-19", "float[2,5,4,1] x, int64 n = {3}", "y = DFT <axis=1> (x, n)"),
+    Case("17-19", "float[2,5,4,2] x", "y = DFT <axis=1, inverse=1> (x)"),
+    Case("17-19", "float[2,5,4,2] x", "y = DFT <axis=1, inverse=1, onesided=1> (x)"),
     Case("20", "float[2,5,4,2] x", "y = DFT (x)"),
     Case("18-20", "float[2,4,3,2] x, float[2] s, float[2] b",
          "y = GroupNormalization <num_groups=2, epsilon=0.01> (x, s, b)"),
@@ -141,12 +143,28 @@ CASES = [
          "y = GridSample <mode='nearest', padding_mode='border'> (x, g)"),
     Case("10-21", "float[1,2,8,8] x, float[2,4] r = {0, 0, 5, 6, 1, 2, 7, 7}, int64[2] b = {0, 0}",
          "y = RoiAlign <output_height=2, output_width=3, sampling_ratio=2> (x, r, b)"),
+    Case("10-21", "float[1,2,8,8] x, float[1,4] r = {2, 1, 1.5, 6.2}, int64[1] b = {0}",
+         "y = RoiAlign <mode='max', spatial_scale=0.5, output_height=2> (x, r, b)"),
+    Case("7-21", "float[2,2,8,8] x, float[2,5] r = {0, 1, 0, 5, 6, 1, 2, 2, 9, 7}",
+         "y = MaxRoiPool <pooled_shape=[2,3], spatial_scale=0.8> (x, r)"),
+    Case("9-21", "float[1,1,2,2] x, int64[1,1,2,2] i = {0, 3, 8, 14}",
+         "y = MaxUnpool <kernel_shape=[2,2], strides=[2,2]> (x, i)"),
+    Case("11-21", "float[3,4,4] x", "y = Det (x)"),
+    Case("19-21", "float[1,2,4,4] x, float[2,2,2,2] w, float[1,8,3,3] o", "y = DeformConv (x, w, o)"),
+    Case("18-21", "float[1,4,9] x, int64[2] i = {4, 4}, int64[2] b = {2, 2}", "y = Col2Im (x, i, b)"),
+    Case("20-21", "float[1,2,3] t, int64[4] s = {1, 1, 3, 4}", "y = AffineGrid <align_corners=1> (t, s)"),
     Case("8", "float[2,1] h0, float[2,3,1] x",
          "h, y = Scan <num_scan_inputs=1, body = b (float[1] s, float[1] e) => (float[1] t, float[1] o)"
          " {{ t = Add(s, e) o = Softmax <axis=0> (t) }}> (, h0, x)", "h, y"),
     Case("8", "float[2,1] h0, float[2,3,1] x",
          "h, y = Scan <num_scan_inputs=1, directions=[1], body = b (float[1] s, float[1] e)"
          " => (float[1] t, float[1] o) {{ t = Add(s, e) o = Mul(t, e) }}> (, h0, x)", "h, y"),
+    Case("8", "int64[3] n = {4, 1, 2}, float[3,1] h0, float[3,4,1] x",
+         "h, y = Scan <num_scan_inputs=1, body = b (float[1] s, float[1] e) => (float[1] t, float[1] o)"
+         " {{ t = Add(s, e) o = Mul(t, t) }}> (n, h0, x)", "h, y"),
+    Case("8", "int64[2] n = {2, 3}, float[2,1] h0, float[2,3,1] x",
+         "h, y = Scan <num_scan_inputs=1, directions=[1], body = b (float[1] s, float[1] e)"
+         " => (float[1] t, float[1] o) {{ t = Add(s, e) o = Mul(t, e) }}> (n, h0, x)", "h, y"),
     Case("9-15", "float[1] h0, float[3,1] x",
          "h, y = Scan <num_scan_inputs=1, body = b (float[1] s, float[1] e) => (float[1] t, float[1] o)"
          " {{ t = Add(s, e) o = Softmax <axis=0> (t) }}> (h0, x)", "h, y"),

@@ -237,7 +237,7 @@ def test_tensors_whose_size_lies_are_refused(tensor: TensorProto, message: str, 
 
 
 def test_one_external_file_cannot_be_read_without_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradcheck_cli.formats.onnx_graph._memory", lambda: 100)
+    monkeypatch.setattr("gradcheck_cli.formats.onnx_graph.installed", lambda: 100)
     model = onnx.load(str(with_external(folder, location="w.bin")), load_external_data=False)
     for index in range(10):
         model.graph.initializer.add().CopyFrom(model.graph.initializer[0])

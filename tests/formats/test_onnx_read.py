@@ -80,6 +80,10 @@ def test_device_configurations_are_kept_as_metadata() -> None:
     assert held["configuration_id"] == "pair"
 
 
+F4 = np.dtype("f4")
+PAIR = TensorType(F4, (2,))
+
+
 @pytest.mark.parametrize(
     "declared, expected",
     [
@@ -88,12 +92,15 @@ def test_device_configurations_are_kept_as_metadata() -> None:
         ("double[] x", TensorType(np.dtype("f8"), None)),
         ("bfloat16[?, 2] x", TensorType(np.dtype(ml_dtypes.bfloat16), (None, 2))),
         ("string[1] x", TensorType(np.dtype(object), (1,))),
-        ("seq(float[2]) x", TensorType(np.dtype("f4"), (2,), "sequence")),
-        ("map(int64, float[2]) x", TensorType(np.dtype("f4"), (2,), "map")),
-        ("optional(float[2]) x", TensorType(np.dtype("f4"), (2,), "optional")),
-        ("optional(seq(int64[2])) x", TensorType(np.dtype("i8"), (2,), "optional")),
+        ("seq(float[2]) x", TensorType(F4, (2,), "sequence", PAIR)),
+        ("map(int64, float[2]) x", TensorType(F4, (2,), "map", PAIR, np.dtype("i8"))),
+        ("map(string, float[2]) x", TensorType(F4, (2,), "map", PAIR, np.dtype(object))),
+        ("optional(float[2]) x", TensorType(F4, (2,), "optional", PAIR)),
+        ("optional(seq(float[2])) x", TensorType(F4, (2,), "optional", TensorType(F4, (2,), "sequence", PAIR))),
+        ("seq(map(string, float[2])) x",
+         TensorType(F4, (2,), "sequence", TensorType(F4, (2,), "map", PAIR, np.dtype(object)))),
     ],
-)
+)  # fmt: skip
 def test_declared_types(declared: str, expected: TensorType) -> None:
     assert graph(f"g ({declared}) => (y) {{ y = Identity(x) }}").types["x"] == expected
 

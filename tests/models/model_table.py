@@ -6,28 +6,14 @@ from typing import Any
 
 import numpy as np
 
-_OLD = "opset 6: operators that changed with opset 7 are refused"
-_SEQUENCE = "sequences are of a later stage"
-_STRING = "works on strings"
-
-SKIPS: dict[str, str] = {
-    "test_BatchNorm*": _OLD,
-    "test_Linear": _OLD,
-    "test_PReLU_*": _OLD,
-    "test_Softsign": _OLD,
-    "test_gradient_of_*": "asks for a gradient inside the model, by an operator of the training domain",
-    "test_operator_add_*": _OLD,
-    "test_operator_addconstant": _OLD,
-    "test_operator_addmm": _OLD,
-    "test_operator_mm": _OLD,
-    "test_sequence_model*": _SEQUENCE,
-    "test_strnorm_*": _STRING,
-}
-
 TOLERANCES: dict[str, float] = {
-    "ch_PP-OCRv4_det_infer": 2e-2,  # outputs near 1e-5 of a Sigmoid that onnxruntime has right to 1e-7 only
     "fp16_own_cnn_ts_op17": 2e-3,  # two units of float16, in which onnxruntime does not round in between
     "q_cnn_qdq": 1e-2,  # a quantum, where a value lies half way between two
+}
+
+INNER: dict[str, tuple[str, ...]] = {
+    # Its outputs are near 1e-5, where onnxruntime's Sigmoid has a digit or two; what it is the Sigmoid of has all.
+    "ch_PP-OCRv4_det_infer": ("p2o.Add.281",),
 }
 
 SHAPES: dict[tuple[str, str], tuple[int, ...]] = {
@@ -41,4 +27,52 @@ FEEDS: dict[tuple[str, str], np.ndarray[Any, Any]] = {
     ("magika", "bytes"): np.random.default_rng(0).integers(0, 257, (2, 2048), np.int32),
     ("silero_vad", "sr"): np.asarray(16000),
     ("silero_vad_16k_op15", "sr"): np.asarray(16000),
+}
+
+_TIE = "x lies at a tie or a jump, where there is no derivative"
+_INFINITE = "an input is not finite, or a mask of -infinity is given out"
+_EMPTY = "x or y has no entries"
+_OUTSIDE = "the inputs that came with it lie where y is not a number"
+
+# What checks of ONNX's own models may give instead of a pass, at the inputs that came with them: the code, and why.
+OUTCOMES: dict[str, tuple[str, str]] = {
+    "test_acosh_example": ("GC103", "at 1, where the slope is infinite and infinity times zero is NaN, as in PyTorch"),
+    "test_ai_onnx_ml_tree_ensemble_*": ("GC301", _TIE),
+    "test_attention_4d_with_past_and_present_qk_matmul_bias_?d_mask_causal*": ("GC302", _INFINITE),
+    "test_attention_local_window_ext_cache_float16_mask*": ("GC301", _TIE),
+    "test_basic_deform_conv_with*": ("GC301", _TIE),
+    "test_cast_*": ("GC302", _INFINITE),
+    "test_castlike_*INT?_to_FLOAT*": ("GC701", _EMPTY),
+    "test_castlike_FLOAT4E2M1_to_FLOAT*": ("GC701", _EMPTY),
+    "test_castlike_*": ("GC302", _INFINITE),
+    "test_causal_conv_with_state_kernel_size_one*": ("GC701", _EMPTY),
+    "test_deform_conv_with_m*": ("GC301", _TIE),
+    "test_dynamicquantizelinear_min_adjusted*": ("GC301", _TIE),
+    "test_elu_example*": ("GC301", _TIE),
+    "test_floor_example": ("GC301", _TIE),
+    "test_gridsample_*": ("GC301", _TIE),
+    "test_hardmax_one_hot": ("GC301", _TIE),
+    "test_l1normalization_axis_last": ("GC301", _TIE),
+    "test_leakyrelu_example*": ("GC301", _TIE),
+    "test_maxpool_3d_dilations*": ("GC301", _TIE),
+    "test_melweightmatrix": ("GC301", _TIE),
+    "test_mod_float_edge_cases_*": ("GC302", _INFINITE),
+    "test_onehot_*": ("GC301", _TIE),
+    "test_operator_pow": ("GC302", _OUTSIDE),
+    "test_operator_sqrt": ("GC302", _OUTSIDE),
+    "test_range_*_type_positive_delta": ("GC301", _TIE),
+    "test_reduce_*_empty_set*": ("GC701", _EMPTY),
+    "test_reduce_log_sum_*empty_set*": ("GC302", "of nothing, whose logarithm is -infinity"),
+    "test_reduce_m??_empty_set": ("GC302", "of nothing, which is infinite"),
+    "test_reduce_min_default_axes_keepdims_example": ("GC301", _TIE),
+    "test_reshape_allowzero_reordered": ("GC701", _EMPTY),
+    "test_roialign_*": ("GC301", _TIE),
+    "test_round": ("GC301", _TIE),
+    "test_selu_example*": ("GC301", _TIE),
+    "test_sign_model": ("GC301", _TIE),
+    "test_slice_start_out_of_bounds": ("GC701", _EMPTY),
+    "test_split_zero_size_splits_*": ("GC701", _EMPTY),
+    "test_thresholdedrelu_example*": ("GC301", _TIE),
+    "test_unique_*": ("GC301", _TIE),
+    "test_upsample_nearest": ("GC301", _TIE),
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ class Case:
         """What pytest shows."""
         shapes = ",".join("-" if x is None else "x".join(map(str, x.shape)) or "()" for x in self.inputs)
         attrs = ",".join(f"{k}={brief(v)}" for k, v in self.attrs.items() if not isinstance(v, Graph | np.ndarray))
-        return f"{self.op}({shapes}){' ' + attrs if attrs else ''}{' ' + self.label if self.label else ''}"
+        domain = "com.microsoft." if self.domain == "com.microsoft" else ""
+        return f"{domain}{self.op}({shapes}){' ' + attrs if attrs else ''}{' ' + self.label if self.label else ''}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,6 +66,40 @@ class Case:
         return [n for i, (n, x) in pairs if n and i not in static and x.dtype.kind in "fc" and x.size]
 
 
+@dataclass(frozen=True)
+class Chain(Case):
+    """An operator amid others that make what it reads, or read what it makes: sequences, optionals and maps."""
+
+    nodes: tuple[Node, ...] = ()
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        """All of the nodes."""
+        return Graph(tuple(n for n in self.names if n), self.outputs, self.nodes, self.constants)
+
+
+def node(op: str, inputs: str, outputs: str, domain: str = "", **attrs: Any) -> Node:
+    """A node; names in one string, "-" for one left out."""
+    names = [tuple("" if n == "-" else n for n in text.split()) for text in (inputs, outputs)]
+    return Node(op, *names, attrs, domain)
+
+
+def chain(
+    op: str, nodes: Sequence[Node], *inputs: Any, n_outputs: int = 1, domain: str = "", label: str = "",
+    **constants: Any,
+) -> Chain:  # fmt: skip
+    """A case of several nodes, which read inputs x0, x1 ... and constants by name, and compute y0, y1 ..."""
+    arrays = tuple(held(x) for x in inputs)
+    return Chain(op, arrays, {}, domain, n_outputs, label, tuple(nodes), {n: held(v) for n, v in constants.items()})
+
+
+def held(value: Any) -> np.ndarray:
+    """An array; of Python's strings where it holds text."""
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
 def brief(value: Any) -> str:
     """A value as it stands in an id; a long one cut short."""
     text = str(value)
@@ -73,7 +108,7 @@ def brief(value: Any) -> str:
 
 def case(op: str, *inputs: Any, n_outputs: int = 1, domain: str = "", label: str = "", **attrs: Any) -> Case:
     """A case from arrays (numbers and lists become arrays)."""
-    arrays = tuple(None if x is None else np.asarray(x) for x in inputs)
+    arrays = tuple(None if x is None else held(x) for x in inputs)
     return Case(op, arrays, attrs, domain, n_outputs, label)
 
 

@@ -18,6 +18,7 @@ Z = rng.normal(size=(2, 3)) + 1j * rng.normal(size=(2, 3))
 X = rng.normal(size=(2, 3))
 
 H = 1e-6
+GRID = rng.uniform(-1.2, 1.2, (1, 2, 2, 2))
 
 
 def own(op: str, **attrs: object) -> Function:
@@ -48,6 +49,8 @@ FUNCTIONS: dict[str, Function] = {
     "|z|^2": lambda z: z * own("Conj")(z),
     "conj(z) / z": lambda z: own("Conj")(z) / z,
     "z (2 - 3i)": lambda z: z * (2 - 3j),
+    "samples": lambda z: z.tape.apply("GridSample", z.tape.apply("Reshape", z, np.array([1, 1, 2, 3])), GRID),
+    "determinants": lambda z: z.tape.apply("Det", z.tape.apply("Gather", z, np.array([[0, 1], [1, 2]]), axis=1)),
     "complex of its parts, swapped": lambda z: z.tape.emit(
         "Complex", (own("Imag")(z), own("Real")(z)), {}, domain="gradcheck"
     )[0],

@@ -10,18 +10,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import GraphProto, TensorProto, numpy_helper
 
+from gradcheck_cli.compound import plain
 from gradcheck_cli.formats.onnx_read import read_proto
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
+from gradcheck_cli.trace import result, trace
 from tests.ops.comparison import assert_matches, inexact
-from tests.ops.onnx_case_skips import ARBITRARY, CASES, FLOAT64, OPERATORS
+from tests.ops.onnx_case_skips import ARBITRARY, CASES, FLOAT64, OPERATORS, PACKAGES
 
 # Two units of rounding of a narrow type, for another order of operations or other types in between.
 COARSE = {"float16": 2e-3, "bfloat16": 1.6e-2}
@@ -73,7 +75,7 @@ def test_no_skip_is_stale() -> None:
 
 
 def test_every_skip_names_a_case() -> None:
-    patterns = [*CASES, *FLOAT64, *ARBITRARY]
+    patterns = [*CASES, *FLOAT64, *ARBITRARY, *PACKAGES]
     used = {op for name in onnx_cases() for op in operators(onnx_cases()[name].model.graph)}
     assert not [p for p in patterns if not any(fnmatch(name, p) for name in onnx_cases())]
     assert not [op for op in OPERATORS if op not in used]
@@ -86,31 +88,52 @@ def run(name: str, dtype: str) -> Tape:
 
 
 def feeds(name: str) -> dict[str, Any]:
-    """A case's inputs by name, those it leaves out left out."""
+    """A case's inputs by name: arrays, lists for sequences, None for an empty optional; without those left out."""
     case = onnx_cases()[name]
     pairs = zip(case.model.graph.input, case.data_sets[0][0], strict=True)
-    return {info.name: as_array(value) for info, value in pairs if value is not None}
+    return {i.name: as_value(v) for i, v in pairs if v is not None or i.type.HasField("optional_type")}
 
 
-def expected_outputs(name: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def expected_outputs(name: str) -> Iterator[tuple[str, Any]]:
     """Names and values of a case's outputs."""
     case = onnx_cases()[name]
     for info, value in zip(case.model.graph.output, case.data_sets[0][1], strict=True):
-        yield info.name, as_array(value)
+        yield info.name, as_value(value)
 
 
-def as_array(value: Any) -> Any:
-    """A tensor as ONNX's case gives it."""
-    if isinstance(value, list):
-        raise TypeError("a sequence")
+def as_value(value: Any) -> Any:
+    """A value as ONNX's case gives it: an array, a list of them, or None."""
+    if value is None or isinstance(value, list):
+        return value
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+
+
+def arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """The arrays in a value."""
+    if isinstance(value, list):
+        for item in value:
+            yield from arrays(item)
+    elif value is not None:
+        yield np.asarray(value)
+
+
+def outputs(name: str, tape: Tape) -> Iterator[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """Names of a case's outputs, actual and expected values, array by array."""
+    for output, expected in expected_outputs(name):
+        actual = plain(result(tape, output))
+        assert shape_of(actual) == shape_of(expected)
+        yield from ((output, a, e) for a, e in zip(arrays(actual), arrays(expected), strict=True))
+
+
+def shape_of(value: Any) -> Any:
+    """How a value is nested: a list for a sequence, 0 for an array."""
+    return [shape_of(item) for item in value] if isinstance(value, list) else value if value is None else 0
 
 
 def compare(name: str, tape: Tape) -> None:
     """The outputs agree within the case's tolerances; only in dtype and shape where values are arbitrary."""
     case = onnx_cases()[name]
-    for output, expected in expected_outputs(name):
-        actual = tape.named[output].value
+    for output, actual, expected in outputs(name, tape):
         if matching(name, ARBITRARY):
             assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         else:
@@ -121,28 +144,31 @@ def compare(name: str, tape: Tape) -> None:
 
 def compare_in_float64(name: str, tape: Tape) -> None:
     """Outputs computed in float64 agree with the rounded ones of the case."""
-    for output, expected in expected_outputs(name):
-        actual, dtype = tape.named[output].value, expected.dtype
+    for output, actual, expected in outputs(name, tape):
+        dtype = expected.dtype
         assert actual.dtype == tape.widen(dtype)
         if matching(name, ARBITRARY):
             assert actual.shape == expected.shape
             continue
-        loose = max([COARSE.get(d.name, 1e-3) for d in (dtype, *(f.dtype for f in feeds(name).values()))])
+        fed = [x.dtype for value in feeds(name).values() for x in arrays(value)]
+        loose = max([COARSE.get(d.name, 1e-3) for d in (dtype, *fed)])
         assert_matches(actual, expected.astype(actual.dtype), rtol=loose, atol=loose / 100, label=output)
 
 
 def has_floats(name: str) -> bool:
     """Some tensor of the case is computed in float64 though the model has it narrower."""
     inputs, outputs = onnx_cases()[name].data_sets[0]
-    values = [as_array(v) for v in (*inputs, *outputs) if not isinstance(v, list | None)]
-    return any(inexact(v.dtype) and v.dtype != np.float64 for v in values)
+    values = [x for v in (*inputs, *outputs) for x in arrays(as_value(v))]
+    return any(inexact(x.dtype) and x.dtype != np.float64 for x in values)
 
 
 def skip_reason(name: str) -> str:
     """Why a case is left out; "" if it is not."""
     used = operators(onnx_cases()[name].model.graph)
     by_operator = next((f"{op}: {OPERATORS[op]}" for op in used if op in OPERATORS and not exists(op)), "")
-    return matching(name, CASES) or by_operator
+    package = matching(name, PACKAGES)
+    missing = f"{package} is not installed" if package and find_spec(package) is None else ""
+    return matching(name, CASES) or by_operator or missing
 
 
 def exists(operator: str) -> bool:

@@ -1,8 +1,11 @@
 """Attention with masks, caches, shared heads and windows; rotary embedding."""
 
+from typing import Any
+
 import numpy as np
 
-from tests.ops.case import arr, case, ints
+from gradcheck_cli.graph import Graph, Node
+from tests.ops.case import Case, arr, case, ints
 
 Q, K, V = arr(2, 2, 3, 4), arr(2, 2, 5, 4), arr(2, 2, 5, 2)
 FLAT = arr(2, 3, 8), arr(2, 5, 4), arr(2, 5, 6)
@@ -12,7 +15,33 @@ BLIND = np.array([[True, False, True, True, False], [False] * 5, [False, True, F
 HIDDEN = np.where(BLIND, 0.0, -np.inf)
 COS, SIN = arr(6, 2), arr(6, 2, seed=1)
 
+CAPPED = Graph(
+    ("s",), ("t",), (Node("Div", ("s", "cap"), ("u",)), Node("Tanh", ("u",), ("t",))), {"cap": np.asarray(2.0)}
+)
+BIASED = Graph(("s",), ("t",), (Node("Add", ("s", "bias"), ("t",)),), {"bias": np.where(VISIBLE, 0.0, -9.0)})
+CAUSAL = Graph(
+    ("s",),
+    ("t",),
+    (Node("Where", ("seen", "s", "no"), ("t",)),),
+    {"seen": np.tri(3, 5, 1) > 0, "no": np.asarray(-np.inf)},
+)
+SQUARED = Graph(("p",), ("t",), (Node("Mul", ("p", "p"), ("t",)),))
+
+
+def flex(*inputs: np.ndarray, **attrs: Any) -> Case:
+    """A case of FlexAttention; subgraphs are named by their attributes in the label."""
+    label = " ".join(k for k, v in attrs.items() if isinstance(v, Graph))
+    return case("FlexAttention", *inputs, domain="ai.onnx.preview", label=label, **attrs)
+
+
 CASES = [
+    flex(Q, K, V),
+    flex(Q, K, V, scale=0.3, softmax_precision=11),
+    flex(arr(1, 4, 2, 3), arr(1, 2, 3, 3), arr(1, 2, 3, 2)),
+    flex(Q, K, V, score_mod=CAPPED),
+    flex(Q, K, V, score_mod=CAUSAL),
+    flex(Q, K, V, prob_mod=SQUARED),
+    flex(arr(1, 4, 3, 2), arr(1, 2, 5, 2), arr(1, 2, 5, 3), score_mod=BIASED, prob_mod=SQUARED, scale=1.5),
     case("Attention", Q, K, V),
     case("Attention", Q, K, V, scale=0.3, n_outputs=4),
     case("Attention", Q, K, V, arr(3, 5), n_outputs=4, qk_matmul_output_mode=2),

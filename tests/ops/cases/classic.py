@@ -20,11 +20,11 @@ def numbers(count: int, seed: int = 0) -> tuple[float, ...]:
     return tuple((np.round(arr(count, low=-1.0, high=1.0, seed=seed) * 64) / 64).tolist())
 
 
-def classifier(rows: int, labels: int, post_transform: str = "NONE", **more: Any) -> Case:
+def classifier(rows: int, labels: int, post_transform: str = "NONE", x: Any = X, **more: Any) -> Case:
     """A linear classifier with integer labels."""
     return ml(
         "LinearClassifier",
-        X,
+        x,
         n_outputs=2,
         coefficients=numbers(rows * 4),
         intercepts=numbers(rows, seed=1),
@@ -97,6 +97,7 @@ CASES = [
     *[classifier(3, 3, t) for t in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")],
     classifier(2, 2, "SOFTMAX", multi_class=1),
     *[classifier(1, 2, t) for t in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")],
+    *[classifier(1, 2, t, x=X / 8, label="scores near 0") for t in ("NONE", "LOGISTIC", "SOFTMAX")],
     ml(
         "LinearClassifier",
         X,
@@ -126,6 +127,8 @@ CASES = [
     ml("Imputer", np.round(X), imputed_value_floats=(7.0,), replaced_value_float=1.0),
     ml("Imputer", ints(3, 4), imputed_value_int64s=(7,), replaced_value_int64=1),
     ml("FeatureVectorizer", X, arr(3, 2), inputdimensions=(4, 2)),
+    ml("FeatureVectorizer", X, arr(3, 2), inputdimensions=(3, 4), label="cut and padded"),
+    ml("ArrayFeatureExtractor", [["a", "b", "c"]], np.array([2, 0]), label="strings"),
     regressor("LINEAR", 0.0, 0.0, 0.0),
     regressor("RBF", 0.5, 0.0, 0.0),
     regressor("POLY", 0.5, 0.25, 3.0),

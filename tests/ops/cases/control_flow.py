@@ -90,6 +90,43 @@ TWO = graph(
     node("Identity", "g2", "other"),
 )
 STATELESS = graph("x", "y", node("Exp", "x", "y"))
+WEIGHTED = graph("h x", "next seen", node("Mul", "h x2", "a"), node("Add", "a x", "next"), node("Sin", "next", "seen"))
+
+# every iteration scans x3 with the state of the loop as weight; x4 is captured by both
+PAIR = TensorType(np.dtype(np.float64), (2,))
+DEEP = graph(
+    "g x",
+    "g2 seen",
+    node("Mul", "g h", "a"),
+    node("Add", "a x", "g2"),
+    node("Mul", "g2 x4", "seen"),
+    types={"g2": PAIR, "seen": PAIR},
+)
+SCANNING = graph(
+    "i keep h",
+    "keep_out next seen",
+    node("Identity", "keep", "keep_out"),
+    Node("Scan", ("h", "x3"), ("last", "seen"), {"body": DEEP, "num_scan_inputs": 1}),
+    node("Tanh", "last", "next"),
+)
+# odd iterations multiply by x2, even ones add it
+ADDED, MULTIPLIED = graph("", "y", node("Add", "h x2", "y")), graph("", "y", node("Mul", "h x2", "y"))
+ALTERNATING = graph(
+    "i keep h",
+    "keep_out next",
+    node("Identity", "keep", "keep_out"),
+    node("Mod", "i two", "odd"),
+    node("Cast", "odd", "choice", to=9),
+    Node("If", ("choice",), ("next",), {"then_branch": MULTIPLIED, "else_branch": ADDED}),
+    constants={"two": np.asarray(2)},
+)
+GROWING = graph(
+    "i keep h",
+    "keep_out next",
+    node("Identity", "keep", "keep_out"),
+    node("Sin", "h", "s"),
+    node("Concat", "h s", "next", axis=0),
+)
 
 CASES = [
     captured("If", "x0", True, arr(2, 3), then_branch=SQUARED, else_branch=DOUBLED, label="true"),
@@ -156,4 +193,12 @@ CASES = [
         scan_output_directions=(1, 0),
     ),
     case("Scan", arr(4, 2), body=STATELESS, num_scan_inputs=1),
-]
+    captured("Loop", "x0  x2", 2, None, arr(2), arr(3, 2), arr(2), body=SCANNING, n_outputs=2, label="scans"),
+    captured("Loop", "x0  x1", 3, arr(2), arr(2, seed=1), body=ALTERNATING, label="branches"),
+    captured("Loop", "x0  x1", 2, arr(2), body=GROWING, label="grows"),
+    captured("Scan", "x0 x1", arr(2), arr(3, 2), arr(2, seed=1), body=WEIGHTED, num_scan_inputs=1, n_outputs=2,
+             label="captures"),
+    case("Scan", arr(3), arr(2, 3, 4), body=graph("h x", "h2 seen", node("Tanh", "h", "h2"), node("Sin", "x", "seen")),
+         num_scan_inputs=1, n_outputs=2, scan_input_axes=(-2,), scan_output_axes=(-1,), scan_output_directions=(1,),
+         scan_input_directions=(0,)),
+]  # fmt: skip

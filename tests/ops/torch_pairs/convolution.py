@@ -136,6 +136,25 @@ def pool_pair(op: str, function: Any, x: tuple[int, ...], **attrs: Any) -> Pair:
     return Pair(case(op, arr(*x), **attrs), lambda x: function(x, **attrs))
 
 
+def fold_pair(columns: tuple[int, ...], image: tuple[int, ...], block: tuple[int, ...], attrs: dict[str, Any]) -> Pair:
+    """Col2Im by torch, onto the padded image, which is cropped afterwards."""
+    pads = attrs.get("pads", (0, 0, 0, 0))
+    whole = tuple(length + pads[i] + pads[i + 2] for i, length in enumerate(image))
+    options = {"stride": attrs.get("strides", 1), "dilation": attrs.get("dilations", 1)}
+
+    def fold(x: Any, *_: Any) -> Any:
+        return spatial_pad(F.fold(x, whole, block, **options), tuple(-width for width in pads))
+
+    return Pair(case("Col2Im", arr(*columns), list(image), list(block), **attrs), fold)
+
+
+FOLDS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((2, 12, 16), (5, 6), (2, 3), {}),
+    ((1, 8, 9), (5, 7), (2, 2), {"pads": (1, 1, 1, 1), "strides": (2, 3), "dilations": (1, 2)}),
+    ((1, 8, 16), (5, 7), (2, 2), {"pads": (2, 0, 1, 1), "strides": (2, 2)}),
+    ((2, 6, 6), (4, 5), (3, 1), {"pads": (0, 1, 0, 0), "strides": (1, 2), "dilations": (1, 3)}),
+]
+
 GLOBAL = [
     ("GlobalAveragePool", lambda x: x.mean((2, 3), keepdim=True)),
     ("GlobalMaxPool", lambda x: x.amax((2, 3), keepdim=True)),
@@ -157,9 +176,5 @@ PAIRS = [
         lambda x: F.lp_pool2d(x, 3, (2, 3), 2),
     ),
     *[Pair(case(op, arr(2, 3, 4, 5)), function) for op, function in GLOBAL],
-    Pair(case("Col2Im", arr(2, 12, 16), [5, 6], [2, 3]), lambda x, *_: F.fold(x, (5, 6), (2, 3))),
-    Pair(
-        case("Col2Im", arr(1, 8, 12), [5, 7], [2, 2], pads=(1, 1, 1, 1), strides=(2, 3), dilations=(1, 2)),
-        lambda x, *_: F.fold(x, (5, 7), (2, 2), dilation=(1, 2), padding=1, stride=(2, 3)),
-    ),
+    *[fold_pair(*given) for given in FOLDS],
 ]

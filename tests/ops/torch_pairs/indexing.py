@@ -127,8 +127,10 @@ def affine_pair(corners: int, *size: int) -> Pair:
 
 GRIDS = [
     *[sample_pair(m, p, corners, 4, 5) for m in SAMPLINGS for p in PADDINGS for corners in (0, 1)],
+    *[sample_pair(m, p, 1, 1, 3) for m in SAMPLINGS for p in PADDINGS],
     *[sample_pair(m, p, corners, 3, 4, 2) for m in ("linear", "nearest") for p in PADDINGS for corners in (0, 1)],
     *[affine_pair(corners, *size) for size in [(2, 3, 4, 5), (1, 2, 3, 2, 4)] for corners in (0, 1)],
+    affine_pair(0, 2, 1, 1, 3),
 ]
 
 UNIQUE = np.array([[2, 0, 1, -1], [0, 1, 2, 0]])  # along axis 0

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.ops.case import arr, case
+from tests.ops.cases.attention import CAPPED, SQUARED, flex
 from tests.ops.torch_pairs.pair import Pair
 
 MATMULS = [
@@ -86,10 +87,15 @@ ATTENTION = [
         case("Attention", arr(2, 3, 8), arr(2, 6, 8), arr(2, 6, 8, seed=1), q_num_heads=2, kv_num_heads=2),
         lambda *x: attention(*[t.unflatten(2, (2, 4)).transpose(1, 2) for t in x]).transpose(1, 2).flatten(2),
     ),
+    (flex(Q, K, V, scale=0.25), lambda q, k, v: attention(q, k, v, scale=0.25)),
+    (
+        flex(Q, K, V, score_mod=CAPPED, prob_mod=SQUARED),
+        lambda q, k, v: torch.softmax(torch.tanh(q @ k.mT / 5**0.5 / 2), -1).square() @ v,
+    ),
 ]
 
 PAIRS = [
-    *[Pair(case("Det", arr(*shape)), torch.linalg.det) for shape in [(3, 3), (2, 4, 4)]],
+    *[Pair(case("Det", arr(*shape)), torch.linalg.det) for shape in [(3, 3), (2, 4, 4), (2, 1, 1), (1, 2, 5, 5)]],
     *[Pair(case("MatMul", arr(*a), arr(*b)), torch.matmul) for a, b in MATMULS],
     *[gemm_pair(left, right, 2, 1) for left in (0, 1) for right in (0, 1)],
     *[gemm_pair(0, 0, *bias) for bias in [(4,), (1, 4), (), (1,)]],

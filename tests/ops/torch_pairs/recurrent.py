@@ -1,11 +1,13 @@
-"""LSTM, GRU and RNN."""
+"""LSTM, GRU and RNN; with sequences of several lengths, and with the batch in front."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch.func import functional_call
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tests.ops.case import arr, case
 from tests.ops.torch_pairs.pair import Pair
@@ -32,10 +34,10 @@ def parameters(op: str, direction: str, w: Any, r: Any, b: Any) -> dict[str, Any
     return named
 
 
-def recurrent(op: str, direction: str, x: Any, w: Any, r: Any, b: Any, state: Any) -> Any:
+def recurrent(op: str, direction: str, x: Any, w: Any, r: Any, b: Any, state: Any, **more: Any) -> Any:
     """Outputs as ONNX has them: Y with an axis of directions, then the last states."""
     both = direction == "bidirectional"
-    options = {"bidirectional": both, "bias": b is not None, "dtype": torch.float64}
+    options = {"bidirectional": both, "bias": b is not None, "dtype": torch.float64, **more}
     module = getattr(torch.nn, op)(SIZE, HIDDEN, **options)
     x = x.flip(0) if direction == "reverse" else x
     y, last = functional_call(module, parameters(op, direction, w, r, b), (x, state))
@@ -61,9 +63,60 @@ def recurrent_pair(op: str, direction: str, bias: bool, initial: bool, **attrs: 
     return Pair(one, function)
 
 
+def packed(op: str, x: Any, w: Any, r: Any, b: Any, lengths: Any) -> Any:
+    """Sequences of several lengths in both directions: torch packs them."""
+    module = getattr(torch.nn, op)(SIZE, HIDDEN, bidirectional=True, dtype=torch.float64)
+    sequences = pack_padded_sequence(x, lengths.long(), enforce_sorted=False)
+    y, last = functional_call(module, parameters(op, "bidirectional", w, r, b), (sequences,))
+    padded, _ = pad_packed_sequence(y, total_length=STEPS)
+    padded = padded.unflatten(2, (2, HIDDEN)).transpose(1, 2)
+    return (padded, *last) if op == "LSTM" else (padded, last)
+
+
+def packed_pair(op: str, **attrs: Any) -> Pair:
+    """A bidirectional layer whose sequences end early."""
+    gates, small = len(GATES[op]), {"low": -0.7, "high": 0.7}
+    weights = [arr(2, gates * HIDDEN, size, **small) for size in (SIZE, HIDDEN)]
+    inputs = [arr(STEPS, 3, SIZE), *weights, arr(2, 2 * gates * HIDDEN, **small), np.array([2, 4, 1], np.int32)]
+    attrs = {"hidden_size": HIDDEN, "direction": "bidirectional", **attrs}
+    one = case(op, *inputs, n_outputs=3 if op == "LSTM" else 2, **attrs)
+    return Pair(one, lambda *x: packed(op, *x))
+
+
+def relu_pair() -> Pair:
+    """A plain layer with another activation."""
+    one = case(
+        "RNN", *recurrent_pair("RNN", "forward", True, False).case.inputs[:4], activations=("Relu",), n_outputs=2
+    )
+    return Pair(one, lambda x, w, r, b: recurrent("RNN", "forward", x, w, r, b, None, nonlinearity="relu"))
+
+
+def batch_first_pair(op: str, **attrs: Any) -> Pair:
+    """A layer whose sequences and states have the batch in front."""
+    x, w, r, b, _, h, *c = recurrent_pair(op, "bidirectional", True, True).case.inputs
+    inputs = [x.swapaxes(0, 1), w, r, b, None, h.swapaxes(0, 1), *(v.swapaxes(0, 1) for v in c)]
+    attrs = {"hidden_size": HIDDEN, "direction": "bidirectional", "layout": 1, **attrs}
+
+    def function(x: Any, w: Any, r: Any, b: Any, lengths: Any, *state: Any) -> Any:
+        turned = [s.transpose(0, 1) for s in state]
+        y, *last = recurrent(op, "bidirectional", x.transpose(0, 1), w, r, b, turned if c else turned[0])
+        return y.permute(2, 0, 1, 3), *(s.transpose(0, 1) for s in last)
+
+    return Pair(case(op, *inputs, n_outputs=3 if op == "LSTM" else 2, **attrs), function)
+
+
 PAIRS = [
-    recurrent_pair(op, direction, bias, initial, **attrs)
-    for op, attrs in [("LSTM", {}), ("GRU", {"linear_before_reset": 1}), ("RNN", {})]
-    for direction in SUFFIXES
-    for bias, initial in [(False, False), (True, True)]
+    packed_pair("LSTM"),
+    packed_pair("GRU", linear_before_reset=1),
+    packed_pair("RNN"),
+    relu_pair(),
+    batch_first_pair("LSTM"),
+    batch_first_pair("GRU", linear_before_reset=1),
+    batch_first_pair("RNN"),
+    *[
+        recurrent_pair(op, direction, bias, initial, **attrs)
+        for op, attrs in [("LSTM", {}), ("GRU", {"linear_before_reset": 1}), ("RNN", {})]
+        for direction in SUFFIXES
+        for bias, initial in [(False, False), (True, True)]
+    ],
 ]

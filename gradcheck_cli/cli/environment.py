@@ -1,0 +1,43 @@
+"""The environment as options: GRADCHECK_RTOL is --rtol.  What names no option is an error, as a misspelt option is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import rich_click as click
+
+from gradcheck_cli.errors import UsageError, did_you_mean
+
+PREFIX = "GRADCHECK"
+SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
+_OF_KERNELS = ("GRADCHECK_KERNELS", "GRADCHECK_ISA", "GRADCHECK_NUM_THREADS")
+
+
+def refuse_unknown_variables(options: Iterable[click.Parameter]) -> None:
+    """UsageError for a variable GRADCHECK_... that would be ignored."""
+    known = [*(f"{PREFIX}_{o.name.upper()}" for o in options if o.name and isinstance(o, click.Option)), *_OF_KERNELS]
+    for name in os.environ:
+        if name.startswith(f"{PREFIX}_") and name not in known:
+            near = did_you_mean(name, known) or " Options are spelt like GRADCHECK_RTOL."
+            raise UsageError(f"{name} is set in the environment, but there is no such option.{near}")
+
+
+def words(text: str) -> list[str]:
+    """Values of an option that may be repeated, separated by spaces; quotes and brackets keep theirs."""
+    found, quote, depth = [""], "", 0
+    for c in text:
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "\"'":
+            quote = c
+        depth += (c in "[(") - (c in "])")
+        if c.isspace() and not quote and depth <= 0:
+            found.append("")
+        else:
+            found[-1] += c
+    return [_unquoted(word) for word in found if word]
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word

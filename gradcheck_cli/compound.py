@@ -1,0 +1,130 @@
+"""Values that are no tensors: sequences, optionals and maps, as plain frozen records of what is in them.
+
+The same records hold `Var`s on a tape, where they live as long as the trace, and arrays in feeds and results.
+Operators on them dissolve into operators on the tensors inside, so that nothing else has to know of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.graph import TensorType
+
+Put: TypeAlias = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Values of one type in order: tensors or maps."""
+
+    items: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A tensor or a sequence, or None for nothing."""
+
+    content: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Keys, strings or integers, and their values in one vector."""
+
+    keys: tuple[str, ...] | tuple[int, ...]
+    values: Any
+
+
+Compound: TypeAlias = Sequence | Optional | Map
+COMPOUND = (Sequence, Optional, Map)
+
+
+def placed(name: str, value: Any, put: Put) -> Any:
+    """The value with each tensor inside replaced by what `put` gives for its name and itself.
+
+    The entry i of a sequence `s` is called `s[i]`, what an optional `o` holds `o[0]`, and so are all values of a map.
+    """
+    match value:
+        case Sequence(items):
+            return Sequence(tuple(placed(f"{name}[{i}]", item, put) for i, item in enumerate(items)))
+        case Optional(content):
+            return value if content is None else Optional(placed(f"{name}[0]", content, put))
+        case Map(keys, values):
+            return Map(keys, put(f"{name}[0]", values))
+        case _:
+            return put(name, value)
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """The value with a function applied to each tensor inside."""
+    return placed("", value, lambda _, tensor: function(tensor))
+
+
+def elements(name: str, value: Any) -> dict[str, Any]:
+    """Every tensor inside by name."""
+    found: dict[str, Any] = {}
+    placed(name, value, found.setdefault)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """What a user gets: a list for a sequence, a dict for a map, None for an empty optional, else what it holds."""
+    match value:
+        case Sequence(items):
+            return [plain(item) for item in items]
+        case Optional(content):
+            return plain(content)
+        case Map(keys, values):
+            return dict(zip(keys, np.asarray(values).tolist(), strict=True))
+        case _:
+            return value
+
+
+def typed(value: Any, declared: TensorType | None, where: str) -> Any:
+    """What a user gives for a value of the declared type: the record for lists, dicts and None, else an array."""
+    if declared is None or declared.kind == "tensor" or isinstance(value, COMPOUND):
+        return value if isinstance(value, COMPOUND) else np.asarray(value)
+    if declared.kind == "optional":
+        return Optional(None if value is None else typed(value, declared.inner, where))
+    if declared.kind == "sequence" and isinstance(value, list | tuple):
+        return Sequence(tuple(typed(item, declared.inner, f"{where}[{i}]") for i, item in enumerate(value)))
+    if declared.kind == "map" and isinstance(value, Mapping):
+        return Map(tuple(value), np.asarray(list(value.values()), None if declared.dtype is None else declared.dtype))
+    wanted = {"sequence": "a list", "map": "a dict"}.get(declared.kind, "a value")
+    raise UsageError(f"{where}: a {declared} is given as {wanted}.")
+
+
+def element(value: Any, index: int) -> Any:
+    """What `value[index]` names; IndexError where there is nothing."""
+    match value:
+        case Sequence(items) if index < len(items):
+            return items[index]
+        case Optional(held) | Map(_, held) if index == 0 and held is not None:
+            return held
+        case _:
+            raise IndexError(f"there is no element {index} in {described(value)}")
+
+
+def described(value: Any) -> str:
+    """What a value is, in a few words."""
+    match value:
+        case None:
+            return "nothing"
+        case Sequence(items):
+            return f"a sequence of {len(items)}"
+        case Optional(content):
+            return "an empty optional" if content is None else f"an optional of {described(content)}"
+        case Map(keys):
+            return f"a map of {len(keys)}"
+        case _:
+            return f"{list(value.shape)} {value.dtype}"
+
+
+def inside(value: Any) -> Iterator[Any]:
+    """The tensors inside."""
+    return iter(elements("", value).values())

@@ -1,0 +1,147 @@
+"""How much memory is left, which what a model asks for is weighed against before anything is allocated.
+
+Shapes come from files: a few bytes may ask for terabytes.  `require` is for arrays whose size is known before they are
+made; `held` has the system refuse everything that goes beyond, whoever asks for it.  Either way it is a MemoryError,
+which becomes a LimitError where it is known what asked.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from gradcheck_cli.errors import LimitError
+from gradcheck_cli.graph import Array
+
+_UNKNOWN = 64 << 30  # bytes of a machine that does not say
+_ENDLESS = sys.maxsize
+_ADDRESSED = 1 << 62  # bytes: NumPy makes no array beyond, not even an empty one
+_CHEAP = 32 << 20  # bytes that are there on any machine: not worth asking it
+_CGROUPS = (  # files of a container, of the second and of the first version: what it may take, what it has, and of what
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+     "/sys/fs/cgroup/memory/memory.stat"),
+)  # fmt: skip
+
+
+def require(size: float, what: str) -> None:
+    """MemoryError if `what` takes more than the memory that is left; `size` in bytes."""
+    if size > _CHEAP and size > (there := left()):
+        raise MemoryError(f"{what} takes {spell(size)}, and {spell(there)} of memory are left")
+
+
+def require_shape(shape: Sequence[int], what: str = "a tensor") -> None:
+    """MemoryError for a shape whose entries, at 8 bytes each, do not fit into the memory that is left."""
+    size = 8.0 * math.prod(float(d) for d in shape if d)
+    if size > _CHEAP and (0 not in shape or size > _ADDRESSED):
+        require(size, f"{what} of shape {_brief(shape)}")
+
+
+def require_broadcast(arrays: Iterable[Array | None]) -> None:
+    """MemoryError where the operands of an elementwise operator, however small, broadcast to what does not fit."""
+    shapes = [x.shape for x in arrays if x is not None]
+    if math.prod(math.prod(map(float, shape)) for shape in shapes) * 8 > _CHEAP:
+        with suppress(ValueError):  # they do not broadcast, which the operator itself says better
+            require_shape(np.broadcast_shapes(*shapes), "a result")
+
+
+def exhausted(error: MemoryError | LimitError, where: str = "") -> LimitError:
+    """The error that a user sees where memory, or another limit, did not suffice."""
+    place = f"{where}: " if where else ""
+    if isinstance(error, LimitError):
+        return LimitError(f"{place}{error}", code=error.code)
+    hint = "smaller sizes (--x-shape, --dim), a lower --jobs or --memory-limit need less"
+    return LimitError(f"{place}{str(error) or 'out of memory'}; {hint}", code="GC602")
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """In the code under it, allocations beyond what is left now are MemoryErrors; where the system can do that."""
+    before = _lower()
+    try:
+        yield
+    finally:
+        if before is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def left() -> int:
+    """Bytes that this process can still get: of its machine, of its container, and within its own limits."""
+    return max(0, min(_of_machine(), _of_container(), _of_limits()))
+
+
+def installed() -> int:
+    """Bytes of memory in this machine."""
+    with suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return _UNKNOWN
+
+
+def spell(size: float) -> str:
+    """Bytes as one reads them: 30 GiB."""
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB")):
+        if size >= 1 << 10 * power:
+            return f"{size / (1 << 10 * power):.3g} {unit}"
+    return f"{size / 1024:.3g} KiB"
+
+
+def _brief(shape: Sequence[int]) -> str:
+    sizes = [str(size) for size in shape]
+    return f"[{','.join(sizes if len(sizes) <= 8 else [*sizes[:6], '...', sizes[-1]])}]"
+
+
+def _lower() -> tuple[int, int] | None:
+    """Limits the process to what it has and what is left; gives the limits before, None where there are none such."""
+    with suppress(ImportError, OSError, ValueError, KeyError):
+        import resource
+
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        bounds = [bound for bound in before if bound != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min([_status("VmData") + left(), *bounds]), before[1]))
+        return before
+    return None
+
+
+def _of_machine() -> int:
+    with suppress(OSError, ValueError, KeyError):
+        return sum(_kilobytes("/proc/meminfo", name) for name in ("MemAvailable", "SwapFree"))
+    return installed()
+
+
+def _of_container() -> int:
+    """What its control group leaves; files in the page cache count as used there and can be dropped."""
+    for files in _CGROUPS:
+        with suppress(OSError, ValueError, KeyError):
+            most, used, counts = (Path(file).read_text() for file in files)
+            dropped = int(dict(line.split() for line in counts.splitlines())["inactive_file"])
+            return int(most) - int(used) + dropped
+    return _ENDLESS
+
+
+def _of_limits() -> int:
+    """What the limits of the process leave (ulimit -v, -d)."""
+    with suppress(ImportError, OSError, ValueError, KeyError):
+        import resource
+
+        pairs = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
+        soft = [(resource.getrlimit(kind)[0], used) for kind, used in pairs]
+        return min([_ENDLESS, *(limit - _status(used) for limit, used in soft if limit != resource.RLIM_INFINITY)])
+    return _ENDLESS
+
+
+def _status(name: str) -> int:
+    return _kilobytes("/proc/self/status", name)
+
+
+def _kilobytes(path: str, name: str) -> int:
+    """A row `name: 123 kB` of a file of the kernel, in bytes."""
+    rows = dict(line.split(":", 1) for line in Path(path).read_text().splitlines())
+    return int(rows[name].split()[0]) << 10

@@ -1,0 +1,115 @@
+"""Layers of com.microsoft into which onnxruntime fuses normalizations: with a skip connection, an embedding, a gate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.op import Op, composite
+from gradcheck_cli.ops.fused import fused
+from gradcheck_cli.tape import Var
+
+SMALL, EPSILON = 9.999999960041972e-13, 9.999999747378752e-06
+
+
+def simplified_layer_normalization(x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON) -> tuple[Var, Var]:
+    """RMSNormalization, with the inverse of the root mean square."""
+    y = x.tape.apply("RMSNormalization", x, scale, axis=axis, epsilon=epsilon)
+    return y, _inverse_rms(x, axis, epsilon)
+
+
+def skip_layer_normalization(
+    x: Var, skip: Var, gamma: Var, beta: Var | None = None, bias: Var | None = None, *, epsilon: float = SMALL
+) -> tuple[Var, ...]:
+    """LayerNormalization of x + skip + bias; with the mean, the inverse deviation and that sum."""
+    total = _total(x, skip, bias)
+    attrs = {"axis": -1, "epsilon": epsilon}
+    return *x.tape.emit("LayerNormalization", (total, gamma, beta), attrs, n_outputs=3), total
+
+
+def skip_simplified_layer_normalization(
+    x: Var, skip: Var, gamma: Var, bias: Var | None = None, *, epsilon: float = SMALL
+) -> tuple[Var, ...]:
+    """RMSNormalization of x + skip + bias; with nothing, the inverse of the root mean square, and that sum."""
+    total = _total(x, skip, bias)
+    y, inverse = simplified_layer_normalization(total, gamma, epsilon=epsilon)
+    return y, sym.zeros_like(inverse), inverse, total
+
+
+def embed_layer_normalization(
+    input_ids: Var, segment_ids: Var | None, word_embedding: Var, position_embedding: Var,
+    segment_embedding: Var | None, gamma: Var, beta: Var, mask: Var | None = None, position_ids: Var | None = None, *,
+    epsilon: float = SMALL, mask_index_type: int = 0,
+) -> tuple[Var, ...]:  # fmt: skip
+    """LayerNormalization of the embeddings of words, places and segments; how many words count; their sum."""
+    n, length = input_ids.shape
+    places = sym.arange(gamma.tape, length) if position_ids is None else position_ids
+    total = _rows(word_embedding, input_ids) + _rows(position_embedding, places)
+    if segment_ids is not None and segment_embedding is not None:
+        total = total + _rows(segment_embedding, segment_ids)
+    y = gamma.tape.apply("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
+    counted = sym.full(gamma.tape, (n,), 0, np.int32)
+    if mask is not None:
+        counted = sym.cast(sym.sum(sym.cast(sym.equal(mask, 1), np.int32), (1,), keepdims=False), np.int32)
+    return y, counted, total
+
+
+def group_norm(
+    x: Var, gamma: Var, beta: Var, *, activation: int, channels_last: int = 1, epsilon: float = EPSILON, groups: int
+) -> Var:
+    """GroupNormalization of images, with channels last by default, and Silu if `activation` is 1."""
+    if activation not in (0, 1):
+        raise ValueError(f"activation is {activation}; known are 0 and 1")
+    first = sym.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1))) if channels_last else x
+    y = x.tape.apply("GroupNormalization", first, gamma, beta, num_groups=groups, epsilon=epsilon)
+    y = sym.transpose(y, (0, *range(2, x.ndim), 1)) if channels_last else y
+    return y * sym.sigmoid(y) if activation else y
+
+
+def skip_group_norm(
+    x: Var, gamma: Var, beta: Var, skip: Var, bias: Var | None = None, *, activation: int, channels_last: int = 1,
+    epsilon: float = EPSILON, groups: int,
+) -> tuple[Var, Var]:  # fmt: skip
+    """GroupNorm of x + skip + bias, and that sum."""
+    spatial = range(1, x.ndim - 1) if channels_last else range(2, x.ndim)
+    total = x + (sym.unsqueeze(skip, spatial) if skip.ndim == 2 else skip)
+    if bias is not None:
+        total = total + (bias if channels_last else sym.unsqueeze(bias, range(1, x.ndim - 1)))
+    y = group_norm(
+        total, gamma, beta, activation=activation, channels_last=channels_last, epsilon=epsilon, groups=groups
+    )
+    return y, total
+
+
+def gated_rms_norm(x: Var, scale: Var, gate: Var, *, activation: str = "silu", epsilon: float = EPSILON) -> Var:
+    """RMSNormalization of groups of as many entries as the scale has, times a gate's Silu or sigmoid."""
+    if activation not in ("silu", "swish", "sigmoid"):
+        raise ValueError(f"activation is {activation!r}; known are 'silu', 'swish' and 'sigmoid'")
+    if not scale.size or x.shape[-1] % scale.size:
+        raise ValueError(f"{x.shape[-1]} features are no groups of {scale.size}")
+    groups = sym.reshape(x, (*x.shape[:-1], x.shape[-1] // scale.size, scale.size))
+    y = sym.reshape(x.tape.apply("RMSNormalization", groups, scale, axis=-1, epsilon=epsilon), x.shape)
+    return y * (sym.sigmoid(gate) if activation == "sigmoid" else gate * sym.sigmoid(gate))
+
+
+def _total(x: Var, skip: Var, bias: Var | None) -> Var:
+    return x + skip if bias is None else x + skip + bias
+
+
+def _rows(table: Var, ids: Var) -> Var:
+    return table.tape.apply("Gather", table, ids, axis=0)
+
+
+def _inverse_rms(x: Var, axis: int, epsilon: float) -> Var:
+    return sym.reciprocal(sym.sqrt(sym.mean(x * x, range(axis, 0)) + epsilon))
+
+
+FUSED_LAYERS: list[Op] = [
+    composite("SimplifiedLayerNormalization", simplified_layer_normalization),  # which is not ONNX's, in its domain
+    fused("EmbedLayerNormalization", embed_layer_normalization),
+    fused("GatedRMSNorm", gated_rms_norm),
+    fused("GroupNorm", group_norm),
+    fused("SkipGroupNorm", skip_group_norm),
+    fused("SkipLayerNormalization", skip_layer_normalization),
+    fused("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization),
+]

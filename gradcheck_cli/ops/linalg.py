@@ -1,0 +1,104 @@
+"""Determinants.
+
+The derivative of a determinant is the matrix of cofactors, which a singular matrix has as well as any other: no
+inverse is ever taken.  The cofactors of a small matrix are determinants of its n^2 minors, so that every derivative is
+made of ONNX's own operators; those of a large one come from its singular values, by an operator of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import trailing
+from gradcheck_cli.op import Op
+from gradcheck_cli.ops.index import scatter_back
+from gradcheck_cli.tape import Var
+
+DOMAIN = "gradcheck"
+FEW, MOST = 1 << 22, 1 << 27  # entries of all minors: up to these they are used at will, and if nothing else is left
+
+
+def det(x: Array) -> Array:
+    """Determinants of the matrices in the last two axes."""
+    wide = x.astype(np.result_type(x.dtype, np.float32), copy=False)
+    return np.asarray(np.linalg.det(wide)).astype(x.dtype, copy=False)
+
+
+def bind_square(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
+    """Nothing; ModelError where there are no square matrices."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ModelError(f"square matrices are needed, not {list(x.shape)}")
+    return metadata
+
+
+def det_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
+    """The cofactor of each entry."""
+    return (sym.unsqueeze(ct, (-2, -1)) * cofactors(x),)
+
+
+def cofactors(x: Var) -> Var:
+    """For each entry the determinant of what is left without its row and column, with alternating signs."""
+    if x.shape[-1] <= 1:
+        return sym.ones_like(x)
+    if _entries(x) > FEW:
+        return sym.custom("Cofactors", x)
+    return x.tape.apply("Det", _minors(x)) * x.tape.constant(_signs(x), x.dtype)
+
+
+def _entries(x: Var) -> int:
+    """How many entries the minors of x have together."""
+    return x.size * (x.shape[-1] - 1) ** 2
+
+
+def _minors(x: Var) -> Var:
+    """Each matrix without row i and column j, `(..., i, j, n - 1, n - 1)`."""
+    rows = x.tape.apply("Gather", x, _others(x), axis=x.ndim - 2)
+    lead = x.ndim - 2
+    blocks = x.tape.apply("Gather", rows, _others(x), axis=lead + 2)
+    return sym.transpose(blocks, (*range(lead), lead, lead + 2, lead + 1, lead + 3))
+
+
+def _others(x: Var) -> Array:
+    """For each number below n all other ones, `(n, n - 1)`."""
+    n = x.shape[-1]
+    return np.arange(n - 1) + (np.arange(n - 1) >= np.arange(n)[:, None])
+
+
+def _signs(x: Var) -> Array:
+    number = np.arange(x.shape[-1])
+    return np.asarray(1 - 2 * ((number[:, None] + number) % 2))
+
+
+def cofactors_by_singular_values(x: Array) -> Array:
+    """The cofactors of matrices U S V: those of S, products of all other singular values, turned like the matrix."""
+    u, s, v = np.linalg.svd(x.astype(np.result_type(x.dtype, np.float32), copy=False))
+    ones = np.ones_like(s[..., :1])
+    below = np.cumprod(np.concatenate([ones, s[..., :-1]], axis=-1), axis=-1)
+    above = np.cumprod(np.concatenate([ones, s[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
+    turn = np.linalg.det(u) * np.linalg.det(v)
+    y = np.conj(u) * (turn[..., None] * below * above)[..., None, :] @ np.conj(v)
+    return np.asarray(y).astype(x.dtype, copy=False)
+
+
+def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
+    """The cofactors of every minor, added up where its entries came from."""
+    if _entries(x) > MOST:
+        raise LimitError(f"a second derivative of determinants of {list(x.shape)} takes too much memory", code="GC602")
+    minors, lead = _minors(x), x.ndim - 2
+    by_minor = sym.unsqueeze(ct * ct.tape.constant(_signs(x), x.dtype), (-2, -1)) * cofactors(minors)
+    blocks = sym.transpose(by_minor, (*range(lead), lead, lead + 2, lead + 1, lead + 3))
+    others, n = ct.tape.constant(_others(x)), x.shape[-1]
+    rows = scatter_back(blocks, others, (*x.shape[:-2], n, n - 1, n), lead + 2)
+    return (scatter_back(rows, others, x.shape, lead),)
+
+
+LINALG: list[Op] = [
+    Op("Det", det, det_vjp, trailing, bind=bind_square),
+    Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN, analytic=False,
+       bind=bind_square),
+]  # fmt: skip

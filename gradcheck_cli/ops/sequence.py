@@ -1,0 +1,187 @@
+"""Sequences and optionals: their operators dissolve into operators on the tensors inside.
+
+What steers (a position, the sizes of pieces) is left on the tape as a guard, as in control flow.  What comes out of a
+sequence or an optional is a new tensor, so that it can be asked for by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.compound import COMPOUND, Optional, Sequence, described, element, mapped
+from gradcheck_cli.errors import LimitError
+from gradcheck_cli.graph import TensorType
+from gradcheck_cli.lift import Kernel
+from gradcheck_cli.op import Op, composite, from_end
+from gradcheck_cli.tape import MAX_STEPS, Tape, Var
+from gradcheck_cli.trace import Body
+
+
+def sequence_empty(*, dtype: Any = np.float32) -> Sequence:
+    """A sequence of nothing."""
+    return Sequence()
+
+
+def sequence_construct(*items: Any) -> Sequence:
+    """The operands one after the other."""
+    dtypes = sorted({item.dtype.name for item in items if isinstance(item, Var)})
+    if len(dtypes) > 1:
+        raise ValueError(f"the tensors of a sequence are of one dtype, not {' and '.join(dtypes)}")
+    return Sequence(items)
+
+
+def sequence_insert(sequence: Any, tensor: Any, position: Var | None = None) -> Sequence:
+    """The sequence with one more tensor before that at `position`; behind all of them by default."""
+    items = items_of(sequence)
+    at = len(items) if position is None else _position(position, len(items), len(items))
+    return sequence_construct(*items[:at], tensor, *items[at:])
+
+
+def sequence_erase(sequence: Any, position: Var | None = None) -> Sequence:
+    """The sequence without the tensor at `position`; without the last by default."""
+    items = items_of(sequence)
+    at = _last(items) if position is None else _position(position, len(items), len(items) - 1)
+    return Sequence(items[:at] + items[at + 1 :])
+
+
+def sequence_at(sequence: Any, position: Var) -> Any:
+    """The tensor at a position."""
+    items = items_of(sequence)
+    return mapped(sym.identity, items[_position(position, len(items), len(items) - 1)])
+
+
+def sequence_length(sequence: Any, *, tape: Tape) -> Var:
+    """How many tensors there are."""
+    return tape.constant(len(items_of(sequence)), np.int64)
+
+
+def sequence_map(sequence: Any, *others: Any, body: Body) -> tuple[Sequence, ...]:
+    """What the body makes of each tensor, those at its place in other sequences, and tensors for all of them."""
+    items = items_of(sequence)
+    for other in others:
+        if isinstance(other, Sequence) and len(other.items) != len(items):
+            raise ValueError(f"sequences of {len(items)} and {len(other.items)} do not go together")
+    if len(body.graph.inputs) != 1 + len(others):
+        raise ValueError(f"the body takes {len(body.graph.inputs)} inputs, not {1 + len(others)}")
+    rows = []
+    for i, item in enumerate(items):
+        with body.tape.scope(f"item{i}"):
+            rows.append(body(item, *[o.items[i] if isinstance(o, Sequence) else o for o in others]))
+    return tuple(sequence_construct(*[row[k] for row in rows]) for k in range(len(body.graph.outputs)))
+
+
+def split_to_sequence(x: Var, split: Var | None = None, *, axis: int = 0, keepdims: int = 1) -> Sequence:
+    """Pieces of x along an axis: entry by entry, of one length with what is left in the last, or of given lengths."""
+    axis = from_end(axis, x.ndim)
+    sizes = [1] * x.shape[axis] if split is None else _sizes(split, x.shape[axis])
+    if len(sizes) > MAX_STEPS:
+        raise LimitError(f"a sequence of {len(sizes):,} tensors; at most {MAX_STEPS:,} are possible")
+    pieces = sym.split(x, sizes, axis) if sizes else ()
+    return Sequence(tuple(pieces if keepdims or split is not None else (sym.squeeze(p, (axis,)) for p in pieces)))
+
+
+def concat_from_sequence(sequence: Any, *, axis: int, new_axis: int = 0) -> Var:
+    """The tensors one behind the other along an axis, or along a new one."""
+    items = items_of(sequence)
+    if not items:
+        raise ValueError("there is nothing to put together")
+    rank = max(item.ndim for item in items) + bool(new_axis)
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is out of range for {rank} dimensions")
+    pieces = [sym.unsqueeze(item, (axis,)) for item in items] if new_axis else items
+    whole = sym.concat(pieces, axis)
+    return sym.identity(whole) if len(pieces) == 1 else whole
+
+
+def optional(value: Any = None, *, type: TensorType | None = None) -> Optional:
+    """An optional that holds the operand, or nothing."""
+    if value is None and type is None:
+        raise ValueError("an optional without an element needs the attribute 'type'")
+    return Optional(value)
+
+
+def optional_has_element(value: Any = None, *, tape: Tape) -> Var:
+    """Whether there is something: in an optional, or at all."""
+    held = value.content if isinstance(value, Optional) else value
+    return tape.constant(held is not None)
+
+
+def optional_get_element(value: Any) -> Any:
+    """What an optional holds; a tensor or a sequence as it is."""
+    held = value.content if isinstance(value, Optional) else value
+    if held is None:
+        raise ValueError("the optional is empty")
+    return mapped(sym.identity, held)
+
+
+def element_of(value: Any, *, index: int) -> Any:
+    """What is at a place of a sequence, in an optional, or in a map: all of its values."""
+    return mapped(sym.identity, element(value, index))
+
+
+def items_of(value: Any) -> tuple[Any, ...]:
+    """What is in a sequence."""
+    if not isinstance(value, Sequence):
+        kind = described(value) if isinstance(value, COMPOUND) else "a tensor"
+        raise ValueError(f"a sequence is needed, not {kind}")
+    return value.items
+
+
+def _position(position: Any, count: int, most: int) -> int:
+    """A position counted from the front; a negative one stands for one counted from behind."""
+    if isinstance(position, COMPOUND) or position.size != 1 or position.dtype.kind not in "iu":
+        raise ValueError(f"a position is one integer, not {described(position)}")
+    at = int(position.tape.guard(position).item())
+    if not -count <= at <= most:
+        raise ValueError(f"position {at} is out of range in a sequence of {count}")
+    return at + count if at < 0 else at
+
+
+def _last(items: tuple[Any, ...]) -> int:
+    if not items:
+        raise ValueError("there is nothing to erase")
+    return len(items) - 1
+
+
+def _sizes(split: Any, length: int) -> list[int]:
+    """Lengths of pieces: a vector of them, or one for all but the last."""
+    value = split.tape.guard(split)
+    if value.ndim:
+        sizes = [int(size) for size in value.ravel()]
+    else:
+        chunk = int(value)
+        if chunk < 1:
+            raise ValueError(f"pieces of length {chunk} are not possible")
+        sizes = [min(chunk, length - start) for start in range(0, length, chunk)]
+    if sum(sizes) != length or min(sizes, default=0) < 0:
+        raise ValueError(f"lengths {sizes} do not make {length}")
+    return sizes
+
+
+def _as_given(metadata: dict[str, Any], *operands: Any) -> dict[str, Any]:
+    """Axes are those of what is in the sequence."""
+    return metadata
+
+
+def _own(name: str, forward: Kernel, **more: Any) -> Op:
+    return composite(name, forward, compound=forward, bind=_as_given, **more)
+
+
+SEQUENCE: list[Op] = [
+    _own("SequenceEmpty", sequence_empty),
+    _own("SequenceConstruct", sequence_construct),
+    _own("SequenceInsert", sequence_insert),
+    _own("SequenceErase", sequence_erase),
+    _own("SequenceAt", sequence_at),
+    _own("SequenceLength", sequence_length),
+    _own("SequenceMap", sequence_map),
+    composite("SplitToSequence", split_to_sequence),
+    _own("ConcatFromSequence", concat_from_sequence),
+    _own("Optional", optional),
+    _own("OptionalHasElement", optional_has_element),
+    _own("OptionalGetElement", optional_get_element),
+    _own("Element", element_of, domain="gradcheck"),
+]

@@ -1,0 +1,96 @@
+"""Operators on strings: tensors of Python's `str` (`bytes` where a file holds no UTF-8).  Nothing flows through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.errors import LimitError, UnsupportedError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.lift import elementwise
+from gradcheck_cli.op import Op, zero
+from gradcheck_cli.ops.shape import checked
+
+_CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+_PATTERN_MEMORY = 8 << 20  # bytes; a pattern that needs more is refused
+
+
+def string_concat(x: Array, y: Array) -> Array:
+    """Strings of y put behind those of x."""
+    return np.asarray(require_strings(x) + require_strings(y), object)
+
+
+def string_normalizer(
+    x: Array, *, case_change_action: str = "NONE", is_case_sensitive: int = 0, locale: str = "",
+    stopwords: tuple[str, ...] = (),
+) -> Array:  # fmt: skip
+    """The strings of one row that are no stop words, in lower or upper case; one empty string where none is left.
+
+    Case is changed as Unicode has it, whatever the locale.
+    """
+    if case_change_action not in _CASES:
+        raise ValueError(f"case_change_action is {case_change_action!r}; known are {', '.join(_CASES)}")
+    if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
+        raise ValueError(f"strings come as [C] or [1, C], not {list(x.shape)}")
+    change, same = _CASES[case_change_action], _CASES["NONE"] if is_case_sensitive else str.casefold
+    stops = {same(word) for word in stopwords}
+    left = [change(word) for word in require_strings(x).ravel().tolist() if same(word) not in stops] or [""]
+    return np.asarray(left, object).reshape((-1,) if x.ndim == 1 else (1, -1))
+
+
+def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
+    """The parts of each string, empty strings behind those that have fewer, and how many there are.
+
+    Without a delimiter parts stand between any amount of white space.
+    """
+    words, most = require_strings(x).ravel().tolist(), -1 if maxsplit is None else maxsplit
+    parts = [word.split(delimiter, most) if delimiter else word.strip().split(None, most) for word in words]
+    width = max(map(len, parts), default=0)
+    table = np.full(checked((len(parts), width)), "", object)
+    for row, found in zip(table, parts, strict=True):
+        row[: len(found)] = found
+    counts = np.asarray([len(found) for found in parts], np.int64)
+    return table.reshape(*x.shape, width), counts.reshape(x.shape)
+
+
+def regex_full_match(x: Array, *, pattern: str = "") -> Array:
+    """Whether a string as a whole matches a pattern in RE2's syntax."""
+    match = _compiled(pattern).fullmatch
+    return np.asarray([match(word) is not None for word in require_strings(x).ravel().tolist()], bool).reshape(x.shape)
+
+
+def require_strings(x: Array) -> Array:
+    """x itself; an error where it holds no strings."""
+    if x.dtype != object:
+        raise ValueError(f"strings are needed, not {x.dtype}")
+    return x
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> Any:
+    """A pattern that is matched in time linear in the string: Python's own `re` may take exponential time."""
+    try:
+        import re2
+    except ImportError:
+        text = "RegexFullMatch needs RE2: pip install 'gradcheck-cli[operators]'"
+        raise UnsupportedError(text, code="GC502") from None
+    options = re2.Options()
+    options.log_errors, options.max_mem = False, _PATTERN_MEMORY
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace") if error.args else "it is not valid"
+        if "too large" in reason:
+            raise LimitError(f"the pattern {pattern[:60]!r} needs too much memory", code="GC602") from None
+        raise ValueError(f"{pattern[:60]!r} is no pattern in RE2's syntax: {reason}") from None
+
+
+STRINGS: list[Op] = [
+    Op("StringConcat", string_concat, zero, elementwise),
+    Op("StringNormalizer", string_normalizer, zero),
+    Op("StringSplit", string_split, zero, many=True),
+    Op("RegexFullMatch", regex_full_match, zero),
+]

@@ -1,0 +1,165 @@
+"""Arguments of the Python API that are plain values: words, flags, numbers, sizes, names; what they must be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from operator import index
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+
+from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.settings import ANY, Method, Mode, Settings
+
+Member = TypeVar("Member", bound=Enum)
+_WORDS = {"mode": get_args(Mode), "method": get_args(Method), "dtype": ("float64", "model")}
+_LIMITS = {  # whole, from, to
+    "points": (True, 1, np.inf),
+    "point": (True, 0, np.inf),
+    "seed": (True, 0, np.inf),
+    "jobs": (True, 1, np.inf),
+    "memory_limit": (True, 1, np.inf),
+    "delta": (False, np.finfo(float).tiny, np.finfo(float).max),
+    "timeout": (False, 0, np.inf),
+    "max_inconclusive": (False, 0, 1),
+}
+
+
+def one_of(value: Any, argument: str, allowed: Sequence[str]) -> Any:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise UsageError(f"{argument}={value!r} is not one of {', '.join(map(repr, allowed))}.")
+    return value
+
+
+def member(value: Any, kind: type[Member], argument: str) -> Member:
+    """A member of an enumeration, given itself or by value."""
+    if isinstance(value, kind):
+        return value
+    plain = isinstance(value, int | str) and not isinstance(value, bool)
+    found = next((m for m in kind if plain and m.value == value), None)
+    if found is None:
+        allowed = ", ".join(f"{kind.__name__}.{m.name}" for m in kind)
+        raise UsageError(f"{argument}={value!r} is not one of {allowed}.")
+    return found
+
+
+def flag(value: Any, argument: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"{argument}={value!r} must be True or False.")
+    return bool(value)
+
+
+def step(delta: Any) -> float:
+    """A perturbation: positive and finite."""
+    if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not (0 < float(delta) < np.inf):
+        raise UsageError(f"delta={delta!r} must be a positive, finite number.")
+    return float(delta)
+
+
+def path(value: Any, argument: str) -> str | os.PathLike[str]:
+    """A path of a file."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise UsageError(f"{argument} is {described(value)}; it must be a path: a string or a pathlib.Path.")
+    return value
+
+
+def targets(value: Any, argument: str) -> tuple[str, ...]:
+    """Names of initializations: one, a list of them, or None."""
+    items = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise UsageError(f"{argument}={value!r} must be the name of an initialization, or a list of names.")
+    return tuple(items)
+
+
+def sizes(value: Any, argument: str) -> dict[str, int]:
+    """Sizes of open dimensions by name."""
+    given = {} if value is None else value
+    return by_name(given, argument, "{name: size}", lambda size, place: int(number(size, place, 0, whole=True)))
+
+
+def shape(value: Any, argument: str) -> tuple[int, ...]:
+    """A shape: a tuple, a list or an array of ints, or one int; none of them negative."""
+    try:
+        given = tuple(index(d) for d in np.atleast_1d(np.asarray(value, dtype=object)).tolist())
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{argument}={value!r} is no shape: a tuple of ints is.") from error
+    if any(d < 0 for d in given):
+        raise UsageError(f"{argument}={list(given)} is no shape: a dimension is negative.")
+    return given
+
+
+def settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Settings` that a call gave, each of a kind and size that it can have; None is not given."""
+    unknown = [name for name in given if name not in Settings.__dataclass_fields__]
+    if unknown:
+        hint = did_you_mean(unknown[0], Settings.__dataclass_fields__)
+        raise UsageError(f"check() has no argument {unknown[0]!r}.{hint}")
+    return {name: _setting(name, value) for name, value in given.items() if value is not None}
+
+
+def _setting(name: str, value: Any) -> Any:
+    match name:
+        case "mode" | "method" | "dtype":
+            return one_of(value, name, _WORDS[name])
+        case "params":
+            return flag(value, name)
+        case "init_targets":
+            return targets(value, name)
+        case "test_data":
+            return "auto" if isinstance(value, str) and value == "auto" else Path(path(value, name))
+        case "dims":
+            return sizes(value, name)
+        case "x_shape" | "y_shape":
+            return by_name(value, name, "{name: shape}", shape)
+        case "val_range":
+            return by_name(value, name, "{name: (low, high)}", _range)
+        case "rtol" | "atol":
+            tolerances = value if isinstance(value, Mapping) else {ANY: value}
+            return by_name(tolerances, name, "{name: tolerance}", lambda each, _: float(number(each, name, 0)))
+    whole, low, high = _LIMITS[name]
+    return number(value, name, low, high, whole=whole)
+
+
+def by_name(value: Any, argument: str, wanted: str, one: Callable[[Any, str], Any]) -> dict[str, Any]:
+    """A dict by tensor name, each value as `one` gives it for it and its place."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{argument} is {described(value)}; it must be a dict: {wanted}.")
+    for name in value:
+        if not isinstance(name, str):
+            raise UsageError(f"a key of {argument} is {described(name)}; it must be a name.")
+    return {name: one(each, f"{argument}[{name!r}]") for name, each in value.items()}
+
+
+def number(value: Any, argument: str, low: float, high: float = np.inf, *, whole: bool = False) -> Any:
+    """A number within limits."""
+    kinds = (int, np.integer) if whole else (int, float, np.number)
+    real = isinstance(value, kinds) and not isinstance(value, bool | complex | np.complexfloating)
+    if not real or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        limit = f"from {low:g} on" if high == np.inf else f"from {low:g} to {high:g}"
+        raise UsageError(f"{argument}={value!r} must be {kind} {limit}.")
+    return value
+
+
+def _range(value: Any, argument: str) -> tuple[float, float]:
+    if not isinstance(value, list | tuple | np.ndarray) or len(value) != 2:
+        raise UsageError(f"{argument}={value!r} is no range: a pair (low, high) is.")
+    low, high = (float(number(each, argument, -np.inf)) for each in value)
+    if not low <= high:
+        raise UsageError(f"{argument}={value!r} is no range: {low:g} is above {high:g}.")
+    return low, high
+
+
+def described(value: Any) -> str:
+    """What a value is, in a word or two."""
+    if value is None:
+        return "None"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {list(value.shape)}"
+    plain = isinstance(value, int | float | str)
+    return f"{value!r} ({type(value).__name__})" if plain else f"a {type(value).__name__}"

@@ -1,0 +1,95 @@
+"""Budgets of time and memory, what cannot be checked, and who hears of progress."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.record import Check
+from gradcheck_cli.settings import Settings
+from tests.checking.small import MUTANTS, between, check, model, with_rule
+
+# Budgets
+
+
+def plain(record: Check) -> Check:
+    """A record without what a clock or the machine put in."""
+    return dataclasses.replace(record, duration_s=0.0, peak_rss_mb=0.0)
+
+
+@pytest.mark.parametrize("mode", ["full", "directional"])
+@pytest.mark.parametrize("method", ["auto", "richardson"])
+@pytest.mark.parametrize("name", ["a weight that is not transposed", "softmax without its sum"])
+def test_results_do_not_depend_on_threads_and_memory(name: str, method: str, mode: str):
+    mutant = next(m for m in MUTANTS if m.name == name)
+    for ops in (gc.OPS, with_rule(mutant.op, mutant.rule)):
+        one, two, tiny = (
+            plain(check(mutant.model, method=method, mode=mode, ops=ops, **budget))
+            for budget in ({"jobs": 1}, {"jobs": 2}, {"jobs": 2, "memory_limit": 4096})
+        )
+        assert one == two
+        assert one.status == tiny.status
+        assert one.entries == tiny.entries
+        np.testing.assert_allclose(one.gradient["norm"], tiny.gradient["norm"], rtol=1e-14)
+
+
+def test_a_full_check_that_memory_cannot_hold_is_refused_with_what_to_do():
+    tested = model(("Exp", "x", "y"), x=(200,))
+    with pytest.raises(ValueError, match=r"the full Jacobian of 'y' .* --mode directional"):
+        check(tested, mode="full", memory_limit=1000)
+    assert check(tested, memory_limit=1000).mode == "directional"
+
+
+def test_a_time_limit_ends_a_check():
+    from gradcheck_cli.errors import LimitError
+
+    with pytest.raises(LimitError, match="took more than 0 s"):
+        check(model(("Exp", "x", "y"), x=(50,)), timeout=0.0)
+
+
+# What cannot be checked
+
+
+def test_an_operator_without_a_gradient_is_unsupported_and_says_how_far_one_can_check():
+    tested = model(("Exp", "x", "h"), ("Sin", "h", "a"), ("Cos", "a", "y"))
+    record = check(tested, ops=with_rule("Sin", None))
+    assert (record.status, record.code, record.exit_code) == ("unsupported", "GC501", 5)
+    assert "no gradient for 'Sin' (node 1 'a')" in record.message
+    assert "Check up to it: --y h" in record.message
+
+
+def test_one_unsupported_pair_does_not_stop_the_others():
+    tested = model(("Sin", "x", "s"), ("Exp", "v", "e"), ("Add", "s e", "y"), inputs={"v": (4,)})
+    report = gc.check(tested, ["x", "v"], "y", ops=with_rule("Sin", None))
+    assert [(c.x, c.status) for c in report.checks] == [("x", "unsupported"), ("v", "pass")]
+    assert report.exit_code == 5
+
+
+def test_an_x_that_does_not_reach_y_is_an_error_before_anything_runs():
+    tested = model(("Exp", "v", "h"), ("Neg", "h", "y"), inputs={"v": (4,)})
+    with pytest.raises(ValueError, match="'y' does not depend on 'x'"):
+        check(tested)
+
+
+def test_a_listener_hears_of_progress():
+    from gradcheck_cli.checking import check as check_source
+
+    heard: list[str] = []
+
+    class Listener:
+        def start(self, title: str, total: int) -> None:
+            heard.append(title)
+
+        def advance(self, done: int, total: int) -> None:
+            heard.append(f"{done}/{total}")
+
+        def done(self) -> None:
+            heard.append("done")
+
+    check_source(between("Exp").source, Settings(), name="m", listen=Listener())
+    assert heard[0] == "d y/d x"
+    assert "4/4" in heard
+    assert heard[-1] == "done"

@@ -1,0 +1,125 @@
+"""Every method and mode, complex models, the model's own dtype: the same verdicts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Graph, Node, TensorType
+from gradcheck_cli.report.concise import section as concise
+from gradcheck_cli.report.full import section
+from gradcheck_cli.report.text import Style
+from tests.checking.small import MUTANTS, Mutant, between, check, model, names, scaled, with_rule
+
+# Methods and modes
+
+
+@pytest.mark.parametrize("method", ["complex-step", "richardson", "central", "forward"])
+def test_every_method_passes_right_rules_and_fails_wrong_ones(method: str):
+    loose = {"rtol": 1e-4} if method in ("central", "forward") else {}
+    for mutant in (m for m in MUTANTS if m.name in ("the sign", "a factor of 2", "relative 1e-3")):
+        right = check(mutant.model, method=method, **loose)
+        wrong = check(mutant.model, method=method, ops=with_rule(mutant.op, mutant.rule), **loose)
+        assert (right.status, wrong.status) == ("pass", "fail"), mutant.name
+        assert right.method == wrong.method == method
+
+
+@pytest.mark.parametrize("method", ["richardson", "central", "forward"])
+@pytest.mark.parametrize("mutant", **names(MUTANTS))
+def test_no_method_fails_a_right_rule_or_passes_a_wrong_one(mutant: Mutant, method: str):
+    assert check(mutant.model, method=method).status != "fail"
+    assert check(mutant.model, method=method, ops=with_rule(mutant.op, mutant.rule)).status != "pass"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("mutant", **names(MUTANTS))
+def test_random_directions_pass_right_gradients_and_catch_wrong_ones(mutant: Mutant, seed: int):
+    assert check(mutant.model, mode="directional", seed=seed).status == "pass"
+    record = check(mutant.model, mode="directional", seed=seed, ops=with_rule(mutant.op, mutant.rule))
+    assert (record.mode, record.status) == ("directional", "fail")
+
+
+def test_a_directional_check_says_what_it_may_miss():
+    record = check(between("Exp"), mode="directional")
+    assert record.power["of"] == "norm"
+    assert record.power["probability"] == 0.01
+    assert 1e-7 < record.power["missed_below"] < 1e-4
+
+
+def test_a_given_delta_is_the_step_of_a_plain_difference():
+    tested = model(("Mul", "x x", "h"), ("Mul", "h x", "y"), x=(1,))
+    record = check(tested, value=[2.0], method="central", delta=0.5)
+    assert record.max_abs_err == pytest.approx(0.25, rel=1e-9)
+
+
+# Complex models, and the model's own dtype
+
+
+def complex_model() -> gc.Model:
+    """Re(z^2 conj(z)): not holomorphic."""
+    nodes = (
+        Node("Conj", ("x",), ("c",), domain="gradcheck"),
+        Node("Mul", ("x", "x"), ("s",)),
+        Node("Mul", ("s", "c"), ("y",)),
+    )
+    types = {"x": TensorType(np.dtype(np.complex128), (3,))}
+    return gc.Model(Source(Graph(("x",), ("y",), nodes, {}, types), "graph"), gc.OPS)
+
+
+def test_complex_models_are_checked_by_the_ladder():
+    record = check(complex_model())
+    assert (record.status, record.method) == ("pass", "richardson")
+    assert record.entries["total"] == 6 * 6
+
+
+def test_a_conjugate_too_many_fails():
+    key = ("gradcheck", "Conj")
+    ops = {**gc.OPS, key: dataclasses.replace(gc.OPS[key], vjp=lambda ct, y, x: (ct,))}
+    record = check(complex_model(), ops=ops)
+    assert record.status == "fail"
+    assert record.worst[0].part
+
+
+@pytest.mark.parametrize("mutant", **names([m for m in MUTANTS if m.name in ("the sign", "a factor of 2")]))
+def test_the_models_own_dtype_gives_the_same_verdicts(mutant: Mutant):
+    graph = dataclasses.replace(
+        mutant.model.graph,
+        types={n: TensorType(np.dtype(np.float32), t.shape) for n, t in mutant.model.graph.types.items()},
+        constants={n: v.astype(np.float32) for n, v in mutant.model.graph.constants.items()},
+    )
+    narrow = gc.Model(Source(graph, "graph"), gc.OPS)
+    assert check(narrow, dtype="model").status == "pass"
+    assert check(narrow, dtype="model", ops=with_rule(mutant.op, mutant.rule)).status == "fail"
+
+
+def test_in_the_models_own_dtype_the_theoretical_side_is_rounded():
+    narrow = model(("Exp", "x", "h"), ("Tanh", "h", "y"), dtype=np.float32)
+    record = check(narrow, dtype="model")
+    assert 1e-9 < record.max_rel_err < 1e-5
+
+
+SIZES = [((1,), 1), ((3,), 3), ((2, 3), 6), ((9,), 8), ((40,), 8)]
+
+
+@pytest.mark.parametrize(("shape", "directions"), SIZES)
+def test_a_directional_check_counts_no_more_projections_than_there_are_entries(shape: tuple[int, ...], directions: int):
+    record = check(between("Exp", x=shape), mode="directional")
+    size = int(np.prod(shape))
+    assert (record.entries["total"], record.entries["checked"]) == (size**2, directions**2)
+    record = check(between("Exp", x=shape), mode="directional", ops=with_rule("Exp", scaled("Exp", 2.0)))
+    assert record.entries["failed"]
+    line = f"of {directions**2} projections differ"
+    assert line in section((record,), Style())
+    assert line.replace("of ", "/") in concise((record,), Style())
+
+
+@pytest.mark.parametrize("entry", range(6))
+def test_projections_of_few_entries_miss_none_of_them(entry: int):
+    off = np.where(np.arange(6) == entry, 1 + 1e-5, 1.0)
+    for seed in range(10):
+        ops = with_rule("Exp", scaled("Exp", off))
+        assert check(between("Exp", x=(6,)), mode="directional", ops=ops, seed=seed).status == "fail"

@@ -1,0 +1,104 @@
+"""Where rounding is all there is to see: gradients that cancel to zero, saturate, or are not finite on either side."""
+
+from __future__ import annotations
+
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Graph, Node, TensorType
+from tests.checking.small import check, model
+
+EQUAL = np.repeat(np.random.default_rng(0).normal(size=(6, 1)), 50, axis=1)  # columns that are all the same
+POINT = [0.3, -0.7, 0.2, -1.1, 0.6, 0.9]
+
+
+@pytest.mark.parametrize("mode", ["full", "directional"])
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("gain", [1.0, 1e6, 1e12, 1e18])
+def test_large_terms_that_cancel_are_no_failure(gain: float, seed: int, mode: str):
+    """Softmax of equal logits does not depend on x, but each logit does, and steeply so."""
+    nodes = ("MatMul", "x w", "h"), ("Mul", "h gain", "g"), ("MatMul", "g v", "a"), ("Softmax", "a", "y")
+    constants = {"w": EQUAL, "gain": gain, "v": np.ones((50, 40))}
+    assert check(model(*nodes, x=(6,), constants=constants), value=POINT, mode=mode, seed=seed).status == "pass"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "model"])
+def test_zero_in_the_models_own_dtype_passes(dtype: str):
+    """A mean weighted by numbers that are all scaled by x does not depend on x."""
+    nodes = (
+        ("Mul", "a x", "b"), ("Mul", "x c", "d"), ("ReduceSum", "b", "e", {"keepdims": 0}),
+        ("ReduceSum", "d", "f", {"keepdims": 0}), ("Div", "e f", "y"),
+    )  # fmt: skip
+    constants = {"a": np.float32([0.3, 0.5, 0.7]), "c": np.float32([0.1, 0.9, 0.7])}
+    tested = model(*nodes, x=(1,), dtype=np.float32, constants=constants)
+    for seed in range(20):
+        assert check(tested, seed=seed, dtype=dtype).status == "pass"
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.5, 1 + 1e-4])
+def test_beside_large_terms_that_cancel_a_wrong_rule_fails(factor: float):
+    nodes = ("MatMul", "x w", "h"), ("Softmax", "h", "s"), ("Exp", "x", "e"), ("Concat", "s e", "y", {"axis": 0})
+    tested = model(*nodes, x=(6,), constants={"w": 1e6 * EQUAL})
+    right = gc.OPS["", "Exp"]
+    wrong = {**gc.OPS, ("", "Exp"): gc.Op("Exp", right.forward, lambda ct, y, x: (ct * y * factor,), right.lift)}
+    assert check(tested, value=POINT).status == "pass"
+    assert check(tested, value=POINT, ops=wrong).status == "fail"
+
+
+def test_a_saturated_hyperbolic_tangent_passes():
+    """1 - y^2 has no digits left there."""
+    record = check(model(("Tanh", "x", "y")), value=[18.5, -17.9, 17.2, 40.0])
+    assert record.status == "pass"
+    assert record.max_rel_err < 1e-14
+
+
+@pytest.mark.parametrize("mode", ["full", "directional"])
+@pytest.mark.parametrize("op, at", [("Sqrt", 0.0), ("Acosh", 1.0)])
+def test_what_is_not_finite_on_either_side_is_no_pass(op: str, at: float, mode: str):
+    record = check(model((op, "x", "y")), value=[at, 2.0, 3.0, 4.0], mode=mode)
+    assert record.status != "pass"
+    assert record.entries["inconclusive"] >= 1
+
+
+def test_a_masked_softmax_of_nothing_passes():
+    """A row of -infinity has NaN for a softmax; where the model puts zeros in its place nothing flows."""
+    nodes = (
+        ("Add", "x mask", "h"), ("Softmax", "h", "s"), ("IsNaN", "s", "none"), ("Where", "none zero s", "y"),
+    )  # fmt: skip
+    mask = np.array([[0.0, -np.inf, 0.0], [-np.inf, -np.inf, -np.inf]])
+    record = check(model(*nodes, x=(2, 3), constants={"mask": mask, "zero": 0.0}), value=np.ones((2, 3)) * [1, 2, 3])
+    assert (record.status, record.gradient["finite"]) == ("pass", True)
+
+
+@pytest.mark.parametrize("method", ["complex-step", "richardson", "central", "forward"])
+@pytest.mark.parametrize("mode", ["full", "directional"])
+def test_numbers_at_the_edge_of_the_range_raise_no_warning(mode: str, method: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for node, value in [(("Exp", "x", "y"), [1.0, 2.0, 3.0, 709.7]), (("Mul", "x x", "y"), [1e154, 1e-154, 1, 0])]:
+            assert check(model(node), value=value, mode=mode, method=method).status != "fail"
+
+
+QUANTIZED = ["int8", "uint8", "int4", "uint4", "int2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "model"])
+@pytest.mark.parametrize("method", ["auto", "richardson"])
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_nothing_flows_through_quantized_numbers(kind: str, method: str, dtype: str):
+    """y = dequantize(quantize(x)) + x has the derivative of x alone, by the rules and by differences."""
+    zero = np.zeros((), getattr(ml_dtypes, kind, kind))
+    nodes = (
+        Node("QuantizeLinear", ("x", "scale", "zero"), ("q",)),
+        Node("DequantizeLinear", ("q", "scale", "zero"), ("d",)),
+        Node("Add", ("d", "x"), ("y",)),
+    )
+    types = {"x": TensorType(np.dtype(np.float32), (5,))}
+    graph = Graph(("x",), ("y",), nodes, {"scale": np.float32(0.25).reshape(()), "zero": zero}, types)
+    [record] = gc.check(gc.Model(Source(graph, "quantized", nodes=3), gc.OPS), method=method, dtype=dtype).checks
+    assert (record.status, record.gradient["norm"]) == ("pass", pytest.approx(np.sqrt(5)))

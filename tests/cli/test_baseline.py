@@ -1,0 +1,65 @@
+"""`--baseline`: what failed before in the same way is waived, everything else counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import WRONG, Command
+
+SPEC = "wrong.gradcheck.yaml"
+
+
+@pytest.fixture(params=["before.json", "before.jsonl"])
+def baseline(gradcheck: Command, request: pytest.FixtureRequest) -> str:
+    """The results of a run in which a check and a model failed."""
+    assert gradcheck(SPEC, "lfs.onnx", "log.onnx", "--report", request.param).code == 1
+    return str(request.param)
+
+
+def test_what_failed_in_the_same_way_is_waived(gradcheck: Command, baseline: str) -> None:
+    ran = gradcheck(SPEC, "lfs.onnx", "log.onnx", "--baseline", baseline, "--output-format", "concise")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines() == [
+        f"square/wrong: d loss/d x: WAIVED fail, as expected: {baseline}",
+        "square/known: d loss/d x: WAIVED fail, as expected: ACME-412 (until 2999-12-31)",
+        "sum/right: d loss/d h: PASS 3 entries, max rel err 0.0e+00",
+        f"lfs.onnx: WAIVED error, as expected: {baseline}",
+        f"log.onnx: d y/d x: WAIVED inconclusive, as expected: {baseline}",
+        "5 checks: 1 passed, 4 waived in TIME",
+    ]
+    assert gradcheck("lfs.onnx", "--baseline", baseline).code == 0
+
+
+def test_what_failed_otherwise_or_not_at_all_counts(gradcheck: Command, folder: Path, baseline: str) -> None:
+    (folder / "lfs.onnx").write_bytes(b"")
+    assert gradcheck("lfs.onnx", "--baseline", baseline).code == 4
+    assert gradcheck("unknown.onnx", "--baseline", baseline).code == 5
+    without = WRONG.replace("expect:", "x_shape: {}, extra_feed_dict: {}, #")
+    (folder / SPEC).write_text(without.replace(",\n     x_shape", ", x_shape").split("#")[0].rstrip(", ") + "}\n")
+    assert gradcheck(SPEC, "--check", "square/known", "--baseline", baseline).code == 1
+
+
+def test_what_passes_now_is_noted(gradcheck: Command, baseline: str) -> None:
+    ran = gradcheck(SPEC, "--rtol", "10", "--check", "square/wrong", "--baseline", baseline)
+    assert (ran.code, ran.err) == (0, f"note: {baseline}: 1 check of it passed: write it anew\n")
+
+
+def test_waived_records_say_why(gradcheck: Command, baseline: str) -> None:
+    ran = gradcheck(SPEC, "--check", "square/wrong", "--baseline", baseline, "--output-format", "json")
+    [record] = json.loads(ran.out)["checks"]
+    assert (record["status"], record["code"]) == ("waived", "GC101")
+    assert record["waiver"] == {"status": "fail", "reason": baseline, "until": None}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": "other/1"}', '{"schema": "gradcheck.run/1"}', "\x00", "[" * 9999]
+)
+def test_a_file_without_results_is_refused(gradcheck: Command, folder: Path, text: str) -> None:
+    (folder / "no.json").write_text(text)
+    ran = gradcheck("mlp.onnx", "--baseline", "no.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "error GC201: --baseline no.json holds no results; write them with --report results.json\n"
+    assert "no such.json cannot be read" in gradcheck("mlp.onnx", "--baseline", "no such.json").err

@@ -1,0 +1,106 @@
+"""Every setting of a spec has an effect in `checks` and in `defaults`, or is refused; never is one ignored."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from gradcheck_cli.formats.spec_models import CheckSpec, Settings
+from tests.cli.conftest import Command
+
+SPEC = """gradcheck: 1
+ops:
+  acme.Square:
+    inputs: [x]
+    outputs: [y]
+    forward: |
+      y = Mul (x, x)
+    gradient: |
+      dx = Mul (dy, x)
+graphs:
+  net:
+    inputs: {x: {shape: [N, 4]}}
+    params: {W: {shape: [4, 4], init: orthogonal}}
+    nodes: |
+      h = MatMul (x, W)
+      s = acme.Square (h)
+      r = Relu (h)
+      y = Add (s, r)
+    outputs: [y]
+init: {trained: {W: {kind: constant, value: 3.0}}}
+DEFAULTS
+checks: [{CHECK}]
+"""
+EFFECTIVE = {
+    "seed": "5", "points": "3", "point": "2", "delta": "0.01", "method": "richardson", "mode": "directional",
+    "dtype": "model", "rtol": "{x: 10}", "atol": "10", "val_range": "[5, 6]",
+    "x_shape": "{x: [5, 4]}", "dims": "{N: 3}", "params": "true", "test_data": "data", "show": "1",
+    "timeout": "0.0001",
+}  # fmt: skip
+REFUSED = {
+    "forward": "onnxruntime", "compat": "tf", "max_entries": "10", "coloring": "false", "straight_through": "true",
+    "second_order": "true", "grad": "{x: y}",
+}  # fmt: skip
+OF_A_CHECK = {
+    "name": "other", "graph": "net", "x": "h", "y": "r", "init_targets": "trained",
+    "x_init_value": "[[0, 0, 0, 0]]", "extra_feed_dict": "{h: [[1, 2, 3, 4]]}", "expect": "{status: fail}",
+}  # fmt: skip
+
+
+def test_every_setting_is_here() -> None:
+    assert set(Settings.model_fields) == {*EFFECTIVE, *REFUSED, "max_inconclusive"}
+    assert set(CheckSpec.model_fields) == {*Settings.model_fields, *OF_A_CHECK, "model"}
+
+
+def outcome(gradcheck: Command, folder: Path, defaults: str = "", check: str = "") -> tuple[Any, ...]:
+    """What a run of the spec gives."""
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    array = numpy_helper.from_array(np.full((5, 4), 0.25, np.float32))
+    (data / "input_0.pb").write_bytes(array.SerializeToString())
+    text = SPEC.replace("DEFAULTS", f"defaults: {{{defaults}}}" if defaults else "").replace("CHECK", check)
+    (folder / "net.gradcheck.yaml").write_text(text)
+    ran = gradcheck("net.gradcheck.yaml")
+    return ran.code, re.sub(r"in TIME|\s+reproduce.*", "", ran.out), ran.err
+
+
+@pytest.mark.parametrize("name, value", EFFECTIVE.items(), ids=EFFECTIVE)
+def test_a_setting_has_an_effect(gradcheck: Command, folder: Path, name: str, value: str) -> None:
+    plain = outcome(gradcheck, folder)
+    there = outcome(gradcheck, folder, check=f"{name}: {value}")
+    assert there != plain
+    assert outcome(gradcheck, folder, defaults=f"{name}: {value}") == there or name == "seed"  # parameters have it too
+
+
+def test_a_share_of_inconclusive_entries_is_accepted(gradcheck: Command, folder: Path) -> None:
+    kinked = "y: r, x_init_value: [[0, 0, 0, 0]]"
+    assert outcome(gradcheck, folder, check=kinked)[0] == 3
+    assert outcome(gradcheck, folder, check=f"{kinked}, max_inconclusive: 1")[0] == 0
+    assert outcome(gradcheck, folder, "max_inconclusive: 1", kinked)[0] == 0
+
+
+@pytest.mark.parametrize("name, value", OF_A_CHECK.items(), ids=OF_A_CHECK)
+def test_what_a_check_says_has_an_effect(gradcheck: Command, folder: Path, name: str, value: str) -> None:
+    assert outcome(gradcheck, folder, check=f"{name}: {value}") != outcome(gradcheck, folder) or name == "graph"
+
+
+@pytest.mark.parametrize("name, value", [*REFUSED.items(), ("mode", "nodes"), ("mode", "sampled")])
+def test_what_cannot_be_done_is_refused(gradcheck: Command, folder: Path, name: str, value: str) -> None:
+    for where in ({"check": f"{name}: {value}"}, {"defaults": f"{name}: {value}"}):
+        code, out, err = outcome(gradcheck, folder, **where)
+        assert (code, out) == (2, "")
+        assert "cannot be done yet" in err
+
+
+def test_a_list_of_models_stands_in_a_file_of_its_own(gradcheck: Command, folder: Path) -> None:
+    (folder / "both.gradcheck.yaml").write_text(
+        SPEC.replace("DEFAULTS", "models: [{path: a.onnx}]").replace("CHECK", "")
+    )
+    ran = gradcheck("both.gradcheck.yaml")
+    assert ran.code == 2
+    assert "both.gradcheck.yaml:21:1: a list of models stands in a file of its own" in ran.err

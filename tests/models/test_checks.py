@@ -1,0 +1,77 @@
+"""Whole models and ONNX's own ones are checked as they are: their gradients pass, or a table says why they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.formats.onnx_read import read_proto
+from gradcheck_cli.record import Check
+from tests.models.model_table import OUTCOMES
+from tests.models.test_forward import HERE, model_files, onnx_folders
+from tests.ops.test_onnx_cases import feeds, onnx_cases
+
+FULL = 300_000  # entries of a Jacobian that are all looked at here
+
+
+@pytest.mark.parametrize("name", sorted(model_files()))
+def test_a_model_passes_with_no_option_but_its_file(name: str) -> None:
+    report = gc.check(gc.load(model_files()[name]))
+    assert described(report.checks) == {}
+    assert report.exit_code == 0
+    assert all(check.entries["checked"] for check in report.checks)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("path", sorted(HERE.glob("*.onnx")), ids=lambda p: p.stem)
+def test_the_verdict_is_the_same_at_other_points(path: Path, seed: int) -> None:
+    assert described(gc.check(gc.load(path), seed=seed).checks) == {}
+
+
+@pytest.mark.parametrize("folder", onnx_folders(), ids=lambda p: p.name)
+def test_a_model_of_onnx_passes_at_the_inputs_that_came_with_it(folder: Path) -> None:
+    model = gc.load(folder / "model.onnx")
+    outcome(folder.name, model, test_data=next(iter(sorted(folder.glob("test_data_set_*"))), None))
+
+
+@pytest.mark.parametrize("name", sorted(onnx_cases()))
+def test_a_node_of_onnx_passes_at_the_inputs_that_came_with_it(name: str) -> None:
+    model = gc.Model(read_proto(onnx_cases()[name].model, name), gc.OPS)
+    values = {n: v for n, v in feeds(name).items() if isinstance(v, np.ndarray)}
+    outcome(name, model, x_init_value=values, mode="full" if small(name) else "directional")
+
+
+def test_every_outcome_names_a_model_of_onnx() -> None:
+    names = [*onnx_cases(), *(folder.name for folder in onnx_folders())]
+    assert [pattern for pattern in OUTCOMES if not any(fnmatch(name, pattern) for name in names)] == []
+
+
+def outcome(name: str, model: gc.Model, **settings: Any) -> None:
+    """All gradients of a model pass, but those of which the table says why they cannot; or there are none."""
+    allowed = {code for pattern, (code, _) in OUTCOMES.items() if fnmatch(name, pattern)}
+    try:
+        found = described(gc.check(model, **settings).checks)
+    except UnsupportedError as error:
+        assert "has no float" in str(error)
+    else:
+        assert {check: what for check, what in found.items() if what[0] not in allowed} == {}
+
+
+def described(checks: tuple[Check, ...]) -> Mapping[str, tuple[Any, ...]]:
+    """The checks that did not pass, by name: code, counts, worst entries and message."""
+    open_ = (check for check in checks if check.status != "pass")
+    return {c.id: (c.code, dict(c.entries), c.worst[:3], c.message) for c in open_}
+
+
+def small(name: str) -> bool:
+    """A Jacobian of all outputs by all inputs of a case has few entries."""
+    inputs, outputs = onnx_cases()[name].data_sets[0]
+    sizes = [sum(np.size(v) for v in values if isinstance(v, np.ndarray)) for values in (inputs, outputs)]
+    return sizes[0] * sizes[1] <= FULL

@@ -1,0 +1,84 @@
+"""Attention of com.microsoft: masks of every form, caches, packed operands, rotary positions, shared heads."""
+
+import numpy as np
+
+from tests.ops.case import arr
+from tests.ops.cases.fused import ms
+
+X, WEIGHTS, BIAS = arr(2, 3, 4), arr(4, 12), arr(12)
+PAST = arr(2, 2, 2, 2, 2, seed=4)
+Q, K, V = arr(2, 3, 4), arr(2, 5, 4, seed=1), arr(2, 5, 6, seed=2)
+KEY_PAST, VALUE_PAST = arr(2, 2, 2, 2, seed=5), arr(2, 2, 2, 2, seed=6)
+COS, SIN = arr(8, 2), arr(8, 2, seed=1)
+WIDE = arr(8, 8), arr(8, 8, seed=1)
+GROUPED = arr(2, 3, 32), arr(2, 3, 16, seed=1), arr(2, 3, 16, seed=2)  # 2 heads of 16, 1 of keys
+ONE = arr(2, 1, 32), arr(2, 1, 16, seed=1), arr(2, 1, 16, seed=2)
+CACHE = arr(2, 1, 4, 16, seed=3), arr(2, 1, 4, 16, seed=4)
+
+
+def i32(*values: object) -> np.ndarray:
+    return np.asarray(values if len(values) > 1 else values[0], np.int32)
+
+
+RAW = i32([[1, 1, 0], [1, 0, 1]])
+SQUARE = i32([[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 1, 1], [0, 1, 1], [0, 0, 1]]])
+TOTAL = i32(3)
+SIX = {"num_heads": 2, "kv_num_heads": 1}
+
+CASES = [
+    ms("Attention", X, WEIGHTS, BIAS, num_heads=2),
+    ms("Attention", X, WEIGHTS, num_heads=1, n_outputs=2),
+    ms("Attention", X, WEIGHTS, BIAS, num_heads=2, unidirectional=1, scale=0.3),
+    ms("Attention", X, WEIGHTS, BIAS, RAW, num_heads=2, label="raw mask"),
+    ms("Attention", X, WEIGHTS, BIAS, RAW, num_heads=2, mask_filter_value=-2.0, label="soft mask"),
+    ms("Attention", X, WEIGHTS, BIAS, SQUARE, num_heads=2, unidirectional=1, label="square mask"),
+    ms("Attention", X, WEIGHTS, BIAS, i32(2, 3), num_heads=2, label="lengths"),
+    ms("Attention", X, WEIGHTS, BIAS, i32(2, 3, 0, 1), num_heads=2, label="both ends"),
+    ms("Attention", X, WEIGHTS, BIAS, None, PAST, num_heads=2, n_outputs=2, label="past"),
+    ms("Attention", X, WEIGHTS, BIAS, None, PAST, arr(1, 2, 3, 5), num_heads=2, unidirectional=1, n_outputs=2),
+    ms("Attention", X, arr(4, 10), arr(10), num_heads=2, qkv_hidden_sizes=[4, 4, 2]),
+    ms("MultiHeadAttention", Q, K, V, num_heads=2),
+    ms("MultiHeadAttention", Q, K, V, arr(14), num_heads=2, scale=0.4, label="bias"),
+    ms("MultiHeadAttention", Q, K, V, None, i32(2, 5), num_heads=2, label="lengths"),
+    ms("MultiHeadAttention", Q, K, V, None, i32([[1, 1, 0, 1, 1], [1, 0, 0, 1, 1]]), num_heads=2, label="raw mask"),
+    ms("MultiHeadAttention", Q, K, V, None, None, arr(2, 1, 3, 5), num_heads=2, label="attention bias"),
+    ms("MultiHeadAttention", arr(2, 5, 4), K, V, num_heads=2, unidirectional=1),
+    ms(
+        "MultiHeadAttention", Q, K[:, :3], K[:, 2:], None, None, None, KEY_PAST, VALUE_PAST, num_heads=2, n_outputs=3,
+        label="past",
+    ),
+    ms("MultiHeadAttention", Q, arr(2, 2, 5, 2), arr(2, 2, 5, 2, seed=1), num_heads=2, label="by heads"),
+    ms("MultiHeadAttention", Q, arr(2, 2, 5, 2), arr(2, 2, 5, 2, seed=1), arr(12), num_heads=2, label="by heads with bias"),
+    ms("MultiHeadAttention", Q, arr(2, 5, 2, 2, 2), num_heads=2, label="packed keys"),
+    ms("MultiHeadAttention", arr(2, 3, 2, 3, 2), num_heads=2, label="packed"),
+    ms("RotaryEmbedding", arr(2, 3, 8), np.array([[0, 3, 1], [2, 2, 7]]), COS, SIN),
+    ms("RotaryEmbedding", arr(2, 3, 8), np.array([2]), COS, SIN, interleaved=1),
+    ms("RotaryEmbedding", arr(2, 2, 3, 4), np.array([[0, 3, 1], [2, 2, 7]]), COS, SIN),
+    ms("RotaryEmbedding", arr(2, 3, 12), np.array([1]), COS, SIN, num_heads=2, rotary_embedding_dim=4),
+    ms("GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, **SIX),
+    ms("GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, **SIX, n_outputs=3, scale=0.3),
+    ms("GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, *WIDE, do_rotary=1, **SIX, n_outputs=3),
+    ms(
+        "GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, *WIDE, do_rotary=1, rotary_interleaved=1,
+        **SIX,
+    ),
+    ms("GroupQueryAttention", arr(2, 3, 64), None, None, None, None, i32(2, 2), TOTAL, **SIX, label="packed"),
+    ms("GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, **SIX, local_window_size=2, softcap=1.5),
+    ms("GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, **SIX, smooth_softmax=1),
+    ms("GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, **SIX, causal=0),
+    ms(
+        "GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, None, None, None, arr(1, 2, 3, 3), arr(2), **SIX,
+        label="bias and sink",
+    ),
+    ms("GroupQueryAttention", *ONE, *CACHE, i32(4, 4), i32(5), **SIX, n_outputs=3, label="one behind the past"),
+    ms("GroupQueryAttention", *ONE, *CACHE, i32(2, 4), i32(5), **SIX, n_outputs=3, label="pasts of two lengths"),
+    ms(
+        "GroupQueryAttention", *ONE, *CACHE, i32(2, 4), i32(5), *WIDE, do_rotary=1, local_window_size=3,
+        n_outputs=3, **SIX,
+        label="rotary behind the past",
+    ),
+    ms(
+        "GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, *WIDE, None, None, None, None, None, arr(16),
+        arr(16, seed=1), do_rotary=1, **SIX, label="norms",
+    ),
+]  # fmt: skip

@@ -1,0 +1,68 @@
+"""Quantized operators of com.microsoft."""
+
+import numpy as np
+
+from tests.ops.case import Case, arr, ints
+from tests.ops.cases.fused import ms
+
+U8 = np.uint8
+
+
+def u8(*shape: int, seed: int = 0) -> np.ndarray:
+    return ints(*shape, high=255, seed=seed).astype(np.uint8)
+
+
+def i8(*shape: int, seed: int = 0) -> np.ndarray:
+    return ints(*shape, low=-100, high=100, seed=seed).astype(np.int8)
+
+
+A, B, IMAGE = u8(2, 3, 4), u8(3, 4, seed=1), u8(1, 2, 5, 6)
+SA, ZA, SB, ZB, SY, ZY = (np.array(v) for v in (0.021, U8(120), 0.013, U8(7), 0.037, U8(99)))
+SIGNED = np.array(-3, np.int8)
+COLUMNS, ZERO_COLUMNS = arr(4, low=0.01, high=0.02), u8(4, seed=2)
+
+
+def one(
+    op: str, x: np.ndarray = A, zero: object = ZA, y_scale: object = SY, y_zero: object = ZY, **more: object
+) -> Case:
+    return ms(op, x, SA, zero, y_scale, y_zero, **more)
+
+
+CASES = [
+    *(
+        case
+        for op in ("QLinearAdd", "QLinearMul")
+        for case in (
+            ms(op, A, SA, ZA, B, SB, ZB, SY, ZY),
+            ms(op, i8(2, 3), SA, None, i8(2, 3, seed=1), SB, SIGNED, SY, label="no zero points"),
+        )
+    ),
+    one("QLinearSigmoid", y_scale=np.array(1 / 256)),
+    one("QLinearSigmoid", i8(3, 4), SIGNED, np.array(1 / 256), np.array(-128, np.int8)),
+    one("QLinearLeakyRelu"),
+    one("QLinearLeakyRelu", alpha=0.3),
+    one("QLinearSoftmax", y_scale=np.array(1 / 256), y_zero=np.array(U8(0)), axis=-1, opset=13),
+    one("QLinearSoftmax", y_scale=np.array(1 / 256), y_zero=np.array(U8(0)), axis=1, opset=13, label="middle"),
+    one("QLinearSoftmax", y_scale=np.array(1 / 256), y_zero=np.array(U8(0)), axis=1, opset=12),
+    ms("QLinearConcat", SY, ZY, A, SA, ZA, u8(2, 1, 4, seed=3), SB, ZB, axis=1),
+    ms("QLinearWhere", ints(3, 4, high=1).astype(bool), A, SA, ZA, B, SB, ZB, SY, ZY),
+    one("QLinearAveragePool", IMAGE, kernel_shape=[2, 3]),
+    one("QLinearAveragePool", IMAGE, kernel_shape=[3, 3], pads=[1, 0, 1, 1], strides=[2, 1], count_include_pad=1),
+    one("QLinearAveragePool", u8(1, 5, 6, 2), kernel_shape=[3, 3], channels_last=1, ceil_mode=1, strides=[2, 2]),
+    one("QLinearGlobalAveragePool", IMAGE),
+    one("QLinearGlobalAveragePool", u8(1, 5, 6, 2), channels_last=1),
+    ms("QGemm", u8(2, 3), SA, ZA, B, SB, ZB, None, SY, ZY),
+    ms("QGemm", u8(3, 2), SA, ZA, u8(4, 3), COLUMNS, ZERO_COLUMNS, ints(4, low=-99, high=99).astype(np.int32),
+       transA=1, transB=1, alpha=0.5),
+    ms("DynamicQuantizeMatMul", arr(2, 3), B, SB, ZB),
+    ms("DynamicQuantizeMatMul", arr(2, 3), B, COLUMNS, ZERO_COLUMNS, arr(4)),
+    ms("MatMulIntegerToFloat", A[:, :, :3], B, SA, SB, ZA, ZB),
+    ms("MatMulIntegerToFloat", A[0, :, :3], B, SA, COLUMNS, ZA, ZERO_COLUMNS, arr(4)),
+    ms("MatMulInteger16", ints(2, 3, low=-300, high=300).astype(np.int16), ints(3, 4, high=300).astype(np.int16)),
+    ms("MulInteger", A, ZA, B, ZB),
+    ms("MatMulNBits", arr(2, 40), u8(5, 3, 8), arr(5, 3), K=40, N=5, bits=4, block_size=16),
+    ms("MatMulNBits", arr(2, 3, 32), u8(5, 2, 8), arr(5, 2), u8(5, 1), None, arr(5), K=32, N=5, bits=4, block_size=16),
+    ms("MatMulNBits", arr(2, 32), u8(5, 1, 32), arr(5, 1), K=32, N=5, bits=8, block_size=32),
+    ms("MatMulNBits", arr(2, 32), u8(5, 1, 8), arr(5, 1), u8(5, 1), K=32, N=5, bits=2, block_size=32),
+    ms("MatMulNBits", arr(2, 32), u8(5, 2, 8), arr(5, 2), arr(5, 2), K=32, N=5, bits=4, block_size=16),
+]  # fmt: skip

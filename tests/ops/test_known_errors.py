@@ -1,0 +1,147 @@
+"""Gradients that other implementations are known to get wrong: ours are right, and theirs would be found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.backward import gradients
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Graph, Node, TensorType
+from gradcheck_cli.ops.conv import conv_vjp
+from gradcheck_cli.tape import Var
+from tests.checking.small import model, with_rule
+from tests.ops.case import arr
+
+Rule = Callable[..., Any]
+Ops = dict[tuple[str, str], gc.Op]
+
+
+def status(tested: gc.Model, x: str, ops: Ops | None = None, values: dict[str, Any] | None = None) -> str:
+    """The outcome of a check of y by x at given values."""
+    more: dict[str, Any] = {} if values is None else {"x_init_value": values}
+    if ops is not None:
+        more["ops"] = ops
+    [record] = gc.check(tested, x, tested.graph.outputs[0], **more).checks
+    return record.status
+
+
+def composed_otherwise(op: str, **changed: Any) -> Ops:
+    """The operator table with the gradient of a composed operator taken at other settings."""
+    record = gc.OPS["", op]
+
+    def rule(ct: Var, ans: Var, *primals: Var | None, **metadata: Any) -> list[Var | None]:
+        y = record.forward(*primals, **{**metadata, **changed})[0]
+        found = gradients(y.tape, {y.name: ct}, [x.name for x in primals if x is not None])
+        return [None if x is None else found.pop(0) for x in primals]
+
+    return {**gc.OPS, ("", op): dataclasses.replace(record, vjp=lambda ct, *rest, **m: rule(first(ct), *rest, **m))}
+
+
+def without(op: str, *dropped: int) -> Ops:
+    """The operator table with a rule that gives some operands nothing."""
+    record = gc.OPS["", op]
+
+    def rule(ct: Var, ans: Var, *primals: Var, **metadata: Any) -> list[Var | None]:
+        right: Any = record.vjp
+        if right is None:
+            right = composed_otherwise(op)["", op].vjp
+        cts = right(ct, ans, *primals, **metadata)
+        return [None if i in dropped else each for i, each in enumerate(cts)]
+
+    return with_rule(op, rule)
+
+
+def first(ct: Any) -> Any:
+    """The cotangent of the first output, of one or of several."""
+    return ct[0] if isinstance(ct, tuple) else ct
+
+
+def gru(linear_before_reset: int, *, bias: bool) -> gc.Model:
+    """A GRU of two steps, whose weights are inputs."""
+    attrs = {"hidden_size": 2, "linear_before_reset": linear_before_reset}
+    shapes = {"x": (2, 2, 3), "W": (1, 6, 3), "R": (1, 6, 2), "h": (1, 2, 2)}
+    node = Node("GRU", ("x", "W", "R", "b" if bias else "", "", "h"), ("y",), attrs)
+    types = {name: TensorType(np.dtype(np.float64), shape) for name, shape in shapes.items()}
+    graph = Graph(tuple(shapes), ("y",), (node,), {"b": arr(1, 12)} if bias else {}, types)
+    return gc.Model(Source(graph, "gru", nodes=1), gc.OPS)
+
+
+@pytest.mark.parametrize("x", ["x", "W", "R", "h"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gru_applies_its_reset_gate_where_it_is_told_to_with_and_without_bias(x: str, bias: bool) -> None:
+    for setting in (0, 1):
+        tested = gru(setting, bias=bias)
+        assert status(tested, x) == "pass"
+        assert status(tested, x, composed_otherwise("GRU", linear_before_reset=1 - setting)) == "fail"
+
+
+@pytest.mark.parametrize("zeros", [[1], [0, 3], []], ids=["one", "two", "none"])
+def test_a_product_has_a_gradient_where_factors_are_zero(zeros: list[int]) -> None:
+    value = np.array([1.5, -2.0, 0.5, 3.0])
+    value[zeros] = 0.0
+    tested = model(("ReduceProd", "x", "y", {"keepdims": 0}))
+    by_quotient = with_rule("ReduceProd", lambda ct, y, x, **_: (ct * y / x,))
+    by_guarded_quotient = with_rule("ReduceProd", lambda ct, y, x, **_: (ct * y / sym.where(sym.equal(x, 0), 1, x),))
+    assert status(tested, "x", None, {"x": value}) == "pass"
+    assert status(tested, "x", by_quotient, {"x": value}) == ("fail" if zeros else "pass")
+    assert status(tested, "x", by_guarded_quotient, {"x": value}) == ("fail" if len(zeros) == 1 else "pass")
+
+
+def test_both_values_of_one_hot_get_their_share() -> None:
+    tested = model(
+        ("OneHot", "indices depth x", "codes", {"axis": 0}),
+        ("Sin", "codes", "y"),
+        x=(2,),
+        constants={"indices": np.array([2, 0, -1, 5]), "depth": np.array(3)},
+    )
+    right: Any = gc.OPS["", "OneHot"].vjp
+    turned = with_rule("OneHot", lambda *args, **m: (None, sym.slice(right(*args, **m)[1], (1,), (-3,), (0,), (-1,))))
+    assert status(tested, "x") == "pass"
+    assert status(tested, "x", without("OneHot", 1)) == "fail"
+    assert status(tested, "x", turned) == "fail"
+
+
+@pytest.mark.parametrize("x", ["scale", "b", "mean", "var"])
+def test_all_statistics_of_a_batch_normalization_have_gradients(x: str) -> None:
+    inputs = {"scale": (3,), "b": (3,), "mean": (3,), "var": (3,)}
+    tested = model(("BatchNormalization", "x scale b mean var", "n"), ("Sin", "n", "y"), x=(2, 3, 4), inputs=inputs)
+    values = {"x": arr(2, 3, 4), "var": arr(3, low=0.5, high=2.0), "mean": arr(3)}
+    assert status(tested, x, values=values) == "pass"
+    assert status(tested, x, without("BatchNormalization", 1 + list(inputs).index(x)), values=values) == "fail"
+
+
+def test_a_batch_normalization_in_training_is_not_one_by_fixed_statistics() -> None:
+    inputs = {"scale": (3,), "b": (3,), "mean": (3,), "var": (3,)}
+    node = ("BatchNormalization", "x scale b mean var", "n", {"training_mode": 1})
+    tested = model(node, ("Sin", "n", "y"), x=(2, 3, 4), inputs=inputs)
+    values = {"var": arr(3, low=0.5, high=2.0)}
+    assert status(tested, "x", values=values) == "pass"
+    assert status(tested, "x", composed_otherwise("BatchNormalization", training_mode=0), values=values) == "fail"
+
+
+@pytest.mark.parametrize("x", ["x", "w"])
+@pytest.mark.parametrize("pads", [(0, 1, 2, 0), (2, 0, 0, 1), (1, 0, 0, 0)])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
+def test_a_convolution_pads_each_end_by_its_own_width(x: str, pads: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    attrs = {"pads": pads, "strides": strides}
+    tested = model(("Conv", "x w", "c", attrs), ("Sin", "c", "y"), x=(1, 2, 5, 4), inputs={"w": (2, 2, 3, 2)})
+    swapped = with_rule("Conv", lambda *args, pads, **m: conv_vjp(*args, pads=(*pads[2:], *pads[:2]), **m))
+    assert status(tested, x) == "pass"
+    assert status(tested, x, swapped) == "fail"
+
+
+def test_a_convolution_with_automatic_padding_puts_the_odd_entry_where_the_standard_has_it() -> None:
+    for mode in ("SAME_UPPER", "SAME_LOWER"):
+        tested = model(
+            ("Conv", "x w", "c", {"auto_pad": mode}), ("Sin", "c", "y"), x=(1, 1, 5), inputs={"w": (1, 1, 2)}
+        )
+        swapped = with_rule("Conv", lambda *args, pads, **m: conv_vjp(*args, pads=pads[::-1], **m))
+        assert status(tested, "w") == "pass"
+        assert status(tested, "w", swapped) == "fail"
