@@ -27,7 +27,7 @@ from gradcheck_cli.record import Check
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.sides import Sides
 from gradcheck_cli.stack import Budget
-from gradcheck_cli.targets import check_paths, choose_x, choose_y, parameters, require
+from gradcheck_cli.targets import check_paths, choose_x, choose_y, parameters, reached_past, require
 from gradcheck_cli.verdict import ATOL, RTOL, Tolerance, epsilon
 
 MODEL_RTOL = {
@@ -82,7 +82,8 @@ class Checking:
     def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
         """All points, all pairs."""
         self._require()
-        pairs = [Pair(x, y) for y in self.ys for x in self.xs if y in self.graph.reached_from([x])]
+        reached = {x: reached_past(self.graph, x, self.settings.extra_feed_dict) for x in self.xs}
+        pairs = [Pair(x, y) for y in self.ys for x in self.xs if y in reached[x]]
         dims: Mapping[str, int] = {}
         for index in self._points():
             point = find_point(self.source, self.settings, self.ops, [*self.ys, *self.xs], index, dims)
@@ -125,7 +126,9 @@ class Checking:
         if not self.ys or not self.xs:
             what = "float output" if not self.ys else "float tensor that its outputs depend on"
             raise self._without(what)
-        check_paths(graph, settings.x or (), self.ys)
+        fed = settings.extra_feed_dict
+        connected = any(reached_past(graph, x, fed).intersection(self.ys) for x in self.xs)
+        check_paths(graph, settings.x or (() if connected else self.xs), self.ys, fed)
 
     def _without(self, what: str) -> UnsupportedError:
         return UnsupportedError(f"{self.source.uri} has no {what}: there is no gradient to check.", code="GC501")

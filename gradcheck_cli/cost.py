@@ -11,6 +11,7 @@ from gradcheck_cli.step import Step
 from gradcheck_cli.tape import Tape
 
 _ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as
+_WINDOWED = 8.0  # and as many more for each entry of the window that it is made from
 _DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
 _ENTRY = 300.0  # operations that comparing one entry counts as
@@ -52,7 +53,10 @@ def forward_work(program: Program) -> float:
 def _work(tape: Tape, step: Step) -> float:
     made = sum(tape.values[n].size for n in step.node.outputs if n and n in tape.values)
     if step.op.name not in _DENSE or len(step.operands) < 2:
-        return _ELEMENTWISE * made
+        window = np.prod(step.metadata.get("kernel_shape") or (0,))
+        return (_ELEMENTWISE + _WINDOWED * float(window)) * made
     shapes = [tape.values[n].shape for n in step.operands[:2]]
+    if step.op.name == "ConvTranspose":
+        return 2.0 * tape.values[step.operands[0]].size * float(np.prod(shapes[1][1:]))
     inner = shapes[0][-1] if step.op.name in ("MatMul", "Einsum") and shapes[0] else np.prod(shapes[1][1:])
     return 2.0 * made * float(inner)

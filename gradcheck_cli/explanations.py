@@ -13,6 +13,7 @@ class Page(NamedTuple):
     causes: str
     remedy: str
     exit_code: int | None = None  # where it is not that of its family
+    hint: str = ""  # what to try first, in a line of the report
 
 
 FAMILIES = {
@@ -104,6 +105,7 @@ PAGES = {
         "Values that are exactly 0, equal to each other or to a constant: often from --x-init-value or test data.",
         "Another --seed, or a --val-range that keeps away from the kink. --max-inconclusive says how many"
         " entries may be at one.",
+        hint="another --seed, or values away from the kink: --val-range",
     ),
     "GC302": Page(
         "the forward run is not finite",
@@ -116,7 +118,8 @@ PAGES = {
         "The numerical derivative is not precise enough to confirm the entry or to call it wrong.",
         "Rounding in the forward run is large compared with the entry: huge values that cancel, float32 "
         "inside the model.",
-        "--dtype float64 (the default), a higher --rtol, or another point: --seed, --val-range.",
+        "--dtype float64 and --method auto (the defaults), a higher --rtol, or another point: --seed, --val-range.",
+        hint="--method auto, another --seed, or a higher --rtol",
     ),
     "GC304": Page(
         "outside of the domain",
@@ -144,9 +147,11 @@ PAGES = {
     ),
     "GC404": Page(
         "the forward run disagrees",
-        "The outputs are not those that were shipped with the model.",
-        "Another version of an operator, or a model whose test data is of another run.",
-        "Until the forward run is right, its gradient says little.",
+        "The outputs at the inputs that ship with the model (test_data_set_0) are not those that ship with it, "
+        "by more than rounding explains.",
+        "Another version of an operator, test data of another model, or a mistake in gradcheck's forward kernels.",
+        "Compare with onnxruntime. `--test-data none` checks at random values instead; but until the forward run "
+        "is right, its gradient says little.",
     ),
     "GC501": Page(
         "no gradient",

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from keyword import iskeyword
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
@@ -61,6 +62,7 @@ class Op:
     step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
     branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
     ordered   it compares values, so that it has no meaning for complex numbers.
+    normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
     stored    it works on how numbers are stored: its kernel gets the dtypes that the model names, not wider ones.
     compound  the operator where operands are sequences, optionals or maps, written in symbolic functions of what is
               in them.  None: it takes tensors only.
@@ -81,6 +83,7 @@ class Op:
     bind: Callable[..., dict[str, Any]] | None = None
     many: bool = False
     ordered: bool = False
+    normwise: bool = False
     stored: bool = False
     compound: Kernel | None = None
 
@@ -152,6 +155,7 @@ def bind(
     `cast` maps a dtype of the model to the one that is computed with; `where` names the node in messages; `supplied`
     is what a kernel may ask the tape for: the number of outputs that are used, a random generator.
     """
+    attrs = {f"{k}_" if iskeyword(k) else k: v for k, v in attrs.items()}  # an optimizer's `lambda`
     metadata = {k: v for k, v in attrs.items() if k in op.schema and k not in SUPPLIED}
     unknown = [k for k in attrs if k not in metadata and k not in _IGNORED]
     if unknown:

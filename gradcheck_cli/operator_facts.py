@@ -29,6 +29,7 @@ _READ_AS = {  # operators that a file may hold and a graph never does
     ("", "Scatter"): "ScatterElements",
     ("", "Upsample"): "Resize",
 }
+_COMPOUND = {"seq(": "sequence", "map(": "map", "optional(": "optional"}  # ONNX's types that are no tensors
 _FOR_COMPLEX = ("Angle", "Complex", "Conj", "FFT", "IFFT", "Imag", "Real")  # in the domain gradcheck: ONNX lacks them
 _DTYPES = {("gradcheck", name): {"x": ("float32", "float64", "complex64", "complex128")} for name in _FOR_COMPLEX}
 
@@ -45,7 +46,7 @@ class OperatorFacts:
     forward: str  # a key of FORWARD
     gradient: str  # a key of GRADIENT
     versions: tuple[int, ...]  # of its domain, in which its definition changed; all are read
-    dtypes: Mapping[str, tuple[str, ...]]  # of each input, or of the outputs where there are none; empty if not known
+    dtypes: Mapping[str, tuple[str, ...]]  # of each input, or of the outputs where there are none
     data: str  # the input whose dtype the output has, else the first one
     kinks: str
     complex_step: str
@@ -152,20 +153,21 @@ def _data(schema: Any) -> str:
 
 
 def _named(types: Iterable[str]) -> tuple[str, ...]:
-    """ONNX's types as NumPy calls their dtypes; strings, with which nothing can be computed, are left out."""
-    return tuple(dtype for text, dtype in _dtype_names().items() if text in types)
+    """ONNX's types as NumPy calls their dtypes, in ONNX's order; then kinds of values that are no tensors."""
+    given = set(types)
+    tensors = [dtype for text, dtype in _dtype_names().items() if text in given]
+    return (*tensors, *(kind for mark, kind in _COMPOUND.items() if any(text.startswith(mark) for text in given)))
 
 
 @cache
 def _dtype_names() -> Mapping[str, str]:
-    """ONNX's `tensor(float)` -> NumPy's float32, in ONNX's order."""
+    """ONNX's `tensor(float)` -> NumPy's float32."""
     from onnx import TensorProto
 
     kinds = TensorProto.DataType
     return {
-        f"tensor({kinds.Name(kinds.ValueType(number)).lower()})": dtype.name
+        f"tensor({kinds.Name(kinds.ValueType(number)).lower()})": "string" if dtype.kind == "O" else dtype.name
         for number, dtype in DTYPES.items()
-        if dtype.kind != "O"
     }
 
 

@@ -6,7 +6,7 @@ What nobody gave is drawn by seed, each tensor for itself, inside the domains of
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -28,6 +28,7 @@ from gradcheck_cli.dims import (
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import MAX_RANK, Array, Graph, TensorType, is_inexact
+from gradcheck_cli.inner import as_computed
 from gradcheck_cli.memory import require_shape
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ranges import float_range, integer_range
@@ -64,11 +65,11 @@ def find_point(
     check_sizes(graph, settings)
     known = {**source.dims, **settings.dims, **sizes_given(graph, settings), **(dims or {})}
     shipped = shipped_with(source, settings, known)
-    ready = shipped.at(index)
+    ready, needed = shipped.at(index), graph.needed_for(targets)
     known = {**sizes_in(graph, {n: v.shape for n, v in shipped.inputs.items() if isinstance(v, np.ndarray)}), **known}
     last: GradcheckError | None = None
     for chosen in choices(graph, known):
-        feeds = draw(source, settings, chosen, index, ready)
+        feeds = as_computed(graph, draw(source, settings, chosen, index, ready, needed), settings, ops, known)
         tape = trace(graph, feeds, ops=ops, dtype=settings.dtype, seed=settings.seed, targets=targets, lenient=True)
         last = next((e for e in tape.blocked.values() if not isinstance(e, UnsupportedError)), None)
         if isinstance(last, LimitError):
@@ -82,13 +83,18 @@ def find_point(
 
 
 def draw(
-    source: Source, settings: Settings, dims: Mapping[str, int], index: int, shipped: Mapping[str, Any]
+    source: Source,
+    settings: Settings,
+    dims: Mapping[str, int],
+    index: int,
+    shipped: Mapping[str, Any],
+    needed: Collection[str],
 ) -> dict[str, Any]:
-    """Values for all inputs, and for whatever else is fed: given ones first, then initial, shipped, and random ones."""
+    """Values for inputs that are needed, and for whatever is fed: given ones first, then initial, shipped, random ones."""
     graph = source.graph
     feeds = {**shipped, **dict(_initialized(source, settings))}
     for name in graph.inputs:
-        if name not in graph.constants and name not in feeds and not _given(settings, name):
+        if name in needed and name not in (*graph.constants, *feeds) and not _given(settings, name):
             feeds[name] = draw_input(source, settings, name, dims, index)
     for given in (settings.x_init_value, settings.extra_feed_dict):
         feeds.update((name, _as_declared(graph, name, value, settings, dims)) for name, value in given.items())

@@ -102,7 +102,7 @@ class Program:
         with np.errstate(all="ignore"):
             for position, (index, step) in enumerate(self.steps):
                 made = self._tangent(index, step, tangents)
-                tangents.update(made if jitter is None else {n: _jittered(t, jitter) for n, t in made.items()})
+                tangents.update(made if jitter is None else {n: _jittered(t, step, jitter) for n, t in made.items()})
                 for name in self.dies.get(position, ()):
                     tangents.pop(name, None)
         return tuple(self._spread(tangents, name, count, zero=True) for name in self.outputs)
@@ -114,7 +114,7 @@ class Program:
                 made = self._lifted(step, step.op.forward, live)
                 results = made if step.op.many else (made,)
                 if jitter is not None:
-                    results = tuple(_jittered(np.asarray(y), jitter) for y in results)
+                    results = tuple(_jittered(np.asarray(y), step, jitter) for y in results)
                 if branches:
                     self._compare(index, step, live, results, crossed)
                 for name, value in zip(step.node.outputs, results, strict=False):
@@ -147,18 +147,13 @@ class Program:
         return loop(bound, inputs, probed, {})
 
     def _compare(
-        self,
-        index: int,
-        step: Step,
-        live: Mapping[str, Array],
-        results: Sequence[Any],
-        crossed: dict[int, Array],
+        self, index: int, step: Step, live: Mapping[str, Array], results: Sequence[Any], crossed: dict[int, Array]
     ) -> None:
         values = self.tape.values
         changes = [
             _differs(result, values[name])
             for name, result in zip(step.node.outputs, results, strict=False)
-            if name and not is_inexact(values[name].dtype) and values[name].dtype != object
+            if name and not is_inexact(values[name].dtype)
         ]
         if step.op.branch is not None:
             here = step.op.branch(*[values[n] if n else None for n in step.operands], **step.metadata)
@@ -292,12 +287,14 @@ def _between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple
     return kept[::-1]
 
 
-def _jittered(values: Array, rng: np.random.Generator) -> Array:
+def _jittered(values: Array, step: Step, rng: np.random.Generator) -> Array:
     if not is_inexact(values.dtype):
         return values
-    step = ROUNDINGS * np.finfo(values.dtype).eps * rng.uniform(-1.7, 1.7, values.shape)  # of variance 1
+    unit = ROUNDINGS * np.finfo(values.dtype).eps * rng.uniform(-1.7, 1.7, values.shape)  # of variance 1
+    if step.op.normwise:
+        return values + unit * np.max(np.abs(values), axis=tuple(range(1, values.ndim)), keepdims=True, initial=0)
     exact = (values == np.rint(values.real)) & (np.abs(values) < 1e9)  # a Cast to integers would make 3 of 4 less one
-    return values * np.where(exact, 1.0, 1.0 + step).astype(values.real.dtype)
+    return values * np.where(exact, 1.0, 1.0 + unit).astype(values.real.dtype)
 
 
 def _continued(step: Step) -> Kernel:

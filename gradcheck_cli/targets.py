@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -58,13 +58,26 @@ def is_float(graph: Graph, name: str, *, unknown: bool = False) -> bool:
     return declared.kind == "tensor" and is_inexact(declared.dtype)
 
 
-def check_paths(graph: Graph, xs: Sequence[str], ys: Sequence[str]) -> None:
-    """UsageError where an x that was asked for does not reach any y, or the two are swapped."""
+def reached_past(graph: Graph, x: str, fed: Collection[str]) -> set[str]:
+    """Every tensor that depends on x, itself included, while others are fed, which nothing computes then."""
+    reached = {x}
+    for node in graph.nodes:
+        if not reached.isdisjoint(node.reads):
+            reached.update(name for name in node.outputs if name and name not in fed)
+    return reached
+
+
+def check_paths(graph: Graph, xs: Sequence[str], ys: Sequence[str], fed: Collection[str] = ()) -> None:
+    """UsageError where an x that was asked for does not reach any y, or what is fed lies between, or they are swapped."""
     for x in xs:
         reached = graph.reached_from([x])
-        if reached.intersection(ys) or not ys:
+        if reached_past(graph, x, fed).intersection(ys) or not ys:
             continue
-        y = ys[0]
+        y = next((y for y in ys if y in reached), ys[0])
+        if y in reached:
+            between = [name for name in fed if name != x and name in reached and name in graph.needed_for([y])]
+            cut = f"{', '.join(map(repr, between))} {'is' if len(between) == 1 else 'are'} fed"
+            raise UsageError(f"{y!r} does not depend on {x!r} while {cut}.")
         if x in graph.reached_from([y]):
             swapped = f"{y!r} does not depend on {x!r}, but {x!r} depends on {y!r}."
             raise UsageError(f"{swapped} Are --x and --y swapped?")

@@ -24,7 +24,7 @@ assemble point
 compare locate
 kinks
 jacobian cost ops request
-backward program custom shipped dependence
+backward program custom shipped inner dependence
 symbolic trace dims connections
 tape
 step

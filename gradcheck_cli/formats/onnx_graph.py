@@ -20,6 +20,7 @@ from gradcheck_cli.formats.onnx_schema import NEWEST, checked
 from gradcheck_cli.formats.onnx_scope import Functions, Names, Scope, graphs_of, names_of, opsets, plain
 from gradcheck_cli.formats.onnx_tensors import Store, numpy_dtype, to_array, to_dense
 from gradcheck_cli.formats.onnx_types import types_of
+from gradcheck_cli.formats.pool_gradients import with_shapes
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe, is_inexact
 from gradcheck_cli.memory import installed
 
@@ -58,7 +59,7 @@ class Reader:
         return Graph(
             inputs=_distinct(scope.name(value.name) for value in proto.input),
             outputs=tuple(scope.name(value.name) for value in proto.output),
-            nodes=in_order(with_bodies(body.nodes, body.types)),
+            nodes=in_order(with_bodies([*with_shapes(body.nodes, body.types)], body.types)),
             constants=body.constants,
             types=body.types,
             opset={**self.opset, "": NEWEST},

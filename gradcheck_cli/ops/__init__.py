@@ -45,6 +45,14 @@ from gradcheck_cli.ops.stateful import STATEFUL
 from gradcheck_cli.ops.strings import STRINGS
 from gradcheck_cli.ops.svm import SVM
 from gradcheck_cli.ops.tables import TABLES
+from gradcheck_cli.ops.training_activation import TRAINING_ACTIVATION
+from gradcheck_cli.ops.training_dropout import TRAINING_DROPOUT
+from gradcheck_cli.ops.training_index import TRAINING_INDEX
+from gradcheck_cli.ops.training_loss import TRAINING_LOSS
+from gradcheck_cli.ops.training_normalization import TRAINING_NORMALIZATION
+from gradcheck_cli.ops.training_recurrent import TRAINING_RECURRENT
+from gradcheck_cli.ops.training_steps import TRAINING_STEPS
+from gradcheck_cli.ops.training_windows import TRAINING_WINDOWS
 from gradcheck_cli.ops.trees import TREES
 from gradcheck_cli.ops.unary import UNARY
 
@@ -91,6 +99,14 @@ OPS = table(
     STRINGS,
     SVM,
     TABLES,
+    TRAINING_ACTIVATION,
+    TRAINING_DROPOUT,
+    TRAINING_INDEX,
+    TRAINING_LOSS,
+    TRAINING_NORMALIZATION,
+    TRAINING_RECURRENT,
+    TRAINING_STEPS,
+    TRAINING_WINDOWS,
     TREES,
     UNARY,
 )

@@ -209,7 +209,7 @@ def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Arr
 def cast_text(x: Array, to: Any) -> Array:
     """Between numbers and strings; a number as the shortest text that stands for it in its dtype."""
     if np.dtype(to).kind == "O":
-        named = x.astype(str) if x.dtype.kind in "biufc" else [str(v) for v in x.ravel().tolist()]
+        named = x.real.astype(str) if x.dtype.kind in "biufc" else [str(v) for v in x.ravel().tolist()]
         return np.asarray(named, object).reshape(x.shape)
     if np.dtype(to).kind in "iu":
         return np.asarray([_whole(text) for text in x.ravel().tolist()]).astype(to).reshape(x.shape)

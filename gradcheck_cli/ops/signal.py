@@ -91,6 +91,6 @@ SIGNAL: list[Op] = [
     _own("Imag", np.imag, imag_vjp, linear="each"),
     _own("Conj", np.conj, lambda ct, y, x: (sym.conj(ct),), linear="each"),
     _own("Angle", np.angle, angle_vjp, branch=beyond_cut, analytic=False),
-    _own("FFT", transform(np.fft.fft), transform_vjp("FFT"), trailing, linear="each"),
-    _own("IFFT", transform(np.fft.ifft), transform_vjp("IFFT"), trailing, linear="each"),
+    _own("FFT", transform(np.fft.fft), transform_vjp("FFT"), trailing, linear="each", normwise=True),
+    _own("IFFT", transform(np.fft.ifft), transform_vjp("IFFT"), trailing, linear="each", normwise=True),
 ]

@@ -168,7 +168,7 @@ def _window(name: str, *weights: float) -> Op:
 
 
 SPECTRAL: list[Op] = [
-    Op("DFT", dft, dft_vjp, on(0), static={"dft_length": 1, "axis": 2}, bind=bind_dft, linear="each"),
+    Op("DFT", dft, dft_vjp, on(0), static={"dft_length": 1, "axis": 2}, bind=bind_dft, linear="each", normwise=True),
     composite("STFT", stft, static={"frame_step": 1, "frame_length": 3}),
     _window("HannWindow", 0.5, 0.5),
     _window("HammingWindow", 25 / 46, 21 / 46),

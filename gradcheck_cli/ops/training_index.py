@@ -62,7 +62,8 @@ def bind_gather_nd_grad(metadata: dict[str, Any], indices: Array, dy: Array) -> 
 
 def slice_grad(dy: Var, *, shape: Ints, starts: Ints, ends: Ints, axes: Ints = (), steps: Ints = ()) -> Var:
     """dY where it was taken from, zeros elsewhere."""
-    return slice_vjp(dy, dy, _zeros(dy, shape), starts=starts, ends=ends, axes=axes, steps=steps)[0]
+    (flow,) = slice_vjp(dy, dy, _zeros(dy, shape), starts=starts, ends=ends, axes=axes, steps=steps)
+    return sym.identity(flow) if flow is dy else flow
 
 
 def bind_slice_grad(metadata: dict[str, Any], dy: Array) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def split_training(x: Var, *, split: Ints, axis: int = 0, num_outputs: int = 0, 
 
 def reduce_sum_training(x: Var, *, axes: Ints = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Var:
     """The sum over axes."""
-    return sym.sum(x, axes, bool(keepdims))
+    return sym.sum(x, axes, bool(keepdims)) if axes else sym.identity(x)
 
 
 def broadcast_gradient_args(*, a_shape: Ints = (), b_shape: Ints = (), tape: Tape) -> tuple[Var, Var]:
@@ -127,7 +128,7 @@ def view(x: Var, *shapes: Var) -> tuple[Var, ...]:
     sizes = [math.prod(checked(d)) for d in dims]
     if sum(sizes) != x.size:
         raise ValueError(f"shapes {[list(d) for d in dims]} do not make {x.size} entries")
-    pieces = sym.split(sym.reshape(x, (x.size,)), sizes, 0)
+    pieces = sym.split(sym.reshape(sym.identity(x), (x.size,)), sizes, 0)
     return tuple(sym.reshape(piece, shape) for piece, shape in zip(pieces, dims, strict=True))
 
 

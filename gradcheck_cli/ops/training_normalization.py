@@ -71,7 +71,7 @@ def batch_norm_grad(
 def _layer_flows(dy: Var, normal: Var, scale: Var, inverse: Var, axis: int) -> tuple[Var, Var, Var]:
     g, axes = dy * scale, range(axis, 0)
     ct_x = (g - sym.mean(g, axes) - normal * sym.mean(g * normal, axes)) * inverse
-    return ct_x, unbroadcast(dy * normal, scale.shape), unbroadcast(dy, scale.shape)
+    return ct_x, unbroadcast(dy * normal, scale.shape), unbroadcast(sym.identity(dy), scale.shape)
 
 
 def _kept(statistic: Var, x: Var, axis: int) -> Var:

@@ -109,7 +109,8 @@ def resize_grad(
     samplings: Sequence[Sampling] = (),
 ) -> Var:  # fmt: skip
     """To the input of Resize."""
-    return resize_vjp(dy, dy, x, samplings=samplings, extrapolation_value=extrapolation_value, mode=mode)[0]
+    (flow,) = resize_vjp(dy, dy, x, samplings=samplings, extrapolation_value=extrapolation_value, mode=mode)
+    return sym.identity(flow) if flow is dy else flow
 
 
 def bind_resize_grad(metadata: dict[str, Any], dy: Array, x: Array) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from gradcheck_cli.explanations import PAGES
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.text import (
@@ -130,6 +131,8 @@ def _details(check: Check, style: Style) -> Iterator[str]:
         yield from _suspect(check)
     if check.status == "fail" and check.needed.get("rtol"):
         yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
+    if check.status == "inconclusive" and (hint := PAGES[check.code].hint):
+        yield f"  try        {hint}"
     if style.verbosity > 0:
         tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
         yield f"  method     {check.mode}, {check.method}; {tolerance}; {count(check.points, 'point')}"

@@ -59,7 +59,7 @@ def _span(versions: Sequence[int]) -> str:
 def classes(dtypes: Sequence[str]) -> str:
     """Dtypes in a word or two: float, float int, any."""
     words = [word for word, starts in _CLASSES.items() if any(dtype.startswith(starts) for dtype in dtypes)]
-    return _WORDS.get(tuple(words), " ".join(words))
+    return _WORDS.get(tuple(words), " ".join(words)) or " ".join(dtypes)
 
 
 def _summary(found: Sequence[OperatorFacts]) -> str:
@@ -81,7 +81,7 @@ def _facts(facts: OperatorFacts) -> Iterator[tuple[str, str]]:
     positions = {position: name for name, position in facts.constants.items()}
     for index, (name, dtypes) in enumerate(facts.dtypes.items()):
         fixed = ", a constant" if index in positions else ""
-        yield f"input {index}", f"{name}{fixed}: {', '.join(dtypes) or 'nothing that can be computed with'}"
+        yield f"input {index}", f"{name}{fixed}: {', '.join(dtypes)}"
     for name, value in facts.attributes.items():
         yield "attribute", f"{name} = {_shown(value)}"
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.record import Check
 from gradcheck_cli.settings import Settings
 from tests.checking.small import MUTANTS, between, check, model, with_rule
@@ -93,3 +95,29 @@ def test_a_listener_hears_of_progress():
     assert heard[0] == "d y/d x"
     assert "4/4" in heard
     assert heard[-1] == "done"
+
+
+CUT = model(("Exp", "x", "h"), ("Sin", "h", "y"), ("Mul", "x v", "z"), inputs={"v": (4,)})
+
+
+@pytest.mark.parametrize("fed", ["h", "y"])
+def test_a_tensor_that_is_fed_cuts_y_from_x(fed: str):
+    with pytest.raises(ValueError, match=f"'y' does not depend on 'x' while {fed!r} is fed"):
+        gc.check(CUT, "x", "y", extra_feed_dict={fed: np.ones(4)})
+
+
+def test_pairs_that_a_fed_tensor_cuts_are_left_out():
+    nodes = ("Exp", "x", "h"), ("Mul", "x v", "w"), ("Add", "h w", "y")
+    tested = model(*nodes, inputs={"v": (4,)})
+    report = gc.check(tested, y="y", extra_feed_dict={"w": np.ones(4)})
+    assert [(c.x, c.status) for c in report.checks] == [("x", "pass")]
+    assert gc.check(tested, "h", "y", extra_feed_dict={"h": np.ones(4)}).checks[0].status == "pass"
+
+
+def test_an_input_that_y_does_not_need_may_be_of_any_type():
+    nodes = (Node("Exp", ("x",), ("y",)), Node("StringNormalizer", ("s",), ("t",)))
+    types = {"x": TensorType(np.dtype(np.float32), (2,)), "s": TensorType(np.dtype(object), (2,)),
+             "t": TensorType(np.dtype(object), (2,))}  # fmt: skip
+    tested = gc.Model(Source(Graph(("s", "x"), ("y", "t"), nodes, {}, types), "net", nodes=2), gc.OPS)
+    [record] = gc.check(tested).checks
+    assert (record.x, record.y, record.status) == ("x", "y", "pass")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,3 +124,54 @@ def test_projections_of_few_entries_miss_none_of_them(entry: int):
     for seed in range(10):
         ops = with_rule("Exp", scaled("Exp", off))
         assert check(between("Exp", x=(6,)), mode="directional", ops=ops, seed=seed).status == "fail"
+
+
+def chain(count: int) -> gc.Model:
+    """The logistic map, which doubles errors at every step."""
+    nodes: list[tuple[Any, ...]] = []
+    for i in range(count):
+        h = f"h{i}" if i else "x"
+        nodes += [("Sub", f"one {h}", f"a{i}"), ("Mul", f"{h} a{i}", f"b{i}"), ("Mul", f"b{i} r", f"h{i + 1}")]
+    return model(*nodes, constants={"one": 1.0, "r": 3.9}, x=(3,))
+
+
+HILBERT = 1 / (np.arange(8)[:, None] + np.arange(8) + 1)
+HARD: dict[str, tuple[gc.Model, str]] = {  # numerically hard models, and an operator whose rule is to be made wrong
+    "large numbers that cancel": (
+        model(("Add", "x big", "a"), ("Sub", "a big", "y"), constants={"big": 1e12}), "Add"),
+    "digits that are lost": (
+        model(("Exp", "x", "e"), ("Add", "e big", "a"), ("Sub", "a big", "y"), constants={"big": 1e15}), "Exp"),
+    "a difference of nearly equal numbers": (
+        model(("Mul", "x tiny", "s"), ("Exp", "s", "e"), ("Sub", "e one", "y"),
+              constants={"tiny": 1e-10, "one": 1.0}), "Exp"),
+    "a variance far from zero": (
+        model(("Add", "x big", "a"), ("Mul", "a a", "q"), ("ReduceMean", "q", "s", {"keepdims": 0}),
+              ("ReduceMean", "a", "m", {"keepdims": 0}), ("Mul", "m m", "n"), ("Sub", "s n", "y"),
+              constants={"big": 1e4}), "Mul"),
+    "a matrix and its inverse": (
+        model(("MatMul", "x H", "a"), ("Tanh", "a", "b"), ("MatMul", "b I", "y"),
+              constants={"H": HILBERT, "I": np.linalg.inv(HILBERT)}, x=(8,)), "Tanh"),
+    "a chaotic map": (chain(25), "Mul"),
+    "a fast wave": (model(("Mul", "x k", "h"), ("Sin", "h", "y"), constants={"k": 1e9}), "Sin"),
+    "a steep tangent": (model(("Mul", "x k", "h"), ("Tan", "h", "y"), constants={"k": 1.5707}), "Tan"),
+    "nearly the end of the domain": (
+        model(("Tanh", "x", "t"), ("Mul", "t k", "h"), ("Acos", "h", "y"), constants={"k": 1 - 1e-12}), "Acos"),
+    "a quotient of tiny numbers": (
+        model(("Add", "x e", "d"), ("Sub", "d x", "z"), ("Div", "x z", "y"), constants={"e": 1e-6}), "Div"),
+}  # fmt: skip
+ROUGH = [{}, {"mode": "directional"}, {"method": "richardson"}, {"method": "central"}, {"method": "forward"},
+         {"method": "central", "delta": 1e-3}]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ROUGH, ids=str)
+@pytest.mark.parametrize("name", HARD)
+def test_where_numbers_are_hard_right_rules_do_not_fail_and_wrong_ones_do_not_pass(name: str, way: dict[str, Any]):
+    tested, op = HARD[name]
+    for seed in range(3):
+        value = np.random.default_rng(seed).uniform(0.1, 0.9, tested.graph.types["x"].shape)
+        assert check(tested, value=value, seed=seed, **way).status in (
+            ("pass",) if not way else ("pass", "inconclusive")
+        )
+        for factor in (2.0, 0.0):
+            wrong = check(tested, value=value, seed=seed, ops=with_rule(op, scaled(op, factor)), **way)
+            assert wrong.status != "pass", factor

@@ -167,3 +167,9 @@ def test_a_gradient_by_an_element_is_saved_with_it_as_an_input(tmp_path: Path) -
     written = onnx.load(tmp_path / "d.onnx")
     onnx.checker.check_model(written, full_check=True)
     assert [value.name for value in written.graph.input] == ["s[0]", "s[1]", "w"]
+
+
+def test_what_passes_through_text_has_no_derivative_to_compare() -> None:
+    text = "g (float[2] x) => (float[2] y) { t = Cast <to = 8> (x) n = Cast <to = 1> (t) y = Add (n, x) }"
+    (record,) = gc.check(model(text)).checks
+    assert (record.status, record.code) == ("inconclusive", "GC301")

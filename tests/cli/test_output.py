@@ -174,3 +174,15 @@ def test_a_waiver_ends_with_its_last_day(gradcheck: Command, folder: Path) -> No
     ran = gradcheck("over.gradcheck.yaml", "-k", "known")
     assert ran.code == 1
     assert "  its waiver ended on 2020-01-01" in ran.out
+
+
+def test_an_inconclusive_check_names_the_kink_and_says_what_to_try(gradcheck: Command, folder: Path) -> None:
+    spec = "gradcheck: 1\ngraphs:\n  net:\n    inputs: {x: {shape: [4]}}\n    nodes: |\n      y = Relu (x)\n"
+    spec += "    outputs: [y]\nchecks: [{x: x, y: y, x_init_value: [0, 1, 2, 3]}]\n"
+    (folder / "kinks.gradcheck.yaml").write_text(spec)
+    lines = gradcheck("kinks.gradcheck.yaml").out.splitlines()
+    assert lines[5] == "INCONCLUSIVE GC301  d y / d x: 1 of 16 entries cannot be judged (6.2%)"
+    assert lines[7].split() == ["[0]", "->", "[0]", "0", "0", "0.0e+00", "0.0e+00", "0", "kink"]
+    assert lines[8] == "  1 row at a tie of node 0 Relu 'y': the slopes from both sides differ"
+    assert lines[9] == "  try        another --seed, or values away from the kink: --val-range"
+    assert lines[10].startswith("  reproduce  gradcheck kinks.gradcheck.yaml --check net --x x --y y --seed 0")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from tests.cli import models
 from tests.cli.conftest import Command
@@ -111,7 +112,8 @@ def test_values_come_from_files(gradcheck: Command, folder: Path) -> None:
     np.save(folder / "v.npy", value)
     np.savez(folder / "v.npz", one=value, two=value)
     (folder / "v.json").write_text(json.dumps({"a": value.tolist()}))
-    for given in ("@v.npy", "@v.npz:one", "@v.json:a", "@v.json"):
+    (folder / "v.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
+    for given in ("@v.npy", "@v.npz:one", "@v.json:a", "@v.json", "@v.pb"):
         record = first(gradcheck, "mlp.onnx", "--x", "input", "--y", "loss", "--x-init-value", given)
         assert (record["status"], record["x_shape"]) == ("pass", [2, 4])
     ran = gradcheck("mlp.onnx", "--x", "input", "--x-init-value", "@v.npz:tow")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
     GraphProto,
@@ -21,6 +22,7 @@ from onnx import (
     numpy_helper,
 )  # fmt: skip
 
+from gradcheck_cli.ops import OPS
 from tests.hostile.names import NAMES
 
 T = TypeVar("T")
@@ -30,7 +32,7 @@ WORDS = (
     "", "NONE", "SAME_UPPER", "VALID", "constant", "reflect", "linear", "cubic", "nearest", "add", "mul", "Relu", "Tanh",
     "ij,jk->ik", "...ii", "i->i", "sum", "mean", "bidirectional", "tanh", "x" * 1000, *NAMES.values(),
 )  # fmt: skip
-SCHEMAS = sorted({(s.domain, s.name) for s in defs.get_all_schemas()})
+OPERATORS = sorted({(s.domain, s.name) for s in defs.get_all_schemas()} | set(OPS))
 ATTRIBUTES = sorted({name for s in defs.get_all_schemas() for name in s.attributes})
 
 
@@ -47,17 +49,20 @@ class Mutation:
 def mutated(data: bytes, mutations: Iterable[Mutation]) -> bytes:
     """A model file after these changes; a change that finds nothing to change is none."""
     for mutation in mutations:
-        if mutation.kind in OF_BYTES:
-            data = OF_BYTES[mutation.kind](data, mutation)
-        else:
-            model = ModelProto()
-            try:
-                model.ParseFromString(data)
-            except Exception:  # bytes that a change before has spoiled
-                continue
-            OF_MODELS[mutation.kind](model, mutation)
-            data = model.SerializeToString()
+        change = OF_BYTES.get(mutation.kind, of_model)
+        data = change(data, mutation)
     return data
+
+
+def of_model(data: bytes, mutation: Mutation) -> bytes:
+    """A model file after a change of what is in it; as it was where bytes are spoiled so that nobody can read it."""
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+        OF_MODELS[mutation.kind](model, mutation)
+    except (DecodeError, TypeError, UnicodeError):  # protobuf gives texts that are no UTF-8 as bytes
+        return data
+    return model.SerializeToString()
 
 
 # Parts of a model
@@ -95,10 +100,9 @@ def values(model: ModelProto) -> list[ValueInfoProto]:
 
 
 def names(model: ModelProto) -> list[str]:
-    """All tensor names; those that are no UTF-8, which protobuf gives as bytes, cannot be written."""
+    """All tensor names."""
     used = [name for node in nodes(model) for name in (*node.input, *node.output)]
-    found = {*used, *(t.name for t in tensors(model)), *(v.name for v in values(model)), ""}
-    return sorted(name for name in found if isinstance(name, str))
+    return sorted({*used, *(t.name for t in tensors(model)), *(v.name for v in values(model)), ""})
 
 
 def a_node(model: ModelProto, m: Mutation) -> NodeProto | None:
@@ -159,8 +163,8 @@ def attribute_type(model: ModelProto, m: Mutation) -> None:
 def attribute_added(model: ModelProto, m: Mutation) -> None:
     """An attribute of some operator, with any value."""
     if (node := a_node(model, m)) is not None:
-        schema = of([s for s in defs.get_all_schemas() if s.name == node.op_type], 0)
-        known = sorted(schema.attributes) if schema is not None and schema.attributes else ATTRIBUTES
+        op = OPS.get((node.domain, node.op_type))
+        known = sorted(op.schema) if op is not None and op.schema else ATTRIBUTES
         name = of(known if m.part % 4 else ATTRIBUTES, m.part)
         node.attribute.append(helper.make_attribute(name, _anything(model, m.value)))
 
@@ -232,7 +236,7 @@ def output_added(model: ModelProto, m: Mutation) -> None:
 def operator(model: ModelProto, m: Mutation) -> None:
     """Another operator, of any domain or of the same model."""
     if (node := a_node(model, m)) is not None:
-        choices = SCHEMAS if m.part % 2 else [(n.domain, n.op_type) for n in nodes(model)]
+        choices = OPERATORS if m.part % 2 else [(n.domain, n.op_type) for n in nodes(model)]
         node.domain, node.op_type = of(choices, m.value)
 
 

@@ -18,15 +18,16 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import ModelProto
 
 from gradcheck_cli.cli import main
-from tests.hostile.mutations import KINDS, OF_BYTES, Mutation, mutated
+from tests.hostile.mutations import KINDS, OF_BYTES, OF_MODELS, Mutation, mutated
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "models"
 MANY = int(os.environ.get("MUTANTS", "0"))
 CODES = {0, 1, 2, 3, 4, 5, 6, 7}
-SECONDS = 60  # that a mutant may take before it counts as endless
+SECONDS = 60  # of work that a mutant may take before it counts as endless
 FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "markdown")
 WAYS = (
     ("check",), ("check", "--dtype", "model"), ("check", "--params"), ("check", "--mode", "directional"),
@@ -63,12 +64,12 @@ def survives(folder: Path, name: str, data: bytes, way: tuple[str, ...], form: s
     path.write_bytes(data)
     more = ["--timeout", f"{SECONDS / 3:g}s", "--jobs", "1"] if way[0] == "check" else []
     form = form if way[0] == "check" or form == "json" else "full"
-    out, err, began = io.StringIO(), io.StringIO(), time.monotonic()
+    out, err, began = io.StringIO(), io.StringIO(), time.process_time()
     with redirect_stdout(out), redirect_stderr(err):
         code = main([way[0], str(path), *way[1:], *more, "--output-format", form])
     said = out.getvalue() + err.getvalue()
     assert code in CODES, traceback_in(said)
-    assert time.monotonic() - began < SECONDS
+    assert time.process_time() - began < SECONDS
     assert form in ("json", "jsonl") or all(line.isprintable() for line in said.split("\n"))
     if form == "json" and out.getvalue():
         json.loads(out.getvalue(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
@@ -102,13 +103,15 @@ def test_a_mutated_spec_is_checked_or_refused(
     survives(folder, "mutant.gradcheck.yaml", mutated(SPECS[name], changes), ("check",), form)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_mutation_changes_a_model_and_none_raises(kind: str) -> None:
-    data = {
-        name: MODELS[name] for name in ("mlp.onnx", "own_loop_script.onnx", "own_cnn_ts_op7.onnx", "q_cnn_qdq.onnx")
-    }
-    tried = [mutated(model, [Mutation(kind, n, 3 * n, 7 * n)]) for model in data.values() for n in range(40)]
-    assert any(mutant not in data.values() for mutant in tried)
+@pytest.mark.parametrize("kind", OF_MODELS)
+def test_a_mutation_changes_a_model(kind: str) -> None:
+    for name in ("mlp.onnx", "own_loop_script.onnx", "own_cnn_ts_op7.onnx", "q_cnn_qdq.onnx"):
+        changed = [ModelProto.FromString(MODELS[name]) for _ in range(40)]
+        for n, model in enumerate(changed):
+            OF_MODELS[kind](model, Mutation(kind, n, 3 * n, 7 * n))
+        if any(model.SerializeToString() != MODELS[name] for model in changed):
+            return
+    pytest.fail("it leaves every model as it is")
 
 
 @cache

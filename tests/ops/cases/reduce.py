@@ -57,5 +57,9 @@ CASES = [
         ((arr(2, 1), 1), {"exclusive": 1}),
         ((arr(2, 0), 1), {}),
     ]),
-    *(case("CumProd", [2.0, 0.0, 3.0, 0.0, -1.5], 0, exclusive=e, reverse=r, label="zeros") for e in (0, 1) for r in (0, 1)),
+    *(
+        case("CumProd", [2.0, 0.0, 3.0, 0.0, -1.5], 0, exclusive=exclusive, reverse=reverse, label="zeros")
+        for exclusive in (0, 1)
+        for reverse in (0, 1)
+    ),
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.ops.case import arr, case, chain, node
+from tests.ops.case import case
 
 WORDS = [["Monday", "is"], ["no", "Holiday"]]
 LONG = ["one,two,,three", "", "four", ",five"]
@@ -40,7 +40,6 @@ CASES = [
     case("Cast", ["3.14", "1e-5", "-INF", "NaN", "+inf"], to=1, label="from strings"),
     case("Cast", ["9007199254740993", "-7", "100.5"], to=7, label="from strings"),
     case("Cast", [3, -2], to=8, label="to strings"),
-    chain("Cast", [node("Cast", "x0", "t", to=8), node("Cast", "t", "y0", to=11)], arr(2, 3), label="there and back"),
     case("CastLike", [1, 2], ["a"], label="to strings"),
     case("Identity", WORDS),
     case("Equal", WORDS, ["Monday", "Holiday"]),
