@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Protocol
 
 import numpy as np
 
 from gradcheck_cli.assemble import Outcome, Pair, record_of, suspect_record
-from gradcheck_cli.compare import Found, Job, compare_directional, compare_full
+from gradcheck_cli.compare import Found, Job, Theory, compare_directional, compare_full
 from gradcheck_cli.cost import FULL_WORK
 from gradcheck_cli.custom import with_custom
 from gradcheck_cli.elements import opened
 from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian import EPS, Backward
 from gradcheck_cli.locate import suspects
 from gradcheck_cli.memory import exhausted
@@ -174,23 +174,27 @@ class Checking:
             else:
                 pairs[0].error = without_gradient(error, self.source, sides.theory, pairs[0].x, pairs[0].y)
             return
-        theoretical = backward.jacobians(self._budget(pairs[0])) if pairs[0].mode == "full" else []
+        theories = self._theories(backward, pairs[0]) if pairs[0].mode == "full" else []
         for position, pair in enumerate(pairs):
-            found = self._found(sides, pair, backward, position, theoretical)
+            found = self._found(sides, pair, backward, position, theories)
             projected = pair.mode != "full"
             outcome = Outcome(index, found, sides.value(pair.x), sides.value(pair.y), projected)
             pair.outcomes.append(outcome)
             pair.method = found.method
             self._locate(sides, pair)
 
-    def _found(
-        self, sides: Sides, pair: Pair, backward: Backward, position: int, theoretical: Sequence[Array]
-    ) -> Found:
+    def _theories(self, backward: Backward, pair: Pair) -> list[Theory]:
+        """The theoretical side of full comparisons for every x; their rounding errors are measured together, once."""
+        values = backward.jacobians(self._budget(pair))
+        spreads = cache(lambda: backward.spreads(values, self._budget(pair)))
+        return [Theory(each, partial(lambda at: spreads()[at], at)) for at, each in enumerate(values)]
+
+    def _found(self, sides: Sides, pair: Pair, backward: Backward, position: int, theories: Sequence[Theory]) -> Found:
         job = Job(self.settings.method, self.settings.delta, self._tolerance(pair, sides), self._budget(pair))
         program = sides.program(pair.x)
         try:
             if pair.mode == "full":
-                return compare_full(program, backward, position, theoretical[position], job)
+                return compare_full(program, theories[position], job)
             return compare_directional(program, backward, position, job, self.settings.seed)
         finally:
             if self.listen is not None:

@@ -54,7 +54,6 @@ from gradcheck_cli.verdict import (
 )
 
 PROJECTIONS = 8  # random directions of each side of a directional check
-_SHAKEN = 4  # runs of the theoretical side that show its rounding error
 _SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 
@@ -70,10 +69,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """The theoretical side of a comparison: `values`, and some of their columns once more in other roundings."""
+    """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for."""
 
     values: Array
-    shaken: Callable[[Array, int], Array]  # columns, a seed -> (rows, len(columns))
+    spread: Callable[[], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +84,10 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def compare_full(program: Program, backward: Backward, position: int, theoretical: Array, job: Job) -> Found:
+def compare_full(program: Program, theory: Theory, job: Job) -> Found:
     """Every entry of the Jacobian that `program` leads from x to y."""
-    x, y = (program.tape.values[n] for n in (program.probes[0], program.outputs[0]))
-
-    def shaken(columns: Array, seed: int) -> Array:
-        units = np.zeros((len(columns), reals(y)))
-        units[np.arange(len(columns)), columns] = 1
-        return backward.along(units, job.budget, seed)[position].T
-
-    return compare_along(program, Theory(theoretical, shaken), Directions(x, range(reals(x))), job)
+    x = program.tape.values[program.probes[0]]
+    return compare_along(program, theory, Directions(x, range(reals(x))), job)
 
 
 def compare_directional(program: Program, backward: Backward, position: int, job: Job, seed: int) -> Found:
@@ -103,10 +96,11 @@ def compare_directional(program: Program, backward: Backward, position: int, job
     rng = np.random.default_rng([seed, 1])
     v, u = random_directions(rng, reals(x)), random_directions(rng, reals(y))
 
-    def shaken(columns: Array, seed: int | None) -> Array:
-        return np.asarray(v @ backward.along(u[columns], job.budget, seed)[position].T)
+    def projected(jitter: int | None = None) -> Array:
+        return np.asarray(v @ backward.along(u, job.budget, jitter)[position].T)
 
-    theory = Theory(shaken(np.arange(len(u)), None), shaken)
+    values = projected()
+    theory = Theory(values, lambda: np.fmax.reduce([np.abs(projected(seed) - values) for seed in range(JITTERED)]))
     return compare_along(program, theory, Directions(x, v), job, weights=u)
 
 
@@ -255,7 +249,7 @@ class Numeric:
         still = (status[open_] != Status.PASS).any(axis=1)
         if still.any():
             noise, open_, blur = noise.copy(), open_[still], blur[still]
-            blur = np.fmax(blur, self._theoretical_blur(theory, open_, status[open_]))
+            blur = np.fmax(blur, _SAFETY * theory.spread()[open_])
             status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_, blur)
         return Comparison(theoretical, value, noise, status)
 
@@ -294,15 +288,6 @@ class Numeric:
             moved = self.projected(by_complex_step(self.program, part, self.job.budget, seed))
             np.fmax(blur, np.abs(moved - exact), out=blur)
         return _SAFETY * self.job.tolerance.coarse * blur
-
-    def _theoretical_blur(self, theory: Theory, rows: Array, status: Array) -> Array:
-        """The same for the theoretical side alone, where it counts: in columns that did not pass."""
-        columns, blur = np.flatnonzero((status != Status.PASS).any(axis=0)), np.zeros(status.shape)
-        for seed in range(_SHAKEN):
-            moved = theory.shaken(columns, seed)[rows]
-            spread = np.abs(moved - theory.values[np.ix_(rows, columns)])
-            blur[:, columns] = np.fmax(blur[:, columns], spread)
-        return _SAFETY * blur
 
     def _ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
         return by_ladder(self.program, self.directions.part(rows), ks, self.noise, self.job.budget)

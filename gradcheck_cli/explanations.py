@@ -103,8 +103,8 @@ PAGES = {
         "x lies where the derivative jumps: at 0 of a Relu, at a tie of a maximum, at the bound of a "
         "Clip. The slopes from both sides differ, and no single number is right.",
         "Values that are exactly 0, equal to each other or to a constant: often from --x-init-value or test data.",
-        "Another --seed, or a --val-range that keeps away from the kink. --max-inconclusive says how many"
-        " entries may be at one.",
+        "Another --seed (with --test-data none, where values ship with the model), or a --val-range that keeps away "
+        "from the kink. --max-inconclusive says how many entries may be at one.",
         hint="another --seed, or values away from the kink: --val-range",
     ),
     "GC302": Page(

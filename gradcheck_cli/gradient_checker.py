@@ -145,9 +145,11 @@ def _jacobians(model: Model, tape: Tape, x: str, y: str, delta: float, settings:
             raise UsageError(f"y {y!r} does not depend on x {x!r}.")
         return np.zeros((reals(here), reals(there))), np.zeros((reals(here), reals(there)))  # another branch was taken
     if here.size and not np.all((here + delta != here) & (here - delta != here)):
+        with np.errstate(over="ignore"):  # beside the largest number there is infinity
+            least = float(np.max(np.spacing(np.abs(here))))
         raise UsageError(
             f"delta={delta:g} is too small to resolve: {x!r} + delta equals {x!r} in {here.dtype}. "
-            f"At least {float(np.max(np.spacing(np.abs(here)))):.1g} is needed here."
+            f"At least {least:.1g} is needed here."
         )
     budget = Budget()
     directions = Directions(here, range(reals(here)))

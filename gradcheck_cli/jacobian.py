@@ -107,6 +107,17 @@ class Backward:
                 jacobian[piece.start : piece.stop] = cotangents
         return [jacobian.T for jacobian in found]
 
+    def spreads(self, theoretical: Sequence[Array], budget: Budget) -> list[Array]:
+        """How far the entries of all `jacobians` move if every result on the way is moved by some roundings."""
+        columns = reals(self.seed.value)
+        found = [np.zeros(jacobian.shape) for jacobian in theoretical]
+        for seed in range(JITTERED):
+            for piece, rows in self._chunks(columns, lambda piece: _units(piece, columns), budget, seed):
+                for spread, jacobian, cotangents in zip(found, theoretical, rows, strict=True):
+                    part = spread[:, piece.start : piece.stop]
+                    np.fmax(part, np.abs(cotangents.T - jacobian[:, piece.start : piece.stop]), out=part)
+        return found
+
     def along(self, weights: Array, budget: Budget, jitter: int | None = None) -> list[Array]:
         """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`.
 

@@ -68,8 +68,8 @@ def require_shape(wanted: Mapping[str, Sequence[int]], tape: Tape, y: str) -> No
 
 
 def is_floating(tape: Tape, name: str) -> bool:
-    """It holds floats, or was not computed: a dtype that no file declares shows in the run."""
-    return name not in tape.named or inexact(tape.named[name])
+    """It is a tensor of floats, or was not computed: what no file declares shows in the run."""
+    return name not in tape.compounds and (name not in tape.named or inexact(tape.named[name]))
 
 
 def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str]) -> None:

@@ -39,6 +39,27 @@ DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataTy
 }  # fmt: skip
 _DTYPE_KEYWORDS = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
 SUPPLIED = ("n_outputs", "rng", "tape")  # keywords that the tape supplies, never a node
+_MS = "com.microsoft"
+_OUTSIDE: Mapping[str, Sequence[str]] = {  # of onnxruntime's training graphs: why an operator is left out -> which
+    "PyTorch runs it, outside of the model; its outputs can be fed": (
+        f"{_MS}.YieldOp", f"{_MS}.PythonOp", f"{_MS}.PythonOpGrad", f"{_MS}.TritonOp", "org.pytorch.aten.ATen",
+        f"{_MS}.ExternalGradient",
+    ),
+    "it exchanges data with other processes; its outputs can be fed": tuple(
+        f"{_MS}.{name}" for name in (
+            "AdasumAllReduce", "MegatronF", "MegatronG", "NcclAllGather", "NcclAllReduce", "NcclReduceScatter",
+            "RecordEvent", "Recv", "Send", "WaitEvent",
+        )
+    ),
+    "it stores an activation in fewer bits, in a format of its runtime": tuple(
+        f"{_MS}.Gist{name}{side}" for name in ("Binarize", "Pack1", "Pack8", "Pack16", "PackMsfp15")
+        for side in ("Encoder", "Decoder")
+    ),
+    "it writes a message of TensorBoard": tuple(
+        f"{_MS}.Summary{kind}" for kind in ("Histogram", "Merge", "Scalar", "Text")
+    ),
+    "it is defined by a kernel for GPUs alone": (f"{_MS}.LambOptimizer",),
+}  # fmt: skip
 _IGNORED = ("stash_type", "precision")  # the dtype of inner computations is the run's own choice
 
 
@@ -116,8 +137,9 @@ def for_operands(op: Op, operands: Sequence[Any], where: str) -> Op:
 def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
     """The error for an operator that is not in the table; `where` names the node that uses it."""
     full = f"{domain}.{op}" if domain else op
-    hint = did_you_mean(op, [name for d, name in ops if d == domain])
-    return UnsupportedError(f"no forward for {full!r} ({where}){f'.{hint}' if hint else ''}", code="GC502")
+    reason = next((f": {reason}" for reason, names in _OUTSIDE.items() if full in names), "")
+    hint = "" if reason else did_you_mean(op, [name for d, name in ops if d == domain])
+    return UnsupportedError(f"no forward for {full!r} ({where}){reason or (hint and f'.{hint}')}", code="GC502")
 
 
 def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:

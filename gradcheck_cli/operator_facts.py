@@ -110,7 +110,7 @@ def _of_op(op: Op) -> dict[str, Any]:
         "kinks": "parts" if op.composed else _yes(op.branch is not None),
         "complex_step": "parts" if op.composed else _yes(op.analytic or bool(op.linear)),
         "constants": dict(op.static),
-        "attributes": {k: REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},
+        "attributes": {k.rstrip("_"): REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},
         "does": _first_line(op),
     }
 

@@ -12,8 +12,6 @@ from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.formats.gradient_nodes import BODY
 from gradcheck_cli.formats.gradient_nodes import KEY as GRADIENT
 from gradcheck_cli.formats.onnx_schema import NEWEST, Signature, signature, versions
-from gradcheck_cli.formats.pool_gradients import KEYS as POOLS
-from gradcheck_cli.formats.pool_gradients import SHAPE
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 
 LOWEST = 18  # the operators that gradients emit are those of this opset
@@ -33,8 +31,6 @@ def written_attrs(node: Node, opset: int) -> dict[str, Any]:
     """The attributes of a node that an opset knows; others can only have their default values."""
     if node.key == GRADIENT:  # a file has only the names of the tensors that its body leads through
         return {name: value for name, value in node.attrs.items() if name != BODY}
-    if node.key in POOLS:  # a file declares it as the type of the output
-        return {name: value for name, value in node.attrs.items() if name != SHAPE}
     schema = None if node.domain else signature(node.op, opset)
     return {name: value for name, value in node.attrs.items() if schema is None or name in schema.attributes}
 

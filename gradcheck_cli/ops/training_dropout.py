@@ -19,10 +19,10 @@ BITS = 32
 def dropout_grad(
     dy: Var, mask: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None
 ) -> Var:
-    """What was kept of dY, scaled as the forward operator scaled it."""
+    """What was kept of dY, in training scaled as the forward operator scales it: it is Dropout's derivative."""
     if not 0 <= ratio < 1:
         raise ValueError(f"ratio is {ratio}; it is from 0 up to 1, which would leave nothing")
-    return sym.where(mask, dy / (1.0 - ratio), 0)
+    return sym.where(mask, dy / (1.0 - ratio) if training_mode else dy, 0)
 
 
 def bitmask_dropout(
@@ -66,7 +66,7 @@ def softmax_dropout_grad(
     seed: int | None = None,
 ) -> Var:  # fmt: skip
     """To what BiasSoftmaxDropout adds the bias to."""
-    return flat_softmax_grad(dropout_grad(dy, mask, ratio=ratio), y, axis=axis)
+    return flat_softmax_grad(dropout_grad(dy, mask, ratio=ratio, training_mode=True), y, axis=axis)
 
 
 def fake_quant(

@@ -20,10 +20,10 @@ LSTM_ACTIVATIONS, GRU_ACTIVATIONS = ("sigmoid", "tanh", "tanh"), ("sigmoid", "ta
 def lstm_training(
     x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None, initial_h: Var | None = None,
     initial_c: Var | None = None, p: Var | None = None, *, activations: tuple[str, ...] = LSTM_ACTIVATIONS,
-    direction: str = "forward", hidden_size: int | None = None, input_forget: int = 0,
+    clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, input_forget: int = 0,
 ) -> tuple[Var, ...]:  # fmt: skip
     """All hidden states, the last ones, the last states of the cell, all of them, and the gates of every step."""
-    _check(activations, LSTM_ACTIVATIONS, direction, sequence_lens, input_forget)
+    _check(activations, LSTM_ACTIVATIONS, direction, [clip, sequence_lens], input_forget)
     layer = Layer(x, w, r, b, None, 4, direction, 0, hidden_size)
     h, c, back, size = layer.initial(initial_h, 0), layer.initial(initial_c, 0), layer.recurrence(0), layer.hidden
     peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(sym.squeeze(p, (0,)), (size,) * 3, -1)
@@ -42,11 +42,11 @@ def lstm_training(
 def lstm_grad(
     x: Var, w: Var, r: Var, sequence_lens: Var | None, initial_h: Var | None, initial_c: Var | None, hs: Var, cs: Var,
     gates: Var, dy: Var | None = None, dh: Var | None = None, dc: Var | None = None, *,
-    activations: tuple[str, ...] = LSTM_ACTIVATIONS, direction: str = "forward", hidden_size: int | None = None,
-    input_forget: int = 0,
+    activations: tuple[str, ...] = LSTM_ACTIVATIONS, clip: float | None = None, direction: str = "forward",
+    hidden_size: int | None = None, input_forget: int = 0,
 ) -> tuple[Var, ...]:  # fmt: skip
     """To X, W, R, B, both initial states and the peepholes, which are no input and count as zeros."""
-    _check(activations, LSTM_ACTIVATIONS, direction, sequence_lens, input_forget)
+    _check(activations, LSTM_ACTIVATIONS, direction, [clip, sequence_lens], input_forget)
     old_h, old_c, size = _before(hs, initial_h), _before(cs, initial_c), r.shape[-1]
     flow_h, flow_c, sent = _last(hs, dh), _last(cs, dc), []
     for t in reversed(range(x.shape[0])):
@@ -68,11 +68,11 @@ def lstm_grad(
 
 def gru_training(
     x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None, initial_h: Var | None = None, *,
-    activations: tuple[str, ...] = GRU_ACTIVATIONS, direction: str = "forward", hidden_size: int | None = None,
-    linear_before_reset: int = 0,
+    activations: tuple[str, ...] = GRU_ACTIVATIONS, clip: float | None = None, direction: str = "forward",
+    hidden_size: int | None = None, linear_before_reset: int = 0,
 ) -> tuple[Var, Var, Var]:  # fmt: skip
     """All hidden states, the last ones, and the gates of every step."""
-    _check(activations, GRU_ACTIVATIONS, direction, sequence_lens)
+    _check(activations, GRU_ACTIVATIONS, direction, [clip, sequence_lens])
     layer = Layer(x, w, r, b, None, 3, direction, 0, hidden_size)
     h, size = layer.initial(initial_h, 0), layer.hidden
     back_zr, back_n = sym.split(layer.recurrence(0), (2 * size, size), -1)
@@ -93,10 +93,10 @@ def gru_training(
 def gru_grad(
     x: Var, w: Var, r: Var, b: Var | None, sequence_lens: Var | None, initial_h: Var | None, hs: Var, gates: Var,
     dy: Var | None = None, dh: Var | None = None, *, activations: tuple[str, ...] = GRU_ACTIVATIONS,
-    direction: str = "forward", hidden_size: int | None = None, linear_before_reset: int = 0,
+    clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, linear_before_reset: int = 0,
 ) -> tuple[Var, ...]:  # fmt: skip
     """To X, W, R, B and the initial state."""
-    _check(activations, GRU_ACTIVATIONS, direction, sequence_lens)
+    _check(activations, GRU_ACTIVATIONS, direction, [clip, sequence_lens])
     size, old_h, flow = r.shape[-1], _before(hs, initial_h), _last(hs, dh)
     r_zr, r_n = sym.split(sym.squeeze(r, (0,)), (2 * size, size), 0)
     apart_n = None if b is None else sym.squeeze(sym.slice(b, (5 * size,), (6 * size,), (1,)), (0,))
@@ -124,13 +124,13 @@ def gru_grad(
 
 
 def _check(
-    activations: Sequence[str], known: Sequence[str], direction: str, sequence_lens: Var | None, input_forget: int = 0
+    activations: Sequence[str], known: Sequence[str], direction: str, refused: Sequence[object], input_forget: int = 0
 ) -> None:
     """Refuses what onnxruntime-training refuses."""
     if [name.lower() for name in activations] != list(known):
         raise ValueError(f"activations are {', '.join(activations)}; known are {', '.join(known)}")
-    if direction != "forward" or input_forget or sequence_lens is not None:
-        raise ValueError("known are direction forward and input_forget 0, without sequence_lens")
+    if direction != "forward" or input_forget or any(x is not None for x in refused):
+        raise ValueError("known are direction forward and input_forget 0, without clip and sequence_lens")
 
 
 def _through_inputs(rows: Var, x: Var, w: Var) -> tuple[Var, Var, Var]:

@@ -116,6 +116,8 @@ def resize_grad(
 def bind_resize_grad(metadata: dict[str, Any], dy: Array, x: Array) -> dict[str, Any]:
     """As for Resize, to the shape of dY, by scales or else by the ratio of the lengths."""
     if not metadata.get("scales"):
+        if metadata.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise ModelError("needs scales: with a keep_aspect_ratio_policy lengths do not tell them")
         axes = metadata.get("axes")
         metadata["sizes"] = tuple(dy.shape[a] for a in (range(x.ndim) if axes is None else axes))
     bound = bind_resize(metadata, x)

@@ -97,6 +97,13 @@ def test_several_models_exit_with_the_worst(gradcheck: Command, place: Path, lin
     assert f'"exit_code": {code},' in ran.out
 
 
+@pytest.mark.parametrize("option", ["--exit-zero", "--fail-on=fail", "--fail-on=fail,inconclusive"])
+def test_what_does_not_gate_does_not_fail_a_single_model_either(gradcheck: Command, place: Path, option: str) -> None:
+    ran = gradcheck("integers.onnx", option)
+    assert (ran.code, ran.err) == (0, "")
+    assert "UNSUPPORTED GC501" in ran.out
+
+
 @pytest.mark.parametrize("code", PAGES)
 def test_explain_and_records_agree_on_the_exit_code(code: str) -> None:
     kinds = {"GC1": "fail", "GC3": "inconclusive", "GC5": "unsupported", "GC6": "limit"}

@@ -26,7 +26,7 @@ def test_a_value_takes_on_the_kind_of_numbers_that_the_model_has_there(
 
 @pytest.mark.parametrize("value, shape", [("[1, 2]", "[2]"), ("[[1, 2]]", "[1,2]"), ("[[[1]]]", "[1,1,1]")])
 def test_a_value_of_another_shape_is_refused(gradcheck: Command, value: str, shape: str) -> None:
-    ran = gradcheck("mlp.onnx", "--x", "W", "--y", "loss", "--feed", f"h={value}", "--dim", "N=2")
+    ran = gradcheck("mlp.onnx", "--x", "h", "--y", "loss", "--feed", f"h={value}", "--dim", "N=2")
     assert ran.code == 2
     assert ran.err == f"error GC201: the value given for 'h' has shape {shape}, not [2,3].\n"
 

@@ -77,7 +77,7 @@ def survives(folder: Path, name: str, data: bytes, way: tuple[str, ...], form: s
 
 def traceback_in(said: str) -> str:
     """What gradcheck kept of a bug of its own."""
-    kept = re.search(r"traceback is in (\S+\.txt)", said)
+    kept = re.search(r"traceback is in (\S+\.txt)", said.replace("\\", ""))  # which Markdown escapes with
     return Path(kept[1]).read_text(encoding="utf-8") if kept else said
 
 

@@ -198,7 +198,8 @@ QUANTIZED = np.array([[-7.1, -3.1, -0.3], [0.3, 1.2, 6.9]])  # some beyond eithe
 DROPOUT = [
     ms("DropoutGrad", DY, MASK),
     ms("DropoutGrad", DY, MASK, RATIO, np.array(True), seed=3),
-    ms("DropoutGrad", DY, np.ones_like(MASK), np.array(0.0), label="all kept"),
+    ms("DropoutGrad", DY, np.ones_like(MASK), np.array(0.0), np.array(True), label="all kept"),
+    ms("DropoutGrad", DY, np.ones_like(MASK), RATIO, np.array(False)),
     ms("BitmaskDropout", arr(5, 9), n_outputs=2),
     ms("BitmaskDropout", arr(5, 9), RATIO, np.array(True), n_outputs=2, seed=3),
     ms("BitmaskBiasDropout", X, BIAS, DY, RATIO, np.array(True), n_outputs=2, seed=3),
