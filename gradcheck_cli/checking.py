@@ -12,7 +12,7 @@ import numpy as np
 from gradcheck_cli.assemble import Outcome, Pair, record_of, suspect_record
 from gradcheck_cli.compare import Found, Job, Theory, compare_directional, compare_full
 from gradcheck_cli.cost import FULL_WORK
-from gradcheck_cli.custom import with_custom
+from gradcheck_cli.custom import ops_for
 from gradcheck_cli.elements import opened
 from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError
 from gradcheck_cli.formats.source import Source
@@ -61,7 +61,7 @@ def check(
     """
     try:
         with np.errstate(all="ignore"):  # what is not finite is in the verdict, not on stderr
-            return Checking(source, settings, listen, with_custom(ops, source.operators)).run(name, reproduce)
+            return Checking(source, settings, listen, ops_for(source, ops)).run(name, reproduce)
     except MemoryError as error:
         raise exhausted(error) from error
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import SpecError
-from gradcheck_cli.formats.source import OperatorBody
+from gradcheck_cli.formats.source import OperatorBody, Source
+from gradcheck_cli.installed import with_installed
 from gradcheck_cli.op import Op, Ops
 from gradcheck_cli.tape import Var
 from gradcheck_cli.trace import Body
 
 
-def with_custom(ops: Ops, bodies: Iterable[OperatorBody]) -> Ops:
-    """The operator table with the operators of a spec."""
-    made = [custom_op(body) for body in bodies]
-    return {**ops, **{op.key: op for op in made}} if made else ops
+def ops_for(source: Source, ops: Ops) -> Ops:
+    """The operator table with the operators that a spec defines, and those of installed packages that it needs."""
+    made = [custom_op(body) for body in source.operators]
+    return with_installed({**ops, **{op.key: op for op in made}} if made else ops, source.graph)
 
 
 def custom_op(body: OperatorBody) -> Op:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradcheck_cli.backward import inexact
 from gradcheck_cli.cost import full_cost
-from gradcheck_cli.custom import with_custom
+from gradcheck_cli.custom import ops_for
 from gradcheck_cli.dims import check_sizes
 from gradcheck_cli.elements import opened
 from gradcheck_cli.errors import GradcheckError
@@ -88,7 +88,7 @@ class Inspection:
 
 def inspect(source: Source, settings: Settings) -> Inspection:
     """The facts of one model; UsageError for a name that it does not have."""
-    ops = with_custom(OPS, source.operators)
+    ops = ops_for(source, OPS)
     own = source.graph
     source, settings = opened(source, settings, ops)
     graph = source.graph

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.connections import nodes_between, without_rule
-from gradcheck_cli.custom import with_custom
+from gradcheck_cli.custom import ops_for
 from gradcheck_cli.dependence import Dependence
 from gradcheck_cli.dims import open_dims
 from gradcheck_cli.elements import ready_to_draw, spread, with_element
@@ -74,7 +74,7 @@ class Model:
     """
 
     def __init__(self, source: Source, ops: Ops, dims: Mapping[str, int] | None = None) -> None:
-        self.source, self.ops = source, with_custom(ops, source.operators)
+        self.source, self.ops = source, ops_for(source, ops)
         self.dims = dict(dims or {})
         self.requests: list[Request] = []
         self._sample: Tape | GradcheckError | None = None

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.op import DTYPES, SUPPLIED, Op, zero
+from gradcheck_cli.installed import installed
+from gradcheck_cli.op import DTYPES, SUPPLIED, Op, Ops, zero
 from gradcheck_cli.ops import OPS
 
 REQUIRED = "required"
@@ -72,7 +73,7 @@ class OperatorFacts:
 
 def all_facts() -> list[OperatorFacts]:
     """Every operator that is known or that ONNX defines: ONNX's own first, by name."""
-    return [_facts(key) for key in sorted({*OPS, *_schemas()})]
+    return [_facts(key) for key in sorted({*_operators(), *_schemas()})]
 
 
 def facts_named(name: str) -> list[OperatorFacts]:
@@ -86,8 +87,13 @@ def facts_named(name: str) -> list[OperatorFacts]:
     return found
 
 
+def _operators() -> Ops:
+    """gradcheck's own, and those of installed packages."""
+    return {**installed(), **OPS}
+
+
 def _facts(key: tuple[str, str]) -> OperatorFacts:
-    op, history = OPS.get(key), _schemas().get(key, ())
+    op, history = _operators().get(key), _schemas().get(key, ())
     more = _of_op(op) if op is not None else _of_unknown(history[-1], _READ_AS.get(key, ""))
     formals = (history[-1].inputs or history[-1].outputs) if history else ()
     return OperatorFacts(

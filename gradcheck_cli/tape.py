@@ -143,7 +143,7 @@ class Tape:
     def constant(self, value: Any, dtype: Any = None, name: str = "constant") -> Var:
         """A constant of a rule or a composition; equal scalars share one tensor."""
         array = np.asarray(value, dtype=dtype)
-        key = (array.item(), array.dtype.str) if array.ndim == 0 and array.dtype != object else None
+        key = (array.tobytes(), array.dtype.str) if array.ndim == 0 and array.dtype != object else None
         if key in self._cached:
             return self._cached[key]
         var = self.hold(self.fresh(name), array)

@@ -27,7 +27,7 @@ jacobian cost ops request
 backward program custom shipped inner dependence
 symbolic trace dims connections
 tape
-step
+step installed
 op settings
 formats lift stack ranges targets verdict record
 stencil native explanations memory compound
