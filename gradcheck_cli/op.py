@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import count as counted
+from itertools import islice
 from keyword import iskeyword
 from typing import Any, Literal, TypeAlias
 
@@ -194,8 +196,9 @@ def bind(
         raise ModelError(f"{where}: {op.name} needs {missing[0]!r}, which is missing")
     metadata.update((k, v) for k, v in supplied.items() if k in op.schema)
     positions = [i for i in range(len(inputs)) if i not in op.static.values()]
-    for number, index in enumerate(_operand_positions(op)):
-        if number in _required(op.forward) and (index >= len(inputs) or inputs[index] is None):
+    for number in _required(op.forward, len(positions)):
+        index = _position(op, number)
+        if index >= len(inputs) or inputs[index] is None:
             raise ModelError(f"{where}: {op.name} needs its input {index}, which is left out")
     operands = [inputs[i] for i in positions]
     if op.lift is elementwise:
@@ -240,18 +243,22 @@ def _schema(forward: Kernel) -> Mapping[str, Any]:
 
 
 @cache
-def _required(forward: Kernel) -> frozenset[int]:
-    """Operands that a kernel cannot do without: no default, and not declared `... | None`."""
+def _required(forward: Kernel, count: int) -> tuple[int, ...]:
+    """Of `count` operands or more those that a kernel cannot do without: no default, not declared `... | None`."""
     if isinstance(forward, np.ufunc):
-        return frozenset(range(forward.nin))
-    parameters = [p for p in inspect.signature(forward).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return tuple(range(forward.nin))
+    parameters = inspect.signature(forward).parameters.values()
+    named = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     empty = inspect.Parameter.empty
-    return frozenset(i for i, p in enumerate(parameters) if p.default is empty and "None" not in str(p.annotation))
+    needed = [i for i, p in enumerate(named) if p.default is empty and "None" not in str(p.annotation)]
+    if any(p.kind is p.VAR_POSITIONAL and "None" not in str(p.annotation) for p in parameters):
+        needed.extend(range(len(named), count))
+    return tuple(needed)
 
 
-def _operand_positions(op: Op) -> list[int]:
-    """Input positions of the operands, static inputs left out."""
-    return [i for i in range(len(op.static) + len(_required(op.forward)) + 1) if i not in op.static.values()]
+def _position(op: Op, number: int) -> int:
+    """Which input an operand is: static inputs are none."""
+    return next(islice((i for i in counted() if i not in op.static.values()), number, None))
 
 
 def _settle_dtypes(op: Op, metadata: dict[str, Any], where: str, cast: Callable[[Any], np.dtype[Any]]) -> None:

@@ -35,6 +35,7 @@ from gradcheck_cli.ranges import float_range, integer_range
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.shipped import Expected, Shipped, shipped_with
 from gradcheck_cli.tape import Tape
+from gradcheck_cli.targets import is_float
 from gradcheck_cli.trace import trace
 
 
@@ -79,7 +80,8 @@ def find_point(
             sizes = {k: v for k, v in chosen.items() if k not in source.dims}
             expected = None if index else _expected(source, settings, ops, targets, feeds, shipped)
             return Point(tape, feeds, sizes, expected, shipped.notes(ready))
-    raise _no_point(graph, known, last)
+    drawn = [n for n in graph.free_inputs if n in needed and n not in ready and not _given(settings, n)]
+    raise _no_point(graph, known, last, [n for n in drawn if not is_float(graph, n)])
 
 
 def draw(
@@ -147,8 +149,14 @@ def _expected(
     return Expected(graph, shipped.folder, shipped.outputs, again)
 
 
-def _no_point(graph: Graph, known: Mapping[str, int], last: GradcheckError | None) -> GradcheckError:
+def _no_point(
+    graph: Graph, known: Mapping[str, int], last: GradcheckError | None, drawn: Sequence[str]
+) -> GradcheckError:
+    """The error for a model that does not run; `drawn` are integers that nobody gave, such as shapes and axes."""
     free = [k for k in open_dims(graph) if k not in known]
+    if not free and drawn and isinstance(last, ModelError):
+        feeds = "  ".join(f"--feed {shown(n)}=..." for n in drawn)
+        return UsageError(f"the model does not run at random values of what nobody gave.  Give it: {feeds}\n{last}")
     if not free or isinstance(last, LimitError):
         return last or UsageError("the outputs are empty: there is nothing to differentiate")
     name = next(n for n in graph.free_inputs if any(not isinstance(d, int) for d in graph.types[n].shape or ()))

@@ -22,6 +22,9 @@ DOMAINS: dict[tuple[str, int], tuple[float, float]] = {  # of operand i of an op
     ("Div", 1): (0.5, 1.5),
     ("Mod", 1): (0.5, 1.5),
     ("BatchNormalization", 4): (0.5, 1.5),
+    ("Dropout", 1): (0.1, 0.6),
+    ("ReduceLogSum", 0): (0.1, 1.0),
+    ("Resize", 2): (1.0, 2.0),
     ("MelWeightMatrix", 3): (20.0, 300.0),
     ("MelWeightMatrix", 4): (3000.0, 4000.0),
 }

@@ -120,8 +120,8 @@ def _no_rows(body: Body, name: str, axis: int) -> Var:
 
 
 def _require_tensor(value: Any, what: str) -> None:
-    if isinstance(value, COMPOUND):
-        raise ValueError(f"{what} is {described(value)}; it must be a tensor")
+    if value is None or isinstance(value, COMPOUND):
+        raise ValueError(f"{what} is {'nothing' if value is None else described(value)}; it must be a tensor")
 
 
 def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, ...]:

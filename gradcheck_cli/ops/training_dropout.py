@@ -69,9 +69,7 @@ def softmax_dropout_grad(
     return flat_softmax_grad(dropout_grad(dy, mask, ratio=ratio, training_mode=True), y, axis=axis)
 
 
-def fake_quant(
-    x: Var, scale: Var, zero_point: Var, *, quant_min: int = 0, quant_max: int = 255
-) -> tuple[Var, Var]:
+def fake_quant(x: Var, scale: Var, zero_point: Var, *, quant_min: int = 0, quant_max: int = 255) -> tuple[Var, Var]:
     """x rounded to one of the numbers (q - zero point) scale, and where it lies within their range.
 
     Rounding has no gradient, by nature: the one that FakeQuantGrad lets through stands in for it.

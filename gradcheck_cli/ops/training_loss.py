@@ -31,9 +31,7 @@ def distribution_loss_grad(dy: Var, log_prob: Var, label: Var, *, reduction: str
     return (sym.exp(log_prob) - label) * _share(dy, float(math.prod(log_prob.shape[:-1])), reduction, -1)
 
 
-def sample_loss(
-    logits: Var, label: Var, weight: Var | None = None, *, reduction: str = "mean"
-) -> tuple[Var, Var]:
+def sample_loss(logits: Var, label: Var, weight: Var | None = None, *, reduction: str = "mean") -> tuple[Var, Var]:
     """-log softmax(logits) at the label of each sample times its weight, and the log probabilities."""
     log_prob = logits.tape.apply("LogSoftmax", logits, axis=-1)
     losses = -sym.sum(sym.where(_one_hot(label, logits), log_prob, 0), (-1,), keepdims=False)
@@ -41,9 +39,7 @@ def sample_loss(
     return _reduced(losses, _weights(label, weight), reduction), log_prob
 
 
-def sample_loss_grad(
-    dy: Var, log_prob: Var, label: Var, weight: Var | None = None, *, reduction: str = "mean"
-) -> Var:
+def sample_loss_grad(dy: Var, log_prob: Var, label: Var, weight: Var | None = None, *, reduction: str = "mean") -> Var:
     """Of the logits."""
     apart = sym.exp(log_prob) - sym.cast(_one_hot(label, log_prob), log_prob.dtype)
     share = _share(dy, _weights(label, weight), reduction, -1)

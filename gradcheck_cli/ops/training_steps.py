@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.compound import COMPOUND, described
 from gradcheck_cli.compound import Sequence as Tensors
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops.fused import fused
@@ -27,9 +28,7 @@ def scale(x: Var, factor: Var, *, scale_down: int = 0) -> Var:
     return x / number if scale_down else x * number
 
 
-def scaled_sum(
-    a: Var, b: Var, c: Var | None = None, *, scale_0: float, scale_1: float, scale_2: float = 1.0
-) -> Var:
+def scaled_sum(a: Var, b: Var, c: Var | None = None, *, scale_0: float, scale_1: float, scale_2: float = 1.0) -> Var:
     """The sum of tensors, each times a number."""
     y = a * scale_0 + b * scale_1
     return y if c is None else y + c * scale_2
@@ -74,7 +73,9 @@ def zero_gradient(total: Var, reset: Var) -> Var:
 
 def clip_grad_norm(gradients: Any, *, max_norm: float = 1.0) -> Tensors:
     """Gradients divided by their norm over `max_norm`, if it is larger."""
-    items = items_of(gradients)
+    items = _tensors(gradients)
+    if not items:
+        raise ValueError("there are no gradients to clip")
     share = sym.minimum(sym.reciprocal(_norm(items) + GUARD) * max_norm, 1.0)
     return Tensors(tuple(g * share for g in items))
 
@@ -88,7 +89,7 @@ def is_all_finite(*xs: Var, isinf_only: int = 0, isnan_only: int = 0) -> Var:
     """No entry of any tensor is infinite or NaN, of which one may be left out."""
     if isinf_only and isnan_only:
         raise ValueError("isinf_only and isnan_only exclude each other")
-    good = {(1, 0): _not_infinite, (0, 1): lambda x: sym.not_(sym.is_nan(x))}.get((isinf_only, isnan_only), is_finite)
+    good = _not_infinite if isinf_only else _not_nan if isnan_only else is_finite
     return all_true(sym.concat([sym.reshape(good(x), (x.size,)) for x in xs], 0))
 
 
@@ -105,8 +106,8 @@ def sgd(rate: Var, w: Var, g: Var) -> tuple[Var, Var]:
 
 def sgd_of_sequences(rate: Var, weights: Any, gradients: Any, update: Var | None = None) -> tuple[Var, Tensors]:
     """Whether there was a step, and the weights after it."""
-    stepped = [sgd(rate, w, g)[0] for w, g in _rows(weights, gradients)]
-    return _signal(update, rate), _unless(update, stepped, items_of(weights))
+    stepped = [sgd(_single(rate), w, g)[0] for w, g in _rows(weights, gradients)]
+    return _signal(_single(update), rate), _unless(update, stepped, _tensors(weights))
 
 
 def adam(
@@ -134,7 +135,7 @@ def adam_w(
     """
     if adam_mode not in (0, 1):
         raise ValueError(f"adam_mode is {adam_mode}; known are 0 and 1")
-    stepped, rate = [], sym.reshape(rate, ())
+    stepped, rate, count, update = [], sym.reshape(_single(rate), ()), _single(count), _single(update)
     for w, g, m, v in _rows(weights, gradients, means, squares):
         first, second = _corrections(count, alpha, beta, correct_bias, g)
         m, v = _means(m, v, g, alpha, beta)
@@ -145,7 +146,7 @@ def adam_w(
             w = w - rate * (sym.sqrt(second) / first) * m / (sym.sqrt(v) + epsilon)
             w = w - w * rate * weight_decay
         stepped.append((w, m, v))
-    olds = [items_of(old) for old in (weights, means, squares)]
+    olds = [_tensors(old) for old in (weights, means, squares)]
     news = zip(*stepped, strict=True)
     return _signal(update, count), *(_unless(update, new, old) for new, old in zip(news, olds, strict=True))
 
@@ -169,6 +170,10 @@ def _not_infinite(x: Var) -> Var:
     return sym.not_(sym.equal(sym.abs(x), np.inf))
 
 
+def _not_nan(x: Var) -> Var:
+    return sym.not_(sym.is_nan(x))
+
+
 def _means(m: Var, v: Var, g: Var, alpha: float, beta: float) -> tuple[Var, Var]:
     """The running means of gradients and of their squares."""
     return m * alpha + g * (1 - alpha), v * beta + g * g * (1 - beta)
@@ -182,9 +187,21 @@ def _corrections(count: Var, alpha: float, beta: float, wanted: int, like: Var) 
     return first, second
 
 
+def _tensors(sequence: Any) -> tuple[Var, ...]:
+    """The tensors of a sequence."""
+    return tuple(_single(item) for item in items_of(sequence))
+
+
+def _single(x: Any) -> Any:
+    """A tensor, or nothing."""
+    if isinstance(x, COMPOUND):
+        raise ValueError(f"a tensor is needed, not {described(x)}")
+    return x
+
+
 def _rows(*sequences: Any) -> list[tuple[Var, ...]]:
     """The tensors of several sequences side by side."""
-    items = [items_of(sequence) for sequence in sequences]
+    items = [_tensors(sequence) for sequence in sequences]
     if len({len(each) for each in items}) > 1 or not items[0]:
         raise ValueError(f"sequences of {', '.join(str(len(each)) for each in items)} tensors do not go together")
     for row in zip(*items, strict=True):

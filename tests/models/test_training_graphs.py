@@ -82,7 +82,7 @@ def test_a_gradient_is_accumulated(name: str) -> None:
 def test_the_graph_of_an_optimizer_runs() -> None:
     model = gc.load(HERE / "adamw.onnx")
     tensors = [np.ones((2, 3), np.float32), np.ones(4, np.float32)]
-    lists = {name: tensors for name in model.graph.inputs[2:]}
+    lists = dict.fromkeys(model.graph.inputs[2:], tensors)
     scalars = dict(zip(model.graph.inputs, ([0.1], [1]), strict=False))
     (done,) = gc.run(model[model.graph.outputs[0]], {**scalars, **lists})
     np.testing.assert_array_equal(done, [True])
@@ -93,5 +93,5 @@ def test_without_declared_types_the_derivative_of_a_pool_says_what_is_missing(tm
     del proto.graph.value_info[:]
     onnx.save(proto, tmp_path / "model.onnx")
     model = gc.load(tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="MaxPoolGrad.*needs the shape of its output"):
+    with pytest.raises(ModelError, match=r"MaxPoolGrad.*needs the shape of its output"):
         gc.run(model["w1_grad"], inputs(model, recorded("cnn")))

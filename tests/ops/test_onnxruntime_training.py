@@ -1,6 +1,6 @@
 """Operators of training graphs against onnxruntime-training, where a Python that has it is named.
 
-It needs an environment of its own: `GRADCHECK_ORT_TRAINING=path/to/python` with onnxruntime-training-cpu 1.19.2.
+It needs an environment of its own: `ORT_TRAINING_PYTHON=path/to/python` with onnxruntime-training-cpu 1.19.2.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.ops.cases.training import CASES
 from tests.ops.comparison import assert_near
 from tests.ops.test_onnxruntime import RELATIVE, model, narrow, narrow_graph, value_info
 
-PYTHON = os.environ.get("GRADCHECK_ORT_TRAINING", "")
+PYTHON = os.environ.get("ORT_TRAINING_PYTHON", "")
 RUNNER = Path(__file__).with_name("onnxruntime_training.py")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="GRADCHECK_ORT_TRAINING names no Python with onnxruntime-training")
+pytestmark = pytest.mark.skipif(not PYTHON, reason="ORT_TRAINING_PYTHON names no Python with onnxruntime-training")
 
 _NOT_ON_CPU = "it has a schema for this, and no kernel that runs here"
 _REDUCED = "reduces in spite of reduction none"

@@ -15,6 +15,7 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.tape import Tape
 from gradcheck_cli.trace import trace
 from tests.ops.case import Case, arr, case, ints
+from tests.ops.cases.training import CASES
 
 MS = "com.microsoft"
 
@@ -196,6 +197,13 @@ def check(pair: Pair) -> None:
         np.testing.assert_allclose(tape.named[f"d{i}"].value, expected, rtol=1e-11, atol=1e-13, err_msg=f"by {x}")
 
 
+@pytest.mark.parametrize("one", CASES, ids=lambda c: c.id)
+def test_what_an_operator_gives_is_a_tensor_of_its_own(one: Case) -> None:
+    tape = one.tape()  # else a derivative by it would be one by its operand
+    given, made = ([tape.named[n].name for n in names if n in tape.named] for names in (one.names, one.outputs))
+    assert len({*made, *given}) == len([*made, *given])
+
+
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
 def test_conv_grad_heeds_automatic_padding_which_a_runtime_ignores(auto_pad: str) -> None:
     check(conv(IMAGE, arr(3, 4, 2, 2), auto_pad=auto_pad))
@@ -226,7 +234,10 @@ def test_lstm_training_computes_what_lstm_computes() -> None:
 
 def compare_forward(op: str, inputs: list[Any], attrs: dict[str, Any], count: int) -> None:
     """The first outputs of an operator of training graphs are those of ONNX's own."""
-    tapes = [case(op, *inputs, n_outputs=count, **attrs).tape(), ms(f"{op}Training", *inputs, n_outputs=count, **attrs).tape()]
+    tapes = [
+        case(op, *inputs, n_outputs=count, **attrs).tape(),
+        ms(f"{op}Training", *inputs, n_outputs=count, **attrs).tape(),
+    ]
     for y in range(count):
         np.testing.assert_allclose(*(tape.named[f"y{y}"].value for tape in tapes), rtol=1e-12)
 
@@ -266,6 +277,27 @@ def test_what_does_not_fit_is_an_error_that_says_so(one: Case, message: str) -> 
 def test_an_operator_that_is_left_out_says_why(op: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=f"no forward for 'com.microsoft.{op}' .*: .*{reason}"):
         ms(op, X).tape()
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "message"),
+    [
+        ("AdamWOptimizer", "x s s s s s", "a tensor is needed, not a sequence of 1"),
+        ("AdamWOptimizer", "s x s s s s", "a tensor is needed, not a sequence of 1"),
+        ("AdamWOptimizer", "x x s s s t", "sequences of 1, 1, 1, 2 tensors do not go together"),
+        ("SGDOptimizerV2", "x s x", "a sequence is needed, not a tensor"),
+        ("SGDOptimizerV2", "x s s s", "a tensor is needed, not a sequence of 1"),
+        ("SGDOptimizerV2", "x x x", "a sequence is needed, not a tensor"),
+        ("SGDOptimizerV2", "x e e", "do not go together"),
+        ("InplaceClipGradNorm", "e", "no gradients to clip"),
+        ("SGDOptimizer", "s x x", "takes tensors"),
+    ],
+)
+def test_a_step_takes_sequences_of_tensors_where_it_says_so(op: str, inputs: str, message: str) -> None:
+    nodes = (Node("SequenceConstruct", ("x",), ("s",)), Node("SequenceConstruct", ("x", "x"), ("t",)),
+             Node("SequenceEmpty", (), ("e",)), Node(op, tuple(inputs.split()), ("y", "z"), {}, MS))  # fmt: skip
+    with pytest.raises(ModelError, match=message):
+        trace(Graph(("x",), ("y",), nodes), {"x": np.ones(1)}, ops=OPS)
 
 
 def test_behind_pytorch_a_training_graph_runs_on_what_is_fed() -> None:
