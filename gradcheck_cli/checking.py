@@ -22,6 +22,7 @@ from gradcheck_cli.memory import exhausted
 from gradcheck_cli.obstacles import is_floating, obstacle, require_floats, require_shape, too_large, without_gradient
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.ops.quantize import straight_through
 from gradcheck_cli.point import Point, find_point
 from gradcheck_cli.record import Check
 from gradcheck_cli.settings import ANY, Settings
@@ -61,7 +62,9 @@ def check(
     """
     try:
         with np.errstate(all="ignore"):  # what is not finite is in the verdict, not on stderr
-            return Checking(source, settings, listen, ops_for(source, ops)).run(name, reproduce)
+            return Checking(
+                source, settings, listen, ops_for(source, straight_through(ops) if settings.straight_through else ops)
+            ).run(name, reproduce)
     except MemoryError as error:
         raise exhausted(error) from error
 

@@ -106,7 +106,7 @@ def _setting(name: str, value: Any) -> Any:
     match name:
         case "mode" | "method" | "dtype":
             return one_of(value, name, _WORDS[name])
-        case "params":
+        case "params" | "straight_through":
             return flag(value, name)
         case "init_targets":
             return targets(value, name)

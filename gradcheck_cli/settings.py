@@ -45,6 +45,7 @@ class Settings:
     rtol: Mapping[str, float] = field(default_factory=lambda: {ANY: RTOL})
     atol: Mapping[str, float] = field(default_factory=lambda: {ANY: ATOL})
     max_inconclusive: float = 0.02
+    straight_through: bool = False  # quantizers do not round
     memory_limit: int = 2 << 30  # bytes of working memory
     jobs: int = os.cpu_count() or 1
     timeout: float | None = None  # seconds

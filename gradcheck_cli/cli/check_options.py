@@ -171,6 +171,13 @@ METHOD = [
         metavar="FLOAT",
         help="Fraction of entries that may stay inconclusive. [default: 0.02]",
     ),
+    _option(
+        "Method",
+        "--straight-through",
+        is_flag=True,
+        default=None,
+        help="Quantizers do not round, so that gradients go through them.",
+    ),
 ]
 GATE = [
     _option(

@@ -12,7 +12,8 @@ from gradcheck_cli.record import Check
 
 _REPEATED = (
     "mode", "x_shape", "y_shape", "dim", "x_init_value", "extra_feed_dict", "init_targets", "test_data",
-    "val_range", "method", "delta", "dtype", "rtol", "atol", "max_inconclusive", "allow_python",
+    "val_range", "method", "delta", "dtype", "rtol", "atol", "max_inconclusive", "straight_through",
+    "allow_python",
 )  # fmt: skip
 
 

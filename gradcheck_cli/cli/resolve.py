@@ -36,6 +36,7 @@ _PLAIN = (
     "method",
     "dtype",
     "max_inconclusive",
+    "straight_through",
     "memory_limit",
     "jobs",
     "timeout",

@@ -14,7 +14,7 @@ from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 
 _NOT_YET: dict[str, tuple[Any, ...]] = {  # settings that cannot be done, with values that ask for nothing
     "grad": ({},), "compat": (None,), "forward": ("internal",), "coloring": (True,),
-    "straight_through": (False,), "second_order": (False,), "max_entries": (4096,),
+    "second_order": (False,), "max_entries": (4096,),
 }  # fmt: skip
 _MODES = ("auto", "full", "directional")
 

@@ -6,6 +6,7 @@ scale. Products are sums of integers, which float64 holds exactly.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,7 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, from_end
+from gradcheck_cli.op import Op, Ops, composite, from_end
 from gradcheck_cli.tape import Var
 
 
@@ -106,19 +107,29 @@ def qlinear_conv(
     return _coded(product * scale, y_zero_point, y_zero_point.dtype, 1)
 
 
-def _coded(x: Var, zero_point: Var | None, dtype: np.dtype[Any], saturate: int) -> Var:
+def rounded(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int = 1) -> Var:
     """x rounded to the numbers of a dtype."""
-    if not _is_integer(dtype):
-        return _saved(x, dtype, saturate)
-    limits = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
-    whole = sym.round_(x) if zero_point is None else sym.round_(x) + sym.cast(zero_point, x.dtype)
-    return sym.cast(sym.clip(whole, float(limits.min), float(limits.max)), dtype)
+    whole = sym.round_(x) if _is_integer(dtype) else x
+    return sym.cast(straight(whole, zero_point, dtype=dtype, saturate=saturate), dtype)
 
 
-def _saved(x: Var, dtype: np.dtype[Any], saturate: int) -> Var:
-    """x as a small float, bounded by its largest number if asked for."""
+def straight(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int = 1) -> Var:
+    """x moved to the zero point and bounded by the numbers of a dtype, without being rounded to them."""
+    if _is_integer(dtype):
+        limits = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+        moved = x if zero_point is None else x + sym.cast(zero_point, x.dtype)
+        return sym.clip(moved, float(limits.min), float(limits.max))
     largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
-    return sym.cast(sym.clip(x, -largest, largest) if saturate else x, dtype)
+    return sym.clip(x, -largest, largest) if saturate else x
+
+
+def straight_through(ops: Ops) -> Ops:
+    """The operator table with quantizers that do not round: training goes through them as if they did not."""
+    return {**ops, ROUNDED: replace(ops[ROUNDED], forward=straight)}
+
+
+def _coded(x: Var, zero_point: Var | None, dtype: np.dtype[Any], saturate: int) -> Var:
+    return x.tape.emit("Rounded", (x, zero_point), {"dtype": dtype, "saturate": saturate}, domain="gradcheck")[0]
 
 
 def _is_integer(dtype: np.dtype[Any]) -> bool:
@@ -164,7 +175,9 @@ def _conv(x: Var, w: Var, geometry: dict[str, Any]) -> Var:
     return x.tape.apply("Conv", x, w, **{k: v for k, v in geometry.items() if v is not None})
 
 
+ROUNDED = ("gradcheck", "Rounded")
 QUANTIZE: list[Op] = [
+    composite("Rounded", rounded, domain="gradcheck"),
     composite("QuantizeLinear", quantize, bind=bind_axis),
     composite("DequantizeLinear", dequantize, bind=bind_axis),
     composite("DynamicQuantizeLinear", dynamic_quantize),

@@ -112,7 +112,6 @@ ERRORS = [  # command line, exit code, what the message begins with
     ("mlp.onnx --shwo 3", 2, "GC201: No such option '--shwo'. Did you mean '--show'?"),
     ("mlp.onnx --second-order", 2, "GC201: No such option"),
     ("mlp.onnx --no-coloring", 2, "GC201: No such option"),
-    ("mlp.onnx --straight-through", 2, "GC201: No such option"),
     ("mlp.onnx --forward onnxruntime", 2, "GC201: No such option"),
     ("mlp.onnx --max-entries 10", 2, "GC201: No such option"),
     ("mlp.onnx --grad x=y", 2, "GC201: No such option"),

@@ -67,6 +67,7 @@ SAID = [
     said("rtol", "input:1e-3", "{input = 1e-3}"),
     said("atol", "1e-3", "1e-3"),
     said("max_inconclusive", "1", "1.0", ("kinks.gradcheck.yaml", "--output-format", "json")),
+    flag("straight_through", ("quantized.gradcheck.yaml", "--output-format", "json")),
     said("fail_on", "inconclusive", '["inconclusive"]', SPEC),
     flag("exit_zero", SPEC),
     flag("fail_fast", SPEC),
@@ -97,6 +98,7 @@ def test_every_option_is_here() -> None:
 def place(folder: Path) -> Path:
     """The folder with files that options speak of."""
     (folder / "kinks.gradcheck.yaml").write_text(KINKS)
+    (folder / "quantized.gradcheck.yaml").write_text(QUANTIZED)
     (folder / "init.gradcheck.yaml").write_text(INIT)
     (folder / "python.gradcheck.yaml").write_text(PYTHON)
     (folder / "before.json").write_text(BEFORE)
@@ -167,6 +169,15 @@ def test_a_variable_that_names_no_option_is_an_error(
     assert ran.err.startswith(f"error GC201: {message}")
 
 
+QUANTIZED = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [3]}}
+    params: {s: {shape: [], init: 0.5}}
+    nodes: ["q = QuantizeLinear(x, s)", "y = DequantizeLinear(q, s)"]
+    outputs: [y]
+checks: [{name: codes, graph: net, x: x, y: y}]
+"""
 KINKS = """gradcheck: 1
 graphs:
   net:

@@ -43,9 +43,18 @@ EFFECTIVE = {
     "timeout": "0.0001",
 }  # fmt: skip
 REFUSED = {
-    "forward": "onnxruntime", "compat": "tf", "max_entries": "10", "coloring": "false", "straight_through": "true",
+    "forward": "onnxruntime", "compat": "tf", "max_entries": "10", "coloring": "false",
     "second_order": "true", "grad": "{x: y}",
 }  # fmt: skip
+QUANTIZED = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [3]}}
+    params: {s: {shape: [], init: 0.5}}
+    nodes: ["q = QuantizeLinear(x, s)", "y = DequantizeLinear(q, s)"]
+    outputs: [y]
+checks: [{name: codes, graph: net, x: x, y: y}]
+"""
 OF_A_CHECK = {
     "name": "other", "graph": "net", "x": "h", "y": "r", "init_targets": "trained",
     "x_init_value": "[[0, 0, 0, 0]]", "extra_feed_dict": "{h: [[1, 2, 3, 4]]}", "expect": "{status: fail}",
@@ -53,7 +62,7 @@ OF_A_CHECK = {
 
 
 def test_every_setting_is_here() -> None:
-    assert set(Settings.model_fields) == {*EFFECTIVE, *REFUSED, "max_inconclusive"}
+    assert set(Settings.model_fields) == {*EFFECTIVE, *REFUSED, "max_inconclusive", "straight_through"}
     assert set(CheckSpec.model_fields) == {*Settings.model_fields, *OF_A_CHECK, "model"}
 
 
@@ -67,6 +76,16 @@ def outcome(gradcheck: Command, folder: Path, defaults: str = "", check: str = "
     (folder / "net.gradcheck.yaml").write_text(text)
     ran = gradcheck("net.gradcheck.yaml")
     return ran.code, re.sub(r"in TIME|\s+reproduce.*", "", ran.out), ran.err
+
+
+def test_straight_through_has_an_effect(gradcheck: Command, folder: Path) -> None:
+    text = QUANTIZED.replace("y: y}", "y: y, straight_through: true}")
+    reports = []
+    for content in (QUANTIZED, text):
+        (folder / "q.gradcheck.yaml").write_text(content)
+        reports.append(gradcheck("q.gradcheck.yaml", "--output-format", "json").out)
+    assert '"norm": 0.0' in reports[0]
+    assert '"norm": 0.0' not in reports[1]
 
 
 @pytest.mark.parametrize("name, value", EFFECTIVE.items(), ids=EFFECTIVE)

@@ -14,6 +14,9 @@ A, B = ints(2, 3, high=9).astype(U8), ints(3, 4, high=9).astype(U8)
 IMAGE, KERNEL = ints(1, 2, 4, 4, high=9).astype(U8), ints(2, 2, 3, 3, high=5).astype(U8)
 
 CASES = [
+    case("Rounded", X, domain="gradcheck", dtype=3),
+    case("Rounded", X, U8(128), domain="gradcheck", dtype=2),
+    case("Rounded", X, domain="gradcheck", dtype=17, saturate=0),
     case("QuantizeLinear", X, SCALE),
     case("QuantizeLinear", X, SCALE, U8(128)),
     case("QuantizeLinear", X, SCALE, np.int8(3)),
