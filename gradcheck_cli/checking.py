@@ -62,9 +62,8 @@ def check(
     """
     try:
         with np.errstate(all="ignore"):  # what is not finite is in the verdict, not on stderr
-            return Checking(
-                source, settings, listen, ops_for(source, straight_through(ops) if settings.straight_through else ops)
-            ).run(name, reproduce)
+            known = ops_for(source, straight_through(ops) if settings.straight_through else ops)
+            return Checking(source, settings, listen, known).run(name, reproduce)
     except MemoryError as error:
         raise exhausted(error) from error
 
