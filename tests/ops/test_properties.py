@@ -94,10 +94,11 @@ def pooling(draw: Draw) -> Case:
 
 
 def slicing(draw: Draw) -> Case:
-    shape = shape_of(draw, 3)
+    shape = shape_of(draw, 3, st.integers(1, 4))
     axes = axes_of(draw, 3)
-    starts, ends = ([draw(st.integers(-4, 4)) for _ in axes] for _ in range(2))
     steps = [draw(st.sampled_from([-2, -1, 1, 2])) for _ in axes]
+    low, high = st.sampled_from([0, 1, -9, -4]), st.sampled_from([-1, 2, 4, 9])  # most slices hold something
+    starts, ends = ([draw(low if first == (step > 0) else high) for step in steps] for first in (True, False))
     return case("Slice", values(draw, *shape), *(np.array(v, np.int64) for v in (starts, ends, axes, steps)))
 
 
