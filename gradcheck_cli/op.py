@@ -36,7 +36,7 @@ DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataTy
         (14, np.complex64), (15, np.complex128), (16, ml_dtypes.bfloat16), (17, ml_dtypes.float8_e4m3fn),
         (18, ml_dtypes.float8_e4m3fnuz), (19, ml_dtypes.float8_e5m2), (20, ml_dtypes.float8_e5m2fnuz),
         (21, ml_dtypes.uint4), (22, ml_dtypes.int4), (23, ml_dtypes.float4_e2m1fn), (24, ml_dtypes.float8_e8m0fnu),
-        (25, ml_dtypes.uint2), (26, ml_dtypes.int2),
+        (25, ml_dtypes.uint2), (26, ml_dtypes.int2), (27, ml_dtypes.float6_e2m3fn), (28, ml_dtypes.float6_e3m2fn),
     ]
 }  # fmt: skip
 _DTYPE_KEYWORDS = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")

@@ -16,7 +16,15 @@ from gradcheck_cli.op import Op
 from gradcheck_cli.tape import Var
 
 _STORED = {("f", 4): np.dtype(np.float32), ("c", 8): np.dtype(np.complex64)}
-_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}  # NumPy gives each a byte
+_BITS = {
+    "int4": 4,
+    "uint4": 4,
+    "float4_e2m1fn": 4,
+    "int2": 2,
+    "uint2": 2,
+    "float6_e2m3fn": 6,
+    "float6_e3m2fn": 6,
+}  # NumPy gives each a byte
 
 
 def bit_cast(x: Array, *, to: Any) -> Array:

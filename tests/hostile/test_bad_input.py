@@ -259,3 +259,53 @@ def test_outputs_that_are_inputs_or_constants(count: int, run: Run) -> None:
     code, said = run("net.onnx")
     assert code in (0, 4), said
     assert "bug" not in said
+
+
+# What mutants of models have found
+
+FOUND = {  # graph, exit code, message
+    "an axis that the table of an index lacks": (
+        "g (float[3] x, int64[2] i) => (float y) { y = Gather <axis=2> (x, i) }", 2, "node 0 Gather 'y': axis 2"),
+    "a depth of NaN": (
+        """g (int64[2] i, float[2] x) => (float y)
+        { d = Constant <value_float=0.0> () n = Div (d, d) h = OneHot (i, n, x) y = Identity (h) }""", 2, "OneHot 'h'"),
+    "a comparison with NaN": (
+        """g (float[2] x, int64 i) => (float y) { n = Constant <value = float {nan}> () c = Equal (i, n)
+        f = Cast <to=1> (c) y = Mul (x, f) }""", 0, "PASS"),
+    "a constant that is a graph": (
+        "g (float[2] x) => (float y) { c = Constant <value_float = b () => (z) { z = Tanh (x) }> () y = Mul (x, c) }",
+        4, "attribute 'value_float' is of type Graph; it must be of type FLOAT"),
+    "a body that is a number": (
+        """<opset_import: ["": 24, "ai.onnx.preview": 1]>
+        g (float[1,1,2,4] x) => (float y) { y = ai.onnx.preview.FlexAttention <score_mod=1> (x, x, x) }""",
+        4, "attribute 'score_mod' is of type int; it must be of type GRAPH"),
+    "an operand left out of many": (
+        'g (float[2] x) => (float y) { y = Einsum <equation="i,i,i->"> (x, , x) }', 4, "needs its input 1"),
+    "a scan output without a name": (
+        """g (float[2] x) => (float[2] y, float z) { n = Constant <value_int=2> () t = Constant <value = bool {1}> ()
+        y, z = Loop <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] r, float none)
+        { d = Identity (c) r = Tanh (s) }> (n, t, x) }""", 4, ""),
+    "a sequence that is said to be a tensor": (
+        "g (float[2] x) => (float y) { y = SequenceConstruct (x) }", 5, "no float output"),
+    "integers that are said to be floats": (
+        "g (float[2] x) => (float y) { y = ArgMax <axis=0> (x) }", 5, "no float output"),
+    "quantized numbers that are said to be floats": (
+        "g (float[2] x) => (float y) { y = Cast <to=19> (x) }", 5, "no float output"),
+    "complex numbers whose shape alone counts": (
+        "g (complex128[2] x, float[2] w) => (float y) { s = Shape (x) f = Cast <to=1> (s) y = Mul (w, f) }", 0, "PASS"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, expected, message", FOUND.values(), ids=FOUND)
+@pytest.mark.parametrize("ways", [*WAYS, ("--points", "2"), ("--params",)], ids=" ".join)
+def test_what_mutants_found(ways: tuple[str, ...], text: str, expected: int, message: str, run: Run) -> None:
+    head = '<opset_import: ["": 18]>' if not text.startswith("<") else ""
+    model = parser.parse_model(f"{head}{text}".replace("<opset", "<ir_version: 10, opset", 1))
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    for output in (each for node in model.graph.node for a in node.attribute for each in a.g.output):
+        output.name = output.name.replace("none", "")
+    onnx.save(model, "net.onnx")
+    code, said = run("net.onnx", *ways)
+    assert code == expected, said
+    assert message in said

@@ -22,6 +22,7 @@ _NO_LABELS = "no LabelEncoder for these types"
 _NOT_ON_CPU = "it has a schema for this, and no kernel that runs here"
 
 GAPS: dict[str, str] = {
+    "Cast(2x3) * float6": "no float6",
     "com.microsoft.Attention(*,-,2x2x2x2x2,1x2x3x5)*": "no bias together with a past",
     "com.microsoft.BiasAdd(*": _NOT_ON_CPU,
     "com.microsoft.BiasDropout(*": _NOT_ON_CPU,

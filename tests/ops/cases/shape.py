@@ -1,5 +1,6 @@
 """Operators that move or repeat entries by shape alone."""
 
+import ml_dtypes
 import numpy as np
 
 from tests.ops.case import arr, case, ints
@@ -36,6 +37,8 @@ CASES = [
     case("Cast", arr(2, 3), to=11),
     case("Cast", ints(2, 3), to=11),
     case("Cast", arr(2, 3), to=7),
+    case("Cast", arr(2, 3), to=27, label="to float6"),
+    case("Cast", arr(2, 3).astype(ml_dtypes.float6_e3m2fn), to=11, label="of float6"),
     case("CastLike", arr(2, 3), np.float64([1.0])),
     case("CastLike", arr(2, 3), [1]),
     case("Shape", arr(2, 3, 4)),
