@@ -121,7 +121,7 @@ class Run:
         self._note_idle(config, folder)
         layers = [self._seeded(layer) for layer in (config, task.said, self.given)]
         timeout = next((layer["timeout"] for layer in reversed(layers) if layer.get("timeout")), None)
-        with time_limit(timeout), held():
+        with held(), time_limit(timeout):
             source = task.load()
             settings = resolve(source, layers)
             checks = check(source, settings, name=task.name, listen=self.progress)
