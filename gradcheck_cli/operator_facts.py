@@ -174,6 +174,7 @@ def _dtype_names() -> Mapping[str, str]:
     return {
         f"tensor({kinds.Name(kinds.ValueType(number)).lower()})": "string" if dtype.kind == "O" else dtype.name
         for number, dtype in DTYPES.items()
+        if number in kinds.values()  # an older onnx has fewer
     }
 
 
