@@ -218,6 +218,11 @@ def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str
     return metadata
 
 
+def as_given(metadata: dict[str, Any], *operands: Any) -> dict[str, Any]:
+    """A binding for an operator whose axes are not those of its first operand: nothing is counted anew."""
+    return metadata
+
+
 def with_axis(default: int) -> Callable[..., dict[str, Any]]:
     """A binding for an operator whose `axis` has a default that ONNX counts from the front."""
 

@@ -34,7 +34,7 @@ def attention(
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (3, 4):
         raise ValueError("q, k and v have 3 or 4 dimensions")
     flat = q.ndim == 3
-    q, k, v = (_by_heads(q, q_num_heads), _by_heads(k, kv_num_heads), _by_heads(v, kv_num_heads)) if flat else (q, k, v)
+    q, k, v = (by_heads(q, q_num_heads), by_heads(k, kv_num_heads), by_heads(v, kv_num_heads)) if flat else (q, k, v)
     past = 0 if past_key is None else past_key.shape[2]
     key = k if past_key is None else sym.concat([past_key, k], 2)
     value = v if past_value is None else sym.concat([past_value, v], 2)
@@ -54,17 +54,17 @@ def attention(
     if not 0 <= qk_matmul_output_mode < len(stages):
         raise ValueError(f"qk_matmul_output_mode is {qk_matmul_output_mode}; known are 0 to 3")
     shown = sym.identity(stages[qk_matmul_output_mode])
-    return _side_by_side(y) if flat else y, sym.identity(key), sym.identity(value), shown
+    return side_by_side(y) if flat else y, sym.identity(key), sym.identity(value), shown
 
 
-def _by_heads(x: Var, heads: int | None) -> Var:
+def by_heads(x: Var, heads: int | None) -> Var:
     """`(N, S, heads * size)` as `(N, heads, S, size)`."""
-    if not heads or x.shape[2] % heads:
-        raise ValueError(f"{x.shape[2]} features cannot be shared by {heads} heads; name q_num_heads and kv_num_heads")
+    if x.ndim != 3 or not heads or heads < 1 or x.shape[2] % heads:
+        raise ValueError(f"{x.shape[-1]} features cannot be shared by {heads} heads; name q_num_heads and kv_num_heads")
     return sym.transpose(sym.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
 
 
-def _side_by_side(y: Var) -> Var:
+def side_by_side(y: Var) -> Var:
     """`(N, heads, S, size)` as `(N, S, heads * size)`."""
     n, heads, length, size = y.shape
     return sym.reshape(sym.transpose(y, (0, 2, 1, 3)), (n, length, heads * size))

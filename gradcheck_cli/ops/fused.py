@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, as_given, composite
 from gradcheck_cli.ops.index import INDEX
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.quantize import QUANTIZE
@@ -138,11 +138,6 @@ def expand_dims(x: Var, *, axis: int) -> Var:
     return sym.unsqueeze(x, (axis,))
 
 
-def bind_expand_dims(metadata: dict[str, Any], *operands: Any) -> dict[str, Any]:
-    """The axis as it is given: the input lacks it."""
-    return metadata
-
-
 def complex_mul(a: Var, b: Var, *, conjugated: bool = False) -> Var:
     """The product of complex numbers written as pairs along the last axis; of b its conjugate if asked for."""
     if a.shape[-1:] != (2,) or b.shape[-1:] != (2,):
@@ -252,7 +247,7 @@ FUSED: list[Op] = [
     fused("CDist", cdist),
     fused("ComplexMul", complex_mul),
     fused("ComplexMulConj", lambda a, b: complex_mul(a, b, conjugated=True)),
-    fused("ExpandDims", expand_dims, static={"axis": 1}, bind=bind_expand_dims),
+    fused("ExpandDims", expand_dims, static={"axis": 1}, bind=as_given),
     fused("FastGelu", fast_gelu),
     fused("FusedConv", fused_conv),
     fused("FusedGemm", fused_gemm),

@@ -12,8 +12,8 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op
-from gradcheck_cli.ops.attention import product_by_heads
+from gradcheck_cli.op import Op, as_given
+from gradcheck_cli.ops.attention import by_heads, product_by_heads, side_by_side
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.tape import Var
 
@@ -32,13 +32,13 @@ def attention(
     sizes = tuple(qkv_hidden_sizes) or (weights.shape[1] // 3,) * 3
     projected = sym.matmul(x, weights)
     q, k, v = sym.split(projected if bias is None else projected + bias, sizes, -1)
-    q, k, v = (_by_heads(part, num_heads) for part in (q, k, v))
+    q, k, v = (by_heads(part, num_heads) for part in (q, k, v))
     if past is not None:
         k, v = (sym.concat([sym.take(past, i, 0), new], 2) for i, new in enumerate((k, v)))
     seen = _mask(mask_index, k.shape, q.shape[2], mask_filter_value, q.dtype)
     y, _ = _attended(q, k, v, [attention_bias, seen, _causal(q, k) if unidirectional else None], scale)
     present = [sym.concat([sym.unsqueeze(part, (0,)) for part in (k, v)], 0)] if n_outputs > 1 else []
-    return _side_by_side(y), *present
+    return side_by_side(y), *present
 
 
 def multi_head_attention(
@@ -56,7 +56,7 @@ def multi_head_attention(
         k, v = sym.concat([past_key, k], 2), sym.concat([past_value, v], 2)
     seen = _mask(key_padding_mask, k.shape, q.shape[2], mask_filter_value, q.dtype)
     y, weights = _attended(q, k, v, [attention_bias, seen, _causal(q, k) if unidirectional else None], scale)
-    return _side_by_side(y), sym.identity(k), sym.identity(v), weights
+    return side_by_side(y), sym.identity(k), sym.identity(v), weights
 
 
 def rotary_embedding(
@@ -65,13 +65,13 @@ def rotary_embedding(
 ) -> Var:  # fmt: skip
     """ONNX's own, with other defaults: a lone position is that of the first entry of each sequence."""
     heads = num_heads if rotary_embedding_dim else 0
-    parts = x if x.ndim == 4 else _by_heads(x, heads or x.shape[2] // (2 * cos_cache.shape[1]))
+    parts = x if x.ndim == 4 else by_heads(x, heads or x.shape[2] // (2 * cos_cache.shape[1]))
     length = parts.shape[2]
     first = sym.reshape(position_ids, (1, 1)) if position_ids.size == 1 else None
     places = position_ids if first is None else first + sym.cast(sym.arange(x.tape, length), position_ids.dtype)
     places = sym.expand(places, (parts.shape[0], length))
     turned = _rotated(parts, cos_cache, sin_cache, places, bool(interleaved), rotary_embedding_dim)
-    return turned if x.ndim == 4 else _side_by_side(turned)
+    return turned if x.ndim == 4 else side_by_side(turned)
 
 
 def group_query_attention(
@@ -106,12 +106,7 @@ def group_query_attention(
     bias = None if attention_bias is None else _wide_enough(attention_bias, k.shape[2])
     sink = head_sink if head_sink is not None else (sym.zeros_like(_heads_of(q)) if smooth_softmax == 1 else None)
     y, shown = _attended(q, k, v, [bias, q.tape.constant(reach, q.dtype)], scale, softcap, sink, qk_output == 1)
-    return _side_by_side(y), sym.identity(k), sym.identity(v), shown
-
-
-def bind_group_query(metadata: dict[str, object], *operands: object) -> dict[str, object]:
-    """Nothing counts axes."""
-    return metadata
+    return side_by_side(y), sym.identity(k), sym.identity(v), shown
 
 
 def _refuse(**asked: object) -> None:
@@ -120,30 +115,18 @@ def _refuse(**asked: object) -> None:
             raise UnsupportedError(f"{name} is not supported", code="GC502")
 
 
-def _by_heads(x: Var, heads: int) -> Var:
-    """`(N, S, heads * size)` as `(N, heads, S, size)`."""
-    if x.ndim != 3 or heads < 1 or x.shape[2] % heads:
-        raise ValueError(f"an operand of shape {list(x.shape)} cannot be shared by {heads} heads")
-    return sym.transpose(sym.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
-
-
-def _side_by_side(y: Var) -> Var:
-    n, heads, length, size = y.shape
-    return sym.reshape(sym.transpose(y, (0, 2, 1, 3)), (n, length, heads * size))
-
-
 def _unpacked(query: Var, key: Var | None, value: Var | None, heads: int) -> tuple[Var, Var, Var]:
     """Queries, keys and values by heads, which may stand in one tensor, or be by heads already."""
     if query.ndim == 5:
         q, k, v = _parts(query)
         return q, k, v
-    q = _by_heads(query, heads)
+    q = by_heads(query, heads)
     if key is not None and key.ndim == 5:
         k, v = _parts(key)
         return q, k, v
     if key is None or value is None:
         raise ValueError("keys and values are missing")
-    k, v = (x if x.ndim == 4 else _by_heads(x, heads) for x in (key, value))
+    k, v = (x if x.ndim == 4 else by_heads(x, heads) for x in (key, value))
     return q, k, v
 
 
@@ -166,10 +149,10 @@ def _biased(operands: tuple[Var, Var, Var], bias: Var, whole_keys: bool) -> list
 
 def _grouped(query: Var, key: Var | None, value: Var | None, heads: int, kv_heads: int) -> tuple[Var, Var, Var]:
     if key is not None and value is not None:
-        return _by_heads(query, heads), _by_heads(key, kv_heads), _by_heads(value, kv_heads)
+        return by_heads(query, heads), by_heads(key, kv_heads), by_heads(value, kv_heads)
     size = query.shape[2] // (heads + 2 * kv_heads)
     parts = sym.split(query, [n * size for n in (heads, kv_heads, kv_heads)], -1)
-    q, k, v = (_by_heads(x, n) for x, n in zip(parts, (heads, kv_heads, kv_heads), strict=True))
+    q, k, v = (by_heads(x, n) for x, n in zip(parts, (heads, kv_heads, kv_heads), strict=True))
     return q, k, v
 
 
@@ -273,7 +256,7 @@ def _wide_enough(bias: Var, keys: int) -> Var:
 
 FUSED_ATTENTION: list[Op] = [
     fused("Attention", attention),
-    fused("GroupQueryAttention", group_query_attention, bind=bind_group_query,
+    fused("GroupQueryAttention", group_query_attention, bind=as_given,
           static={"seqlens_k": 5, "total_sequence_length": 6}),
     fused("MultiHeadAttention", multi_head_attention),
     fused("RotaryEmbedding", rotary_embedding),

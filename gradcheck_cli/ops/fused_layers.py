@@ -7,6 +7,7 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.fused import fused
+from gradcheck_cli.ops.normalization import inverse_rms
 from gradcheck_cli.tape import Var
 
 SMALL, EPSILON = 9.999999960041972e-13, 9.999999747378752e-06
@@ -15,7 +16,7 @@ SMALL, EPSILON = 9.999999960041972e-13, 9.999999747378752e-06
 def simplified_layer_normalization(x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON) -> tuple[Var, Var]:
     """RMSNormalization, with the inverse of the root mean square."""
     y = x.tape.apply("RMSNormalization", x, scale, axis=axis, epsilon=epsilon)
-    return y, _inverse_rms(x, axis, epsilon)
+    return y, inverse_rms(x, axis, epsilon)
 
 
 def skip_layer_normalization(
@@ -98,10 +99,6 @@ def _total(x: Var, skip: Var, bias: Var | None) -> Var:
 
 def _rows(table: Var, ids: Var) -> Var:
     return table.tape.apply("Gather", table, ids, axis=0)
-
-
-def _inverse_rms(x: Var, axis: int, epsilon: float) -> Var:
-    return sym.reciprocal(sym.sqrt(sym.mean(x * x, range(axis, 0)) + epsilon))
 
 
 FUSED_LAYERS: list[Op] = [

@@ -12,12 +12,12 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op
+from gradcheck_cli.op import Op, as_given
+from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.tape import Var
 
 Ints = tuple[int, ...]
-LEAK = 0.009999999776482582
 
 
 def of_one(function: Callable[..., Var]) -> Callable[..., Var]:
@@ -69,11 +69,6 @@ def qlinear_concat(y_scale: Var, y_zero_point: Var, *parts: Var, axis: int) -> V
         raise ValueError("a part is a tensor, its scale and its zero point")
     decoded = [_decoded(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
     return _coded(sym.concat(decoded, axis), y_scale, y_zero_point, parts[0])
-
-
-def bind_concat(metadata: dict[str, object], *operands: object) -> dict[str, object]:
-    """The axis as it is given: the first operand is a scale."""
-    return metadata
 
 
 def qlinear_where(
@@ -224,7 +219,7 @@ FUSED_QUANTIZE: list[Op] = [
     fused("QGemm", qgemm),
     fused("QLinearAdd", of_two(lambda a, b: a + b)),
     fused("QLinearAveragePool", qlinear_average_pool),
-    fused("QLinearConcat", qlinear_concat, bind=bind_concat),
+    fused("QLinearConcat", qlinear_concat, bind=as_given),
     fused("QLinearGlobalAveragePool", qlinear_global_average_pool),
     fused("QLinearLeakyRelu", qlinear_leaky_relu),
     fused("QLinearMul", of_two(lambda a, b: a * b)),

@@ -101,14 +101,14 @@ def layer_normalization_vjp(
 
 def rms_normalization(x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON) -> Var:
     """x over its root mean square over the axes from `axis` on; the mean stays."""
-    return x * _inverse_rms(x, axis, epsilon) * scale
+    return x * inverse_rms(x, axis, epsilon) * scale
 
 
 def rms_normalization_vjp(
     ct: Var, y: Var, x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON
 ) -> tuple[Var, Var]:
     """To x through the normalized values."""
-    inverse = _inverse_rms(x, axis, epsilon)
+    inverse = inverse_rms(x, axis, epsilon)
     normal, g = x * inverse, ct * scale
     return (g - normal * sym.mean(g * normal, range(axis, 0))) * inverse, ct * normal
 
@@ -152,7 +152,8 @@ def _layer(x: Var, scale: Var, b: Var, *, axis: int, epsilon: float) -> Var:
     return x.tape.apply("LayerNormalization", x, scale, b, axis=axis, epsilon=epsilon)
 
 
-def _inverse_rms(x: Var, axis: int, epsilon: float) -> Var:
+def inverse_rms(x: Var, axis: int, epsilon: float) -> Var:
+    """1 over the root mean square over the axes from `axis` on."""
     inverse: Var = sym.reciprocal(sym.sqrt(sym.mean(x * x, range(axis, 0)) + epsilon))
     return inverse
 

@@ -15,7 +15,7 @@ from gradcheck_cli.compound import COMPOUND, Optional, Sequence, described, elem
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import TensorType
 from gradcheck_cli.lift import Kernel
-from gradcheck_cli.op import Op, composite, from_end
+from gradcheck_cli.op import Op, as_given, composite, from_end
 from gradcheck_cli.tape import MAX_STEPS, Tape, Var
 from gradcheck_cli.trace import Body
 
@@ -161,13 +161,8 @@ def _sizes(split: Any, length: int) -> list[int]:
     return sizes
 
 
-def _as_given(metadata: dict[str, Any], *operands: Any) -> dict[str, Any]:
-    """Axes are those of what is in the sequence."""
-    return metadata
-
-
 def _own(name: str, forward: Kernel, **more: Any) -> Op:
-    return composite(name, forward, compound=forward, bind=_as_given, **more)
+    return composite(name, forward, compound=forward, bind=as_given, **more)
 
 
 SEQUENCE: list[Op] = [

@@ -14,7 +14,7 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.compound import COMPOUND, described
 from gradcheck_cli.compound import Sequence as Tensors
-from gradcheck_cli.op import Op
+from gradcheck_cli.op import Op, as_given
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.ops.sequence import items_of
 from gradcheck_cli.tape import Tape, Var
@@ -227,12 +227,8 @@ def _signal(update: Var | None, like: Var) -> Var:
     return _done(like.tape, like.shape) if update is None else sym.reshape(sym.identity(update), like.shape)
 
 
-def _as_given(metadata: dict[str, Any], *operands: Any) -> dict[str, Any]:
-    return metadata
-
-
 def _of_sequences(name: str, forward: Callable[..., Any]) -> Op:
-    return fused(name, forward, compound=forward, bind=_as_given)
+    return fused(name, forward, compound=forward, bind=as_given)
 
 
 TRAINING_STEPS: list[Op] = [

@@ -82,3 +82,23 @@ def named(path: Path, x: str, y: str) -> Path:
 def twice() -> dict[str, object]:
     """An operator for a spec that calls Python."""
     return {"inputs": ["x"], "outputs": ["y"], "forward": "y = Add (x, x)"}
+
+
+KINKS = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [4]}}
+    nodes: |
+      y = Relu (x)
+    outputs: [y]
+checks: [{x: x, y: y, x_init_value: [0, 1, 2, 3]}]
+"""
+QUANTIZED = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [3]}}
+    params: {s: {shape: [], init: 0.5}}
+    nodes: ["q = QuantizeLinear(x, s)", "y = DequantizeLinear(q, s)"]
+    outputs: [y]
+checks: [{name: codes, graph: net, x: x, y: y}]
+"""

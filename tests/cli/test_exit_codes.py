@@ -13,6 +13,7 @@ from gradcheck_cli.explanations import PAGES, exit_code
 from gradcheck_cli.record import EXIT_CODES, SEVERITY, Check, ModelInfo, worst_code
 from tests.cli import models
 from tests.cli.conftest import WRONG, Command
+from tests.cli.models import KINKS
 
 COMMAND = [sys.executable, "-m", "gradcheck_cli"]
 ROWS = [  # exit code, what it is for, command line
@@ -112,15 +113,6 @@ def test_explain_and_records_agree_on_the_exit_code(code: str) -> None:
     assert Check("", "", status, code, ModelInfo(""), "", "").exit_code == exit_code(code)
 
 
-KINKS = """gradcheck: 1
-graphs:
-  net:
-    inputs: {x: {shape: [4]}}
-    nodes: |
-      y = Relu (x)
-    outputs: [y]
-checks: [{x: x, y: y, x_init_value: [0, 1, 2, 3]}]
-"""
 HUGE = """g (float[1] x) => (float y) {
     shape = Constant <value_ints = [1000000, 1000000, 1000]> ()
     h = Expand (x, shape)

@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from gradcheck_cli.cli.check_options import GATE, OPTIONS, OUTPUT
 from tests.cli import models
 from tests.cli.conftest import WRONG, Command
+from tests.cli.models import KINKS, QUANTIZED
 
 BASE = ("mlp.onnx", "--y", "loss", "--output-format", "json")
 
@@ -169,24 +170,6 @@ def test_a_variable_that_names_no_option_is_an_error(
     assert ran.err.startswith(f"error GC201: {message}")
 
 
-QUANTIZED = """gradcheck: 1
-graphs:
-  net:
-    inputs: {x: {shape: [3]}}
-    params: {s: {shape: [], init: 0.5}}
-    nodes: ["q = QuantizeLinear(x, s)", "y = DequantizeLinear(q, s)"]
-    outputs: [y]
-checks: [{name: codes, graph: net, x: x, y: y}]
-"""
-KINKS = """gradcheck: 1
-graphs:
-  net:
-    inputs: {x: {shape: [4]}}
-    nodes: |
-      y = Relu (x)
-    outputs: [y]
-checks: [{x: x, y: y, x_init_value: [0, 1, 2, 3]}]
-"""
 INIT = """gradcheck: 1
 graphs:
   net:

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from gradcheck_cli.formats.spec_models import CheckSpec, Settings
 from tests.cli.conftest import Command
+from tests.cli.models import QUANTIZED
 
 SPEC = """gradcheck: 1
 ops:
@@ -46,15 +47,6 @@ REFUSED = {
     "forward": "onnxruntime", "compat": "tf", "max_entries": "10", "coloring": "false",
     "second_order": "true", "grad": "{x: y}",
 }  # fmt: skip
-QUANTIZED = """gradcheck: 1
-graphs:
-  net:
-    inputs: {x: {shape: [3]}}
-    params: {s: {shape: [], init: 0.5}}
-    nodes: ["q = QuantizeLinear(x, s)", "y = DequantizeLinear(q, s)"]
-    outputs: [y]
-checks: [{name: codes, graph: net, x: x, y: y}]
-"""
 OF_A_CHECK = {
     "name": "other", "graph": "net", "x": "h", "y": "r", "init_targets": "trained",
     "x_init_value": "[[0, 0, 0, 0]]", "extra_feed_dict": "{h: [[1, 2, 3, 4]]}", "expect": "{status: fail}",
