@@ -33,9 +33,11 @@ def matmul(a: Array, b: Array) -> Array:
     `numpy.matmul`.  Any strides do: a transpose or a broadcast view costs nothing.  The dtype is
     `numpy.result_type(a, b)`; float16 and bfloat16 are summed in float32.
     """
+    if np.result_type(a, b).name in _HALF:
+        return matmul(*_widen(a, b)).astype(np.result_type(a, b))
     settled = _settle(a, b)
     if settled is None:
-        return _narrow(reference.matmul(*_widen(a, b)), a, b)
+        return reference.matmul(a, b)
     x, y, dtype, twofold = settled
     if x.ndim < 2 or y.ndim < 2:
         return _vectors(x, y)
@@ -65,11 +67,12 @@ def conv(
     each spatial axis, `pads` two: all beginnings, then all ends.  A negative pad crops.  `out` is
     `(space + pads - (kernel - 1) * dilation - 1) // stride + 1`, and the dtype `numpy.result_type(x, w)`.
     """
+    geometry = {"strides": strides, "pads": pads, "dilations": dilations}
+    if np.result_type(x, w).name in _HALF:
+        return conv(*_widen(x, w), **geometry, group=group).astype(np.result_type(x, w))
     settled = _settle(x, w)
     if settled is None:
-        image, taps = _widen(x, w)
-        y = reference.conv(image, taps, strides=strides, pads=pads, dilations=dilations, group=group)
-        return _narrow(y, x, w)
+        return reference.conv(x, w, **geometry, group=group)
     image, taps, dtype, _ = settled
     rank = len(strides)
     space = conv_shape(x.shape[x.ndim - rank :], w.shape[w.ndim - rank :], strides, pads, dilations)
@@ -93,15 +96,16 @@ def conv_transpose(
     `out` is `(space - 1) * stride + (kernel - 1) * dilation + 1 + output_padding - pads`; the rest is as in
     `conv`.  Outputs a stride apart meet the same taps: each such phase is a plain convolution.
     """
+    geometry = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": output_padding}
+    if np.result_type(x, w).name in _HALF:
+        return conv_transpose(*_widen(x, w), **geometry, group=group).astype(np.result_type(x, w))
     settled = _settle(x, w)
-    settings = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": output_padding}
     if settled is None:
-        image, taps = _widen(x, w)
-        return _narrow(reference.conv_transpose(image, taps, group=group, **settings), x, w)
+        return reference.conv_transpose(x, w, **geometry, group=group)
     image, taps, dtype, _ = settled
     rank = len(strides)
     space, kernel = x.shape[x.ndim - rank :], w.shape[w.ndim - rank :]
-    out = conv_transpose_shape(space, kernel, **settings)
+    out = conv_transpose_shape(space, kernel, **geometry)
     y = np.zeros((*_conv_lead(x, w, rank), x.shape[-rank - 2], group * w.shape[-rank - 1], *out), dtype)
     turned = _swap_channels(taps, rank, group)
     for grid in phase_grid(space, out, kernel, strides, pads, dilations):
@@ -176,12 +180,5 @@ def _conv_lead(x: Array, w: Array, rank: int) -> tuple[int, ...]:
 
 
 def _widen(a: Array, b: Array) -> tuple[Array, Array]:
-    """Both as float32 where their product would be summed in half precision."""
-    if np.result_type(a, b).name in _HALF:
-        return a.astype(np.float32), b.astype(np.float32)
-    return a, b
-
-
-def _narrow(y: Array, a: Array, b: Array) -> Array:
-    """y in the dtype of the product of a and b."""
-    return y.astype(np.result_type(a, b), copy=False)
+    """Operands of half precision as float32, in which their product is summed."""
+    return a.astype(np.float32), b.astype(np.float32)
