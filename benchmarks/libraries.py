@@ -1,0 +1,72 @@
+"""Array libraries of the peers under the names that the cases are written in; None where one is not installed."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+
+def installed(name: str) -> Any | None:
+    """The module, or None."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def torch_library(torch: Any) -> SimpleNamespace:
+    """PyTorch under NumPy's names."""
+    functional = torch.nn.functional
+    return SimpleNamespace(
+        tanh=torch.tanh, exp=torch.exp, sqrt=torch.sqrt, reshape=torch.reshape, swapaxes=torch.swapaxes,
+        zeros=lambda shape, dtype: torch.zeros(shape, dtype=dtype),
+        mean=lambda x, axis, keepdims: torch.mean(x, axis, keepdim=keepdims),
+        sum=lambda x, axis, keepdims: torch.sum(x, axis, keepdim=keepdims),
+        conv=lambda x, w, pad: functional.conv2d(x, w, padding=pad),
+        mean_pool=lambda x: functional.avg_pool2d(x, 2),
+    )  # fmt: skip
+
+
+def jax_library(jax: Any) -> SimpleNamespace:
+    """jax.numpy, with the two functions that it has elsewhere."""
+    jnp, lax = jax.numpy, jax.lax
+
+    def mean_pool(x: Any) -> Any:
+        return 0.25 * lax.reduce_window(x, 0.0, lax.add, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+
+    def conv(x: Any, w: Any, pad: int) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), ((pad, pad), (pad, pad)))
+
+    return SimpleNamespace(
+        tanh=jnp.tanh, exp=jnp.exp, sqrt=jnp.sqrt, reshape=jnp.reshape, swapaxes=jnp.swapaxes, zeros=jnp.zeros,
+        mean=partial(_with_axis, jnp.mean), sum=partial(_with_axis, jnp.sum), conv=conv, mean_pool=mean_pool,
+    )  # fmt: skip
+
+
+def tensorflow_library(tf: Any) -> SimpleNamespace:
+    """TensorFlow under NumPy's names."""
+
+    def swapaxes(x: Any, a: int, b: int) -> Any:
+        order = list(range(len(x.shape)))
+        order[a], order[b] = order[b], order[a]
+        return tf.transpose(x, order)
+
+    def conv(x: Any, w: Any, pad: int) -> Any:
+        image = tf.transpose(tf.pad(x, [[0, 0], [0, 0], [pad, pad], [pad, pad]]), (0, 2, 3, 1))
+        return tf.transpose(tf.nn.conv2d(image, tf.transpose(w, (2, 3, 1, 0)), 1, "VALID"), (0, 3, 1, 2))
+
+    def mean_pool(x: Any) -> Any:
+        pooled = tf.nn.avg_pool2d(tf.transpose(x, (0, 2, 3, 1)), 2, 2, "VALID")
+        return tf.transpose(pooled, (0, 3, 1, 2))
+
+    return SimpleNamespace(
+        tanh=tf.tanh, exp=tf.exp, sqrt=tf.sqrt, reshape=tf.reshape, swapaxes=swapaxes, zeros=tf.zeros,
+        mean=partial(_with_axis, tf.reduce_mean), sum=partial(_with_axis, tf.reduce_sum), conv=conv,
+        mean_pool=mean_pool,
+    )  # fmt: skip
+
+
+def _with_axis(reduce: Any, x: Any, axis: int, keepdims: bool) -> Any:
+    return reduce(x, axis, keepdims=keepdims)
