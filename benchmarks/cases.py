@@ -37,7 +37,9 @@ class Case:
 
     def model(self) -> onnx.ModelProto:
         """The ONNX model, its weights as float64 initializers."""
-        graph = parser.parse_graph(f"case (double{list(self.x_shape)} x) => (double{list(self.y_shape)} y) {{{self.nodes}}}")
+        graph = parser.parse_graph(
+            f"case (double{list(self.x_shape)} x) => (double{list(self.y_shape)} y) {{{self.nodes}}}"
+        )
         graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in self.weights.items())
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 

@@ -1,6 +1,6 @@
 """Convolutions of ResNet-50's layer shapes in float64, forward and both gradients, beside PyTorch's.
 
-    python -m benchmarks.convolutions
+python -m benchmarks.convolutions
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Full and directional gradient checks of four functions, in process and warm: gradcheck beside its peers.
 
-    python -m benchmarks.jacobians
+python -m benchmarks.jacobians
 """
 
 from __future__ import annotations

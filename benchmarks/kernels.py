@@ -1,6 +1,6 @@
 """Products of many shapes, dtypes and strides: the native kernels beside NumPy's.
 
-    python -m benchmarks.kernels
+python -m benchmarks.kernels
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from gradcheck_cli.native.products import matmul
 
 Operands = tuple[NDArray[Any], NDArray[Any]]
 LARGE = [(1, 1024, 1024, 1024), (1, 512, 512, 512), (1, 2048, 256, 1024), (1, 300, 3000, 300)]
-SMALL = [(2000, 8, 8, 8), (2000, 16, 16, 16), (1000, 32, 32, 32), (200, 64, 64, 64), (500, 7, 50, 13), (100, 100, 30, 50)]
+SMALL = [
+    (2000, 8, 8, 8),
+    (2000, 16, 16, 16),
+    (1000, 32, 32, 32),
+    (200, 64, 64, 64),
+    (500, 7, 50, 13),
+    (100, 100, 30, 50),
+]
 SKINNY = [(1000, 1, 784, 256), (1, 4, 1024, 1024), (256, 3, 64, 64), (1, 1024, 1024, 4)]
 
 

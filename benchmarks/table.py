@@ -44,7 +44,12 @@ def write(table: Table) -> None:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
-    return {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version(), "versions": _versions()}
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": _versions(),
+    }
 
 
 def _processor() -> str:
