@@ -22,6 +22,7 @@ class Table:
     title: str
     head: tuple[str, ...]
     rows: list[tuple[Any, ...]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)  # of peers that ran in environments of their own
 
     def add(self, *cells: Any) -> None:
         """One more row."""
@@ -30,14 +31,26 @@ class Table:
     def markdown(self) -> str:
         """The table as Markdown, with the machine and the versions below."""
         lines = [self.head, ("---",) * len(self.head), *([_cell(c) for c in row] for row in self.rows)]
-        return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), "", _said(machine())])
+        return "\n".join(
+            [f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), "", _said(self.machine)]
+        )
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What the figures depend on."""
+        here = machine()
+        return {**here, "versions": {**here["versions"], **self.versions}}
 
 
 def write(table: Table) -> None:
     """Prints the table and keeps it as JSON."""
     print(table.markdown())
     FOLDER.mkdir(exist_ok=True)
-    found = {"title": table.title, **machine(), "rows": [dict(zip(table.head, row, strict=True)) for row in table.rows]}
+    found = {
+        "title": table.title,
+        **table.machine,
+        "rows": [dict(zip(table.head, row, strict=True)) for row in table.rows],
+    }
     name = re.sub(r"\W+", "-", table.title.lower())
     (FOLDER / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 

@@ -31,6 +31,7 @@ class Unit:
     label: str
     node: Node | None
     place: Place
+    steps: range  # of the tape
 
     @property
     def origin(self) -> int:
@@ -72,7 +73,7 @@ def gradients(
     for unit in reversed(units):
         cts = [None if name in stop else collect(name) for name in unit.outputs]
         metadata = unit.node.metadata if colocate and unit.node is not None else {}
-        with tape.scope(f"{unit.label}_grad"), tape.from_node(-1, metadata):
+        with tape.scope(f"{unit.label}_grad"), tape.at(unit.place.gradient(unit.op.name, unit.label, metadata)):
             flows = pull_back(tape, unit, cts) if any(ct is not None for ct in cts) else []
             flows = _gated(flows) if gate else flows
         for name, ct in flows:
@@ -134,7 +135,7 @@ def check_rules(units: Iterable[Unit]) -> None:
     """NoGradientError that lists every unit without a rule."""
     missing = [u for u in units if u.op.vjp is None]
     if missing:
-        named = ", ".join(dict.fromkeys(f"'{_full(u.op)}' (node {u.origin} {u.label!r})" for u in missing))
+        named = ", ".join(dict.fromkeys(f"'{_full(u.op)}' ({_numbered(u)})" for u in missing))
         records = [(u.origin, u.op.name, u.op.domain, u.label) for u in missing]
         raise NoGradientError(f"no gradient for {named}", records)
 
@@ -146,15 +147,22 @@ def _units(tape: Tape) -> Iterable[Unit]:
         region = regions.get(index)
         if region is not None and region.stop > index:
             yield Unit(region.op, region.operands, region.outputs, region.metadata, region.label, tape.steps[index].node,
-                       region.place)  # fmt: skip
+                       region.place, range(region.start, region.stop))  # fmt: skip
             index = region.stop
         else:
-            yield _unit(tape.steps[index])
+            yield unit_of(tape.steps[index], index)
             index += 1
 
 
-def _unit(step: Step) -> Unit:
-    return Unit(step.op, step.operands, step.node.outputs, step.metadata, step.label, step.node, step.place)
+def unit_of(step: Step, index: int) -> Unit:
+    """A step as what its own rule differentiates."""
+    steps = range(index, index + 1)
+    return Unit(step.op, step.operands, step.node.outputs, step.metadata, step.label, step.node, step.place, steps)
+
+
+def _numbered(unit: Unit) -> str:
+    added = unit.origin < 0 and bool(unit.place.inside)
+    return f"in the {unit.place.inside}" if added else f"node {unit.origin} {unit.label!r}"
 
 
 def _full(op: Op) -> str:

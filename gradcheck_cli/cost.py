@@ -11,8 +11,12 @@ from gradcheck_cli.step import Step
 from gradcheck_cli.tape import Tape
 
 _ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as
-_WINDOWED = 8.0  # and as many more for each entry of the window that it is made from
+_READ = 6.0  # and an entry that is read for it, where there are more of those
+_WINDOWED, _CHOSEN = 8.0, 60.0  # and for each tap along an axis of a window: what is summed, what is compared
+_SLOW = {"Softmax": 5.0, "LogSoftmax": 5.0, "ReduceMax": 8.0, "ReduceMin": 8.0, "TopK": 30.0}  # times as much
 _DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
+COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors counts as, and for each step on the way
+SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
 _ENTRY = 300.0  # operations that comparing one entry counts as
 
@@ -39,10 +43,16 @@ class Cost:
         return f"{max(self.seconds, 1):.0f} s"
 
 
-def full_cost(program: Program, rows: int, columns: int) -> Cost:
-    """The cost of all rows by the complex step and all columns by one backward pass each."""
-    one = forward_work(program)
-    return Cost(rows * columns, (rows + 3.0 * columns) * one + _ENTRY * rows * columns, 3 * 8 * rows * columns)
+def full_cost(program: Program, rows: int, columns: int, colors: int | None = None) -> Cost:
+    """The cost of all rows by the complex step, or of as many colors, and all columns by one backward pass each."""
+    one, probes = forward_work(program), rows if colors is None else colors
+    return Cost(rows * columns, (probes + 3.0 * columns) * one + _ENTRY * rows * columns, 3 * 8 * rows * columns)
+
+
+def pattern_work(program: Program, rows: int) -> float:
+    """Operations that finding the sparsity pattern takes: some for each word of each entry on the way."""
+    made = sum(program.tape.values[n].size for _, step in program.steps for n in step.node.outputs if n)
+    return _ELEMENTWISE * made * (rows / 64)
 
 
 def forward_work(program: Program) -> float:
@@ -53,10 +63,23 @@ def forward_work(program: Program) -> float:
 def _work(tape: Tape, step: Step) -> float:
     made = sum(tape.values[n].size for n in step.node.outputs if n and n in tape.values)
     if step.op.name not in _DENSE or len(step.operands) < 2:
-        window = np.prod(step.metadata.get("kernel_shape") or (0,))
-        return (_ELEMENTWISE + _WINDOWED * float(window)) * made
-    shapes = [tape.values[n].shape for n in step.operands[:2]]
+        read = max((tape.values[n].size for n in step.operands if n), default=0)
+        taps = float(np.sum(step.metadata.get("kernel_shape") or (0,)))
+        window = taps * (_CHOSEN if step.op.name == "MaxPool" else _WINDOWED)
+        slow = _SLOW.get(step.op.name, 1.0)
+        return slow * max(_ELEMENTWISE * made, _READ * read) + window * max(made, read)
     if step.op.name == "ConvTranspose":
-        return 2.0 * tape.values[step.operands[0]].size * float(np.prod(shapes[1][1:]))
-    inner = shapes[0][-1] if step.op.name in ("MatMul", "Einsum") and shapes[0] else np.prod(shapes[1][1:])
-    return 2.0 * made * float(inner)
+        return 2.0 * tape.values[step.operands[0]].size * terms(tape, step)
+    return 2.0 * made * terms(tape, step)
+
+
+def terms(tape: Tape, step: Step) -> float:
+    """How many products or entries one entry of a result is the sum of, for a transposed convolution at most."""
+    shapes = [tape.values[n].shape for n in step.operands[:2] if n]
+    if step.op.name in _DENSE and len(shapes) == 2:
+        if step.op.name in ("MatMul", "Einsum") and shapes[0]:
+            return float(shapes[0][-1])
+        return float(np.prod(shapes[1][1:]))
+    made = max((tape.values[n].size for n in step.node.outputs if n and n in tape.values), default=0)
+    read = max((tape.values[n].size for n in step.operands if n), default=0)
+    return read / made if made else 0.0

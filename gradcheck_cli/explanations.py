@@ -32,7 +32,9 @@ PAGES = {
         "entries of the gradient differ",
         "The theoretical Jacobian, made by the gradient rules of the operators, and the numerical one, "
         "made by perturbing x, differ by more than the tolerance plus everything that the numerical side "
-        "can have wrong.",
+        "can have wrong. Or a law does not hold that needs no differences: a pull-back is linear in the cotangent, no "
+        "probe depends on those beside it, and what has no derivative does not move smoothly. With --compat tf "
+        "nothing counts but |difference| <= atol + rtol |numerical|.",
         "A wrong gradient rule: a missing term, a sign, a factor, a transposed operand, an index that is "
         "not followed. The pattern names what an entry looks like, and the suspect is the node whose rule"
         " is wrong on its own.",
@@ -56,21 +58,26 @@ PAGES = {
     ),
     "GC104": Page(
         "not a subgradient",
-        "x lies at a kink, and the theoretical gradient lies outside of the slopes on its two sides.",
-        "A convention at ties that no side supports: a tie of Max that counts both operands in full, for example.",
+        "x lies at a kink, and the theoretical gradient lies outside of the slopes on its two sides, which differ.",
+        "A rule that no side of the kink supports: it gives something else where the operator decides between two "
+        "pieces. The entry has failed because a single decision is tied; where several are at once, the entry is "
+        "inconclusive: `gradcheck explain GC301`.",
         "At a kink any value between the slopes is right. Choose one of them, or share it out.",
     ),
     "GC105": Page(
         "outside the sparsity pattern",
-        "The numerical derivative is not zero for an entry that the structure of the model says is always zero.",
-        "An operator reads more of its input than its rule assumes: a window, an index, a broadcast.",
-        "Check the operator's forward computation at the entries that the report names.",
+        "The gradient is not zero for entries of x that y does not depend on: no path of the model leads from "
+        "one to the other, whatever their values. No number is needed to see that.",
+        "A rule that sends its cotangent to the wrong place, or to too many: a window, an index, an axis that is "
+        "not the operator's own.",
+        "Look at where the entries lie that the report names, and at which of them the operator reads.",
     ),
     "GC106": Page(
         "the model is nondeterministic",
-        "Two runs of the model at the same point give different results, so no derivative can be measured.",
-        "Random operators or Dropout in training mode without a seed.",
-        "Give the random tensor by --feed, or export the model for inference.",
+        "Two identical runs, of the model or of its gradient, give different results: no derivative can be measured.",
+        "A rule or a kernel written in Python that draws numbers of its own, keeps state from call to call, or shares it "
+        "among threads. ONNX's own random operators are seeded and do not count.",
+        "The message names the node. Let the function depend on its arguments alone, or fix the tensor by --feed.",
     ),
     "GC201": Page(
         "a wrong argument",
@@ -100,8 +107,11 @@ PAGES = {
     ),
     "GC301": Page(
         "kinks",
-        "x lies where the derivative jumps: at 0 of a Relu, at a tie of a maximum, at the bound of a "
-        "Clip. The slopes from both sides differ, and no single number is right.",
+        "x lies where a decision of the model hangs in the balance: at 0 of a Relu, at a tie of a maximum, at the bound "
+        "of a Clip. A gradient between the slopes from both sides passes as KINK-OK, whatever convention it follows. "
+        "What is left has one of two reasons. nonderivative: the gradient is none of these slopes, though rules that "
+        "are right for each operator alone may give it, as 0 for relu(x) - relu(-x), whose slope is 1. jump: there is "
+        "no slope on some side, since y jumps or is infinitely steep, or the perturbation of --delta crosses a kink.",
         "Values that are exactly 0, equal to each other or to a constant: often from --x-init-value or test data.",
         "Another --seed (with --test-data none, where values ship with the model), or a --val-range that keeps away "
         "from the kink. --max-inconclusive says how many entries may be at one.",
@@ -109,13 +119,17 @@ PAGES = {
     ),
     "GC302": Page(
         "the forward run is not finite",
-        "y holds NaN or infinity at the point, so there is nothing to differentiate.",
+        "y holds NaN or infinity at the point, so there is nothing to differentiate. Where only a few entries of y do, "
+        "they are left out and the others are compared; --max-inconclusive says how many that may be.",
         "An argument outside of an operator's domain (Log, Sqrt, Acos, a division by zero) or an overflow of Exp.",
         "The message names the first such node. Narrow the values: --val-range input:0.1,1.",
     ),
     "GC303": Page(
         "noise",
-        "The numerical derivative is not precise enough to confirm the entry or to call it wrong.",
+        "The numerical derivative is not precise enough to confirm the entry or to call it wrong. The reason of an entry "
+        "is noise (rounding hides it), curvature (the function bends too much within the steps that rounding allows) or "
+        "underflow (numbers so small or so large that products of them are lost). The report says how large an error "
+        "must be to be seen all the same.",
         "Rounding in the forward run is large compared with the entry: huge values that cancel, float32 "
         "inside the model.",
         "--dtype float64 and --method auto (the defaults), a higher --rtol, or another point: --seed, --val-range.",
@@ -147,11 +161,13 @@ PAGES = {
     ),
     "GC404": Page(
         "the forward run disagrees",
-        "The outputs at the inputs that ship with the model (test_data_set_0) are not those that ship with it, "
+        "The outputs are not those that ship with the model (test_data_set_0), or not those that onnxruntime computes, "
         "by more than rounding explains.",
-        "Another version of an operator, test data of another model, or a mistake in gradcheck's forward kernels.",
-        "Compare with onnxruntime. `--test-data none` checks at random values instead; but until the forward run "
-        "is right, its gradient says little.",
+        "Another version of an operator, test data of another model, or a mistake in one of the forward kernels: "
+        "gradcheck's, or onnxruntime's.",
+        "The message names the first node whose result differs: hold it against the ONNX standard. `--forward internal` "
+        "leaves onnxruntime out, `--test-data none` the shipped outputs; but until it is known which side is right, "
+        "the gradient says little.",
     ),
     "GC501": Page(
         "no gradient",
@@ -176,14 +192,14 @@ PAGES = {
         "time",
         "The check took longer than --timeout.",
         "A full Jacobian costs a run of the model for each entry of x, and a backward run for each entry of y.",
-        "--mode directional checks random projections at the price of a few runs; smaller shapes cost "
-        "less; `gradcheck inspect` predicts the cost.",
+        "--mode nodes checks every node on its own at the price of a few runs, --mode directional random "
+        "projections; smaller shapes cost less; `gradcheck inspect` predicts the cost.",
     ),
     "GC602": Page(
         "memory",
         "The check would need more memory than --memory-limit, or there was none left.",
         "The Jacobian, or many runs at once.",
-        "--mode directional, fewer --jobs, a lower --memory-limit.",
+        "--mode nodes or directional, fewer --jobs, a lower --memory-limit.",
     ),
     "GC603": Page(
         "crash",

@@ -13,6 +13,7 @@ import numpy as np
 
 from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
+from gradcheck_cli.outcome import Decisions, Outcome
 from gradcheck_cli.program import ROUNDINGS, Program
 from gradcheck_cli.stack import Budget, in_chunks
 from gradcheck_cli.stencil import (
@@ -44,6 +45,19 @@ class Rows:
     estimate: Estimate
     crossed: dict[int, Array]
 
+    def replaced(self, at: Array, by: Rows) -> Rows:
+        """The rows with others in their places `at`."""
+        olds = self.estimate.value, self.estimate.error, self.estimate.rounding
+        news = by.estimate.value, by.estimate.error, by.estimate.rounding
+        parts = [np.array(np.broadcast_to(old, olds[0].shape)) for old in olds]
+        for part, new in zip(parts, news, strict=True):
+            part[at] = new
+        crossed = {step: np.zeros(len(parts[0]), bool) for step in {*self.crossed, *by.crossed}}
+        for step, changed in crossed.items():
+            changed[:] = self.crossed.get(step, False)
+            changed[at] = by.crossed.get(step, False)
+        return Rows(Estimate(*parts), crossed)
+
 
 class Directions:
     """Directions in which x is probed, one a row: unit vectors of some of its reals, or given ones `(rows, x_size)`."""
@@ -62,15 +76,19 @@ class Directions:
         unit[np.arange(len(piece)), self.rows[piece.start : piece.stop]] = 1
         return unit
 
+    def slopes(self, cotangents: Array) -> Array:
+        """Derivatives along the directions, `(P, rows)`, from cotangents of x `(P, x_size)`."""
+        return cotangents[:, self.rows] if self.given is None else cotangents @ self.given.T
+
     def part(self, rows: Array) -> Directions:
         """Some of the directions."""
         return Directions(self.here, self.rows[rows] if self.given is None else self.given[rows])
 
-    def representable(self, h: float) -> Array:
-        """Steps h times the scale of x along each direction, (rows,); along a unit vector x + step is exact."""
+    def representable(self, h: float, side: float = 1.0) -> Array:
+        """Steps h times the scale of x along each direction, (rows,); along a unit vector x + side * step is exact."""
         size = scales(self.here)
         if self.given is None:
-            return self._exact(size[self.rows] * h)
+            return self._exact(size[self.rows] * h, side)
         return np.full(self.count, h * rms(size) if size.size else h)
 
     def fixed(self, delta: float) -> Array:
@@ -78,9 +96,9 @@ class Directions:
         steps = np.full(self.count, float(delta))
         return steps if self.given is not None else self._exact(steps)
 
-    def _exact(self, steps: Array) -> Array:
+    def _exact(self, steps: Array, side: float = 1.0) -> Array:
         here = self.here[self.rows]
-        exact = representable(here, steps.astype(here.dtype)).astype(np.float64)
+        exact = side * representable(here, (side * steps).astype(here.dtype)).astype(np.float64)
         return np.where(exact > 0, exact, steps)
 
 
@@ -129,6 +147,26 @@ class Backward:
                 total[piece.start : piece.stop] = cotangents
         return found
 
+    def at_ones(self) -> list[Array]:
+        """Cotangents `(x_size,)` of each x for a y that is weighed by ones, as the tape computed them: without a lift."""
+        return [self._nothing(x, range(1))[0] if ct is None else _derivatives(ct.value[None])[0]
+                for ct, x in zip(self.cts, self.xs, strict=True)]  # fmt: skip
+
+    def cotangents(self, weights: Array) -> Array:
+        """Cotangents `(P, *shape)` of y for weighted sums of its reals `(P, y_size)`."""
+        return _as_cotangent(weights, self.seed.value)
+
+    def reduced(
+        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, jitter: int | None = None
+    ) -> list[Array]:
+        """What `reduce` makes of the cotangents `(p, x_size)` of each x, piece by piece: `(P, ...)`; see `along`."""
+        found: list[list[Array]] = [[reduce(i, self._nothing(x, range(0)))] for i, x in enumerate(self.xs)]
+        for _, rows in self._chunks(len(weights), lambda p: weights[p.start : p.stop], budget, jitter):
+            for i, (made, cotangents) in enumerate(zip(found, rows, strict=True)):
+                made.append(reduce(i, cotangents))
+        whole = [np.concatenate(made) for made in found]
+        return [np.zeros((len(weights), *each.shape[1:])) if len(each) < len(weights) else each for each in whole]
+
     def _chunks(
         self, count: int, weights: Callable[[range], Array], budget: Budget, jitter: int | None = None
     ) -> Iterator[tuple[range, list[Array]]]:
@@ -138,8 +176,8 @@ class Backward:
             return
 
         def run(piece: range) -> list[Array]:
-            stack = _as_cotangent(weights(piece), self.seed.value)
-            rng = None if jitter is None else np.random.default_rng([jitter, piece.start])
+            stack = self.cotangents(weights(piece))
+            rng = None if jitter is None else np.random.default_rng(jitter)
             made = iter(self.program.run({self.seed.name: stack}, jitter=rng).outputs)
             return [
                 self._nothing(x, piece) if n is None else _derivatives(next(made))
@@ -175,8 +213,8 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ji
     found = np.zeros((directions.count, reals(program.tape.values[y])))
 
     def run(piece: range) -> Array:
-        rng = None if jitter is None else np.random.default_rng([jitter, piece.start])
-        return program.tangents({x: _shaped(directions.block(piece), here)}, rng)[0]
+        rng = None if jitter is None else np.random.default_rng(jitter)
+        return program.tangents({x: shaped(directions.block(piece), here)}, rng)[0]
 
     for piece, tangent in in_chunks(run, directions.count, 2 * program.bytes_per_probe(), budget):
         found[piece.start : piece.stop] = flat_stack(tangent)
@@ -187,33 +225,57 @@ def by_differences(
     program: Program, directions: Directions, stencil: Stencil, steps: Array, budget: Budget
 ) -> tuple[Array, dict[int, Array]]:
     """Difference quotients `(rows, y_size)` with `steps` (rows,), and at which steps of the tape branches were crossed."""
-    (x,), (y,) = program.probes, program.outputs
-    here, like = flat(program.tape.values[x]), program.tape.values[x]
-    total = np.zeros((directions.count, reals(program.tape.values[y])))
+    total = np.zeros((directions.count, reals(program.tape.values[program.outputs[0]])))
     crossed: dict[int, Array] = {}
     for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
-
-        def run(piece: range, offset: float = offset) -> tuple[Array, dict[int, Array]]:
-            moved = here + (offset * steps[piece.start : piece.stop, None]) * directions.block(piece)
-            outcome = program.run({x: _shaped(moved.astype(here.dtype, copy=False), like)}, branches=True)
-            return flat_stack(outcome.outputs[0]), dict(outcome.crossed)
-
-        for piece, (values, changes) in in_chunks(run, directions.count, program.bytes_per_probe(), budget):
-            with np.errstate(invalid="ignore"):  # infinity less infinity
-                total[piece.start : piece.stop] += weight * values
-            for step, change in changes.items():
-                crossed.setdefault(step, np.zeros(directions.count, bool))[piece.start : piece.stop] |= change
+        values, changes, _ = beside(program, directions, offset * steps, budget)
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            total += weight * values
+        for step, change in changes.items():
+            crossed[step] = crossed.get(step, False) | change
     return total / steps[:, None], crossed
+
+
+def beside(
+    program: Program, directions: Directions, offsets: Array, budget: Budget
+) -> tuple[Array, dict[int, Array], Decisions]:
+    """y at x + offsets (rows,) along directions, `(rows, y_size)`, the steps crossed on the way, and all decisions."""
+    (x,), (y,) = program.probes, program.outputs
+    here, like = flat(program.tape.values[x]), program.tape.values[x]
+    found = np.zeros((directions.count, reals(program.tape.values[y])))
+    crossed: dict[int, Array] = {}
+    decisions = [Decisions.none(0)]
+
+    def run(piece: range) -> Outcome:
+        moved = here + offsets[piece.start : piece.stop, None] * directions.block(piece)
+        return program.run({x: shaped(moved.astype(here.dtype, copy=False), like)}, branches=True)
+
+    for piece, outcome in in_chunks(run, directions.count, program.bytes_per_probe(), budget):
+        found[piece.start : piece.stop] = flat_stack(outcome.outputs[0])
+        decisions.append(outcome.decisions)
+        for step, change in outcome.crossed.items():
+            crossed.setdefault(step, np.zeros(directions.count, bool))[piece.start : piece.stop] |= change
+    return found, crossed, Decisions.joined(decisions)
 
 
 def by_ladder(program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget) -> Rows:
     """Rows by Richardson's extrapolation of central differences over rungs `ks` of the ladder."""
     steps = np.stack([directions.representable(h) for h in rungs(ks)])
     taken = [by_differences(program, directions, CENTRAL, h, budget) for h in steps]
-    changed = np.stack([_any(crossed, directions.count) for _, crossed in taken])
-    smooth = ~np.logical_or.accumulate(changed[::-1], axis=0)[::-1]  # no rung that is finer crossed a branch either
+    smooth = smooth_rungs([crossed for _, crossed in taken], directions.count)
     differences = np.stack([quotients for quotients, _ in taken])
     return Rows(richardson(differences, steps, noise, smooth), taken[-1][1])
+
+
+def smooth_rungs(crossed: Sequence[dict[int, Array]], count: int) -> Array:
+    """Rungs, from coarse to fine, at which neither a probe nor any finer one crossed a branch, `(K, count)`."""
+    changed = np.stack([_any(by_step, count) for by_step in crossed])
+    return np.asarray(~np.logical_or.accumulate(changed[::-1], axis=0)[::-1])
+
+
+def default_steps(directions: Directions, stencil: Stencil, delta: float | None) -> Array:
+    """Steps of a difference formula: as given, or those that balance truncation and rounding by the scale of x."""
+    return directions.representable(EPS ** (1 / (stencil.order + 1))) if delta is None else directions.fixed(delta)
 
 
 def by_stencil(
@@ -226,9 +288,9 @@ def by_stencil(
 ) -> Rows:
     """Rows by one difference formula, its error read off a second run with twice the step.
 
-    delta None: the step that balances truncation and rounding, for each row by the scale of x.
+    delta None: `default_steps`.
     """
-    steps = directions.representable(EPS ** (1 / (stencil.order + 1))) if delta is None else directions.fixed(delta)
+    steps = default_steps(directions, stencil, delta)
     fine, crossed = by_differences(program, directions, stencil, steps, budget)
     coarse, _ = by_differences(program, directions, stencil, 2 * steps, budget)
     weight = sum(abs(w) for w in stencil.weights)
@@ -242,9 +304,11 @@ def forward_noise(program: Program, seed: int = 0) -> Array:
     """
     (x,) = program.probes
     here, y = program.tape.values[x], flat(program.tape.values[program.outputs[0]])
-    rng = np.random.default_rng(seed)
-    outcome = program.run({x: np.repeat(here[None], JITTERED, axis=0)}, branches=True, jitter=rng)
-    values = flat_stack(outcome.outputs[0])[~outcome.any_crossed(JITTERED)]
+    runs = [
+        program.run({x: here[None]}, branches=True, jitter=np.random.default_rng([seed, i])) for i in range(JITTERED)
+    ]
+    smooth = [flat_stack(run.outputs[0]) for run in runs if not run.any_crossed(1).any()]
+    values = np.concatenate(smooth) if smooth else np.zeros((0, y.size))
     with np.errstate(invalid="ignore"):
         spread = np.max(np.abs(values - y), axis=0, initial=0.0)
     return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
@@ -272,7 +336,7 @@ def flat_stack(stack: Array) -> Array:
     return flat.astype(np.float64, copy=False)
 
 
-def _shaped(stack: Array, like: Array) -> Array:
+def shaped(stack: Array, like: Array) -> Array:
     """The inverse of `_flat_stack` for tensors like `like`."""
     if like.dtype.kind == "c":
         stack = stack[:, : like.size] + 1j * stack[:, like.size :]

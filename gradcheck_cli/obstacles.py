@@ -14,41 +14,44 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.memory import spell
 from gradcheck_cli.point import Point
+from gradcheck_cli.record import derivative
 from gradcheck_cli.settings import ANY
 from gradcheck_cli.sides import Sides
 from gradcheck_cli.tape import Tape
 from gradcheck_cli.targets import first_float_after
 
 
-def obstacle(point: Point, sides: Sides, x: str, index: int) -> GradcheckError | None:
-    """Why nothing can be compared at a point: something was not computed, or y is not what it should be."""
-    y = sides.y
-    for tape in sides.tapes:
-        blocked = next((tape.blocked[name] for name in (y, x) if name in tape.blocked), None)
-        if blocked is not None:
-            return blocked
-    disagreement = point.expected.disagreement(sides.theory, y) if point.expected is not None else ""
+def obstacle(point: Point, sides: Sides, x: str, index: int, open_: float = 0.0) -> GradcheckError | None:
+    """Why nothing can be compared at a point: something was not computed, or y is not what it should be.
+
+    A share `open_` of the entries of y need not be finite.
+    """
+    tape, y = sides.tape, sides.y
+    blocked = next((tape.blocked[name] for name in (y, x) if name in tape.blocked), None)
+    if blocked is not None:
+        return blocked
+    disagreement = point.expected.disagreement(tape, y) if point.expected is not None else ""
     if disagreement:
         return ModelError(disagreement, code="GC404")
-    shapes = {tape.named[name].shape for tape in sides.tapes for name in (y,)}
-    if len(shapes) > 1:
-        return PointError(f"rounding decides on the shape of {y!r} at point {index}: another --seed", code="GC303")
-    for tape in sides.tapes:
-        if not np.isfinite(tape.named[y].value).all():
-            drawn = x if x in point.feeds else "INPUT"
-            return PointError(f"{y!r} is not finite at point {index}: {first_nonfinite(tape, drawn)}")
+    lost = np.count_nonzero(~np.isfinite(tape.named[y].value))
+    if lost and (lost > open_ * tape.named[y].size or lost == tape.named[y].size):
+        drawn = x if x in point.feeds else "INPUT"
+        narrow = "LOW,HIGH" if point.advice is None else "{:g},{:g}".format(*point.advice)
+        return PointError(f"{y!r} is not finite at point {index}: {first_nonfinite(tape, f'{shown(drawn)}:{narrow}')}")
     return None
 
 
-def first_nonfinite(tape: Tape, x: str) -> str:
-    """The first node whose result is not finite though its operands are, and what might help."""
+def first_nonfinite(tape: Tape, narrow: str) -> str:
+    """The first node whose result is not finite though its operands are, and what might help: another --val-range."""
     for step in tape.steps:
         made = [tape.values[n] for n in step.node.outputs if n and tape.values[n].dtype.kind in "fc"]
         given = [tape.values[n] for n in step.operands if n and tape.values[n].dtype.kind in "fc"]
         if any(not np.isfinite(v).all() for v in made) and all(np.isfinite(v).all() for v in given):
             kind = "NaN" if any(np.isnan(v).any() for v in made) else "infinity"
-            low = min((float(np.min(v.real)) for v in given if v.size), default=float("nan"))
-            return f"first {kind} at {step.where} (input min {low:.3g}). Narrow: --val-range {shown(x)}:LOW,HIGH"
+            if not any(v.size for v in given):
+                return f"first {kind} at {step.where}, of nothing."
+            low = min(float(np.min(v.real)) for v in given if v.size)
+            return f"first {kind} at {step.where} (input min {low:.3g}). Narrow: --val-range {narrow}"
     wrong = [name for name, var in tape.named.items() if _given(tape, name) and not np.isfinite(var.value).all()]
     return f"{wrong[0]!r} is not, which the model is given." if wrong else "an input or a parameter is not."
 
@@ -85,9 +88,11 @@ def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str
                 raise UsageError(f"{option} {shown(name)} is {dtypes[name]} and has no gradient.{hint}")
 
 
-def without_gradient(error: NoGradientError, source: Source, tape: Tape, x: str, y: str) -> NoGradientError:
+def without_gradient(
+    error: NoGradientError, source: Source, tape: Tape, x: str, y: str, gradient_of: str = ""
+) -> NoGradientError:
     """The error with what it stops, and the nearest tensor before it that can be checked."""
-    stops = f"it stops d {y}/d {x}."
+    stops = f"it stops {'/'.join(derivative(x, y, gradient_of))}."
     if not error.missing or not 0 <= error.missing[0][0] < len(source.graph.nodes):
         return NoGradientError(f"{error}; {stops}")
     origin, op, domain, label = error.missing[0]

@@ -23,6 +23,7 @@ from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Lift, elementwise, loop
 from gradcheck_cli.memory import require, require_broadcast
+from gradcheck_cli.reads import Reads
 
 Vjp: TypeAlias = Callable[..., Any]
 Metadata: TypeAlias = Mapping[str, Any]
@@ -83,6 +84,8 @@ class Op:
               group.  "each": every operand is a group of its own.
     analytic  the kernel takes complex operands and decides on their real parts, so that a complex step goes through.
     step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
+    reads     the word for what of its operands an entry of a result is made from (`gradcheck_cli/reads.py`).  None: the
+              entries at the same place if it is lifted elementwise, else everything.
     branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
     ordered   it compares values, so that it has no meaning for complex numbers.
     normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
@@ -102,6 +105,7 @@ class Op:
     composed: bool = False
     analytic: bool = True
     step: Kernel | None = None
+    reads: Reads | None = None
     branch: Kernel | None = None
     bind: Callable[..., dict[str, Any]] | None = None
     many: bool = False

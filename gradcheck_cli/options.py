@@ -15,12 +15,19 @@ from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.settings import ANY, Method, Mode, Settings
 
 Member = TypeVar("Member", bound=Enum)
-_WORDS = {"mode": get_args(Mode), "method": get_args(Method), "dtype": ("float64", "model")}
+_WORDS = {
+    "mode": get_args(Mode),
+    "method": get_args(Method),
+    "dtype": ("float64", "model"),
+    "forward": ("internal",),
+    "compat": ("tf",),
+}
 _LIMITS = {  # whole, from, to
     "points": (True, 1, np.inf),
     "point": (True, 0, np.inf),
     "seed": (True, 0, np.inf),
     "jobs": (True, 1, np.inf),
+    "max_entries": (True, 1, np.inf),
     "memory_limit": (True, 1, np.inf),
     "delta": (False, np.finfo(float).tiny, np.finfo(float).max),
     "timeout": (False, 0, np.inf),
@@ -104,9 +111,9 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _setting(name: str, value: Any) -> Any:
     match name:
-        case "mode" | "method" | "dtype":
+        case "mode" | "method" | "dtype" | "forward" | "compat":
             return one_of(value, name, _WORDS[name])
-        case "params" | "straight_through":
+        case "params" | "coloring" | "straight_through" | "second_order" | "pictures":
             return flag(value, name)
         case "init_targets":
             return targets(value, name)

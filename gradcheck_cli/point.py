@@ -31,7 +31,7 @@ from gradcheck_cli.graph import MAX_RANK, Array, Graph, TensorType, is_inexact
 from gradcheck_cli.inner import as_computed
 from gradcheck_cli.memory import require_shape
 from gradcheck_cli.op import Ops
-from gradcheck_cli.ranges import float_range, integer_range
+from gradcheck_cli.ranges import MAGNITUDES, float_range, integer_range
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.shipped import Expected, Shipped, shipped_with
 from gradcheck_cli.tape import Tape
@@ -43,7 +43,9 @@ from gradcheck_cli.trace import trace
 class Point:
     """A traced point: the tape, the feeds that made it, and sizes chosen for open dimensions.
 
-    `expected` holds the outputs that ship with the model, where all inputs are those that ship with them.
+    `expected` holds the outputs that ship with the model, where all inputs are those that ship with them.  `random` are
+    the float inputs that were drawn; `ranges` are intervals in which they were drawn anew, since the model is not finite
+    at what is drawn first, and `advice` one in which it would be, where the user gave another.
     """
 
     tape: Tape
@@ -51,6 +53,9 @@ class Point:
     dims: Mapping[str, int] = field(default_factory=dict)
     expected: Expected | None = None
     notes: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    advice: tuple[float, float] | None = None
 
 
 def find_point(
@@ -79,7 +84,9 @@ def find_point(
             check_traced({name: var.shape for name, var in tape.named.items()}, settings)
             sizes = {k: v for k, v in chosen.items() if k not in source.dims}
             expected = None if index else _expected(source, settings, ops, targets, feeds, shipped)
-            return Point(tape, feeds, sizes, expected, shipped.notes(ready))
+            held = {*ready, *source.drawn.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
+            random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
+            return Point(tape, feeds, sizes, expected, shipped.notes(ready), random)
     drawn = [n for n in graph.free_inputs if n in needed and n not in ready and not _given(settings, n)]
     raise _no_point(graph, known, last, [n for n in drawn if not is_float(graph, n)])
 
@@ -94,17 +101,20 @@ def draw(
 ) -> dict[str, Any]:
     """Values for inputs that are needed, and for whatever is fed: given ones first, then initial, shipped, random ones."""
     graph = source.graph
-    feeds = {**shipped, **dict(_initialized(source, settings))}
+    feeds = {**shipped, **source.drawn.get(index, {}), **dict(_initialized(source, settings))}
     for name in graph.inputs:
         if name in needed and name not in (*graph.constants, *feeds) and not _given(settings, name):
             feeds[name] = draw_input(source, settings, name, dims, index)
     for given in (settings.x_init_value, settings.extra_feed_dict):
         feeds.update((name, _as_declared(graph, name, value, settings, dims)) for name, value in given.items())
-    return {n: _in_its_dtype(graph, n, v) for n, v in feeds.items()} if settings.dtype == "model" else feeds
+    return {n: in_its_dtype(graph, n, v) for n, v in feeds.items()} if settings.dtype == "model" else feeds
 
 
 def draw_input(source: Source, settings: Settings, name: str, dims: Mapping[str, int], index: int) -> Array:
-    """Random values for one input; the draw depends on seed, point and name alone."""
+    """Random values for one input; the draw depends on seed, point and name alone.
+
+    Where nobody gave a range, further points have other magnitudes.
+    """
     declared = source.graph.types.get(name, TensorType())
     if declared.kind != "tensor" or declared.dtype == object:
         what = "strings" if declared.dtype == object else f"a {declared.kind}"
@@ -117,7 +127,7 @@ def draw_input(source: Source, settings: Settings, name: str, dims: Mapping[str,
     rng = np.random.default_rng([settings.seed, index, zlib.crc32(name.encode())])
     low_high = settings.val_range.get(name, source.ranges.get(name, settings.val_range.get(ANY)))
     if is_inexact(dtype):
-        low, high = low_high or float_range(source.graph, name)
+        low, high = low_high or float_range(source.graph, name, MAGNITUDES[index % len(MAGNITUDES)])
         values = rng.uniform(low, high, shape)
         return values + 1j * rng.uniform(low, high, shape) if dtype.kind == "c" else values
     if dtype.name.startswith("float"):  # of 8 bits or less: each of them has numbers in this range
@@ -140,7 +150,7 @@ def _expected(
     fed = settings.x_init_value or settings.extra_feed_dict or settings.init_targets
     if fed or not shipped.outputs or not set(graph.free_inputs) <= set(shipped.inputs):
         return None
-    narrow = {name: _in_its_dtype(graph, name, value) for name, value in feeds.items()}
+    narrow = {name: in_its_dtype(graph, name, value) for name, value in feeds.items()}
 
     @cache
     def again() -> Tape:
@@ -199,7 +209,7 @@ def _exactly(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     return cast
 
 
-def _in_its_dtype(graph: Graph, name: str, value: Any) -> Any:
+def in_its_dtype(graph: Graph, name: str, value: Any) -> Any:
     """A value in the dtype that the file declares, for runs in the model's own precision."""
     dtype = graph.constants[name].dtype if name in graph.constants else graph.types.get(name, TensorType()).dtype
     plain = isinstance(value, np.ndarray) and dtype is not None and dtype.kind != "O"

@@ -6,8 +6,9 @@ theoretical one, a tangent at x its image by the complex step.  What no probe re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,28 +17,13 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.lift import Kernel, Ragged, elementwise, loop, shape_only
 from gradcheck_cli.op import SUPPLIED, bind
+from gradcheck_cli.outcome import Decisions, Outcome, gathered
 from gradcheck_cli.step import Step
 from gradcheck_cli.tape import Tape
 
 ROUNDINGS = 16.0  # by which results are moved where their rounding error is measured: more than chance can cancel
 _FLOOR = 1e-150  # sizes of x below this count as this
 _STEP = 2.0**-100  # of the complex step, relative to the scale of x: far below any rounding, far above underflow
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a stack of probes gives: an array `(P, *shape)` for each output, and the branches they crossed.
-
-    `crossed` has a row of booleans `(P,)` for each step of the tape at which a discrete decision of some probe
-    differs from that of the point; probes that cannot run at all are NaN and crossed at step -1.
-    """
-
-    outputs: tuple[Array, ...]
-    crossed: Mapping[int, Array]
-
-    def any_crossed(self, count: int) -> Array:
-        """Whether each probe crossed a branch, shape `(P,)`."""
-        return np.logical_or.reduce([np.zeros(count, bool), *self.crossed.values()])
 
 
 class Program:
@@ -48,7 +34,9 @@ class Program:
         self.steps = _between(tape, self.probes, {*self.outputs, *tape.guards})
         self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs)}
         self.dies = self._last_uses()
+        self.evaluations: Counter[str] = Counter()  # probes that were run, on "real" and on "complex" numbers
         self._slopes: dict[tuple[int, int], Array] = {}
+        self._counting = Lock()
 
     @property
     def analytic(self) -> bool:
@@ -80,16 +68,19 @@ class Program:
     ) -> Outcome:
         """Outputs for probed values `stacks` of shape `(P, *shape)`; with the branches crossed if asked for.
 
-        With `jitter` every result is moved by some `ROUNDINGS`: outputs spread as far as rounding may carry them.
+        With `jitter` every result is moved by some `ROUNDINGS`, in all probes alike: outputs move as far as rounding
+        may carry them.
         """
         count = next(iter(stacks.values())).shape[0]
         try:
-            return self._run(dict(stacks), count, branches, jitter)
+            made = self._run(dict(stacks), count, branches, jitter)
         except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
-            if count == 1:
-                return self._failed()
-        each = ({n: s[p : p + 1] for n, s in stacks.items()} for p in range(count))
-        return _gathered([self.run(stack, branches=branches, jitter=jitter) for stack in each])
+            if count > 1:
+                each = ({n: s[p : p + 1] for n, s in stacks.items()} for p in range(count))
+                return gathered([self.run(stack, branches=branches, jitter=jitter) for stack in each])
+            made = self._failed()
+        self._count("real", count)
+        return made
 
     def tangents(self, stacks: Mapping[str, Array], jitter: np.random.Generator | None = None) -> tuple[Array, ...]:
         """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `jitter` as in `run`.
@@ -99,6 +90,7 @@ class Program:
         """
         count = next(iter(stacks.values())).shape[0]
         tangents: dict[str, Array] = dict(stacks)
+        self._count("complex", count)
         with np.errstate(all="ignore"):
             for position, (index, step) in enumerate(self.steps):
                 made = self._tangent(index, step, tangents)
@@ -109,6 +101,7 @@ class Program:
 
     def _run(self, live: dict[str, Array], count: int, branches: bool, jitter: np.random.Generator | None) -> Outcome:
         crossed: dict[int, Array] = {}
+        decisions = Decisions.none(count)
         with np.errstate(all="ignore"):
             for position, (index, step) in enumerate(self.steps):
                 made = self._lifted(step, step.op.forward, live)
@@ -116,12 +109,12 @@ class Program:
                 if jitter is not None:
                     results = tuple(_jittered(np.asarray(y), step, jitter) for y in results)
                 if branches:
-                    self._compare(index, step, live, results, crossed)
+                    self._compare(index, step, live, results, crossed, decisions)
                 for name, value in zip(step.node.outputs, results, strict=False):
                     live[name] = np.asarray(value).astype(self.tape.values[name].dtype, copy=False) if name else value
                 for name in self.dies.get(position, ()):
                     live.pop(name, None)
-        return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed)
+        return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
 
     def _lifted(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
         values = self.tape.values
@@ -147,19 +140,29 @@ class Program:
         return loop(bound, inputs, probed, {})
 
     def _compare(
-        self, index: int, step: Step, live: Mapping[str, Array], results: Sequence[Any], crossed: dict[int, Array]
+        self,
+        index: int,
+        step: Step,
+        live: Mapping[str, Array],
+        results: Sequence[Any],
+        crossed: dict[int, Array],
+        decisions: Decisions,
     ) -> None:
+        """Enter what a step decided otherwise than at the point."""
         values = self.tape.values
-        changes = [
-            _differs(result, values[name])
+        decided = [
+            (np.asarray(result), values[name], True)
             for name, result in zip(step.node.outputs, results, strict=False)
             if name and not is_inexact(values[name].dtype)
         ]
         if step.op.branch is not None:
             here = step.op.branch(*[values[n] if n else None for n in step.operands], **step.metadata)
-            changes.append(_differs(self._lifted(step, step.op.branch, live), here))
-        if changes and (change := np.logical_or.reduce(changes)).any():
-            crossed[index] = change
+            decided.append((np.asarray(self._lifted(step, step.op.branch, live)), np.asarray(here), False))
+        for stack, here, discrete in decided:
+            changed = np.asarray(stack != here).reshape(stack.shape[0], -1)
+            if changed.any():
+                crossed[index] = np.logical_or(changed.any(axis=1), crossed.get(index, False))
+                decisions.note(index, stack.reshape(changed.shape), changed, discrete)
 
     def _tangent(self, index: int, step: Step, tangents: Mapping[str, Array]) -> dict[str, Array]:
         """Tangents of a step's outputs that hold numbers with a derivative."""
@@ -258,7 +261,11 @@ class Program:
     def _failed(self) -> Outcome:
         """The outcome of a single probe at which the graph cannot be evaluated as at the point."""
         shapes = [self.tape.values[n].shape for n in self.outputs]
-        return Outcome(tuple(np.full((1, *s), np.nan) for s in shapes), {-1: np.ones(1, bool)})
+        return Outcome(tuple(np.full((1, *s), np.nan) for s in shapes), {-1: np.ones(1, bool)}, Decisions.none(1))
+
+    def _count(self, kind: str, probes: int) -> None:
+        with self._counting:
+            self.evaluations[kind] += probes
 
     def _last_uses(self) -> dict[int, list[str]]:
         last: dict[str, int] = {}
@@ -290,7 +297,7 @@ def _between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple
 def _jittered(values: Array, step: Step, rng: np.random.Generator) -> Array:
     if not is_inexact(values.dtype):
         return values
-    unit = ROUNDINGS * np.finfo(values.dtype).eps * rng.uniform(-1.7, 1.7, values.shape)  # of variance 1
+    unit = ROUNDINGS * np.finfo(values.dtype).eps * rng.uniform(-1.7, 1.7, (1, *values.shape[1:]))  # of variance 1
     if step.op.normwise:
         return values + unit * np.max(np.abs(values), axis=tuple(range(1, values.ndim)), keepdims=True, initial=0)
     exact = (values == np.rint(values.real)) & (np.abs(values) < 1e9)  # a Cast to integers would make 3 of 4 less one
@@ -331,17 +338,3 @@ def _product(slope: Array, tangent: Array) -> Array:
 
 def _plus(a: Any, b: Any) -> Any:
     return tuple(x + y for x, y in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b
-
-
-def _differs(stack: Any, here: Array) -> Array:
-    stack, here = np.asarray(stack), np.asarray(here)
-    return np.asarray((stack != here).reshape(stack.shape[0], -1).any(axis=1))
-
-
-def _gathered(alone: Sequence[Outcome]) -> Outcome:
-    outputs = tuple(np.concatenate(column) for column in zip(*(o.outputs for o in alone), strict=True))
-    crossed: dict[int, Array] = {}
-    for probe, outcome in enumerate(alone):
-        for index, change in outcome.crossed.items():
-            crossed.setdefault(index, np.zeros(len(alone), bool))[probe] = change[0]
-    return Outcome(outputs, crossed)

@@ -28,6 +28,21 @@ DOMAINS: dict[tuple[str, int], tuple[float, float]] = {  # of operand i of an op
     ("MelWeightMatrix", 3): (20.0, 300.0),
     ("MelWeightMatrix", 4): (3000.0, 4000.0),
 }
+LIMITS: dict[tuple[str, int], tuple[float, float]] = {  # where a domain ends, for those that may be scaled
+    ("Log", 0): (0.0, np.inf),
+    ("Sqrt", 0): (0.0, np.inf),
+    ("Pow", 0): (0.0, np.inf),
+    ("Acos", 0): (-1.0, 1.0),
+    ("Asin", 0): (-1.0, 1.0),
+    ("Atanh", 0): (-1.0, 1.0),
+    ("Acosh", 0): (1.0, np.inf),
+    ("Reciprocal", 0): (0.0, np.inf),
+    ("Div", 1): (0.0, np.inf),
+    ("BatchNormalization", 4): (0.0, np.inf),
+    ("ReduceLogSum", 0): (0.0, np.inf),
+}
+MAGNITUDES = (1.0, 0.1, 10.0)  # of what is drawn, point by point
+ELSEWHERE = ((0.1, 1.0), (-0.1, 0.1), (1.1, 3.0))  # where a model may be finite that is not where it was tried
 COUNTS: dict[tuple[str, int], tuple[int, int]] = {  # of operand i of an operator: one that it can work with
     ("BlackmanWindow", 0): (8, 8),
     ("CumProd", 1): (0, 0),
@@ -53,14 +68,30 @@ _ACCUMULATED = (0.1, 1.0)  # squares of gradients
 _LABELS = {("SoftmaxCrossEntropyLoss", 1), ("NegativeLogLikelihoodLoss", 1)}
 
 
-def float_range(graph: Graph, name: str) -> tuple[float, float]:
-    """The interval to draw a float input from: its consumers' common domain."""
+def float_range(
+    graph: Graph, name: str, magnitude: float = 1.0, within: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """The interval to draw a float input from: its consumers' common domain, at a magnitude if that stays inside of it.
+
+    `within` is one to stay in as well, where that leaves anything.
+    """
     low, high = DEFAULT
+    limits = [-np.inf, np.inf]
     for node, index in consumers(graph, name):
         domain = _ACCUMULATED if _is_accumulated(node, index) else DOMAINS.get((node.op, index))
         if domain is not None and not (node.op == "Pow" and _whole_exponent(graph, node)):
             low, high = max(low, domain[0]), domain[1] if low < domain[1] else high
-    return (low, high) if low < high else (low, low + 1.0)
+            ends = LIMITS.get((node.op, index), domain)
+            limits = [max(limits[0], ends[0]), min(limits[1], ends[1])]
+    low, high = (low, high) if low < high else (low, low + 1.0)
+    if within is not None:
+        inside = max(within[0], limits[0]), min(within[1], limits[1])
+        return inside if inside[0] < inside[1] else (low, high)
+    return (magnitude * low, magnitude * high) if _scales(low, high, magnitude, limits) else (low, high)
+
+
+def _scales(low: float, high: float, magnitude: float, limits: Sequence[float]) -> bool:
+    return limits[0] < magnitude * low and magnitude * high < limits[1]
 
 
 def integer_range(graph: Graph, name: str, shape: Sequence[int]) -> tuple[int, int]:

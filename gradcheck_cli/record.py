@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradcheck_cli.picture import Picture
 
 SCHEMA, RUN_SCHEMA = "gradcheck.result/1", "gradcheck.run/1"
 SEVERITY = (130, 70, 2, 1, 4, 5, 6, 3, 7, 0)  # of exit codes, the worst first
@@ -36,6 +39,9 @@ class Entry:
     pattern: str
     status: str = "fail"
     part: str = ""  # "re", "im" of x where x is complex, then of y: "im x, re y"
+    reason: str = ""  # why it stayed open: "noise", "curvature", "domain", "jump", "underflow", "nonderivative"
+    unseen: float | None = None  # the size of error that would have been seen for certain, where it stayed open
+    slopes: tuple[float, float] | None = None  # of y from the left and from the right, where x lies at a tie
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,13 @@ class Suspect:
     passed: int = 0  # nodes that are right on their own
     tried: int = 0  # nodes that were checked on their own
     inside: str = ""  # of which graph it is a node, if not of the model's: "body of node 3 Loop 'y'"
+    index: tuple[int, ...] | None = None  # the worst element of that operand
+    diagnosis: str = ""  # "the gradient is 2 times what it should be"
+    part_of: str = ""  # the operator of the node, where only a part of what it is composed of is at fault
+    before: int = 0  # nodes before it, on the way from x to y
+    after: int = 0
+    unchecked: int = 0  # nodes on the way that could not be checked on their own
+    others: tuple[str, ...] = ()  # more nodes that fail on their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +78,14 @@ class Check:
     model: ModelInfo
     x: str
     y: str
+    gradient_of: str = ""  # where y is the gradient of a tensor by x: that tensor
     x_shape: tuple[int, ...] = ()
     y_shape: tuple[int, ...] = ()
     mode: str = "full"
+    chosen: str = ""  # why `auto` took this mode, if not the full one
     method: str = "complex-step"
     source: str = "internal"
+    forward: Mapping[str, Any] = field(default_factory=dict)  # what the forward run was held against, or why it was not
     power: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "float64"
     rtol: float = 0.0
@@ -77,7 +93,11 @@ class Check:
     seed: int = 0
     points: int = 1
     dims: Mapping[str, int] = field(default_factory=dict)
-    entries: Mapping[str, int] = field(default_factory=dict)  # total, checked, failed, inconclusive
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of inputs that had to be drawn elsewhere
+    entries: Mapping[str, int] = field(default_factory=dict)  # total, checked, failed, inconclusive, kink_ok
+    evaluations: Mapping[str, int] = field(default_factory=dict)  # forward runs on "real" and on "complex" numbers
+    coloring: Mapping[str, int] = field(default_factory=dict)  # rows, colors, where rows were probed in groups
+    nodes: Mapping[str, int] = field(default_factory=dict)  # total, checked, failed, where each was checked on its own
     max_abs_err: float = 0.0
     max_rel_err: float = 0.0
     noise: float = 0.0
@@ -85,14 +105,29 @@ class Check:
     gradient: Mapping[str, Any] = field(default_factory=dict)
     worst: tuple[Entry, ...] = ()
     suspect: Suspect | None = None
+    branches: Mapping[str, Any] = field(default_factory=dict)  # of piecewise nodes: total, covered, missed (the first)
     notes: tuple[str, ...] = ()
     message: str = ""  # why nothing could be compared, in one sentence
+    gates: tuple[str, ...] = ()  # what is wrong with its gradient's health, as far as the run asked
     bundle: str | None = None
     waiver: Mapping[str, Any] | None = None
     reproduce: str = ""
     duration_s: float = 0.0
     peak_rss_mb: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
+    picture: Picture | None = field(default=None, compare=False)  # no part of the JSON record
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """What is to be said of branches that no point has taken: the first by name, the others by number."""
+        named = tuple(self.branches.get("missed", ()))
+        more = self.branches.get("total", 0) - self.branches.get("covered", 0) - len(named)
+        return (*named, *([f"and {more} more branch{'es'[: 2 * (more > 1)]} not covered"] if more else []))
+
+    @property
+    def derivative(self) -> tuple[str, str]:
+        """What was checked, above and below the line."""
+        return derivative(self.x, self.y, self.gradient_of)
 
     @property
     def exit_code(self) -> int:
@@ -103,7 +138,8 @@ class Check:
 
     def as_json(self) -> dict[str, Any]:
         """The JSON record, strict: non-finite numbers are the strings "nan", "inf", "-inf"."""
-        record = {"schema": SCHEMA, **asdict(self)}
+        record = {"schema": SCHEMA, **asdict(replace(self, picture=None))}
+        record.pop("picture")
         record["model"].pop("dtypes")
         return dict(strict(record))
 
@@ -121,6 +157,7 @@ class Report:
     def exit_code(self) -> int:
         """The worst exit code of all checks; 7 if there is none."""
         codes = {c.exit_code for c in self.checks if self._gates(c)}
+        codes |= {1 for c in self.checks if not {*self.fail_on}.isdisjoint(c.gates)}
         return worst_code(codes or {0 if self.checks else 7})
 
     def _gates(self, check: Check) -> bool:
@@ -134,6 +171,11 @@ class Report:
             "exit_code": self.exit_code,
             "checks": [c.as_json() for c in self.checks],
         }
+
+
+def derivative(x: str, y: str, gradient_of: str = "") -> tuple[str, str]:
+    """A derivative as one writes it, above and below the line: ("d loss", "d x"), or ("d2 loss", "d x^2")."""
+    return (f"d2 {gradient_of}", f"d {x}^2") if gradient_of else (f"d {y}", f"d {x}")
 
 
 def worst_code(codes: set[int]) -> int:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.verdict import ATOL, RTOL
 
-Mode: TypeAlias = Literal["auto", "full", "directional"]
+Mode: TypeAlias = Literal["auto", "full", "nodes", "directional", "sampled"]
 Method: TypeAlias = Literal["auto", "complex-step", "richardson", "central", "forward"]
 ANY = ""  # the key of a value that was given without a tensor's name
 
@@ -28,6 +27,7 @@ class Settings:
     y: tuple[str, ...] | None = None
     params: bool = False
     mode: Mode = "auto"
+    max_entries: int = 4096  # of a sampled check
     x_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     y_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -42,10 +42,15 @@ class Settings:
     delta: float | None = None
     method: Method = "auto"
     dtype: Literal["float64", "model"] = "float64"
-    rtol: Mapping[str, float] = field(default_factory=lambda: {ANY: RTOL})
-    atol: Mapping[str, float] = field(default_factory=lambda: {ANY: ATOL})
+    forward: Literal["internal"] | None = None  # None: held against onnxruntime, where that is installed
+    rtol: Mapping[str, float] = field(default_factory=dict)  # where nothing is given, that of the verdict
+    atol: Mapping[str, float] = field(default_factory=dict)
     max_inconclusive: float = 0.02
     straight_through: bool = False  # quantizers do not round
+    coloring: bool = True  # probe reals of x together that no entry of y shares
+    second_order: bool = False  # the gradient's own gradient too
+    compat: Literal["tf"] | None = None  # compare as TensorFlow does
+    pictures: bool = False  # keep what pictures need
     memory_limit: int = 2 << 30  # bytes of working memory
     jobs: int = os.cpu_count() or 1
     timeout: float | None = None  # seconds

@@ -65,9 +65,10 @@ class Expected:
         if not _floating(self.outputs.get(y)) or any("rng" in step.op.schema for step in tape.steps):
             return ""
         file = f"{self.folder}/output_{self.graph.outputs.index(y)}.pb"
-        found = _difference(tape.named[y].value, self.outputs[y])
+        allowed = _allowed(self.outputs[y])
+        found = difference(tape.named[y].value, self.outputs[y], allowed)
         if found and y in self.again().named:
-            found = _difference(self.again().named[y].value, self.outputs[y])
+            found = difference(self.again().named[y].value, self.outputs[y], allowed)
         return f"{y!r} is not what {file} says: {found}" if found else ""
 
 
@@ -152,36 +153,45 @@ def _floating(value: Any) -> bool:
     return isinstance(value, np.ndarray) and is_inexact(value.dtype)
 
 
-def _difference(computed: Array, shipped: Array) -> str:
-    """How far a result is from the shipped one beyond rounding, or nothing."""
-    if computed.shape != shipped.shape:
-        return f"its shape is {_shape(computed.shape)} here and {_shape(shipped.shape)} there"
-    here, there = _wide(computed), _wide(shipped)
-    allowed = _allowed(shipped.dtype, there)
-    with np.errstate(invalid="ignore"):
-        agrees = (np.abs(here - there) <= allowed) | (here == there) | (np.isnan(here) & np.isnan(there))
-    if agrees.all():
+def difference(computed: Array, other: Array, allowed: Array | float) -> str:
+    """Where a result is farther from another one than allowed, or nothing."""
+    if computed.shape != other.shape:
+        return f"its shape is {_shape(computed.shape)} here and {_shape(other.shape)} there"
+    gap = gaps(computed, other)
+    apart = gap > allowed
+    if not apart.any():
         return ""
+    worst = np.unravel_index(int(np.argmax(np.where(apart, gap, -1.0))), gap.shape)
+    count, place = int(apart.sum()), _shape(tuple(map(int, worst)))
+    here, there = wide(computed)[worst], wide(other)[worst]
+    return f"{count} of {gap.size} entries differ, most of all {place}: {here:.6g} here, {there:.6g} there"
+
+
+def gaps(computed: Array, other: Array) -> Array:
+    """How far entries are apart: 0 for the same infinity and for two NaNs, infinity where only one is finite."""
+    here, there = wide(computed), wide(other)
     with np.errstate(invalid="ignore"):
-        gap = np.where(agrees, 0.0, np.nan_to_num(np.abs(here - there), nan=np.inf))
-    worst = np.unravel_index(int(np.argmax(gap)), gap.shape)
-    count, place = int((~agrees).sum()), _shape(tuple(map(int, worst)))
-    return (
-        f"{count} of {gap.size} entries differ, most of all {place}: {here[worst]:.6g} here, {there[worst]:.6g} there"
-    )
+        gap = np.abs(here - there)
+        same = (here == there) | (np.isnan(here) & np.isnan(there))
+    return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
 
 
-def _allowed(dtype: np.dtype[np.generic], there: Array) -> Array:
-    """How far entries may be off: by rounding, their own and that of entries as large as the largest."""
-    relative = _RELATIVE
-    if is_inexact(dtype):
-        relative = max(relative, _ROUNDINGS * epsilon(dtype))
-    size = np.where(np.isfinite(there), np.abs(there), 0.0)
-    return np.asarray(relative * np.maximum(size, np.max(size, initial=0.0) / 10) + _ABSOLUTE)
+def sizes(there: Array) -> Array:
+    """What rounding is relative to: an entry, or a tenth of the largest, whose rounding reaches small ones."""
+    size = np.abs(wide(there))
+    size = np.where(np.isfinite(size), size, 0.0)
+    return np.asarray(np.maximum(size, np.max(size, initial=0.0) / 10))
 
 
-def _wide(values: Array) -> Array:
+def wide(values: Array) -> Array:
+    """Values in double precision."""
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+
+
+def _allowed(shipped: Array) -> Array:
+    """How far entries may be off: by rounding, their own and that of entries as large as the largest."""
+    relative = max(_RELATIVE, _ROUNDINGS * epsilon(shipped.dtype))
+    return np.asarray(relative * sizes(shipped) + _ABSOLUTE)
 
 
 def _shape(sizes: Sequence[int]) -> str:

@@ -25,6 +25,7 @@ class Stencil:
 
 CENTRAL = Stencil((1.0, -1.0), (0.5, -0.5), 2)
 FORWARD = Stencil((1.0, 0.0), (1.0, -1.0), 1)
+BACKWARD = Stencil((0.0, -1.0), (1.0, -1.0), 1)
 STENCILS = {"central": CENTRAL, "forward": FORWARD}
 
 RATIO = 4.0  # of a step of the ladder to the next finer one
@@ -34,10 +35,14 @@ ALL_RUNGS = tuple(range(2, 13))
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Derivatives `value` and bounds `error` of their errors, of one shape; infinite where nothing can be said."""
+    """Derivatives `value` and bounds `error` of their errors, of one shape; infinite where nothing can be said.
+
+    `rounding` is the part of the bound that the rounding of the forward run makes; the rest is truncation.
+    """
 
     value: Array
     error: Array
+    rounding: Array
 
 
 def rung(k: int) -> float:
@@ -45,32 +50,42 @@ def rung(k: int) -> float:
     return 0.125 * RATIO**-k
 
 
-def richardson(differences: Array, steps: Array, noise: Array, valid: Array) -> Estimate:
-    """The best extrapolation of central differences.
+def richardson(differences: Array, steps: Array, noise: Array, valid: Array, order: int = 2) -> Estimate:
+    """The best extrapolation of differences: central ones (order 2), or ones of a single side (order 1).
 
     differences  (K, rows, m), from the coarsest step to the finest
     steps        (K, rows), the steps that they were taken with
     noise        (m,), rounding error of one value of y
     valid        (K, rows), False where a probe crossed a branch of the model
     """
-    rho = 1.2 * noise / np.maximum(steps, np.finfo(float).tiny)[..., None]
+    rho = 1.2 * (3 - order) * noise / np.maximum(steps, np.finfo(float).tiny)[..., None]
     columns = [np.where(valid[..., None], differences, np.nan)]
-    best = Estimate(differences[-1], np.full(differences.shape[1:], np.inf))
+    nothing = np.full(differences.shape[1:], np.inf)
+    best = Estimate(differences[-1], nothing, nothing)
     best = _better(best, columns[0], _spread_of(columns[0]) + rho, rho, columns[0])
     for level in range(1, min(4, len(steps))):
-        factor = (steps[:-level] / steps[level:])[..., None] ** 2
+        factor = (steps[:-level] / steps[level:])[..., None] ** order
         last = columns[-1]
         new = (factor * last[1:] - last[:-1]) / (factor - 1)
         gap = np.maximum(np.abs(new - last[1:]), np.abs(new - last[:-1]))
         best = _better(best, new, gap + rho[level:], rho, columns[0])
         columns.append(new)
-    return Estimate(best.value, np.where(_growing(columns[0][-4:], rho[-4:]), np.inf, best.error))
+    growing = _growing(columns[0][-4:], rho[-4:]) if order == 2 else _endless(columns[0][-5:], rho[-5:])
+    return Estimate(best.value, np.where(growing, np.inf, best.error), best.rounding)
 
 
 def _growing(differences: Array, rho: Array) -> Array:
     """Entries whose finest differences still grow from step to step: the function changes within every step."""
     coarse, fine = np.abs(differences[:-1]), np.abs(differences[1:])
     return np.asarray((fine > 2 * coarse + 2 * (rho[:-1] + rho[1:])).any(axis=0))
+
+
+def _endless(differences: Array, rho: Array) -> Array:
+    """Entries whose differences grow with every finer step and have no limit: y jumps, or is infinitely steep."""
+    coarse, fine = np.abs(differences[:-1]), np.abs(differences[1:])
+    grows = fine > 1.1 * coarse + 2 * (rho[:-1] + rho[1:])
+    known = np.isfinite(coarse) & np.isfinite(fine)
+    return np.asarray((grows | ~known).all(axis=0) & known.any(axis=0))
 
 
 def _spread_of(column: Array) -> Array:
@@ -85,7 +100,7 @@ def _better(best: Estimate, candidates: Array, errors: Array, rho: Array, raw: A
     A finer difference that disagrees by more than its rounding shows that the candidate is aliased.
     """
     first = len(raw) - len(candidates)
-    value, error = best.value, best.error
+    value, error, rounding = best.value, best.error, best.rounding
     for i in range(len(candidates)):
         finer = slice(first + i + 1, None)
         excess = np.abs(raw[finer] - candidates[i]) - 2 * rho[finer]
@@ -93,13 +108,14 @@ def _better(best: Estimate, candidates: Array, errors: Array, rho: Array, raw: A
         total = np.where(np.isnan(errors[i]), np.inf, errors[i] + alias)
         smaller = total < error
         value, error = np.where(smaller, candidates[i], value), np.where(smaller, total, error)
-    return Estimate(value, error)
+        rounding = np.where(smaller, rho[first + i], rounding)
+    return Estimate(value, error, rounding)
 
 
 def two_steps(coarse: Array, fine: Array, order: int, rho: Array) -> Estimate:
     """A plain difference, its truncation error read off the same formula at twice the step."""
     truncation = np.abs(coarse - fine) / (2.0**order - 1)
-    return Estimate(fine, 2 * truncation + rho)
+    return Estimate(fine, 2 * truncation + rho, np.broadcast_to(rho, fine.shape))
 
 
 def representable(x: Array, h: Array) -> Array:

@@ -15,8 +15,9 @@ class Place:
     """A node of the model, or of a graph inside one of its nodes.
 
     `origin` is the index of the model's node, -1 for one of a gradient; `index` that of the node in its own graph, and
-    `inside` says which graph that is, if it is not the model's: "body of node 3 Loop 'y'".  `op` and `label` are those
-    of the node as it stands there, whatever it is composed of.
+    `inside` says which graph that is, if it is not the model's: "body of node 3 Loop 'y'", "gradient of node 5 Relu 'r'"
+    (then `index` is that of the Relu).  `op` and `label` are those of the node as it stands there, whatever it is
+    composed of.
     """
 
     origin: int = -1
@@ -34,6 +35,12 @@ class Place:
     def into(self, inside: str, index: int) -> Place:
         """The place of node `index` of a graph inside the node here."""
         return replace(self, index=index, inside=inside)
+
+    def gradient(self, op: str, label: str, metadata: Mapping[str, str]) -> Place:
+        """The place of what the rule of an operator here adds."""
+        second = self.origin < 0 and bool(self.inside)
+        of = f"the {self.inside}" if second else self.of(self.op or op, self.label or label)
+        return Place(index=self.index, inside=f"gradient of {of}", metadata=metadata)
 
     def named(self, op: str, label: str) -> Place:
         """The same place once it is known which node stands there."""

@@ -172,6 +172,17 @@ class Tape:
             self._scope = outer
 
     @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is added inside is taken off again."""
+        steps, regions, guards = len(self.steps), len(self.regions), len(self.guards)
+        kept = dict(self.values), dict(self.constants), dict(self._cached)
+        try:
+            yield
+        finally:
+            del self.steps[steps:], self.regions[regions:], self.guards[guards:]
+            self.values, self.constants, self._cached = kept
+
+    @contextlib.contextmanager
     def at(self, place: Place) -> Iterator[None]:
         """Steps made inside come from there, and carry its metadata."""
         outer, self.place = self.place, place

@@ -19,21 +19,32 @@ from gradcheck_cli.stencil import Estimate
 UNIT = 2.0**-53
 RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
+GROUND = 1e-2  # of a column's largest entry: relative errors of smaller ones are relative to this
 _BLOCK = 1 << 16  # entries
 UNDERFLOW = 1e-250  # products of numbers below this lose digits
 HUGE = 1e150  # squares of numbers beyond this, or below its inverse, are no floating-point numbers
 
 
 class Status(IntEnum):
-    """What became of one entry."""
+    """What became of one entry; the name of one that stayed open is its reason."""
 
     PASS = 0
     FAIL = 1
-    NOISE = 2  # the numerical derivative is not precise enough to tell
-    KINK = 3  # x lies where the derivative jumps
-    NONFINITE = 4  # the numerical side is not finite
-    UNDERFLOW = 5  # both sides are too small for floating-point numbers to tell them apart
-    RANGE = 6  # x is so small or so large that its square is no floating-point number
+    NOISE = 2  # rounding hides what there is to see
+    CURVATURE = 3  # the function bends too much within the steps that rounding allows
+    DOMAIN = 4  # the numerical side is not finite
+    JUMP = 5  # y jumps or is infinitely steep here, or the perturbation crosses a decision of the model
+    UNDERFLOW = 6  # numbers so small, or so large, that products of them are lost
+    NONDERIVATIVE = 7  # at a tie: not what the slopes from both sides say, which no rule has to know
+    KINK_OK = 8  # at a tie: one of the slopes from both sides, or between them
+    LEFT_OUT = 9  # y itself is not finite
+
+
+PASSED = (Status.PASS, Status.KINK_OK)
+REASONS = {  # of what stays open -> code
+    Status.NOISE: "GC303", Status.CURVATURE: "GC303", Status.UNDERFLOW: "GC303", Status.DOMAIN: "GC304",
+    Status.JUMP: "GC301", Status.NONDERIVATIVE: "GC301",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +54,26 @@ class Tolerance:
     rtol: float = RTOL
     atol: float = ATOL
     negligible: float = NEGLIGIBLE  # of the largest entry for the same y
-    coarse: float = 1.0  # a rounding of the theoretical side, in those of float64
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Both Jacobians of a pair `(x_size, y_size)`, the numerical one's error bound, and a `Status` for each entry.
 
-    `noise` may be a broadcast view: bounds by column.
+    `noise` may be a broadcast view: bounds by column.  `slopes` has what was measured from the left and from the right
+    of rows at a tie: row -> `(2, y_size)`.
     """
 
     theoretical: Array
     numerical: Array
     noise: Array
     status: Array
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    slopes: Mapping[int, Array] = field(default_factory=dict)
     ties: Mapping[int, Array] = field(default_factory=dict)  # step of the tape -> kinked rows at a tie there
     crossed: Mapping[int, Array] = field(default_factory=dict)  # the same for rows whose perturbation goes too far
+    unfit: int = 0  # failed entries outside of the different slopes that y has at a tie
+    outside: int = 0  # failed entries that are zero by the structure of the model
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
@@ -124,19 +139,51 @@ def judge(
     tol, allow = 8 * estimate.error + 64 * UNIT * size, allowance(size, largest, tolerance)
     with np.errstate(invalid="ignore"):
         gap = np.abs(theoretical - numerical)
-        status = np.where(gap + tol <= allow, Status.PASS, Status.NOISE)
+        status = np.where(estimate.error > 2 * estimate.rounding, Status.CURVATURE, Status.NOISE)
+        status = np.where(gap + tol <= allow, Status.PASS, status)
         status = np.where(gap - tol > allow, Status.FAIL, status)
         zero = (size <= floor) & (estimate.error <= reach)
         status = np.where((status != Status.PASS) & zero, Status.PASS, status)
-    status = np.where(np.isfinite(numerical), status, Status.NONFINITE)
+    status = np.where(np.isfinite(numerical), status, Status.DOMAIN)
     status = np.where(~np.isfinite(theoretical) & np.isfinite(numerical), Status.FAIL, status)
-    lost = np.isin(status, (Status.FAIL, Status.NOISE)) & too_small(theoretical, size)
+    lost = np.isin(status, (Status.FAIL, Status.NOISE, Status.CURVATURE)) & too_small(theoretical, size)
     return np.where(lost, Status.UNDERFLOW, status).astype(np.int8)
+
+
+def judge_between(
+    theoretical: Array,
+    left: Estimate,
+    right: Estimate,
+    largest: Array,
+    floor: Array,
+    tolerance: Tolerance,
+    passed: Array,
+) -> tuple[Array, Array]:
+    """A `Status` for each entry of rows at a tie by the slopes from both sides, and where these differ.
+
+    The others as in `judge`; passed  entries that another numerical side finds right already.
+    """
+    low, high = np.fmin(left.value, right.value), np.fmax(left.value, right.value)
+    size = np.maximum(magnitude(theoretical, left.value), magnitude(theoretical, right.value))
+    allow = allowance(size, np.maximum(largest, np.max(size, axis=0, initial=0.0)), tolerance)
+    tol = 8 * np.maximum(left.error, right.error) + 64 * UNIT * size
+    finite = np.isfinite(left.value) & np.isfinite(right.value)
+    with np.errstate(invalid="ignore"):
+        beside = np.maximum(low - theoretical, theoretical - high)
+        apart = finite & (high - low > allow + 2 * tol)
+        fits = (beside + tol <= allow) | (passed & (beside - tol <= allow)) | (size <= floor)
+        status = np.where(beside - tol > allow, Status.NONDERIVATIVE, Status.NOISE)
+    status = np.where(fits, np.where(apart, Status.KINK_OK, Status.PASS), status)
+    status = np.where(np.isfinite(theoretical), status, Status.FAIL)
+    status = np.where(np.isfinite(tol), status, Status.JUMP)
+    status = np.where(finite, status, Status.DOMAIN)
+    lost = ~np.isin(status, PASSED) & too_small(theoretical, size)
+    return np.where(lost, Status.UNDERFLOW, status).astype(np.int8), apart
 
 
 def too_small(theoretical: Array, size: Array) -> Array:
     """Entries where underflow may have eaten digits of either side."""
-    return (size < UNDERFLOW) & np.isfinite(theoretical)
+    return (size > 0) & (size < UNDERFLOW) & np.isfinite(theoretical)
 
 
 def epsilon(dtype: np.dtype[Any]) -> float:
@@ -176,7 +223,7 @@ def needed(comparison: Comparison) -> tuple[float, float]:
 def errors(comparison: Comparison) -> tuple[float, float]:
     """The largest absolute error, and the largest relative to an entry or to a hundredth of its column's largest."""
     theoretical, numerical = comparison.theoretical, comparison.numerical
-    ground = 1e-2 * largest_by_column(theoretical, numerical)
+    ground = GROUND * largest_by_column(theoretical, numerical)
     absolute, relative = 0.0, 0.0
     for rows in blocks(*theoretical.shape):
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -189,9 +236,21 @@ def errors(comparison: Comparison) -> tuple[float, float]:
 
 
 def worst(comparison: Comparison, count: int | None = None) -> list[tuple[int, int]]:
-    """Row and column of the entries that did not pass, failures first, the largest error first."""
-    rows, columns = np.nonzero(comparison.status != Status.PASS)
+    """Row and column of the entries that did not simply pass: failures first, kinks that did last, then by error."""
+    rows, columns = np.nonzero((comparison.status != Status.PASS) & (comparison.status != Status.LEFT_OUT))
     gap = np.abs(comparison.theoretical - comparison.numerical)[rows, columns]
     gap = np.where(np.isfinite(gap), gap, np.inf)
-    order = np.lexsort((columns, rows, -gap, comparison.status[rows, columns] != Status.FAIL))[:count]
+    status = comparison.status[rows, columns]
+    rank = np.where(status == Status.FAIL, 0, np.where(status == Status.KINK_OK, 2, 1))
+    order = np.lexsort((columns, rows, -gap, rank))[:count]
     return [(int(rows[i]), int(columns[i])) for i in order]
+
+
+def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
+    """The size that an error of some entries must have to be seen for certain: infinity where nothing can be seen."""
+    theoretical, numerical = comparison.theoretical, comparison.numerical
+    size = magnitude(theoretical[rows, columns], numerical[rows, columns])
+    tol = 8 * comparison.noise[rows, columns] + 64 * UNIT * size
+    allow = allowance(size, largest_by_column(theoretical, numerical)[columns], comparison.tolerance)
+    measured = np.isin(comparison.status[rows, columns], (*PASSED, Status.FAIL, Status.NOISE, Status.CURVATURE))
+    return np.where(measured & np.isfinite(tol), allow + 2 * tol, np.inf)

@@ -16,21 +16,33 @@ FLOORS = """
 __main__
 cli
 api differentiation gradient_checker report backend
-arguments export
+arguments export bundle
 checking inspection model operator_facts options
-obstacles
-sides elements
-assemble point
-compare locate
-kinks
-jacobian cost ops request
+second_order
+modes
+obstacles precision
+sketch
+sides redraw elements checkup primal
+assemble point compat branches
+suspects power
+locate
+evidence
+nodes partial
+alone
+compare curve invariants diagnosis
+kinks activity audit
+numeric slopes
+grouped
+jacobian cost roundings ops request descent layers
+coloring
+sparsity
 backward program custom shipped inner dependence
 symbolic trace dims connections
 tape
 step installed
 op settings
-formats lift stack ranges targets verdict record
-stencil native explanations memory compound
+formats lift stack ranges targets verdict record saved_values runtime
+reads stencil outcome native explanations memory compound picture health runtime_worker
 graph
 errors
 """

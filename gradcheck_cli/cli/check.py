@@ -21,6 +21,10 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
     separated by spaces), in a side-car model.gradcheck.yaml, or in gradcheck.toml.
     """
     refuse_unknown_variables(OPTIONS)
+    if options.get("forward") is None and any(path.lower().endswith(".onnx") for path in models):
+        from gradcheck_cli.runtime import WORKER
+
+        WORKER.warm()  # it gets ready while what follows is imported
     from gradcheck_cli.cli.run import run
 
     given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in _GIVEN}

@@ -10,9 +10,10 @@ from typing import Any
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from gradcheck_cli.cli.param_types import ByteSize, Duration, NumberOr, OneOf, ReportPath, Text, Words
+from gradcheck_cli.cli.param_types import ByteSize, Duration, NumberOr, OneOf, PlotPath, ReportPath, Text, Words
 
 GATED = ("fail", "inconclusive", "unsupported")
+GATES = (*GATED, "nonfinite", "dead", "vanishing", "exploding", "precision")  # what may fail a run, if asked to
 OUTPUT_FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "gitlab", "markdown")
 METHODS = ("auto", "complex-step", "richardson", "central", "forward")
 
@@ -68,8 +69,11 @@ WHAT = [
     _option(
         "What",
         "--mode",
-        type=OneOf(("auto", "full", "directional")),
-        help="Every entry of the Jacobian, or random projections. [default: auto, by predicted cost]",
+        type=OneOf(("auto", "full", "nodes", "directional", "sampled")),
+        help="Every entry of the Jacobian, node by node, random projections, or drawn entries. [default: auto, by cost]",
+    ),
+    _option(
+        "What", "--max-entries", type=click.IntRange(1), metavar="N", help="Entries of a sampled check. [default: 4096]"
     ),
 ]
 INPUTS = [
@@ -155,7 +159,14 @@ METHOD = [
         "Method",
         "--dtype",
         type=OneOf(("float64", "model")),
-        help="Precision of both sides. [default: float64]",
+        help="model: say as well how many digits the gradient keeps in the model's own dtype. [default: float64]",
+    ),
+    _option(
+        "Method",
+        "--forward",
+        type=OneOf(("internal",)),
+        metavar="internal",
+        help="Do not hold the forward run against onnxruntime. [default: do, where that is installed]",
     ),
     _many(
         "Method",
@@ -173,20 +184,40 @@ METHOD = [
     ),
     _option(
         "Method",
+        "--no-coloring",
+        "coloring",
+        flag_value=False,
+        default=None,
+        help="Perturb every entry of x alone, even where many can move together.",
+    ),
+    _option(
+        "Method",
         "--straight-through",
         is_flag=True,
         default=None,
         help="Quantizers do not round, so that gradients go through them.",
+    ),
+    _option(
+        "Method", "--second-order", is_flag=True, default=None, help="Check the gradient's own gradient too."
+    ),
+    _option(
+        "Method",
+        "--compat",
+        type=OneOf(("tf",)),
+        metavar="tf",
+        help="Compare as TensorFlow: central, delta 1e-3, --rtol 1e-4, --atol 1e-4.",
     ),
 ]
 GATE = [
     _option(
         "Gate",
         "--fail-on",
-        type=Words(GATED),
+        type=Words(GATES),
         metavar="LIST",
-        help="Outcomes that fail the run. [default: fail,inconclusive,unsupported]",
+        help="What fails the run. [default: fail,inconclusive,unsupported] Besides: nonfinite, dead, vanishing, "
+        "exploding, precision, of the gradient's health.",
     ),
+    _option("Gate", "--health", is_flag=True, default=None, help="Show the health of gradients, layer by layer."),
     _option("Gate", "--exit-zero", is_flag=True, default=None, help="None of them fails the run; other errors do."),
     _option("Gate", "--fail-fast", is_flag=True, default=None, help="Stop at the first model that fails the run."),
     _option(
@@ -229,6 +260,20 @@ OUTPUT = [
         type=ReportPath(),
         metavar="PATH",
         help="Also write .json, .jsonl, .xml (JUnit), .html or .md.",
+    ),
+    _option(
+        "Output",
+        "--plot",
+        type=PlotPath(),
+        metavar="PATH",
+        help="Draw each check as .png or .svg; the second goes to PATH-2, and so on. Needs matplotlib.",
+    ),
+    _option("Output", "--heatmap", is_flag=True, default=None, help="Show where in the Jacobian the errors are."),
+    _option(
+        "Output",
+        "--save-failures",
+        metavar="DIR|none",
+        help="Keep what fails, for `gradcheck reproduce`. [default: .gradcheck/failures]",
     ),
     _option(
         "Output",

@@ -108,7 +108,7 @@ def _from(folder: Path, name: str, given: Any) -> Any:
         return [_value_from(folder, text) for text in given]
     if name == "report":
         return [os.path.join(folder, path) for path in given]
-    if name == "baseline" or (name == "test_data" and given not in ("auto", "none")):
+    if name in ("baseline", "plot") or (name in ("test_data", "save_failures") and given not in ("auto", "none")):
         return os.path.join(folder, given)
     return given
 

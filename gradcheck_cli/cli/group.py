@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from gradcheck_cli import __version__
 from gradcheck_cli.errors import did_you_mean
 
-COMMANDS = ("check", "inspect", "ops", "explain", "schema", "completion")
+COMMANDS = ("check", "inspect", "reproduce", "ops", "explain", "schema", "completion")
 _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
 
 

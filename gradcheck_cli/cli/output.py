@@ -7,12 +7,12 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TextIO
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report import SUFFIXES, render, streamed
-from gradcheck_cli.report.text import Style
+from gradcheck_cli.report import SUFFIXES, axes, heatmap, plot, render, streamed
+from gradcheck_cli.report.text import Style, clean
 
 
 class Output:
@@ -24,6 +24,9 @@ class Output:
         self.style = style_of(options)
         self.shows = "show" in options
         self._pieces = streamed(self.format)
+        self.heatmap, self.plot, self.drawn = bool(options.get("heatmap")), options.get("plot", ""), 0
+        if self.plot:
+            plot.require_matplotlib()
 
     @property
     def for_people(self) -> bool:
@@ -36,8 +39,31 @@ class Output:
             style = self.style if show is None or self.shows else replace(self.style, show=show)
             _print(self._pieces.section(checks, style))
 
+    @property
+    def draws(self) -> bool:
+        """Pictures of the checks were asked for."""
+        return self.heatmap or bool(self.plot)
+
+    def draw(self, checks: tuple[Check, ...]) -> None:
+        """Pictures of checks that have ended: beside what people read, a figure a check."""
+        drawn = [c for c in checks if c.picture is not None]
+        if self.heatmap:
+            shown = [c for c in drawn if self.style.verbosity >= 0 or c.status not in ("pass", "waived")]
+            text = "".join(heatmap.section(c, self.style) for c in shown)
+            _print(text, sys.stdout if self.for_people else sys.stderr)
+        for check in drawn if self.plot else ():
+            self.drawn += 1
+            plot.write(check, path := plot.numbered(self.plot, self.drawn))
+            self._note(f"{path}: {axes.derivative(check, 60)}")
+
+    def _note(self, text: str) -> None:
+        if self.style.verbosity >= 0:
+            print(f"note: {clean(text)}", file=sys.stderr)
+
     def end(self, report: Report) -> None:
         """What comes last on stdout."""
+        if self.plot and not self.drawn:
+            self._note(f"nothing was compared, so --plot {self.plot} was not written")
         _print(
             render(self.format, report, self.style)
             if self._pieces is None
@@ -65,6 +91,8 @@ def style_of(options: Mapping[str, Any]) -> Style:
         width=shutil.get_terminal_size().columns if terminal else 80,
         show=options.get("show", 3),
         verbosity=verbosity,
+        ascii=not _shows_blocks(sys.stdout),
+        health=bool(options.get("health")),
     )
 
 
@@ -77,7 +105,17 @@ def colored(choice: str, terminal: bool) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
 
 
-def _print(text: str) -> None:
+def _shows_blocks(stream: TextIO) -> bool:
+    """Whether a stream can take more than ASCII."""
+    try:
+        "·░▒▓█".encode(stream.encoding or "ascii")
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
+def _print(text: str, stream: TextIO | None = None) -> None:
     if text:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        stream = stream or sys.stdout
+        stream.write(text)
+        stream.flush()

@@ -123,11 +123,12 @@ class ReportPath(Text):
     """A file to write, whose suffix says in which format."""
 
     name = "path"
+    suffixes: tuple[str, ...] = _REPORTS
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         suffix = os.path.splitext(value)[1]
-        if suffix not in _REPORTS:
-            self.fail(f"{value!r} must end in {', '.join(_REPORTS)}.", param, ctx)
+        if suffix not in self.suffixes:
+            self.fail(f"{value!r} must end in {', '.join(self.suffixes)}.", param, ctx)
         folder = os.path.dirname(value) or "."
         if not os.path.isdir(folder):
             self.fail(f"{value!r}: there is no folder {folder!r}.", param, ctx)
@@ -137,3 +138,9 @@ class ReportPath(Text):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="file")]
+
+
+class PlotPath(ReportPath):
+    """A figure to write."""
+
+    suffixes = (".png", ".svg")

@@ -1,26 +1,58 @@
-"""The command line that does one pair of a check again."""
+"""A check done again: `gradcheck reproduce` for one that was saved, and the command line for any other."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.cli.tasks import Task
+import rich_click as click
+from click.core import ParameterSource
+
+from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.errors import shown
-from gradcheck_cli.record import Check
 
+if TYPE_CHECKING:
+    from gradcheck_cli.cli.tasks import Task
+    from gradcheck_cli.record import Check
+
+_NOT_AGAIN = ("models", "expression", "check", "baseline", "test_data", "save_failures", "fail_fast")
 _REPEATED = (
-    "mode", "x_shape", "y_shape", "dim", "x_init_value", "extra_feed_dict", "init_targets", "test_data",
-    "val_range", "method", "delta", "dtype", "rtol", "atol", "max_inconclusive", "straight_through",
+    "mode", "max_entries", "x_shape", "y_shape", "dim", "x_init_value", "extra_feed_dict", "init_targets", "test_data",
+    "val_range", "method", "delta", "dtype", "forward", "rtol", "atol", "max_inconclusive", "straight_through", "coloring",
+    "second_order", "compat",
     "allow_python",
 )  # fmt: skip
+
+
+@click.pass_context
+def reproduce(ctx: click.Context, /, bundle: str, **options: Any) -> int:
+    """Run a saved failure again, exactly: BUNDLE is a folder of .gradcheck/failures.
+
+    Model, inputs and settings are those of the failure.  Options change single ones of them; files and the
+    environment do not.
+    """
+    from gradcheck_cli.cli.again import run_again
+
+    typed = ParameterSource.COMMANDLINE
+    return run_again(bundle, {n: v for n, v in options.items() if ctx.get_parameter_source(n) == typed}, ctx)
+
+
+command = click.RichCommand(
+    name="reproduce",
+    callback=reproduce,
+    params=[
+        click.RichArgument(["bundle"], metavar="BUNDLE", type=click.Path()),
+        *(option for option in OPTIONS if option.name not in _NOT_AGAIN),
+    ],
+    help=reproduce.__doc__,
+)
 
 
 def command_for(check: Check, task: Task, given: Mapping[str, Any]) -> str:
     """The command: file and check, the pair, what was typed, the seed, and the point that failed."""
     words = ["gradcheck", task.path, *(["--check", task.check] if task.check else [])]
-    words += [*_words("x", check.x), *_words("y", check.y)]
+    words += [*_words("x", check.x), *_words("y", check.gradient_of or check.y)]
     for name in _REPEATED:
         words += _words(name, given.get(name))
     return " ".join(map(quoted, [*words, "--seed", str(check.seed), *_points(check, task, given)]))
@@ -44,6 +76,8 @@ def _points(check: Check, task: Task, given: Mapping[str, Any]) -> list[str]:
 
 def _words(name: str, value: Any) -> list[str]:
     option = f"--{name.replace('_', '-')}"
+    if name == "coloring":
+        return ["--no-coloring"] if value is False else []
     if value is None or value is False:
         return []
     if value is True:

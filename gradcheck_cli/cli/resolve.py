@@ -30,13 +30,18 @@ _DIGITS = 18  # of a size: more are not addressed anyway
 Layer = Mapping[str, Any]
 _PLAIN = (
     "mode",
+    "max_entries",
     "points",
     "point",
     "seed",
     "method",
     "dtype",
+    "forward",
     "max_inconclusive",
     "straight_through",
+    "coloring",
+    "second_order",
+    "compat",
     "memory_limit",
     "jobs",
     "timeout",

@@ -17,8 +17,10 @@ from gradcheck_cli.assemble import failed_record
 from gradcheck_cli.checking import check
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.bugs import describe_bug
+from gradcheck_cli.cli.bundles import FOLDER, Bundles, Keeper
 from gradcheck_cli.cli.check_options import GATE, GATED, OUTPUT
 from gradcheck_cli.cli.config import file_above, settings_above
+from gradcheck_cli.cli.gates import with_gates
 from gradcheck_cli.cli.limits import time_limit
 from gradcheck_cli.cli.models import Found, common_folder, expand
 from gradcheck_cli.cli.output import Output
@@ -28,10 +30,12 @@ from gradcheck_cli.cli.resolve import dims_of, resolve
 from gradcheck_cli.cli.selection import select
 from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.cli.waivers import with_waiver
-from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
+from gradcheck_cli.formats.source import Source
 from gradcheck_cli.memory import exhausted, held
 from gradcheck_cli.record import Check, ModelInfo, Report
 from gradcheck_cli.report.text import count
+from gradcheck_cli.settings import Settings
 
 OF_THE_RUN = tuple(option.name for option in (*GATE, *OUTPUT) if option.name)
 
@@ -66,6 +70,7 @@ class Run:
     baseline: Baseline
     output: Output = field(init=False)
     progress: Progress = field(init=False)
+    bundles: Bundles = field(init=False)
     seed: int = field(init=False)
     records: list[Check] = field(default_factory=list)
     noted: set[str] = field(default_factory=set)  # configuration files of which something was said
@@ -74,6 +79,7 @@ class Run:
     def __post_init__(self) -> None:
         self.output = Output(self.options)
         self.progress = Progress(self.options.get("progress", "auto"))
+        self.bundles = Bundles(self.options.get("save_failures", FOLDER))
         self.seed = secrets.randbelow(1 << 31)  # of whatever asks for a random one
 
     def run(self) -> int:
@@ -87,24 +93,27 @@ class Run:
         report = self._report()
         self.output.write_reports(report)
         self.output.end(report)
+        self.bundles.say()
         if repaired := self.baseline.repaired:
             _note(f"{self.baseline.path}: {count(len(repaired), 'check')} of it passed: write it anew")
         return report.exit_code
 
     def _do_all(self) -> None:
         for task in self.tasks:
-            checks = self._do(task)
-            self.records.extend(checks)
+            with self.bundles.watching(task) as keeper:
+                checks = keeper.ended(self._do(task, keeper))
+            self.records.extend(replace(c, picture=None) for c in checks)
             self.output.section(checks, task.said.get("show"))
+            self.output.draw(checks)
             if self.options.get("fail_fast") and self._report().exit_code:
                 break
 
-    def _do(self, task: Task) -> tuple[Check, ...]:
+    def _do(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
         """The records of one task, waived where its spec says so."""
         start = time.perf_counter()
         self.progress.begin(task.name)
         try:
-            checks = self._checked(task)
+            checks = self._checked(task, keeper)
         except (GradcheckError, MemoryError, RecursionError) as error:
             checks = self._failed(task, _as_ours(error), error)
         except Exception as error:
@@ -113,19 +122,36 @@ class Run:
             self.progress.done()
         share = (time.perf_counter() - start) / max(len(checks), 1)
         checks = tuple(c if c.duration_s else replace(c, duration_s=round(share, 4)) for c in checks)
-        return self.baseline.waived(with_waiver(checks, task.expect, datetime.date.today()))
+        waived = self.baseline.waived(with_waiver(checks, task.expect, datetime.date.today()))
+        return tuple(with_gates(check, self.gates) for check in waived)
 
-    def _checked(self, task: Task) -> tuple[Check, ...]:
-        folder = os.path.dirname(task.path) or "."
-        config = settings_above(folder, self.ctx)
-        self._note_idle(config, folder)
-        layers = [self._seeded(layer) for layer in (config, task.said, self.given)]
+    def _checked(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
+        layers = self._layers(task)
         timeout = next((layer["timeout"] for layer in reversed(layers) if layer.get("timeout")), None)
         with held(), time_limit(timeout):
             source = task.load()
-            settings = resolve(source, layers)
-            checks = check(source, settings, name=task.name, listen=self.progress)
-        return tuple(replace(c, reproduce=command_for(c, task, self.given)) for c in checks)
+            settings = self._settings(source, layers)
+            keeper.begin(source, settings)
+            settings = replace(settings, pictures=self.output.draws)
+            checks = check(source, settings, name=task.name, listen=self.progress, see=keeper.see)
+        return tuple(replace(c, reproduce=self._command(c, task)) for c in checks)
+
+    def _layers(self, task: Task) -> list[Mapping[str, Any]]:
+        """What bears on one task, from the weakest to the strongest."""
+        folder = os.path.dirname(task.path) or "."
+        config = settings_above(folder, self.ctx)
+        self._note_idle(config, folder)
+        asked = {"dtype": "model"} if "precision" in self.gates else {}
+        return [self._seeded(layer) for layer in ({**asked, **config}, task.said, self.given)]
+
+    def _settings(self, source: Source, layers: Sequence[Mapping[str, Any]]) -> Settings:
+        settings = resolve(source, layers)
+        if "precision" in self.gates and settings.dtype == "float64":
+            raise UsageError("--fail-on precision asks for the gradient in the model's own dtype: --dtype model.")
+        return settings
+
+    def _command(self, found: Check, task: Task) -> str:
+        return command_for(found, task, self.given)
 
     def _note_idle(self, config: Mapping[str, Any], folder: str) -> None:
         """Of several models, what concerns the run as a whole is not up to the file beside one of them."""
@@ -150,9 +176,14 @@ class Run:
             raise cause if error.exit_code == 70 else error
         return (failed,)
 
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """What fails the run: words of a gradient's health alone leave the outcomes that do as they are."""
+        said = () if self.options.get("exit_zero") else self.options.get("fail_on", GATED)
+        return (*GATED, *said) if said and set(said).isdisjoint(GATED) else tuple(said)
+
     def _report(self, *more: Check) -> Report:
-        fail_on = () if self.options.get("exit_zero") else self.options.get("fail_on", GATED)
-        return Report((*self.records, *more), (), time.monotonic() - self.began, tuple(fail_on))
+        return Report((*self.records, *more), (), time.monotonic() - self.began, self.gates)
 
 
 def _note(text: str) -> None:

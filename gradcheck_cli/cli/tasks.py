@@ -13,10 +13,8 @@ from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 
 _NOT_YET: dict[str, tuple[Any, ...]] = {  # settings that cannot be done, with values that ask for nothing
-    "grad": ({},), "compat": (None,), "forward": ("internal",), "coloring": (True,),
-    "second_order": (False,), "max_entries": (4096,),
+    "grad": ({},),
 }  # fmt: skip
-_MODES = ("auto", "full", "directional")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +27,8 @@ class Task:
     said: Mapping[str, Any] = field(default_factory=dict)
     expect: Mapping[str, Any] | None = None
     check: str | None = None  # its name in a spec, where it has one
+    model: str = ""  # the file that its model is in, and of a spec the graph
+    graph: str = ""
 
 
 @dataclass(slots=True)
@@ -61,23 +61,23 @@ class Planner:
                 else "has no graphs and no checks"
             )
             raise NothingChecked(f"nothing to check: {path} {what}")
-        said = _said(path, dict(spec.defaults))
+        said, several = _said(path, dict(spec.defaults)), len(spec.sources) > 1
         return [
-            Task(f"{path}::{name}" if len(spec.sources) > 1 else path, path, _giving(source), said)
+            Task(f"{path}::{name}" if several else path, path, _giving(source), said, model=path, graph=name)
             for name, source in spec.sources.items()
         ]
 
     def _of_model(self, path: str) -> list[Task]:
         beside = side_car(path)
         if beside is None:
-            return [Task(path, path, lambda: self._model(path))]
+            return [Task(path, path, lambda: self._model(path), model=path)]
         spec = read(beside, allow_python=self.allow_python)
         asked = not {"x", "y", "params"}.isdisjoint(self.given)
         own = [request for request in spec.checks if _is_same(request.model or "", path)]
         if own and not (asked and len(own) > 1):
             return [self._task(request, beside, spec, path) for request in own]
         said = _said(beside, dict(spec.defaults))
-        return [Task(path, path, lambda: self._model(path), said)]
+        return [Task(path, path, lambda: self._model(path), said, model=path)]
 
     def _task(self, request: CheckRequest, path: str, spec: Spec, model: str = "") -> Task:
         said = _said(path, dict(request.settings), request.name)
@@ -85,9 +85,11 @@ class Planner:
         said.update((name, value) for name in own if (value := getattr(request, name)))
         if request.graph is not None:
             load: Callable[[], Source] = _giving(spec.sources[request.graph])
+            file = path
         else:
-            load = _later(self, _same(request.model or "", model))
-        return Task(request.name, model or path, load, said, request.expect, request.name)
+            file = _same(request.model or "", model)
+            load = _later(self, file)
+        return Task(request.name, model or path, load, said, request.expect, request.name, file, request.graph or "")
 
     def _model(self, path: str) -> Source:
         """The only model of an ONNX file; of several checks of one file the first one reads it."""
@@ -103,8 +105,8 @@ def _said(path: str, settings: dict[str, Any], check: str = "") -> dict[str, Any
     for name, harmless in _NOT_YET.items():
         if settings.pop(name, harmless[0]) not in harmless:
             raise UsageError(f"{where}: {name!r} cannot be done yet")
-    if settings.get("mode", "auto") not in _MODES:
-        raise UsageError(f"{where}: mode {settings['mode']!r} cannot be done yet; known are {', '.join(_MODES)}")
+    if settings.get("forward") == "onnxruntime":
+        raise UsageError(f"{where}: 'forward' as onnxruntime cannot be done yet; internal leaves onnxruntime out")
     data = settings.get("test_data", "auto")
     if data not in ("auto", "none"):
         settings["test_data"] = os.path.join(os.path.dirname(path), data)

@@ -46,6 +46,7 @@ class Source:
     initializations: Mapping[str, Initialization] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of inputs, both ends included
     dims: Mapping[str, int] = field(default_factory=dict)  # sizes given for symbolic dimensions
+    drawn: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # values of inputs by point, where not random
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,9 @@ class Settings(Keyed):
     )
     mode: Literal["auto", "full", "nodes", "directional", "sampled"] = Field("auto", description="What is compared.")
     dtype: Literal["float64", "model"] = Field("float64", description="The precision of both sides.")
-    forward: Literal["internal", "onnxruntime"] = Field("internal", description="Who evaluates the numerical side.")
+    forward: Literal["internal", "onnxruntime"] | None = Field(
+        None, description="Who evaluates the numerical side; internal: alone, not held against onnxruntime."
+    )
     compat: Literal["tf"] | None = Field(None, description="tf: one central difference with delta 1e-3.")
     rtol: PerTensorNumber = Field(None, description="Relative tolerance, or one for each tensor by name.")
     atol: PerTensorNumber = Field(None, description="Absolute tolerance, or one for each tensor by name.")

@@ -69,7 +69,8 @@ def conv(
     """
     geometry = {"strides": strides, "pads": pads, "dilations": dilations}
     if np.result_type(x, w).name in _HALF:
-        return conv(*_widen(x, w), **geometry, group=group).astype(np.result_type(x, w))
+        image, taps = _widen(x, w)
+        return conv(image, taps, **geometry, group=group).astype(np.result_type(x, w))
     settled = _settle(x, w)
     if settled is None:
         return reference.conv(x, w, **geometry, group=group)
@@ -98,7 +99,8 @@ def conv_transpose(
     """
     geometry = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": output_padding}
     if np.result_type(x, w).name in _HALF:
-        return conv_transpose(*_widen(x, w), **geometry, group=group).astype(np.result_type(x, w))
+        image, taps = _widen(x, w)
+        return conv_transpose(image, taps, **geometry, group=group).astype(np.result_type(x, w))
     settled = _settle(x, w)
     if settled is None:
         return reference.conv_transpose(x, w, **geometry, group=group)

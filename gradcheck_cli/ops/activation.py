@@ -17,6 +17,7 @@ from gradcheck_cli.op import Op, binary, composite, unary, with_axis
 from gradcheck_cli.ops.binary import larger, smaller
 from gradcheck_cli.ops.reduce import total
 from gradcheck_cli.ops.special import log1p
+from gradcheck_cli.reads import along
 from gradcheck_cli.tape import Var
 
 SELU_ALPHA, SELU_GAMMA = 1.6732631921768188, 1.0507010221481323
@@ -293,8 +294,8 @@ ACTIVATION: list[Op] = [
     unary("Sigmoid", sigmoid, sigmoid_vjp),
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x)),
     unary("Softsign", softsign, softsign_vjp, step=softsign_step),
-    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1)),
-    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing, bind=with_axis(-1)),
+    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=along("axis")),
+    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing, bind=with_axis(-1), reads=along("axis")),
     composite("Gelu", gelu),
     composite("Mish", mish),
     composite("Swish", swish),

@@ -15,6 +15,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import trailing
 from gradcheck_cli.op import Op
+from gradcheck_cli.ops.receptive import conv_reads, conv_transpose_reads
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
     Ints,
@@ -234,7 +235,7 @@ def _settled_transpose(metadata: dict[str, Any], space: Ints, kernel: Ints) -> d
 
 
 CONV: list[Op] = [
-    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv),
+    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, reads=conv_reads),
     Op(
         "ConvTranspose",
         conv_transpose,
@@ -242,5 +243,6 @@ CONV: list[Op] = [
         trailing,
         linear=((0, 1), (2,)),
         bind=bind_conv_transpose,
+        reads=conv_transpose_reads,
     ),
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from gradcheck_cli.lift import Kernel, Operands
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops.index import along
 from gradcheck_cli.ops.reduce import total
+from gradcheck_cli.reads import Reading, Sets
 from gradcheck_cli.tape import Var
 
 _MOST = 64  # operands of one node
@@ -168,6 +170,25 @@ def _placed(x: Var, found: dict[str, int], term: str, shape: tuple[int, ...]) ->
     return x
 
 
+def einsum_reads(sets: Sets, node: Reading) -> Array:
+    """All entries of each operand that have the letters of the result; those on a diagonal are not told apart."""
+    terms, result = split_equation(node.metadata["equation"])
+    found = [_for_result(s, t, result) for s, t in zip(sets, terms, strict=True) if s is not None]
+    return reduce(np.bitwise_or, found)
+
+
+def _for_result(sets: Array, term: str, result: str) -> Array:
+    """The union over letters that are gone or repeated, with the axes of the result."""
+    kept = [c for c in result if term.count(c) == 1]
+    gone = tuple(1 + i for i, c in enumerate(term) if c not in kept)
+    union = np.bitwise_or.reduce(sets, axis=gone) if gone else sets
+    order = [c for c in term if c in kept]
+    moved = union.transpose(0, *(1 + order.index(c) for c in kept))
+    lengths = dict(zip(kept, moved.shape[1:], strict=True))
+    return moved.reshape(len(sets), *(lengths.get(c, 1) for c in result))
+
+
 EINSUM: list[Op] = [
-    Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),)),
-]
+    Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),),
+       reads=einsum_reads),
+]  # fmt: skip

@@ -17,6 +17,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import trailing
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops.index import scatter_back
+from gradcheck_cli.reads import along
 from gradcheck_cli.tape import Var
 
 DOMAIN = "gradcheck"
@@ -77,12 +78,35 @@ def _signs(x: Var) -> Array:
 def cofactors_by_singular_values(x: Array) -> Array:
     """The cofactors of matrices U S V: those of S, products of all other singular values, turned like the matrix."""
     u, s, v = np.linalg.svd(x.astype(np.result_type(x.dtype, np.float32), copy=False))
+    turn = np.linalg.det(u) * np.linalg.det(v)
+    y = np.conj(u) * (turn[..., None] * _without_each(s))[..., None, :] @ np.conj(v)
+    return np.asarray(y).astype(x.dtype, copy=False)
+
+
+def _without_each(s: Array) -> Array:
+    """For each number along the last axis the product of all others, without a division."""
     ones = np.ones_like(s[..., :1])
     below = np.cumprod(np.concatenate([ones, s[..., :-1]], axis=-1), axis=-1)
     above = np.cumprod(np.concatenate([ones, s[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
-    turn = np.linalg.det(u) * np.linalg.det(v)
-    y = np.conj(u) * (turn[..., None] * below * above)[..., None, :] @ np.conj(v)
-    return np.asarray(y).astype(x.dtype, copy=False)
+    return np.asarray(below * above)
+
+
+def cofactors_near_real(x: Array) -> Array:
+    """The cofactors of matrices whose imaginary parts are next to nothing: of first order in those.
+
+    With x = U (S + i F) V the cofactors of S + i F are products of all singular values but two: on the diagonal each
+    other f_kk with those but s_i and s_k, elsewhere -f_ji with those but s_i and s_j.
+    """
+    u, s, v = np.linalg.svd(x.real)
+    f = np.swapaxes(u, -1, -2) @ x.imag @ np.swapaxes(v, -1, -2)
+    inner, diagonal = np.empty_like(f), np.diagonal(f, axis1=-2, axis2=-1)
+    for i in range(s.shape[-1]):  # row by row: all products at once would take n times the memory
+        but_i = np.where(np.arange(s.shape[-1]) == i, 1, s)
+        pairs = np.where(np.arange(s.shape[-1]) == i, 0, _without_each(but_i))
+        inner[..., i, :] = -f[..., :, i] * pairs
+        inner[..., i, i] = np.sum(diagonal * pairs, axis=-1)
+    turn = (np.linalg.det(u) * np.linalg.det(v))[..., None, None]
+    return cofactors_by_singular_values(x.real) + 1j * (turn * (u @ inner @ v))
 
 
 def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
@@ -98,7 +122,7 @@ def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
 
 
 LINALG: list[Op] = [
-    Op("Det", det, det_vjp, trailing, bind=bind_square),
-    Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN, analytic=False,
-       bind=bind_square),
+    Op("Det", det, det_vjp, trailing, bind=bind_square, reads=along(-2, -1)),
+    Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN,
+       step=cofactors_near_real, bind=bind_square, reads=along(-2, -1)),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands
 from gradcheck_cli.op import Op, composite
+from gradcheck_cli.reads import products
 from gradcheck_cli.tape import Var
 
 
@@ -62,6 +63,6 @@ def gemm(a: Var, b: Var, c: Var | None = None, *, alpha: float = 1.0, beta: floa
 
 
 MATMUL: list[Op] = [
-    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),)),
+    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products),
     composite("Gemm", gemm),
 ]

@@ -17,6 +17,7 @@ from gradcheck_cli.lift import Kernel, Operands, on, stack_size
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, axes_of, checked, scalar
+from gradcheck_cli.reads import moved
 from gradcheck_cli.tape import Var
 
 _MODES = ("constant", "reflect", "edge", "wrap")
@@ -246,10 +247,11 @@ def trilu_vjp(ct: Var, y: Var, x: Var, *, k: int, upper: int) -> tuple[Var]:
 
 
 PAD: list[Op] = [
-    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each",
+    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", reads=moved,
        static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}),
-    Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each"),
+    Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each",
+       reads=moved),
     composite("CenterCropPad", center_crop_pad, static={"shape": 1}),
-    Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each"),
-    Op("Trilu", trilu, trilu_vjp, on(0), static={"k": 1}, bind=bind_trilu, linear="each"),
+    Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each", reads=moved),
+    Op("Trilu", trilu, trilu_vjp, on(0), static={"k": 1}, bind=bind_trilu, linear="each", reads=moved),
 ]  # fmt: skip

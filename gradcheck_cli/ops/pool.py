@@ -17,6 +17,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import on, trailing
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.conv import scattered
+from gradcheck_cli.ops.receptive import pool_reads
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
     Ints,
@@ -32,6 +33,7 @@ from gradcheck_cli.ops.windows import (
     totals,
     winners,
 )
+from gradcheck_cli.reads import moved
 from gradcheck_cli.tape import Var
 
 ALPHA = float(np.float32(1e-4))  # as ONNX stores it
@@ -324,13 +326,15 @@ def _slope(x: Var, p: int) -> Var:
 
 POOL: list[Op] = [
     Op("MaxPool", max_pool, max_pool_vjp, trailing, step=max_pool_near_real, branch=max_pool_branch,
-       bind=bind_max_pool, many=True, ordered=True),
-    Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each"),
-    Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool, ordered=True),
+       bind=bind_max_pool, many=True, ordered=True, reads=pool_reads),
+    Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each",
+       reads=pool_reads),
+    Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool, ordered=True,
+       reads=pool_reads),
     composite("GlobalAveragePool", global_average_pool),
     composite("GlobalMaxPool", global_max_pool),
     composite("GlobalLpPool", global_lp_pool),
     composite("LRN", lrn),
     Op("MaxUnpool", max_unpool, max_unpool_vjp, on(0), static={"output_shape": 2}, bind=bind_max_unpool,
-       linear=((0,),)),
+       linear=((0,),), reads=moved),
 ]  # fmt: skip

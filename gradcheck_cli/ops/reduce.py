@@ -17,6 +17,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, on
 from gradcheck_cli.op import Op, composite, from_end, with_axis, zero
 from gradcheck_cli.ops.shape import scalar
+from gradcheck_cli.reads import along
 from gradcheck_cli.tape import Var
 
 _WIDER = {  # what sums and products of a narrow dtype are accumulated in
@@ -289,7 +290,7 @@ def _shifted(x: Var, axis: int, by: int, reverse: int) -> Var:
 
 def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
     """A reduction with a rule."""
-    return Op(name, forward, vjp, on(0), static={"axes": 1}, bind=bind_reduction, **more)
+    return Op(name, forward, vjp, on(0), static={"axes": 1}, bind=bind_reduction, reads=along("axes"), **more)
 
 
 def reducing_composite(name: str, function: Any) -> Op:
@@ -321,8 +322,17 @@ REDUCE: list[Op] = [
     reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x))),
     reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),
     reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x))),
-    Op("ArgMax", arg_extremum(np.argmax), zero, on(0), bind=with_axis(0), ordered=True),
-    Op("ArgMin", arg_extremum(np.argmin), zero, on(0), bind=with_axis(0), ordered=True),
-    Op("CumSum", cumsum, cumsum_vjp, on(0), static={"axis": 1}, bind=bind_cumulation, linear="each"),
+    Op("ArgMax", arg_extremum(np.argmax), zero, on(0), bind=with_axis(0), ordered=True, reads=along("axis")),
+    Op("ArgMin", arg_extremum(np.argmin), zero, on(0), bind=with_axis(0), ordered=True, reads=along("axis")),
+    Op(
+        "CumSum",
+        cumsum,
+        cumsum_vjp,
+        on(0),
+        static={"axis": 1},
+        bind=bind_cumulation,
+        linear="each",
+        reads=along("axis"),
+    ),
     composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation),
 ]

@@ -21,6 +21,7 @@ from gradcheck_cli.lift import on
 from gradcheck_cli.op import Op, from_end
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, checked
+from gradcheck_cli.reads import Reading, Sets
 from gradcheck_cli.tape import Var
 
 DENSE = 1 << 20  # entries of the largest matrix of weights; longer axes are gathered and scattered
@@ -121,6 +122,16 @@ def resize(
         if not sampling.inside.all():
             y = np.where(sampling.along(sampling.inside), y, np.asarray(extrapolation_value).astype(y.dtype))
     return y if y.dtype == x.dtype else _rounded(y, x.dtype)
+
+
+def resize_reads(sets: Sets, node: Reading) -> Array:
+    """The entries that are sampled, along one axis after the other."""
+    found = node.whole(sets, 0)
+    assert found is not None
+    for sampling in node.metadata["samplings"]:
+        taps = [np.take(found, column, axis=sampling.axis) for column in sampling.index.T]
+        found = np.bitwise_or.reduce(taps, axis=0)
+    return found
 
 
 def resize_vjp(
@@ -287,5 +298,6 @@ def _rounded(y: Array, dtype: np.dtype[Any]) -> Array:
 
 
 RESIZE: list[Op] = [
-    Op("Resize", resize, resize_vjp, on(0), static={"roi": 1, "scales": 2, "sizes": 3}, bind=bind_resize),
-]
+    Op("Resize", resize, resize_vjp, on(0), static={"roi": 1, "scales": 2, "sizes": 3}, bind=bind_resize,
+       reads=resize_reads),
+]  # fmt: skip

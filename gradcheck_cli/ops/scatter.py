@@ -17,6 +17,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands, aligned, loop, stack_size
 from gradcheck_cli.op import Op, composite, from_end
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
+from gradcheck_cli.reads import Reading, Reads, Sets
 from gradcheck_cli.tape import Var
 
 Rows: TypeAlias = tuple[Array, Array, Array]  # data (L, N, *inner), row numbers (M,), updates (L, M, *inner)
@@ -99,6 +100,29 @@ def scattering(rows: Callable[..., Rows], function: Callable[..., Array]) -> Ker
         return function(*rows(data, indices, updates, rank, **place), reduction).reshape(data.shape)
 
     return kernel
+
+
+def scatter_reads(rows: Callable[..., Rows]) -> Reads:
+    """The data at the same place, and every update that goes there."""
+
+    def united(data: Array, index: Array, updates: Array, reduction: str) -> Array:
+        out = data.copy()
+        np.bitwise_or.at(out.swapaxes(0, 1), index, updates.swapaxes(0, 1))
+        return out
+
+    def read(sets: Sets, node: Reading) -> Array:
+        data, indices, updates = node.operands
+        assert data is not None
+        assert updates is not None
+        words = next(len(s) for s in sets if s is not None)
+        wholes = [node.whole(sets, i) for i in range(3)]
+        old, _, new = (
+            np.zeros((words, *x.shape), np.uint64) if s is None and x is not None else s
+            for s, x in zip(wholes, node.operands, strict=True)
+        )
+        return scattering(rows, united)(old, indices, new, **node.metadata)
+
+    return read
 
 
 def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none", rank: int = 0) -> Array:
@@ -259,8 +283,10 @@ def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Arra
 
 SCATTER: list[Op] = [
     Op("ScatterND", scatter_nd, scatter_nd_vjp, scatter_nd_stack, bind=bind_scatter_nd,
-       step=scattering(slices, combine_near_real), branch=scattering(slices, winner)),
+       step=scattering(slices, combine_near_real), branch=scattering(slices, winner),
+       reads=scatter_reads(slices)),
     Op("ScatterElements", scatter_elements, scatter_elements_vjp, scatter_stack, bind=bind_scatter_elements,
-       step=scattering(entries, combine_near_real), branch=scattering(entries, winner)),
+       step=scattering(entries, combine_near_real), branch=scattering(entries, winner),
+       reads=scatter_reads(entries)),
     composite("TensorScatter", tensor_scatter, bind=bind_tensor_scatter),
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from gradcheck_cli.lift import Kernel, Operands, aligned, elementwise, on, prefi
 from gradcheck_cli.memory import require_shape
 from gradcheck_cli.op import Op, composite, from_end, zero
 from gradcheck_cli.ops.float8 import to_float8
+from gradcheck_cli.reads import first, moved
 from gradcheck_cli.tape import Var
 
 
@@ -286,7 +287,7 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 
 def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
     """An operator that keeps entries in their order."""
-    return Op(name, forward, reshape_vjp, prefix("shape"), bind=binding, linear="each", **more)
+    return Op(name, forward, reshape_vjp, prefix("shape"), bind=binding, linear="each", reads=moved, **more)
 
 
 SHAPE: list[Op] = [
@@ -294,13 +295,15 @@ SHAPE: list[Op] = [
     reshaping("Flatten", flatten, bind_flatten),
     reshaping("Squeeze", squeeze, bind_squeeze, static={"axes": 1}),
     reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
-    Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each"),
+    Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", reads=moved),
     Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, lift=expand_stack), static={"shape": 1},
-       bind=bind_expand, linear="each"),
-    Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True),
-    Op("Concat", concat, concat_vjp, aligned, linear="each"),
+       bind=bind_expand, linear="each", reads=moved),
+    Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True,
+       reads=moved),
+    Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved),
     Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each"),
-    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),)),
+    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),),
+       reads=first),
     Op("Shape", shape_of, zero, shape_only),
     Op("Size", size, zero, shape_only),
     Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}),

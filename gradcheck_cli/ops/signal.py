@@ -16,6 +16,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, elementwise, trailing
 from gradcheck_cli.op import Op, Vjp
 from gradcheck_cli.ops.shape import checked
+from gradcheck_cli.reads import along
 from gradcheck_cli.tape import Var
 
 DOMAIN = "gradcheck"
@@ -91,6 +92,8 @@ SIGNAL: list[Op] = [
     _own("Imag", np.imag, imag_vjp, linear="each"),
     _own("Conj", np.conj, lambda ct, y, x: (sym.conj(ct),), linear="each"),
     _own("Angle", np.angle, angle_vjp, branch=beyond_cut, analytic=False),
-    _own("FFT", transform(np.fft.fft), transform_vjp("FFT"), trailing, linear="each", normwise=True),
-    _own("IFFT", transform(np.fft.ifft), transform_vjp("IFFT"), trailing, linear="each", normwise=True),
-]
+    _own("FFT", transform(np.fft.fft), transform_vjp("FFT"), trailing, linear="each", normwise=True,
+         reads=along("axis")),
+    _own("IFFT", transform(np.fft.ifft), transform_vjp("IFFT"), trailing, linear="each", normwise=True,
+         reads=along("axis")),
+]  # fmt: skip

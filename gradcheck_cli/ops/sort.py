@@ -17,6 +17,7 @@ from gradcheck_cli.lift import on
 from gradcheck_cli.op import Op, from_end, zero
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import scalar
+from gradcheck_cli.reads import along
 from gradcheck_cli.tape import Var
 
 Cts = Sequence[Var | None]
@@ -154,7 +155,16 @@ def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Arr
 
 SORT: list[Op] = [
     Op(
-        "TopK", top_k, top_k_vjp, on(0), static={"k": 1}, bind=bind_top_k, branch=top_k_indices, many=True, ordered=True
+        "TopK",
+        top_k,
+        top_k_vjp,
+        on(0),
+        static={"k": 1},
+        bind=bind_top_k,
+        branch=top_k_indices,
+        many=True,
+        ordered=True,
+        reads=along("axis"),
     ),
     Op("Hardmax", hardmax, zero, on(0), branch=first_largest, ordered=True),
     Op("Unique", unique, unique_vjp, branch=lambda x, **metadata: unique(x, **metadata)[2], many=True),

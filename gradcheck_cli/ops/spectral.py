@@ -17,6 +17,7 @@ from gradcheck_cli.lift import Kernel, on
 from gradcheck_cli.op import Op, composite, from_end, zero
 from gradcheck_cli.ops.shape import checked, scalar
 from gradcheck_cli.ops.signal import complex_
+from gradcheck_cli.reads import along
 from gradcheck_cli.tape import Var
 
 FLOAT = np.dtype(np.float32)
@@ -168,7 +169,8 @@ def _window(name: str, *weights: float) -> Op:
 
 
 SPECTRAL: list[Op] = [
-    Op("DFT", dft, dft_vjp, on(0), static={"dft_length": 1, "axis": 2}, bind=bind_dft, linear="each", normwise=True),
+    Op("DFT", dft, dft_vjp, on(0), static={"dft_length": 1, "axis": 2}, bind=bind_dft, linear="each", normwise=True,
+       reads=along("axis", -1)),
     composite("STFT", stft, static={"frame_step": 1, "frame_length": 3}),
     _window("HannWindow", 0.5, 0.5),
     _window("HammingWindow", 25 / 46, 21 / 46),

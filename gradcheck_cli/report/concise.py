@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report.full import VERDICTS, compared, expectation, totals
+from gradcheck_cli.report.full import VERDICTS, compared, expectation, headline, share_compared, totals
+from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, name, paint, seconds, short
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The lines of one check; passing ones are left out if `style` is quiet."""
-    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived")]
+    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived") or c.gates]
     return "".join(f"{line(c, style)}\n" for c in shown)
 
 
@@ -22,12 +23,13 @@ def line(check: Check, style: Style) -> str:
     """One check on one line."""
     word, color = VERDICTS[check.status]
     code = f" {check.code}" if check.code and check.status != "waived" else ""
-    return f"{subject(check)}: {paint(word + code, color, style.color)} {outcome(check)}".rstrip()
+    gate = f"; {gate_text(check)}" if check.gates else ""
+    return f"{subject(check)}: {paint(word + code, color, style.color)} {outcome(check)}".rstrip() + gate
 
 
 def subject(check: Check) -> str:
     """net.onnx: d loss/d input."""
-    pair = f": d {name(check.y)}/d {name(check.x)}" if check.x or check.y else ""
+    pair = f": {'/'.join(map(name, check.derivative))}" if check.x or check.y else ""
     return f"{name(check.check)}{pair}"
 
 
@@ -37,6 +39,10 @@ def outcome(check: Check) -> str:
         return expectation(check)
     if check.message:
         return name(check.message.removeprefix(f"{check.code}: ").replace("\n", "  "))
+    if check.nodes and check.status == "fail":
+        return f"{headline(check)}, max rel err {short(check.max_rel_err)}"
+    if check.nodes and check.status == "pass":
+        return f"{share_compared(check)}, max rel err {short(check.max_rel_err)}"
     checked, failed = check.entries.get("checked", 0), check.entries.get("failed", 0)
     if check.status == "fail":
         return f"{failed}/{checked} {compared(check)} differ, max rel err {short(check.max_rel_err)}"

@@ -9,12 +9,13 @@ from gradcheck_cli.report.text import Style, columns, cut, name, precise, rough,
 
 _NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
 _ABS_ERR = 2  # the column that is left out where the line would be too long: it follows from the others
-_STATUS = {"kink": "kink", "noise": "noise", "nonfinite": "not finite"}
+_SLOPES = ("theoretical", "left slope", "right slope", "noise", "verdict")
 
 
 def entry_lines(check: Check, style: Style) -> Iterator[str]:
     """Header and rows of the worst entries, as many as `style` shows, and how many more there are."""
-    shown = check.worst[: style.show]
+    told = [entry for entry in check.worst if entry.status != "kink-ok" or style.verbosity > 0]
+    shown = told[: style.show]
     if not shown:
         return
     pair = (
@@ -22,27 +23,33 @@ def entry_lines(check: Check, style: Style) -> Iterator[str]:
         if check.y_shape
         else f"entry of {cut(name(check.x), 24)}"
     )
-    head = (pair, *_NUMBERS)
-    rows = [head, *(_row(check, entry) for entry in shown)]
+    if any(entry.slopes for entry in shown):
+        rows = [(pair, *_SLOPES), *(_sides(check, entry) for entry in shown)]
+        yield from table(rows, "<>>>><", (0, 12, 12, 12, 7))
+    else:
+        yield from _plain([(pair, *_NUMBERS), *(_row(check, entry) for entry in shown)], style)
+    if len(told) > len(shown):
+        yield _more(check, len(told), len(shown))
+
+
+def _plain(rows: list[tuple[str, ...]], style: Style) -> list[str]:
+    """The table of both Jacobians, without what follows from the rest where it would be too wide."""
     lines = table(rows, "<>>>>><", (0, 12, 0, 7, 7, 7))
     if max(map(columns, lines)) > style.width:
         rows = [row[: _ABS_ERR + 1] + row[_ABS_ERR + 2 :] for row in rows]
         lines = table(rows, "<>>>><", (0, 12, 0, 7, 7))
-    yield from lines
-    if len(check.worst) > len(shown):
-        yield _more(check, len(shown))
+    return lines
 
 
-def _more(check: Check, shown: int) -> str:
+def _more(check: Check, told: int, shown: int) -> str:
     every = check.entries.get("failed", 0) + check.entries.get("inconclusive", 0)
-    return f"... {max(every, len(check.worst)) - shown} more, --show {len(check.worst)}"
+    return f"... {max(every, told) - shown} more, --show {told}"
 
 
 def _row(check: Check, entry: Entry) -> tuple[str, ...]:
     gap = abs(entry.theoretical - entry.numerical)
     size = max(abs(entry.theoretical), abs(entry.numerical))
     relative = gap / size if size else 0.0
-    pattern = entry.pattern or _STATUS.get(entry.status, "")
     numbers = (
         precise(entry.theoretical),
         precise(entry.numerical),
@@ -50,7 +57,14 @@ def _row(check: Check, entry: Entry) -> tuple[str, ...]:
         short(relative),
         rough(entry.noise),
     )
-    return (place(check, entry), *numbers, pattern)
+    return (place(check, entry), *numbers, entry.pattern)
+
+
+def _sides(check: Check, entry: Entry) -> tuple[str, ...]:
+    """An entry among some at a tie: the slopes from both sides say more than one number."""
+    slopes = [precise(slope) for slope in entry.slopes] if entry.slopes else [precise(entry.numerical)] * 2
+    verdict = {"fail": "FAIL", "kink-ok": "KINK-OK"}.get(entry.status, entry.reason)
+    return (place(check, entry), precise(entry.theoretical), *slopes, rough(entry.noise), verdict)
 
 
 def place(check: Check, entry: Entry) -> str:

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from gradcheck_cli.explanations import PAGES
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.entries import entry_lines
+from gradcheck_cli.report.health import gate_lines, health_lines, health_tables
+from gradcheck_cli.report.power import power_lines
+from gradcheck_cli.report.suspect import suspect_lines
 from gradcheck_cli.report.text import (
     Style,
     clean,
@@ -41,11 +44,13 @@ _LEAST_NAME = 5
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The table of one check, and what is to be said about its rows; what passed is left out if quiet."""
-    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived")]
+    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived") or c.gates]
     if not shown:
         return ""
     compared = [c for c in shown if c.entries]
-    parts = [[*header(shown[0], style)], [*_rows(compared, style)] if compared else []]
+    below = [*power_lines(compared, style), *health_lines(compared, style), *_uncovered(compared, style)]
+    parts = [[*header(shown[0], style)], [*_rows(compared, style), *below] if compared else []]
+    parts += [[*health_tables(shown, style)] if style.health else [], [*gate_lines(shown, style)]]
     parts += [[*_details(c, style)] for c in shown]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n\n"
 
@@ -61,6 +66,7 @@ def totals(report: Report) -> str:
     statuses = [c.status for c in report.checks]
     parts = [f"{statuses.count(status)} {word}" for status, word in COUNTED.items() if status in statuses]
     parts += [count(statuses.count("error"), "error")] if "error" in statuses else []
+    parts += [f"{stopped} at a gate"] if (stopped := sum(bool(c.gates) for c in report.checks)) else []
     return f"{count(len(statuses), 'check')}: {', '.join(parts) or 'nothing to do'}"
 
 
@@ -69,8 +75,8 @@ def header(check: Check, style: Style) -> Iterator[str]:
     opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(check.model.opset.items())]
     size = ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
     kind = ", ".join(check.model.dtypes)
-    inside = "its own precision" if check.dtype == "model" else check.dtype
-    precision = f"{kind} model, checked in {inside}" if kind else f"checked in {inside}"
+    beside = ", and in its own precision" if check.dtype == "model" else ""
+    precision = f"{kind} model, checked in float64{beside}" if kind else f"checked in float64{beside}"
     facts = [size, precision, f"seed {check.seed}"] if size else []
     title = paint(name(check.check), "bold", style.color)
     yield f"{title}  {' | '.join(facts)}".rstrip()
@@ -85,11 +91,12 @@ def how_checked(check: Check) -> str:
     how = [] if (check.mode, check.method) == ("full", "complex-step") else [f"{check.mode}, {check.method}"]
     how += [count(check.points, "point")] if check.points > 1 else []
     how += [" ".join(f"{name(k)}={v}" for k, v in check.dims.items())] if check.dims else []
+    how += [f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items()]
     return " | ".join(how)
 
 
 def _rows(checks: list[Check], style: Style) -> list[str]:
-    entries = [f"{c.entries.get('checked', 0)}/{c.entries.get('total', 0)}" for c in checks]
+    entries = [share_compared(c) for c in checks]
     verdicts = [VERDICTS[c.status] for c in checks]
     free = style.width - 4 - max(7, *map(len, entries)) - _NUMBERS - max(len(word) for word, _ in verdicts)
     xs, ys = _names(checks, free)
@@ -102,6 +109,13 @@ def _rows(checks: list[Check], style: Style) -> list[str]:
         line.removesuffix(word) + paint(word, color, style.color)
         for line, (word, color) in zip(lines, verdicts, strict=True)
     ]
+
+
+def share_compared(check: Check) -> str:
+    """How much was compared, of how much: 192/192; of nodes on their own 59/61 nodes."""
+    if check.nodes:
+        return f"{check.nodes['checked']}/{check.nodes['total']} nodes"
+    return f"{check.entries.get('checked', 0)}/{check.entries.get('total', 0)}"
 
 
 def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
@@ -118,17 +132,25 @@ def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
     return [label(*p[0], widths[0]) for p in pairs], [label(*p[1], widths[1]) for p in pairs]
 
 
+def _uncovered(checks: list[Check], style: Style) -> Iterator[str]:
+    """That some branches of the model were not taken, by the row that has most of them."""
+    most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
+    if most is not None:
+        more = "" if style.verbosity > 0 else ": see -v"
+        yield f"  branches   {most['total'] - most['covered']} of {most['total']} not covered{more}"
+
+
 def _details(check: Check, style: Style) -> Iterator[str]:
     """What is to be said about one row; nothing for one that passed, unless asked for."""
     if check.status == "pass" and style.verbosity < 1:
         return
     yield from _title(check, style)
-    if check.status in ("fail", "inconclusive"):
+    if check.status in ("fail", "inconclusive") or check.entries.get("kink_ok"):
         yield from entry_lines(check, style)
     yield from _paragraphs(check, style)
     if check.suspect is not None:
         yield ""
-        yield from _suspect(check)
+        yield from suspect_lines(check.suspect, style)
     if check.status == "fail" and check.needed.get("rtol"):
         yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
     if check.status == "inconclusive" and (hint := PAGES[check.code].hint):
@@ -136,15 +158,27 @@ def _details(check: Check, style: Style) -> Iterator[str]:
     if style.verbosity > 0:
         tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
         yield f"  method     {check.mode}, {check.method}; {tolerance}; {count(check.points, 'point')}"
+    if style.verbosity > 0 and check.forward:
+        yield f"  forward    {held_against(check)}"
+    if style.verbosity > 0 and check.coloring:
+        yield f"  coloring   {count(check.coloring['rows'], 'row')} in {count(check.coloring['colors'], 'group')}"
     if check.reproduce and check.status not in ("pass", "waived"):
         yield f"  reproduce  {name(check.reproduce)}"
+
+
+def held_against(check: Check) -> str:
+    """What the forward run was compared with."""
+    if other := check.forward.get("compared_with"):
+        absolute, relative = (short(check.forward[f"max_{kind}_err"]) for kind in ("abs", "rel"))
+        return f"as {other} has it: max abs err {absolute}, max rel err {relative}"
+    return f"not compared with onnxruntime: {name(str(check.forward.get('reason', '')))}"
 
 
 def _title(check: Check, style: Style) -> Iterator[str]:
     """What became of a row, on one line or as many as it takes."""
     word, color = VERDICTS[check.status]
     start = f"{word} {check.code}".strip()
-    pair = f"d {name(check.y)} / d {name(check.x)}" if check.x or check.y else ""
+    pair = " / ".join(map(name, check.derivative)) if check.x or check.y else ""
     text = f"{start}  {': '.join(filter(None, (pair, headline(check))))}"
     for index, line in enumerate(each for part in clean(text).split("\n") for each in _wrapped(part, style, "")):
         yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
@@ -156,6 +190,9 @@ def headline(check: Check) -> str:
         return expectation(check)
     if check.message:
         return check.message.removeprefix(f"{check.code}: ").strip()
+    if check.status == "fail" and check.nodes.get("failed"):
+        failed, every = check.nodes["failed"], count(check.nodes["checked"], "node")
+        return f"{failed} of {every} {'fails on its' if failed == 1 else 'fail on their'} own"
     checked = check.entries.get("checked", 0)
     number = check.entries.get("failed" if check.status == "fail" else "inconclusive", 0)
     share = f" ({percent(number / checked)})" if checked else ""
@@ -165,7 +202,7 @@ def headline(check: Check) -> str:
 
 def compared(check: Check) -> str:
     """What was compared: entries of the Jacobian, or random projections of it."""
-    return "projections" if check.mode == "directional" else "entries"
+    return "projections" if check.mode in ("directional", "nodes") else "entries"
 
 
 def expectation(check: Check) -> str:
@@ -177,7 +214,7 @@ def expectation(check: Check) -> str:
 
 
 def _paragraphs(check: Check, style: Style) -> Iterator[str]:
-    for note in check.notes:
+    for note in (*check.notes, *(check.missed if style.verbosity > 0 else ())):
         yield from _wrapped(name(note), style, "  ")
 
 
@@ -187,19 +224,3 @@ def _wrapped(text: str, style: Style, indent: str) -> list[str]:
         text, style.width, initial_indent=indent, subsequent_indent="  ", break_long_words=False,
         break_on_hyphens=False, expand_tabs=False, replace_whitespace=False,
     )  # fmt: skip
-
-
-def _suspect(check: Check) -> Iterator[str]:
-    """The node whose own gradient is wrong, and how that is known."""
-    s = check.suspect
-    assert s is not None
-    label = f" {name(s.name)!r}" if s.name else ""
-    flow = f"  {', '.join(map(name, s.inputs))} -> {', '.join(map(name, s.outputs))}" if s.inputs else ""
-    yield f"  suspect    node {s.node}  {s.op}{label}{flow}"
-    if s.inside:
-        yield f"             in the {name(s.inside)}"
-    if s.rel_err == s.rel_err:
-        at = f" at {name(s.at)}" if s.at else ""
-        yield f"             fails on its own: max rel err {short(s.rel_err)}{at}"
-    if s.passed:
-        yield f"             {s.passed} of {count(s.tried, 'node')} on the way pass on their own"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.full import totals
+from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, seconds
 
 _LEVELS = {
@@ -18,7 +19,7 @@ _LEVELS = {
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The annotations of one check."""
-    return "".join(f"{annotation(c)}\n" for c in checks if c.status in _LEVELS)
+    return "".join(f"{annotation(c)}\n" for c in checks if c.status in _LEVELS or c.gates)
 
 
 def summary(report: Report, style: Style) -> str:
@@ -29,9 +30,10 @@ def summary(report: Report, style: Style) -> str:
 def annotation(check: Check) -> str:
     """One workflow command."""
     title = f"{check.code} {subject(check)}".strip()
-    message = "\n".join([outcome(check), *check.notes, *([check.reproduce] if check.reproduce else [])])
+    gate = [gate_text(check)] if check.gates else []
+    message = "\n".join([outcome(check), *gate, *check.notes, *([check.reproduce] if check.reproduce else [])])
     place = f"file={_property(check.model.uri)},title={_property(title)}"
-    return f"::{_LEVELS[check.status]} {place}::{_data(message)}"
+    return f"::{'error' if check.gates else _LEVELS[check.status]} {place}::{_data(message)}"
 
 
 def _data(text: str) -> str:

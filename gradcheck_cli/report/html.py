@@ -37,13 +37,13 @@ def document(report: Report, style: Style) -> str:
 def _cells(check: Check) -> str:
     word, color = full.VERDICTS[check.status]
     x, y = (f"{name(n)} {shape(s)}" if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
-    entries = f"{check.entries.get('checked', 0)}/{check.entries.get('total', 0)}" if check.entries else ""
+    entries = full.share_compared(check) if check.entries else ""
     errors = (short(check.max_abs_err), short(check.max_rel_err)) if check.entries else ("", "")
     plain = "".join(f"<td>{escape(text)}</td>" for text in (name(check.check), x, y, entries, *errors))
-    return f'{plain}<td class="{color}">{escape(f"{word} {check.code}".strip())}</td>'
+    return f'{plain}<td class="{color}">{escape(" ".join([f"{word} {check.code}".strip(), *check.gates]))}</td>'
 
 
 def _details(report: Report, style: Style) -> Iterator[str]:
     for check in report.checks:
-        if check.status not in ("pass", "waived"):
+        if check.status not in ("pass", "waived") or check.gates:
             yield f"<pre>{escape(full.section((check,), style).strip())}</pre>\n"

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as xml
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import by_check, full
 from gradcheck_cli.report.concise import outcome
+from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean
 
 _OUTCOMES = {
@@ -31,19 +32,21 @@ def document(report: Report, style: Style) -> str:
 
 
 def _case(suite: xml.Element, check: Check, style: Style) -> None:
-    title = f"d {check.y}/d {check.x}" if check.x or check.y else check.check
+    title = "/".join(check.derivative) if check.x or check.y else check.check
     case = xml.SubElement(suite, "testcase", classname=clean(check.check), name=clean(title), time=_time((check,)))
     if check.model.uri:
         case.set("file", clean(check.model.uri))
     if check.status in _OUTCOMES:
         found = xml.SubElement(case, _OUTCOMES[check.status], type=check.code, message=clean(outcome(check)))
         found.text = clean(full.section((check,), style).strip())
+    elif check.gates:
+        xml.SubElement(case, "failure", type="gate", message=clean(gate_text(check)))
     elif check.status == "waived":
         xml.SubElement(case, "skipped", message=clean(outcome(check)))
 
 
 def _counts(checks: tuple[Check, ...]) -> dict[str, Any]:
-    kinds = [_OUTCOMES.get(c.status, "") for c in checks]
+    kinds = [_OUTCOMES.get(c.status, "failure" if c.gates else "") for c in checks]
     waived = sum(c.status == "waived" for c in checks)
     return {
         "tests": str(len(checks)),

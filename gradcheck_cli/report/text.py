@@ -21,6 +21,8 @@ class Style:
     width: int = 80
     show: int = 3
     verbosity: int = 0
+    ascii: bool = False  # nothing but ASCII can be shown
+    health: bool = False  # of every gradient, layer by layer
 
 
 def paint(text: str, color: str, on: bool = True) -> str:

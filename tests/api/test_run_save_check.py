@@ -320,7 +320,7 @@ def test_check_does_what_the_command_does(net: gc.Model):
     report = gc.check(net, x=["x"], y=["loss"])
     [check] = report.checks
     assert (check.status, check.x, check.y, check.suspect) == ("pass", "x", "loss", None)
-    assert check.entries == {"total": 12, "checked": 12, "failed": 0, "inconclusive": 0}
+    assert check.entries == {"total": 12, "checked": 12, "failed": 0, "inconclusive": 0, "kink_ok": 0}
     assert report.exit_code == 0
 
 
@@ -383,7 +383,7 @@ def test_tolerances_are_for_all_or_by_name(make: Make):
         ({"y": [3]}, r"y\[0\] is 3 \(int\), not a tensor"),
         ({"x": "loss", "y": "x"}, r"'loss' depends on 'x'\. Are --x and --y swapped\?"),
         ({"mood": "full"}, r"check\(\) has no argument 'mood'\. Did you mean 'mode'\?"),
-        ({"mode": "fast"}, "mode='fast' is not one of 'auto', 'full', 'directional'"),
+        ({"mode": "fast"}, "mode='fast' is not one of 'auto', 'full', 'nodes', 'directional', 'sampled'"),
         ({"method": "complex"}, "method='complex' is not one of 'auto', 'complex-step', "),
         ({"dtype": "float16"}, "dtype='float16' is not one of 'float64', 'model'"),
         ({"points": 0}, "points=0 must be a whole number from 1 on"),

@@ -90,3 +90,46 @@ def test_wrong_rules_fail_as_far_as_numbers_reach(size: float, way: dict[str, An
     assert check(tested, value=here, **way).status == "pass"
     for factor in (2.0, 1 + 1e-5):
         assert check(tested, value=here, ops=with_rule("Exp", scaled("Exp", factor)), **way).status == "fail"
+
+
+UNITS = {  # the same functions in other units: nodes from u to v, constants, and an operator whose rule is to be wrong
+    "layers": ([("MatMul", "u W", "h"), ("Tanh", "h", "a"), ("MatMul", "a V", "v")],
+               {"W": WEIGHTS, "V": np.ascontiguousarray(WEIGHTS.T)}, "Tanh"),
+    "a softmax": ([("Softmax", "u", "v")], {}, "Softmax"),
+    "a direction": ([("ReduceL2", "u", "n", {"keepdims": 1}), ("Div", "u n", "v")], {}, "Div"),
+    "a variance": ([("ReduceMean", "u", "m", {"keepdims": 1}), ("Sub", "u m", "d"), ("Mul", "d d", "q"),
+                    ("ReduceMean", "q", "v", {"keepdims": 0})], {}, "ReduceMean"),
+    "pieces": ([("Relu", "u", "r"), ("ReduceMax", "u", "m", {"keepdims": 1}), ("Mul", "r m", "v")], {}, "Relu"),
+    "a cube": ([("Pow", "u three", "v")], {"three": 3.0}, "Pow"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [*WAYS[:2], {"method": "richardson"}], ids=str)
+@pytest.mark.parametrize(
+    ("outer", "inner"), [(-300, -300), (300, -300), (-300, 300), (300, 300), (-100, 100), (40, -7)]
+)
+@pytest.mark.parametrize("name", UNITS)
+def test_units_do_not_change_verdicts(name: str, outer: int, inner: int, way: dict[str, Any]):
+    """2^outer f(2^-inner x), where numbers as large as 2^600 and as small as its inverse appear."""
+    nodes, constants, op = UNITS[name]
+    tested = model(("Mul", "x unit", "u"), *nodes, ("Mul", "v scale", "y"),
+                   constants={**constants, "unit": 2.0**-inner, "scale": 2.0**outer})  # fmt: skip
+    here = 2.0**inner * np.array([0.3, -0.7, 0.1, 1.1])
+    assert check(tested, value=here, **way).status == "pass"
+    for factor in (2.0, 1 + 1e-5):
+        assert check(tested, value=here, ops=with_rule(op, scaled(op, factor)), **way).status == "fail"
+
+
+def test_units_do_not_change_what_ties_give():
+    """One entry of x at the kink, in units from 2^-300 to 2^300."""
+    for inner in (-300, -40, 0, 40, 300):
+        tested = model(("Mul", "x unit", "u"), ("Relu", "u", "v"), ("Mul", "v scale", "y"),
+                       constants={"unit": 2.0**-inner, "scale": 2.0 ** (inner // 2)})  # fmt: skip
+        record = check(tested, value=2.0**inner * np.array([0.0, 0.7, -0.1, 1.1]))
+        assert (record.status, record.entries["kink_ok"]) == ("pass", 1)
+
+
+def test_a_slope_that_a_kernel_rounds_away_contradicts_nothing() -> None:
+    """log(1 + e^-219) is 0 in float64, and its slope is not."""
+    record = check(model(("LogSoftmax", "x", "y")), value=[-414.0, -263.0, 301.0, 82.0])
+    assert (record.status, record.entries["inconclusive"], record.notes) == ("pass", 0, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,11 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
+from gradcheck_cli.point import find_point
 from gradcheck_cli.record import Check
+from gradcheck_cli.report.full import section
+from gradcheck_cli.report.text import Style
+from gradcheck_cli.settings import Settings
 
 FLOAT = np.dtype(np.float32)
 W = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
@@ -80,3 +85,97 @@ def test_numbers_that_an_integer_input_cannot_hold_are_an_error(value: float):
     assert check(model, extra_feed_dict={"i": np.array([1.0])}).status == "pass"
     with pytest.raises(ValueError, match="the value given for 'i' has numbers that int64 has not"):
         check(model, extra_feed_dict={"i": np.array([value])})
+
+
+# Where inputs are drawn: inside the domains of operators, at several magnitudes, by seed
+
+
+def single(*nodes: tuple[Any, ...], shape: tuple[int, ...] = (6,), **constants: Any) -> gc.Model:
+    """A model of x alone."""
+    made = tuple(Node(op, tuple(reads.split()), (out,)) for op, reads, out in nodes)
+    arrays = {name: np.asarray(value, np.float64) for name, value in constants.items()}
+    graph = Graph(("x",), (made[-1].outputs[0],), made, arrays, {"x": TensorType(FLOAT, shape)})
+    return gc.Model(Source(graph, "net", nodes=len(made)), gc.OPS)
+
+
+def drawn(model: gc.Model, **settings: Any) -> np.ndarray[Any, Any]:
+    """The x that a check draws."""
+    found = find_point(model.source, Settings(**settings), gc.OPS, ["y"], settings.get("point") or 0)
+    return np.asarray(found.feeds["x"])
+
+
+@pytest.mark.parametrize("op", ["Log", "Sqrt", "Acos", "Asin", "Atanh", "Acosh", "Reciprocal", "ReduceLogSum"])
+def test_every_point_stays_inside_of_a_domain(op: str):
+    record = check(single((op, "x", "y")), points=6)
+    assert (record.status, record.ranges) == ("pass", {}), record.message
+
+
+@pytest.mark.parametrize("op", ["Tanh", "Log", "Acosh", "Acos"])
+def test_points_have_several_magnitudes(op: str):
+    sizes = [float(np.abs(drawn(single((op, "x", "y")), point=k)).max()) for k in range(6)]
+    expected = {"Tanh": [1, 0.1, 10], "Log": [1, 0.1, 10], "Acosh": [3, 3, 30], "Acos": [0.9, 0.09, 0.9]}[op]
+    for size, most in zip(sizes, expected * 2, strict=True):
+        assert 0.3 * most < size <= most
+
+
+def test_both_signs_are_drawn_where_they_may():
+    for k in range(3):
+        x = drawn(single(("Tanh", "x", "y"), shape=(50,)), point=k)
+        assert (x < 0).sum() > 10 < (x > 0).sum()
+
+
+def test_a_range_that_was_given_has_one_magnitude():
+    for k in range(3):
+        x = drawn(single(("Tanh", "x", "y")), point=k, val_range={"x": (2.0, 3.0)})
+        assert ((x >= 2) & (x <= 3)).all()
+
+
+def test_a_point_is_the_same_whichever_others_are_tried():
+    model = single(("Mul", "x x", "h"), ("Sub", "h half", "s"), ("Log", "s", "y"), half=0.5)
+    every = check(model, points=5).gradient["max"]
+    assert every == max(check(model, point=k).gradient["max"] for k in range(5))
+
+
+ELSEWHERE: dict[str, tuple[gc.Model, tuple[float, float]]] = {
+    "a logarithm behind a factor": (single(("Mul", "x two", "h"), ("Log", "h", "y"), two=2.0), (0.1, 1.0)),
+    "a root of one less": (single(("Sub", "x one", "h"), ("Sqrt", "h", "y"), one=1.0), (1.1, 3.0)),
+    "an overflow": (single(("Mul", "x big", "h"), ("Exp", "h", "y"), big=5000.0), (-0.1, 0.1)),
+    "a power of a sum": (single(("Add", "x x", "h"), ("Pow", "h half", "y"), half=0.5), (0.1, 1.0)),
+    "a domain that only a run shows": (single(("Neg", "x", "n"), ("Add", "n one", "h"), ("Log", "h", "y"), one=0.5),
+                                       (-0.1, 0.1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_inputs_are_drawn_elsewhere_where_the_model_is_not_finite(name: str):
+    model, (low, high) = ELSEWHERE[name]
+    record = check(model)
+    assert (record.status, record.ranges) == ("pass", {"x": (low, high)}), record.message
+    assert record == dataclasses.replace(check(model), duration_s=record.duration_s, peak_rss_mb=record.peak_rss_mb)
+    assert f"x in {low:g},{high:g}" in section((record,), Style())
+
+
+def test_a_range_that_was_given_stays_and_another_one_is_named():
+    model, _ = ELSEWHERE["a logarithm behind a factor"]
+    record = check(model, val_range={"x": (-1.0, -0.5)})
+    assert (record.status, record.code, record.ranges) == ("inconclusive", "GC302", {})
+    assert "first NaN at node 1 Log 'y' (input min -" in record.message
+    assert record.message.endswith("Narrow: --val-range x:0.1,1")
+
+
+def test_where_nothing_helps_the_first_draw_is_reported():
+    model = single(("Mul", "x x", "q"), ("Neg", "q", "n"), ("Log", "n", "y"))
+    record = check(model)
+    assert (record.status, record.code, record.ranges) == ("inconclusive", "GC302", {})
+    assert record.message.endswith("Narrow: --val-range x:LOW,HIGH")
+
+
+def test_values_that_were_given_are_never_replaced():
+    model, _ = ELSEWHERE["a logarithm behind a factor"]
+    assert check(model, x_init_value={"x": np.full(6, -1.0)}).code == "GC302"
+
+
+def test_what_comes_of_nothing_has_no_least_input():
+    record = check(single(("ReduceMax", "x", "y"), shape=(0,)))
+    assert record.code in ("GC302", "GC701")
+    assert "nan" not in record.message

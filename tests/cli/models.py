@@ -89,7 +89,7 @@ graphs:
   net:
     inputs: {x: {shape: [4]}}
     nodes: |
-      y = Relu (x)
+      y = Floor (x)
     outputs: [y]
 checks: [{x: x, y: y, x_init_value: [0, 1, 2, 3]}]
 """

@@ -19,7 +19,7 @@ def test_help_fits_80_columns_and_lists_the_commands(gradcheck: Command) -> None
         assert ran.code == 0
         assert max(map(len, ran.out.splitlines())) <= 80
     listed = re.findall(r"^│ (\w+) ", gradcheck("--help").out, re.MULTILINE)
-    assert listed == ["check", "inspect", "ops", "explain", "schema", "completion"]
+    assert listed == ["check", "inspect", "reproduce", "ops", "explain", "schema", "completion"]
 
 
 def test_without_arguments_help_goes_to_stderr_and_the_run_fails(gradcheck: Command) -> None:

@@ -49,6 +49,7 @@ SAID = [
     Said("expression", ("-k", "right"), "right", 'expression = "right"', SPEC),
     said("check", "sum/right", beside=SPEC),
     said("mode", "directional"),
+    said("max_entries", "3", "3", (*BASE, "--mode", "sampled")),
     said("x_shape", "input:3,4", '{input = "3x4"}'),
     said("y_shape", "loss:2", "{loss = [2]}"),
     said("dim", "N=3", "{N = 3}"),
@@ -65,11 +66,20 @@ SAID = [
     said("method", "richardson"),
     said("delta", "0.01", "0.01"),
     said("dtype", "model"),
+    said("forward", "internal"),
     said("rtol", "input:1e-3", "{input = 1e-3}"),
     said("atol", "1e-3", "1e-3"),
     said("max_inconclusive", "1", "1.0", ("kinks.gradcheck.yaml", "--output-format", "json")),
+    Said(
+        "coloring",
+        ("--no-coloring",),
+        "0",
+        "coloring = false",
+        ("conv.onnx", "--x", "image", "--y", "c", "--dim", "N=32", "--output-format", "json"),
+    ),
     flag("straight_through", ("quantized.gradcheck.yaml", "--output-format", "json")),
     said("fail_on", "inconclusive", '["inconclusive"]', SPEC),
+    flag("health", ("mlp.onnx", "--y", "loss")),
     flag("exit_zero", SPEC),
     flag("fail_fast", SPEC),
     said("baseline", "before.json", beside=SPEC),
@@ -78,6 +88,8 @@ SAID = [
     flag("allow_python", ("python.gradcheck.yaml", "--output-format", "json")),
     said("output_format", "concise", beside=TEXT),
     said("report", "out.md", beside=("mlp.onnx", "--y", "loss")),
+    said("plot", "out.svg", beside=("mlp.onnx", "--y", "loss")),
+    flag("heatmap", ("mlp.onnx", "--y", "loss")),
     said("show", "1", "1", TEXT),
     Said("verbose", ("-v",), "1", "verbose = 1", ("mlp.onnx", "--y", "loss")),
     Said("quiet", ("-q",), "1", "quiet = 1", ("mlp.onnx", "--y", "loss")),
@@ -86,6 +98,7 @@ SAID = [
 ELSEWHERE = {
     "jobs": "threads do not change what is found: tests/native/test_kernels.py",
     "progress": "is drawn after a second: test_process.py",
+    "save_failures": "leaves files: test_bundles.py",
 }
 every_option = pytest.mark.parametrize("each", SAID, ids=[each.name for each in SAID])
 

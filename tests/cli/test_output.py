@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.cli import models
 from tests.cli.conftest import WRONG, Command
 
 
@@ -21,6 +23,7 @@ def test_a_model_that_passes(gradcheck: Command) -> None:
     assert (blank, columns) == ("", "x            y        entries  max abs err  max rel err    noise")
     assert row.startswith("input [2,4]  loss []      8/8  ")
     assert row.endswith("  PASS")
+    assert rest.pop(0).startswith("  health     norm ")
     assert rest == ["", "1 check: 1 passed in TIME", ""]
 
 
@@ -130,6 +133,12 @@ def test_quiet_says_nothing_of_what_passed(gradcheck: Command) -> None:
     assert "PASS" not in gradcheck("wrong.gradcheck.yaml", "-q").out
 
 
+def test_verbose_states_how_many_groups_rows_were_probed_in(gradcheck: Command) -> None:
+    options = ("conv.onnx", "--x", "image", "--y", "c", "--dim", "N=32", "-v")
+    assert re.search(r"\n  coloring   \d+ rows in \d+ groups\n", gradcheck(*options).out)
+    assert "coloring" not in gradcheck(*options, "--no-coloring").out
+
+
 def test_verbose_states_method_and_tolerances(gradcheck: Command) -> None:
     out = gradcheck("mlp.onnx", "--x", "input", "--y", "loss", "-v").out
     assert "  method     full, complex-step; rtol 5e-07, atol 0; 1 point" in out
@@ -177,12 +186,64 @@ def test_a_waiver_ends_with_its_last_day(gradcheck: Command, folder: Path) -> No
 
 
 def test_an_inconclusive_check_names_the_kink_and_says_what_to_try(gradcheck: Command, folder: Path) -> None:
-    spec = "gradcheck: 1\ngraphs:\n  net:\n    inputs: {x: {shape: [4]}}\n    nodes: |\n      y = Relu (x)\n"
+    spec = "gradcheck: 1\ngraphs:\n  net:\n    inputs: {x: {shape: [4]}}\n    nodes: |\n      r = Relu (x)\n"
+    spec += "      n = Neg (x)\n      s = Relu (n)\n      y = Sub (r, s)\n"
     spec += "    outputs: [y]\nchecks: [{x: x, y: y, x_init_value: [0, 1, 2, 3]}]\n"
     (folder / "kinks.gradcheck.yaml").write_text(spec)
     lines = gradcheck("kinks.gradcheck.yaml").out.splitlines()
-    assert lines[5] == "INCONCLUSIVE GC301  d y / d x: 1 of 16 entries cannot be judged (6.2%)"
-    assert lines[7].split() == ["[0]", "->", "[0]", "0", "0", "0.0e+00", "0.0e+00", "0", "kink"]
-    assert lines[8] == "  1 row at a tie of node 0 Relu 'y': the slopes from both sides differ"
-    assert lines[9] == "  try        another --seed, or values away from the kink: --val-range"
-    assert lines[10].startswith("  reproduce  gradcheck kinks.gradcheck.yaml --check net --x x --y y --seed 0")
+    start = lines.index("INCONCLUSIVE GC301  d y / d x: 1 of 16 entries cannot be judged (6.2%)")
+    place, _, to, theoretical, left, right, _, reason = lines[start + 2].split()
+    assert (place, to, theoretical, left, right, reason) == ("[0]", "[0]", "0", *["1.00000e+00"] * 2, "nonderivative")
+    said = "1 entry at a tie of node 0 Relu 'r', node 2 Relu 's': nonderivative, slopes 1 and 1 from the two sides, "
+    said += "gradient 0"
+    assert " ".join(line.strip() for line in lines[start + 3 : start + 5]) == said
+    assert lines[start + 5] == "  try        another --seed, or values away from the kink: --val-range"
+    assert lines[start + 6].startswith("  reproduce  gradcheck kinks.gradcheck.yaml --check net --x x --y y --seed 0")
+
+
+def test_the_gradient_of_the_gradient_has_a_row_of_its_own(gradcheck: Command) -> None:
+    ran = gradcheck("mlp.onnx", "--x", "input", "--y", "loss", "--second-order", "-v")
+    rows = [line for line in ran.out.splitlines() if line.startswith("input")]
+    assert [row.split()[-1] for row in rows] == ["PASS", "PASS"]
+    assert "  64/64  " in rows[1]
+    assert "\nPASS  d loss / d input\n" in ran.out
+    assert "\nPASS  d2 loss / d input^2\n" in ran.out
+    assert ran.out.endswith("2 checks: 2 passed in TIME\n")
+
+
+def test_a_record_of_second_order_says_how_to_do_it_again(gradcheck: Command) -> None:
+    """The row is asked for by the tensor whose gradient it is about: its own y has no name in the model."""
+    records = json.loads(gradcheck("mlp.onnx", "--x", "W", "--second-order", "--output-format", "json").out)["checks"]
+    assert [r["id"] for r in records] == ["mlp.onnx::d loss/d W", "mlp.onnx::d2 loss/d W^2"]
+    assert records[1]["reproduce"] == "gradcheck mlp.onnx --x W --y loss --second-order --seed 0 --point 0"
+
+
+def test_as_tensorflow_compares(gradcheck: Command) -> None:
+    ran = gradcheck("mlp.onnx", "--x", "input", "--y", "loss", "--compat", "tf", "-v")
+    assert ran.out.splitlines()[1].split("|")[0].strip() == "full, central"
+    assert "  as in TensorFlow: delta 0.001, |difference| <= 0.0001 + 0.0001 |numerical|" in ran.out
+    assert "rtol 0.0001, atol 0.0001" in ran.out
+    finer = gradcheck("mlp.onnx", "--x", "input", "--y", "loss", "--compat", "tf", "--delta", "0.25", "--atol", "0")
+    assert finer.code == 1
+    assert "--compat tf" in finer.out
+
+
+def test_branches_that_no_point_has_taken_are_counted_and_named_if_asked(gradcheck: Command, folder: Path) -> None:
+    models.save(folder / "leaky.onnx", "leaky (float[3] x) => (float[3] y) { h = Exp (x)  y = LeakyRelu (h) }")
+    assert "  branches   1 of 2 not covered: see -v\n" in gradcheck("leaky.onnx").out
+    named = gradcheck("leaky.onnx", "-v").out
+    assert "  node 1 LeakyRelu 'y': negative side not covered\n" in named
+    assert "  branches   1 of 2 not covered\n" in named
+    [record] = json.loads(gradcheck("leaky.onnx", "--output-format", "json").out)["checks"]
+    assert record["branches"] == {
+        "total": 2,
+        "covered": 1,
+        "missed": ["node 1 LeakyRelu 'y': negative side not covered"],
+    }
+
+
+def test_a_range_that_was_chosen_is_printed(gradcheck: Command, folder: Path) -> None:
+    models.save(folder / "twice.onnx", "twice (float[3] x) => (float[3] y) { h = Add (x, x)  y = Log (h) }")
+    ran = gradcheck("twice.onnx")
+    assert ran.code == 0
+    assert ran.out.splitlines()[1].strip() == "x in 0.1,1"

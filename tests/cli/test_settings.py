@@ -133,9 +133,9 @@ def test_a_side_car_supplies_checks_and_typed_targets_replace_several(gradcheck:
 
 
 def test_what_a_spec_asks_for_and_cannot_have_is_an_error(gradcheck: Command, folder: Path) -> None:
-    (folder / "more.gradcheck.yaml").write_text("gradcheck: 1\nchecks: [{model: mlp.onnx, second_order: true}]\n")
+    (folder / "more.gradcheck.yaml").write_text("gradcheck: 1\nchecks: [{model: mlp.onnx, grad: {input: loss}}]\n")
     ran = gradcheck("more.gradcheck.yaml")
-    assert (ran.code, "'second_order' cannot be done yet" in ran.err) == (2, True)
+    assert (ran.code, "'grad' cannot be done yet" in ran.err) == (2, True)
 
 
 def test_a_side_car_without_checks_still_gives_its_defaults(gradcheck: Command, folder: Path) -> None:

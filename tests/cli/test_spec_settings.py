@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,10 @@ EFFECTIVE = {
     "seed": "5", "points": "3", "point": "2", "delta": "0.01", "method": "richardson", "mode": "directional",
     "dtype": "model", "rtol": "{x: 10}", "atol": "10", "val_range": "[5, 6]",
     "x_shape": "{x: [5, 4]}", "dims": "{N: 3}", "params": "true", "test_data": "data", "show": "1",
-    "timeout": "0.0001",
+    "timeout": "0.0001", "compat": "tf", "second_order": "true",
 }  # fmt: skip
 REFUSED = {
-    "forward": "onnxruntime", "compat": "tf", "max_entries": "10", "coloring": "false",
-    "second_order": "true", "grad": "{x: y}",
+    "forward": "onnxruntime", "grad": "{x: y}",
 }  # fmt: skip
 OF_A_CHECK = {
     "name": "other", "graph": "net", "x": "h", "y": "r", "init_targets": "trained",
@@ -54,7 +54,14 @@ OF_A_CHECK = {
 
 
 def test_every_setting_is_here() -> None:
-    assert set(Settings.model_fields) == {*EFFECTIVE, *REFUSED, "max_inconclusive", "straight_through"}
+    assert set(Settings.model_fields) == {
+        *EFFECTIVE,
+        *REFUSED,
+        "coloring",
+        "max_entries",
+        "max_inconclusive",
+        "straight_through",
+    }
     assert set(CheckSpec.model_fields) == {*Settings.model_fields, *OF_A_CHECK, "model"}
 
 
@@ -80,6 +87,17 @@ def test_straight_through_has_an_effect(gradcheck: Command, folder: Path) -> Non
     assert '"norm": 0.0' not in reports[1]
 
 
+def test_coloring_has_an_effect(gradcheck: Command, folder: Path) -> None:
+    colors = []
+    for where in ("", ", coloring: false"):
+        text = f"gradcheck: 1\nchecks: [{{name: a, model: conv.onnx, x: image, y: c, dims: {{N: 32}}{where}}}]\n"
+        (folder / "c.gradcheck.yaml").write_text(text)
+        [record] = json.loads(gradcheck("c.gradcheck.yaml", "--output-format", "json").out)["checks"]
+        colors.append(record["coloring"])
+    assert colors[0]["colors"] < colors[0]["rows"]
+    assert colors[1] == {}
+
+
 @pytest.mark.parametrize("name, value", EFFECTIVE.items(), ids=EFFECTIVE)
 def test_a_setting_has_an_effect(gradcheck: Command, folder: Path, name: str, value: str) -> None:
     plain = outcome(gradcheck, folder)
@@ -89,10 +107,24 @@ def test_a_setting_has_an_effect(gradcheck: Command, folder: Path, name: str, va
 
 
 def test_a_share_of_inconclusive_entries_is_accepted(gradcheck: Command, folder: Path) -> None:
-    kinked = "y: r, x_init_value: [[0, 0, 0, 0]]"
+    kinked = "y: r, method: forward, delta: 5.0"
     assert outcome(gradcheck, folder, check=kinked)[0] == 3
     assert outcome(gradcheck, folder, check=f"{kinked}, max_inconclusive: 1")[0] == 0
     assert outcome(gradcheck, folder, "max_inconclusive: 1", kinked)[0] == 0
+
+
+def test_max_entries_has_an_effect_on_a_sample(gradcheck: Command, folder: Path) -> None:
+    assert "3/" in outcome(gradcheck, folder, check="mode: sampled, max_entries: 3")[1]
+    assert (
+        outcome(gradcheck, folder, "max_entries: 3", "mode: sampled")[1]
+        != outcome(gradcheck, folder, "mode: sampled")[1]
+    )
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes", "directional", "sampled"])
+def test_a_spec_chooses_the_mode(gradcheck: Command, folder: Path, mode: str) -> None:
+    code, out, _ = outcome(gradcheck, folder, check=f"mode: {mode}")
+    assert (code, f"{mode}, complex-step" in out) == (1, mode != "full")
 
 
 @pytest.mark.parametrize("name, value", OF_A_CHECK.items(), ids=OF_A_CHECK)
@@ -100,7 +132,7 @@ def test_what_a_check_says_has_an_effect(gradcheck: Command, folder: Path, name:
     assert outcome(gradcheck, folder, check=f"{name}: {value}") != outcome(gradcheck, folder) or name == "graph"
 
 
-@pytest.mark.parametrize("name, value", [*REFUSED.items(), ("mode", "nodes"), ("mode", "sampled")])
+@pytest.mark.parametrize("name, value", REFUSED.items())
 def test_what_cannot_be_done_is_refused(gradcheck: Command, folder: Path, name: str, value: str) -> None:
     for where in ({"check": f"{name}: {value}"}, {"defaults": f"{name}: {value}"}):
         code, out, err = outcome(gradcheck, folder, **where)

@@ -1,0 +1,105 @@
+"""A saved failure run again: the settings and values of a bundle, and what was typed on top of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import rich_click as click
+
+from gradcheck_cli.bundle import Bundle, load
+from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.reproduce import quoted
+from gradcheck_cli.cli.resolve import resolve
+from gradcheck_cli.cli.run import Run
+from gradcheck_cli.cli.tasks import Task
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.record import Check
+from gradcheck_cli.report.text import count
+from gradcheck_cli.settings import Settings
+
+_FIELDS = {"dim": "dims"}  # of options that are called otherwise in `Settings`
+_OTHER_VALUES = ("seed", "dim", "x_shape", "val_range", "init_targets")  # given, they ask for other inputs
+_SAME = ("status", "code", "entries", "max_abs_err", "max_rel_err")
+
+
+def run_again(path: str, given: Mapping[str, Any], ctx: click.Context) -> int:
+    """Runs the check of a bundle and gives its exit code."""
+    bundle = load(path)
+    if bundle.state == "running":
+        _note("its process ended before this check did")
+    for change in bundle.changes():
+        _note(change)
+    task = Task(bundle.check, bundle.subject.path, lambda: _source(bundle, given))
+    options = {**given, "save_failures": "none"}
+    again = Again([task], given, options, ctx, Baseline("", {}), bundle=bundle, path=path)
+    code = again.run()
+    if not again.settings_typed and again.records and bundle.records:
+        _note(_compared(bundle.records, [c.as_json() for c in again.records]))
+    return code
+
+
+@dataclass(slots=True)
+class Again(Run):
+    """A run of one check, with what its bundle says of it."""
+
+    bundle: Bundle = None  # type: ignore[assignment]  # fields with defaults stand before
+    path: str = ""
+
+    @property
+    def settings_typed(self) -> list[str]:
+        """Options that make it another check than the one that was saved."""
+        return [name for name in self.given if _FIELDS.get(name, name) in Settings.__dataclass_fields__]
+
+    def _layers(self, task: Task) -> list[Mapping[str, Any]]:
+        return [{"timeout": self.bundle.settings.timeout}, self._seeded(self.given)]
+
+    def _settings(self, source: Source, layers: Sequence[Mapping[str, Any]]) -> Settings:
+        """The saved settings; what was typed replaces them, and of an option by tensor adds to them."""
+        saved, typed = self.bundle.settings, layers[-1]
+        targets = {"x": saved.x, "y": saved.y, "params": saved.params, "test_data": "none"}
+        resolved = resolve(source, [{n: v for n, v in targets.items() if v}, typed])
+        names = [*self.settings_typed, *(["method", "delta"] if "delta" in typed else [])]
+        names += ["points"] if "point" in typed else []
+        if not _asks_for_other_values(typed):
+            saved = replace(saved, dims={**saved.dims, **self.bundle.sizes})
+        fields = [_FIELDS.get(name, name) for name in names]
+        return replace(saved, **{f: _over(getattr(saved, f), getattr(resolved, f)) for f in fields})
+
+    def _command(self, found: Check, task: Task) -> str:
+        return f"gradcheck reproduce {quoted(self.path)}"
+
+
+def _source(bundle: Bundle, given: Mapping[str, Any]) -> Source:
+    """The model, with the inputs that were drawn unless others are asked for."""
+    source = bundle.source(allow_python=bool(given.get("allow_python")))
+    return source if _asks_for_other_values(given) else replace(source, drawn=bundle.drawn)
+
+
+def _asks_for_other_values(given: Mapping[str, Any]) -> bool:
+    return not given.keys().isdisjoint(_OTHER_VALUES)
+
+
+def _over(saved: Any, typed: Any) -> Any:
+    return {**saved, **typed} if isinstance(saved, Mapping) else typed
+
+
+def _compared(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
+    """Whether what was found is what was saved."""
+    by_id = {record.get("id"): record for record in now}
+    was = [record for record in saved if record.get("status") not in ("pass", "waived")]
+    for record in was:
+        other = by_id.get(record.get("id"))
+        if other is None or other["status"] != record.get("status"):
+            return f"{record.get('id')}: {record.get('status')} when it was saved, {other and other['status']} now"
+    changed = [r for r in was if any(by_id[r.get("id")][name] != r.get(name) for name in _SAME) or
+               by_id[r.get("id")]["worst"][: len(r.get("worst", ()))] != r.get("worst")]  # fmt: skip
+    if changed:
+        return f"the same outcome as when it was saved, with other numbers in {count(len(changed), 'check')}"
+    return "the same as when it was saved, to the last bit"
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)

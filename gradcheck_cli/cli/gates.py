@@ -1,0 +1,20 @@
+"""What `--fail-on` asks of the health of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from gradcheck_cli.health import WORDS, Health
+from gradcheck_cli.record import Check
+
+
+def with_gates(check: Check, asked: Collection[str]) -> Check:
+    """The record with those gates that it stops at; what is waived stops at none."""
+    hit = tuple(word for word in WORDS if word in asked and word in _shown(check))
+    return replace(check, gates=hit) if hit and check.status != "waived" else check
+
+
+def _shown(check: Check) -> tuple[str, ...]:
+    health = check.gradient.get("health")
+    return health.shows if isinstance(health, Health) else ()

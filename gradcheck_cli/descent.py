@@ -1,0 +1,74 @@
+"""One backward pass that keeps nothing: the cotangent of every tensor between y and x, as soon as it is whole.
+
+Each rule runs on a tape of its own that holds the values of the forward run it needs, so that memory holds only the
+cotangents which are still waited for, and the tape of the forward run stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from gradcheck_cli.backward import Unit, check_rules, pull_back, units_between
+from gradcheck_cli.graph import Array
+from gradcheck_cli.tape import Tape
+
+
+class Descent:
+    """The way from y down to xs.  NoGradientError where an operator on it has no rule.
+
+    `unit` is the one whose rule ran last, `broken` the first whose rule made what is not finite of cotangents that were.
+    """
+
+    def __init__(self, tape: Tape, y: str, xs: Sequence[str]) -> None:
+        self.tape, self.y, self.xs = tape, y, frozenset(xs)
+        self.units = units_between(tape, xs, [y])
+        self.unit: Unit | None = None
+        self.broken: Unit | None = None
+        check_rules(self.units)
+
+    def cotangents(self, cotangent: Array) -> Iterator[tuple[str, Array]]:
+        """Names and cotangents of all tensors between, y first, and of whatever else is differentiated on the way."""
+        pending = {self.y: cotangent}
+        readers = Counter(name for unit in self.units for name in _operands(unit))
+        made = {name for unit in self.units for name in unit.outputs}
+        for unit in reversed(self.units):
+            cts = {n: ct for n in unit.outputs if n and (ct := pending.pop(n, None)) is not None}
+            yield from cts.items()
+            for name, ct in self._pulled(unit, cts):
+                pending[name] = pending[name] + ct if name in pending else ct
+            readers.subtract(_operands(unit))
+            whole = [n for n in _operands(unit) if not readers[n] and n not in made and n in pending]
+            yield from ((name, pending.pop(name)) for name in whole)
+        yield from pending.items()  # y itself, where nothing lies between
+
+    def _pulled(self, unit: Unit, cts: Mapping[str, Array]) -> list[tuple[str, Array]]:
+        """Cotangents of a unit's operands."""
+        if not cts:
+            return []
+        self.unit = unit
+        tape = Tape(self.tape.ops, dtype=self.tape.dtype, seed=self.tape.seed)
+        names = [n for n in (*unit.operands, *unit.outputs) if n in self.tape.values]
+        tape.values.update((n, self.tape.values[n]) for n in names)
+        held = [tape.hold(tape.fresh("ct"), cts[n]) if n in cts else None for n in unit.outputs]
+        flows = [(name, ct.value) for name, ct in pull_back(tape, unit, held)]
+        if self.broken is None and not all(_finite(ct) for _, ct in flows):
+            self.broken = unit if all(map(_finite, cts.values())) else None
+        return flows
+
+
+def squared(flat: Array) -> float:
+    """The sum of squares, without a copy of what may be large; NaN for complex numbers, which are none."""
+    return float(np.einsum("i,i", flat, flat)) if flat.dtype.kind == "f" else math.nan
+
+
+def _finite(ct: Array) -> bool:
+    flat = ct.reshape(-1)
+    return math.isfinite(squared(flat)) or bool(np.isfinite(flat).all())
+
+
+def _operands(unit: Unit) -> set[str]:
+    return {name for name in unit.operands if name}

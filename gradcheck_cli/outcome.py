@@ -1,0 +1,78 @@
+"""What a stack of probes gives: values of the outputs, and how the discrete decisions on the way compare with the point's.
+
+A derivative exists on a piece of a model; which piece a probe is on shows in its decisions alone, never in numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradcheck_cli.graph import Array
+
+MANY = 1 << 20  # places at least where a result that is discrete itself changes
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Digests of all decisions of each probe, every one an array `(P,)`.
+
+    kind    equal for probes that decide everything alike, 0 for the decisions of the point
+    places  at how many places a probe decides otherwise than the point; from MANY on something discrete was computed
+    where   equal for probes that decide otherwise at the same places
+    """
+
+    kind: Array
+    places: Array
+    where: Array
+
+    @classmethod
+    def none(cls, count: int) -> Decisions:
+        """Those of probes that decide like the point."""
+        return cls(np.zeros(count, np.uint64), np.zeros(count, np.int64), np.zeros(count, np.uint64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Decisions]) -> Decisions:
+        """Those of several stacks as one."""
+        columns = [(part.kind, part.places, part.where) for part in parts]
+        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def note(self, index: int, stack: Array, changed: Array, discrete: bool) -> None:
+        """Add what step `index` decided: `stack` is `(P, n)`, `changed` says where that differs from the point's."""
+        numbers = stack.astype(np.float64) if stack.dtype != object else changed.astype(np.float64)
+        weights = np.random.default_rng(index).integers(1, 1 << 62, (2, stack.shape[1]), np.uint64) | np.uint64(1)
+        mixed = np.ascontiguousarray(numbers).view(np.uint64) * _ODD
+        mixed ^= mixed >> np.uint64(29)
+        self.kind[...] += np.where(changed, mixed * weights[0] + weights[1], np.uint64(0)).sum(axis=1, dtype=np.uint64)
+        self.where[...] += np.where(changed, weights[1], np.uint64(0)).sum(axis=1, dtype=np.uint64)
+        self.places[...] += np.where(changed, MANY if discrete else 1, 0).sum(axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a stack of probes gives: an array `(P, *shape)` for each output, and the branches they crossed.
+
+    `crossed` has a row of booleans `(P,)` for each step of the tape at which a discrete decision of some probe
+    differs from that of the point; probes that cannot run at all are NaN and crossed at step -1.
+    """
+
+    outputs: tuple[Array, ...]
+    crossed: Mapping[int, Array]
+    decisions: Decisions = field(default_factory=lambda: Decisions.none(0))
+
+    def any_crossed(self, count: int) -> Array:
+        """Whether each probe crossed a branch, shape `(P,)`."""
+        return np.logical_or.reduce([np.zeros(count, bool), *self.crossed.values()])
+
+
+def gathered(alone: Sequence[Outcome]) -> Outcome:
+    """The outcome of probes that had to run one by one."""
+    outputs = tuple(np.concatenate(column) for column in zip(*(o.outputs for o in alone), strict=True))
+    crossed: dict[int, Array] = {}
+    for probe, outcome in enumerate(alone):
+        for index, change in outcome.crossed.items():
+            crossed.setdefault(index, np.zeros(len(alone), bool))[probe] = change[0]
+    return Outcome(outputs, crossed, Decisions.joined([outcome.decisions for outcome in alone]))

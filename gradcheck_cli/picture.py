@@ -1,0 +1,205 @@
+"""What pictures of a comparison are drawn from: plain data of bounded size, however many entries were compared.
+
+A `Picture` of a whole Jacobian is that of its parts put together, so shards and points merge; it goes through JSON
+and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.graph import Array
+
+Over: TypeAlias = Literal["both", "x", "y", "projections"]
+SIDE = 256  # most cells of a tile along an axis
+PANES = 16  # most images side by side
+LOWEST, HIGHEST, PER_DECADE = -18, 2, 4  # log10 of the errors that a histogram tells apart
+_CLASS = 1000.0  # more than the log10 of any floating-point number
+_EXACT, _INFINITE = -400.0, 400.0  # stand for the log10 of an error of zero, and of one that is no number
+
+
+class Standing(IntEnum):
+    """What a verdict comes to, the worst last."""
+
+    PASS = 0
+    KINK = 1  # beside the numerical side, but a slope that counts as right at a kink
+    OPEN = 2
+    FAIL = 3
+
+
+def severity(standing: Array, error: Array) -> Array:
+    """How bad entries are, as one number: worse is larger, by standing first and by the size of the error second.
+
+    A standing of -1, nothing was compared, is -inf.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size = np.log10(error)
+    bad = standing * _CLASS + np.clip(np.where(np.isnan(size), _INFINITE, size), _EXACT, _INFINITE)
+    return np.where(standing < 0, -np.inf, bad)
+
+
+def standing_of(cells: Array) -> Array:
+    """The `Standing` of severities; -1 where nothing was compared."""
+    return np.where(np.isfinite(cells), np.rint(cells / _CLASS), -1).astype(np.int8)
+
+
+def size_of(cells: Array) -> Array:
+    """log10 of the error of severities: -inf is exact or not compared, inf is not finite."""
+    size = cells - np.rint(np.where(np.isfinite(cells), cells, 0) / _CLASS) * _CLASS
+    return np.where(size <= _EXACT, -np.inf, np.where(size >= _INFINITE, np.inf, size))
+
+
+def starts(size: int, cells: int) -> Array:
+    """Where each cell begins on an axis of this size: no cell is empty while there are no more cells than entries."""
+    return -(-np.arange(cells) * size // max(cells, 1))
+
+
+def binned(places: Array, size: int, cells: int) -> Array:
+    """The cell that each place on an axis belongs to."""
+    return np.searchsorted(starts(size, cells), places, side="right") - 1
+
+
+def shrunk(values: Array, shape: Sequence[int]) -> Array:
+    """Severities reduced to at most a shape: each cell is the worst of those it stands for."""
+    for axis, cells in enumerate(shape):
+        if values.shape[axis] > cells:
+            values = np.maximum.reduceat(values, starts(values.shape[axis], cells), axis=axis)
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The severity of every entry, reduced to a bounded number of cells: each is the worst of those it stands for.
+
+    over   "both": (x_size, y_size); "x" for a scalar y, "y" for a scalar x: (images, height, width) of that tensor, its
+           last two dimensions; "projections": of the Jacobian on random directions
+    sizes  what the cells stand for, along each axis; cells  their severities, -inf where nothing was compared
+    """
+
+    over: Over
+    sizes: tuple[int, ...]
+    cells: Array
+
+    @property
+    def worst(self) -> float:
+        """The severity of the worst entry."""
+        return float(np.max(self.cells, initial=-np.inf))
+
+    def merged(self, other: Tile) -> Tile:
+        """Both together; of different Jacobians the worse one."""
+        if (self.over, self.sizes) != (other.over, other.sizes):
+            return max(self, other, key=lambda tile: tile.worst)
+        return replace(self, cells=np.maximum(self.cells, other.cells))
+
+    def as_json(self) -> dict[str, Any]:
+        flat = [round(v, 2) if v > -np.inf else None for v in self.cells.reshape(-1).tolist()]
+        return {"over": self.over, "sizes": list(self.sizes), "shape": list(self.cells.shape), "cells": flat}
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Tile:
+        cells = np.asarray([-np.inf if v is None else v for v in saved["cells"]], np.float64)
+        return cls(saved["over"], tuple(saved["sizes"]), cells.reshape(saved["shape"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many entries have an error of each size, by `Standing`: `(4, slots)`.
+
+    The first slot is for errors below `10^LOWEST`, zero included, the last for those from `10^HIGHEST` on.
+    """
+
+    counts: Array
+
+    SLOTS = (HIGHEST - LOWEST) * PER_DECADE + 2
+
+    @classmethod
+    def of(cls, standing: Array, error: Array) -> Histogram:
+        """The histogram of some entries, without those whose standing is none (-1)."""
+        known = standing >= 0
+        standing, error = standing[known], error[known]
+        size = size_of(severity(np.zeros(1), error))
+        place = np.clip(np.floor((size - LOWEST) * PER_DECADE) + 1, 0, cls.SLOTS - 1)
+        slot = place.astype(np.int64) + cls.SLOTS * standing.astype(np.int64)
+        every = len(Standing)
+        return cls(np.bincount(slot, minlength=every * cls.SLOTS).reshape(every, cls.SLOTS))
+
+    def merged(self, other: Histogram) -> Histogram:
+        """Both together."""
+        return Histogram(self.counts + other.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How far central differences of one entry are from its derivative, step by step: large steps first.
+
+    reference    the derivative, by a method that needs no step; doubt bounds its error
+    allowed      how far the theoretical entry may be from it
+    errors       |D(h) - reference|, NaN where y is not finite there; crossed: the perturbation crosses a branch
+    rounding     of one value of y: rounding / h is the floor below which no difference can get
+    truncation   (c, p), the errors of large steps are about c h^p; None where rounding hides them
+    """
+
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    part: str
+    point: int
+    severity: float
+    theoretical: float
+    reference: float
+    doubt: float
+    allowed: float
+    steps: tuple[float, ...]
+    errors: tuple[float, ...]
+    crossed: tuple[bool, ...]
+    rounding: float
+    truncation: tuple[float, float] | None
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Curve:
+        lists = {k: tuple(map(float, v)) if k == "errors" else tuple(v) for k, v in saved.items() if type(v) is list}
+        numbers = {k: float(saved[k]) for k in ("severity", "theoretical", "reference", "doubt", "allowed", "rounding")}
+        return cls(**{**saved, **lists, **numbers})
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All that pictures of a pair (x, y) need: errors by place and by size, noise by size, one entry's V curve."""
+
+    tile: Tile
+    errors: Histogram
+    noise: Histogram
+    curve: Curve | None = None
+
+    def merged(self, other: Picture) -> Picture:
+        """That of both parts, or points, together; the curve is that of the worse entry."""
+        curves = [c for c in (self.curve, other.curve) if c is not None]
+        return Picture(
+            self.tile.merged(other.tile),
+            self.errors.merged(other.errors),
+            self.noise.merged(other.noise),
+            max(curves, key=lambda curve: curve.severity, default=None),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON holds it, but for numbers that are not finite."""
+        return {
+            "tile": self.tile.as_json(),
+            "errors": self.errors.counts.tolist(),
+            "noise": self.noise.counts.tolist(),
+            "curve": None if self.curve is None else asdict(self.curve),
+        }
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Picture:
+        """The inverse of `as_json`, through strict JSON or not."""
+        return cls(
+            Tile.from_json(saved["tile"]),
+            Histogram(np.asarray(saved["errors"], np.int64)),
+            Histogram(np.asarray(saved["noise"], np.int64)),
+            None if saved["curve"] is None else Curve.from_json(saved["curve"]),
+        )

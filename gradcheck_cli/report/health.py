@@ -1,0 +1,160 @@
+"""The health of gradients: on one line below the table of a check, and layer by layer for `--health`."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gradcheck_cli.health import Health, Layer
+from gradcheck_cli.record import Check
+from gradcheck_cli.report.precision import precision_text, spelled
+from gradcheck_cli.report.text import Style, columns, cut, name, paint, percent, short, table
+
+_HEAD = ("node", "layer", "cotangent", "zeros", "weights", "dead", "saturated")
+_LABEL = "  health     "
+_SPACE = " " * len(_LABEL)
+_WORDS = {"nonfinite": "not finite", "precision": "imprecise"}
+
+
+def health_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """The health of one check's gradients in a sentence; that of a gradient which is wrong says nothing."""
+    told = [c for c in checks if c.status in ("pass", "inconclusive") and c.entries and health_of(c) is not None]
+    if told:
+        yield from _wrapped(_LABEL, ", ".join(_facts(told)), style)
+    if text := precision_text(told):
+        yield from _wrapped("  precision  ", text, style)
+
+
+def gate_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """A line for each record that stops the run for what `--fail-on` asks."""
+    for check in checks:
+        if check.gates:
+            text = f"GATE  d {name(check.y)} / d {name(check.x)}: {gate_text(check)}"
+            first, *rest = _wrapped("", text, style, "  ")
+            yield paint("GATE", "red", style.color) + first.removeprefix("GATE")
+            yield from rest
+
+
+def gate_text(check: Check) -> str:
+    """its gradient is dead, vanishing (--fail-on dead,vanishing)."""
+    words = ", ".join(_WORDS.get(word, word) for word in check.gates)
+    return f"its gradient is {words} (--fail-on {','.join(check.gates)})" if words else ""
+
+
+def health_of(check: Check) -> Health | None:
+    """The health that a record holds."""
+    found = check.gradient.get("health")
+    return found if isinstance(found, Health) else None
+
+
+def health_tables(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """Every layer of every pair (x, y)."""
+    for check in checks:
+        health = health_of(check)
+        if health is None:
+            continue
+        title = f"Health of d {name(check.y)} / d {name(check.x)}: "
+        yield from _wrapped("", title + ", ".join(_figures(check)), style, "  ")
+        yield from layer_table(health.layers, style)
+        if health.depth > len(health.layers):
+            yield f"... {health.depth - len(health.layers)} more layers"
+        yield from (line for fact in _findings(health) for line in _wrapped("  ", fact, style, "    "))
+
+
+def layer_table(layers: Sequence[Layer], style: Style) -> list[str]:
+    """A line for each layer, in the order in which they run."""
+    if not layers:
+        return []
+    cells = [_cells(layer) for layer in layers]
+    numbers = [max(columns(row[i]) for row in [_HEAD, *cells]) for i in (0, 2, 3, 4, 5, 6)]
+    free = max(12, style.width - sum(numbers) - 2 * 6)
+    rows = [_HEAD] + [(row[0], cut(row[1], free), *row[2:]) for row in cells]
+    return table(rows, "><>>>>>")
+
+
+def _cells(layer: Layer) -> tuple[str, ...]:
+    spot = layer.spot
+    label = f"{spot.op} {name(spot.name)}" + (f", {name(spot.inside)}" if spot.inside else "")
+    weights = "" if layer.weights is None else short(layer.weights)
+    dead, saturated = (_share(number, layer.units) for number in (layer.dead, layer.saturated))
+    return str(spot.node), label, short(layer.norm), percent(layer.zero_fraction), weights, dead, saturated
+
+
+def _share(number: int | None, units: int) -> str:
+    """3/64; a question mark where too few values of the units were seen."""
+    return "" if not units else f"{'?' if number is None else number}/{units}"
+
+
+def _facts(checks: Sequence[Check]) -> Iterator[str]:
+    """What is to be said of several gradients at once: of each fact the worst."""
+    norms = [float(c.gradient["norm"]) for c in checks]
+    low, high = min(norms), max(norms)
+    yield f"norm {short(low)}" if short(low) == short(high) else f"norms {short(low)} to {short(high)}"
+    zeros = max(float(c.gradient["zero_fraction"]) for c in checks)
+    if zeros:
+        yield f"{'up to ' if len(checks) > 1 else ''}{percent(zeros)} zeros"
+    found = [health for c in checks if (health := health_of(c)) is not None]
+    yield from _entries(max(found, key=lambda h: h.nonfinite.entries))
+    yield from _dead(max(found, key=lambda h: (h.dead, h.units)))
+    if ratios := [h for h in found if h.ratio is not None]:
+        yield _flow(max(ratios, key=lambda h: _distance(h.ratio)))
+
+
+def _figures(check: Check) -> Iterator[str]:
+    if "norm" in check.gradient:
+        yield f"norm {short(check.gradient['norm'])}"
+        yield f"largest entry {short(check.gradient['max'])}"
+        yield f"{percent(check.gradient['zero_fraction'])} zeros"
+
+
+def _findings(health: Health) -> Iterator[str]:
+    """What the layers add up to, a sentence each."""
+    yield from _entries(health)
+    yield from _dead(health)
+    if health.saturated:
+        yield f"{health.saturated} of {health.units} units saturated"
+    if health.ratio is not None:
+        yield _flow(health)
+    jump = health.steepest
+    if jump is not None:
+        yield f"steepest at {spelled(jump.spot)}: x {jump.factor:.2g}, backwards"
+
+
+def _entries(health: Health) -> Iterator[str]:
+    lost = health.nonfinite
+    first = [
+        f"{spelled(spot, brief=True)}{way}"
+        for spot, way in ((lost.forward, ""), (lost.backward, ", backwards"))
+        if spot
+    ]
+    if lost.entries or first:
+        what = f"{lost.entries} entries not finite" if lost.entries else "not finite"
+        yield what + (f" (first at {first[0]})" if first else "")
+
+
+def _dead(health: Health) -> Iterator[str]:
+    worst = max(health.layers, key=lambda layer: (layer.ill, layer.dead or 0), default=None)
+    if worst is not None and health.dead:
+        all_of_them = (worst.dead, worst.units) == (health.dead, health.units)
+        where = spelled(worst.spot, brief=True)
+        most = where if all_of_them else f"{worst.dead} of {worst.units} of {where}"
+        yield f"{health.dead} of {health.units} units dead ({most})"
+
+
+def _flow(health: Health) -> str:
+    """ratio 3e-08 over 24 layers: vanishing, most at node 23 Sigmoid 'a7'."""
+    words = [word for word in ("vanishing", "exploding") if word in health.shows]
+    where = f", most at {spelled(health.steepest.spot, brief=True)}" if words and health.steepest is not None else ""
+    return f"ratio {health.ratio:.2g} over {health.depth} layers" + (f": {words[0]}{where}" if words else "")
+
+
+def _distance(ratio: float | None) -> float:
+    return abs(math.log(ratio)) if ratio else math.inf
+
+
+def _wrapped(label: str, text: str, style: Style, indent: str = _SPACE) -> list[str]:
+    return textwrap.wrap(
+        text, style.width, initial_indent=label, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""A check as a figure, PNG or SVG: where its errors are, whether differences can see them, how large, and which layers.
+
+Drawn with matplotlib's objects alone: no window, no global figure, and none of the settings of whoever runs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.record import Check
+from gradcheck_cli.report import axes, full
+from gradcheck_cli.report.text import cut, name
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg")
+WORDS = {"pass": "#1a7f37", "fail": "#cf222e", "error": "#cf222e"}  # the HTML report's colors
+_SIZE, _DPI = (13.0, 9.5), 100  # inches, dots an inch
+_LONGEST = 80  # columns of a line
+_OWN: Any = {
+    "font.size": 9.0, "axes.titlesize": 10.0, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "#e4e4e4", "axes.axisbelow": True, "legend.fontsize": 8.0, "legend.frameon": False,
+    "svg.fonttype": "none", "svg.hashsalt": "gradcheck", "axes.unicode_minus": False,
+}  # fmt: skip
+
+
+def require_matplotlib() -> None:
+    """UsageError where it is not installed."""
+    if find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib: python -m pip install 'gradcheck-cli[plots]'")
+
+
+def numbered(path: str, count: int) -> str:
+    """The file of the count-th figure of a run: plot.png, plot-2.png, plot-3.png ..."""
+    stem, suffix = os.path.splitext(path)
+    return path if count == 1 else f"{stem}-{count}{suffix}"
+
+
+def write(check: Check, path: str) -> None:
+    """The figure of a check in a file, which is replaced as a whole or not at all."""
+    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.tmp")
+    kind = os.path.splitext(path)[1].removeprefix(".")
+    metadata = {"Date": None, "Creator": "gradcheck"} if kind == "svg" else {"Software": "gradcheck"}
+    try:
+        with _own_settings(), open(temporary, "xb") as file:
+            figure(check).savefig(file, format=kind, dpi=_DPI, metadata=metadata)
+        os.replace(temporary, os.path.realpath(path))
+    except OSError as error:
+        raise UsageError(f"--plot {path} cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
+def figure(check: Check) -> Figure:
+    """The figure of a check that has a picture."""
+    from matplotlib.figure import Figure
+
+    from gradcheck_cli.report.plot import curve, heat, histogram, layers
+
+    assert check.picture is not None
+    drawn = Figure(figsize=_SIZE)
+    drawn.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
+    drawn.supxlabel(_foot(check), color="#555555", fontsize=9, parse_math=False)
+    drawn.suptitle(
+        _title(check), color=WORDS.get(check.status, "#9a6700"), fontsize=13, fontweight="bold", parse_math=False
+    )
+    panels: Any = drawn.subfigures(2, 2, hspace=0.04, wspace=0.03)
+    (top_left, top_right), (bottom_left, bottom_right) = panels
+    heat.draw(top_left, check, check.picture)
+    curve.draw(top_right.subplots(), check, check.picture.curve)
+    histogram.draw(bottom_left.subplots(), check, check.picture)
+    layers.draw(bottom_right, check)
+    return drawn
+
+
+def _title(check: Check) -> str:
+    """FAIL GC101  d loss / d input: 6 of 192 entries differ (3.1%)."""
+    verdict = f"{full.VERDICTS[check.status][0]} {check.code}".strip()
+    what = ": ".join(filter(None, (axes.derivative(check), cut(name(full.headline(check)), _LONGEST))))
+    return f"{verdict}  {what}"
+
+
+def _foot(check: Check) -> str:
+    """Which check it was, how it went about, and which node it suspects."""
+    suspect = check.suspect
+    at = f"suspect: node {suspect.node} {suspect.op} {suspect.name}".strip() if suspect else ""
+    facts = (check.check, f"{check.mode}, {check.method}", f"seed {check.seed}", at)
+    return " | ".join(cut(name(fact), _LONGEST) for fact in facts if fact)
+
+
+@contextmanager
+def _own_settings() -> Iterator[None]:
+    """matplotlib as it comes, whatever configuration there is, and silent about letters that its font lacks."""
+    with _without_a_word(), _environment("MPLBACKEND", "agg"):  # an unknown name there would be an error
+        import matplotlib
+
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams.update(_OWN)
+            yield
+
+
+@contextmanager
+def _without_a_word() -> Iterator[None]:
+    """No warnings, no log."""
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """A variable of the environment set for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,43 @@
+"""What a check that does not compare every entry would have missed, and why it does not: a sentence for each mode."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gradcheck_cli.record import Check
+from gradcheck_cli.report.text import Style, count, percent
+
+_NAMES = {"nodes": "node by node", "directional": "random projections", "sampled": "drawn entries"}
+
+
+def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """A sentence for each mode but the full one that some of the checks were done in."""
+    for mode in _NAMES:
+        some = [check for check in checks if check.mode == mode and (check.status != "fail" or check.chosen)]
+        if some:
+            yield from textwrap.wrap(_sentence(mode, some), style.width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _sentence(mode: str, checks: Sequence[Check]) -> str:
+    reasons = [check.chosen for check in checks if check.chosen]
+    more = f" (and {count(len(reasons) - 1, 'more pair')} as large)" if len(reasons) > 1 else ""
+    why = f", since {reasons[0]}{more}" if reasons else ""
+    right = [check for check in checks if check.status != "fail"]  # of what failed nothing was missed
+    return f"{_NAMES[mode]}{why}" + (f": {_missed(mode, max(right, key=_weakness))}" if right else "")
+
+
+def _weakness(check: Check) -> float:
+    """How much a check may have missed."""
+    return float(check.power.get("bad_fraction", check.power.get("missed_below", 0.0)))
+
+
+def _missed(mode: str, check: Check) -> str:
+    power = check.power
+    if mode == "sampled":
+        lines = power.get("bad_fraction_of_lines")
+        whole = f" ({percent(lines)} where errors fill whole rows or columns)" if lines else ""
+        sure, share = percent(power["confidence"]), percent(power["bad_fraction"])
+        return f"if none of {check.entries.get('checked', 0)} is wrong, at most {share} of all are, at {sure}{whole}"
+    of = "the Jacobian's norm" if mode == "directional" else f"the {power['of']}"
+    return f"an error of {power['missed_below']:.0e} of {of} is missed with at most {percent(power['probability'])}"

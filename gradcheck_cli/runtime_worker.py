@@ -1,0 +1,114 @@
+"""The process that runs models with onnxruntime: requests come on stdin, answers go to stdout, nothing else does.
+
+It is started by `runtime` as a script of its own and imports nothing of gradcheck: a model that brings onnxruntime
+down takes this process along and not the check.  A message is a line of JSON and the bytes of the arrays that it names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import IO, Any
+
+_KEPT = 4  # sessions
+
+
+def main() -> None:
+    """Answers until nobody asks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when to stop
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    _leave_no_core()
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    sessions: dict[str, Any] = {}
+    while line := sys.stdin.buffer.readline():
+        request = json.loads(line)
+        _hold(request["memory"])
+        try:
+            found = _run(onnxruntime, sessions, request, sys.stdin.buffer)
+            _answer(answers, found, onnxruntime.__version__)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"[:2000]
+            _send(answers, {"error": text, "version": onnxruntime.__version__}, ())
+
+
+def _run(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], source: IO[bytes]) -> dict[str, Any]:
+    """The outputs that a request asks for, by name; all of the request is read first."""
+    import numpy as np
+
+    data = source.read(request["size"])
+    feeds = {}
+    for feed in request["feeds"]:
+        array = np.frombuffer(bytearray(source.read(feed["size"])), feed["dtype"])
+        feeds[feed["name"]] = array.reshape(feed["shape"])
+    session = _session(onnxruntime, sessions, request, data)
+    known = {entry.name for entry in session.get_inputs()}
+    made = session.run(request["outputs"], {name: value for name, value in feeds.items() if name in known})
+    return dict(zip(request["outputs"], made, strict=True))
+
+
+def _session(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], data: bytes) -> Any:
+    """The session of a model as it is written: nothing fused, nothing folded."""
+    key = request["key"]
+    if key not in sessions:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = request["threads"]
+        options.enable_cpu_mem_arena = False
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if data:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", request["folder"])
+        while len(sessions) >= _KEPT:
+            del sessions[next(iter(sessions))]
+        model = data or request["path"]
+        sessions[key] = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return sessions[key]
+
+
+def _answer(answers: IO[bytes], found: dict[str, Any], version: str) -> None:
+    import numpy as np
+
+    arrays = {name: np.ascontiguousarray(x) for name, x in found.items() if isinstance(x, np.ndarray)}
+    arrays = {name: x for name, x in arrays.items() if x.dtype.kind in "biufc"}
+    outputs = [
+        {"name": name, "dtype": x.dtype.str, "shape": np.shape(found[name]), "size": x.nbytes}
+        for name, x in arrays.items()
+    ]
+    _send(answers, {"outputs": outputs, "version": version}, [x.tobytes() for x in arrays.values()])
+
+
+def _send(answers: IO[bytes], message: dict[str, Any], parts: Any) -> None:
+    answers.write(json.dumps(message).encode() + b"\n")
+    for part in parts:
+        answers.write(part)
+    answers.flush()
+
+
+def _hold(memory: int) -> None:
+    """Allocations beyond so many bytes more than now fail, where the system can do that: a model may ask for anything."""
+    try:
+        import resource
+
+        with open("/proc/self/status", encoding="utf-8") as file:
+            rows = dict(row.split(":", 1) for row in file)
+        most, used = resource.getrlimit(resource.RLIMIT_DATA)[1], int(rows["VmData"].split()[0]) << 10
+        wanted = used + memory if most == resource.RLIM_INFINITY else min(used + memory, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    except (ImportError, OSError, ValueError, KeyError):
+        return
+
+
+def _leave_no_core() -> None:
+    try:
+        import resource
+    except ImportError:  # Windows has no such module, and no such files
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The rules of all operators keep the laws that hold for every gradient: no right rule breaks one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradcheck_cli.backward import inexact
+from gradcheck_cli.invariants import Laws
+from gradcheck_cli.jacobian import Backward, Directions, by_complex_step, reals
+from gradcheck_cli.program import Program
+from gradcheck_cli.stack import Budget
+from gradcheck_cli.verdict import Comparison, Tolerance
+from tests.ops.case import Case
+from tests.ops.cases import CASES
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_no_rule_breaks_a_law(case: Case) -> None:
+    tape, budget = case.tape(), Budget()
+    for y in (tape.named[name].name for name in case.outputs if inexact(tape.named[name])):
+        backward = Backward(tape, y, case.floats())
+        jacobians = backward.jacobians(budget)
+        laws = Laws(backward, jacobians, 0, budget)
+        for position, x in enumerate(case.floats()):
+            program, every = Program(tape, [x], [y]), Directions(tape.values[x], range(reals(tape.values[x])))
+            theoretical = jacobians[position]
+            numerical = by_complex_step(program, every, budget) if program.analytic else theoretical
+            zeros = np.zeros(theoretical.shape)
+            agreed = Comparison(theoretical, numerical, zeros, zeros.astype(np.int8))
+            with np.errstate(all="ignore"):  # infinity less infinity is not finite, which tells nothing
+                assert laws.broken(position, program, agreed, Tolerance()) == []
