@@ -13,8 +13,9 @@ import numpy as np
 
 from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
+from gradcheck_cli.jitter import ROUNDINGS
 from gradcheck_cli.outcome import Decisions, Outcome
-from gradcheck_cli.program import ROUNDINGS, Program
+from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget, in_chunks
 from gradcheck_cli.stencil import (
     CENTRAL,

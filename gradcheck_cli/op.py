@@ -89,6 +89,8 @@ class Op:
     branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
     ordered   it compares values, so that it has no meaning for complex numbers.
     normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
+    backward_stable  its result is exact for operands moved by a rounding, which may be far from exact for these ones:
+              a factorization of a matrix.
     stored    it works on how numbers are stored: its kernel gets the dtypes that the model names, not wider ones.
     compound  the operator where operands are sequences, optionals or maps, written in symbolic functions of what is
               in them.  None: it takes tensors only.
@@ -111,6 +113,7 @@ class Op:
     many: bool = False
     ordered: bool = False
     normwise: bool = False
+    backward_stable: bool = False
     stored: bool = False
     compound: Kernel | None = None
 

@@ -123,6 +123,8 @@ class Primal:
             name for name in point.feeds if name not in graph.inputs
         ]:  # a file's parameters stay what they are
             raise Unanswered(f"{inner[0]!r} is given a value, and is no input")
+        if opened := [n for n in graph.inputs if n.partition("[")[0] in point.tape.compounds]:
+            raise Unanswered(f"input {opened[0].partition('[')[0]!r} is no tensor")
         if any("rng" in step.op.schema for step in point.tape.steps):
             raise Unanswered("it draws random numbers")
         feeds = narrowed(self.source, point)

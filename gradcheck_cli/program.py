@@ -15,13 +15,13 @@ import numpy as np
 
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jitter import factors, jittered
 from gradcheck_cli.lift import Kernel, Ragged, elementwise, loop, shape_only
 from gradcheck_cli.op import SUPPLIED, bind
 from gradcheck_cli.outcome import Decisions, Outcome, gathered
 from gradcheck_cli.step import Step
 from gradcheck_cli.tape import Tape
 
-ROUNDINGS = 16.0  # by which results are moved where their rounding error is measured: more than chance can cancel
 _FLOOR = 1e-150  # sizes of x below this count as this
 _STEP = 2.0**-100  # of the complex step, relative to the scale of x: far below any rounding, far above underflow
 
@@ -93,8 +93,8 @@ class Program:
         self._count("complex", count)
         with np.errstate(all="ignore"):
             for position, (index, step) in enumerate(self.steps):
-                made = self._tangent(index, step, tangents)
-                tangents.update(made if jitter is None else {n: _jittered(t, step, jitter) for n, t in made.items()})
+                made = self._tangent(index, step, tangents, jitter)
+                tangents.update(made if jitter is None else {n: jittered(t, step, jitter) for n, t in made.items()})
                 for name in self.dies.get(position, ()):
                     tangents.pop(name, None)
         return tuple(self._spread(tangents, name, count, zero=True) for name in self.outputs)
@@ -104,10 +104,10 @@ class Program:
         decisions = Decisions.none(count)
         with np.errstate(all="ignore"):
             for position, (index, step) in enumerate(self.steps):
-                made = self._lifted(step, step.op.forward, live)
+                made = self._lifted(step, step.op.forward, self._rounded(step, live, jitter))
                 results = made if step.op.many else (made,)
                 if jitter is not None:
-                    results = tuple(_jittered(np.asarray(y), step, jitter) for y in results)
+                    results = tuple(jittered(np.asarray(y), step, jitter) for y in results)
                 if branches:
                     self._compare(index, step, live, results, crossed, decisions)
                 for name, value in zip(step.node.outputs, results, strict=False):
@@ -115,6 +115,14 @@ class Program:
                 for name in self.dies.get(position, ()):
                     live.pop(name, None)
         return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
+
+    def _rounded(
+        self, step: Step, live: Mapping[str, Array], jitter: np.random.Generator | None
+    ) -> Mapping[str, Array]:
+        """Probed operands, moved by some roundings where that is what the operator's own rounding is like."""
+        if jitter is None or not step.op.backward_stable:
+            return live
+        return {n: live[n] * factors(live[n], jitter) for n in step.operands if n in live}
 
     def _lifted(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
         values = self.tape.values
@@ -164,7 +172,9 @@ class Program:
                 crossed[index] = np.logical_or(changed.any(axis=1), crossed.get(index, False))
                 decisions.note(index, stack.reshape(changed.shape), changed, discrete)
 
-    def _tangent(self, index: int, step: Step, tangents: Mapping[str, Array]) -> dict[str, Array]:
+    def _tangent(
+        self, index: int, step: Step, tangents: Mapping[str, Array], jitter: np.random.Generator | None
+    ) -> dict[str, Array]:
         """Tangents of a step's outputs that hold numbers with a derivative."""
         live = [bool(n) and n in tangents for n in step.operands]
         outputs = [n for n in step.node.outputs if n and is_inexact(self.tape.values[n].dtype)]
@@ -177,7 +187,7 @@ class Program:
         elif step.op.lift is elementwise and not step.op.many:
             made = self._slope_tangent(index, step, tangents, live)
         else:
-            made = self._complex_tangent(step, tangents, live)
+            made = self._complex_tangent(step, tangents, live, jitter)
         pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
         return {name: value for name, value in pairs if name in outputs}
 
@@ -237,9 +247,13 @@ class Program:
             self._slopes[index, i] = np.imag(_continued(step)(*operands, **step.metadata)) / h
         return self._slopes[index, i]
 
-    def _complex_tangent(self, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Any:
+    def _complex_tangent(
+        self, step: Step, tangents: Mapping[str, Array], live: Sequence[bool], jitter: np.random.Generator | None
+    ) -> Any:
         """The kernel at `x + i h t`, h for each probe by the sizes of x and t."""
         values = self.tape.values
+        if jitter is not None and step.op.backward_stable:
+            values = {n: values[n] * factors(values[n][None], jitter)[0] for n in step.operands if n}
         pairs = [(values[n], tangents[n]) for n, p in zip(step.operands, live, strict=True) if p]
         h = _STEP * min(_smallest(x) for x, _ in pairs) / np.maximum.reduce([_size_by_probe(t) for _, t in pairs])
         operands = [
@@ -292,16 +306,6 @@ def _between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple
             needed.update(step.node.inputs)
             kept.append((index, step))
     return kept[::-1]
-
-
-def _jittered(values: Array, step: Step, rng: np.random.Generator) -> Array:
-    if not is_inexact(values.dtype):
-        return values
-    unit = ROUNDINGS * np.finfo(values.dtype).eps * rng.uniform(-1.7, 1.7, (1, *values.shape[1:]))  # of variance 1
-    if step.op.normwise:
-        return values + unit * np.max(np.abs(values), axis=tuple(range(1, values.ndim)), keepdims=True, initial=0)
-    exact = (values == np.rint(values.real)) & (np.abs(values) < 1e9)  # a Cast to integers would make 3 of 4 less one
-    return values * np.where(exact, 1.0, 1.0 + unit).astype(values.real.dtype)
 
 
 def _continued(step: Step) -> Kernel:

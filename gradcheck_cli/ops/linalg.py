@@ -122,7 +122,7 @@ def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
 
 
 LINALG: list[Op] = [
-    Op("Det", det, det_vjp, trailing, bind=bind_square, reads=along(-2, -1)),
+    Op("Det", det, det_vjp, trailing, bind=bind_square, reads=along(-2, -1), backward_stable=True),
     Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN,
-       step=cofactors_near_real, bind=bind_square, reads=along(-2, -1)),
+       step=cofactors_near_real, bind=bind_square, reads=along(-2, -1), backward_stable=True),
 ]  # fmt: skip

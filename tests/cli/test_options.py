@@ -77,6 +77,8 @@ SAID = [
         "coloring = false",
         ("conv.onnx", "--x", "image", "--y", "c", "--dim", "N=32", "--output-format", "json"),
     ),
+    flag("second_order"),
+    said("compat", "tf"),
     flag("straight_through", ("quantized.gradcheck.yaml", "--output-format", "json")),
     said("fail_on", "inconclusive", '["inconclusive"]', SPEC),
     flag("health", ("mlp.onnx", "--y", "loss")),
@@ -171,7 +173,7 @@ def test_several_values_in_the_environment_are_words(
 @pytest.mark.parametrize("variable, message", [
     ("GRADCHECK_RTLO", "GRADCHECK_RTLO is set in the environment, but there is no such option. Did you mean 'GRADCHE"),
     ("GRADCHECK_MODELS", "GRADCHECK_MODELS is set in the environment, but there is no such option."),
-    ("GRADCHECK_SECOND_ORDER", "GRADCHECK_SECOND_ORDER is set in the environment, but there is no such option."),
+    ("GRADCHECK_THIRD_ORDER", "GRADCHECK_THIRD_ORDER is set in the environment, but there is no such option."),
 ])  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "inspect"])
 def test_a_variable_that_names_no_option_is_an_error(

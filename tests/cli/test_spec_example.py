@@ -122,9 +122,9 @@ def test_a_record_has_every_field_that_was_promised(gradcheck: Command) -> None:
         assert set(json.loads(line)) >= RECORD
     record = json.loads(ran.out.splitlines()[0])
     assert set(record["model"]) == {"uri", "sha256", "opset", "nodes"}
-    assert set(record["entries"]) == {"total", "checked", "failed", "inconclusive"}
+    assert set(record["entries"]) == {"total", "checked", "failed", "inconclusive", "kink_ok"}
     assert set(record["needed"]) == {"rtol", "atol"}
-    assert set(record["gradient"]) == {"norm", "max", "zero_fraction", "finite"}
+    assert set(record["gradient"]) == {"norm", "max", "zero_fraction", "finite", "health"}
     assert set(record["worst"][0]) >= {"x", "y", "point", "theoretical", "numerical", "noise", "pattern"}
     assert set(record["suspect"]) >= {"node", "op", "name", "outputs"}
     assert set(record["versions"]) == {"gradcheck", "onnx", "numpy"}

@@ -147,6 +147,8 @@ KINDS = [
     Kind("no leak", no_leak, (case("LeakyRelu", arr(6), alpha=0.01),)),
     Kind("a clip that lets everything through", straight_through, (case("Clip", arr(6), -0.5, 0.5),)),
     Kind("a relu that lets everything through", straight_through, (case("Relu", arr(6)),)),
+    Kind("a step that lets everything through", straight_through, (case("Floor", arr(6)),)),
+    Kind("a rounding that lets everything through", straight_through, (case("Round", arr(6)),)),
     Kind("a tanh with a term missing", lambda ct, y, x: (ct * (1 - y),), (case("Tanh", arr(4)),)),
     Kind("a sigmoid with a factor missing", lambda ct, y, x: (ct * y,), (case("Sigmoid", arr(4)),)),
     Kind("an inner derivative forgotten", lambda ct, y, x: (ct * 0.5,), (case("Sqrt", arr(4, low=0.5, high=2.0)),)),
