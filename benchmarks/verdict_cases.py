@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradcheck_cli.graph import Graph
-from gradcheck_cli.jacobian import Backward
+from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.stack import Budget

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gradcheck_cli import arguments, options
-from gradcheck_cli.checking import check as check_source
+from gradcheck_cli.checks.checking import check as check_source
 from gradcheck_cli.compound import mapped, plain
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats import read

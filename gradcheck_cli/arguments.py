@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.compound import typed
-from gradcheck_cli.dims import open_dims
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.options import described, shape
+from gradcheck_cli.points.dims import open_dims
 from gradcheck_cli.tape import Tape
 
 _ONLY_INEXACT = "only floating-point or complex tensors have gradients."

@@ -14,10 +14,10 @@ from typing import Any
 from gradcheck_cli.backward import units_between
 from gradcheck_cli.compound import inside
 from gradcheck_cli.dependence import Dependence
-from gradcheck_cli.dims import declared_shape, symbol
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.model import Model
+from gradcheck_cli.points.dims import declared_shape, symbol
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.step import Step
 from gradcheck_cli.tape import Tape

@@ -8,22 +8,22 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gradcheck_cli.backward import inexact
-from gradcheck_cli.cost import full_cost
+from gradcheck_cli.checks.obstacles import is_floating
 from gradcheck_cli.custom import ops_for
-from gradcheck_cli.dims import check_sizes
-from gradcheck_cli.elements import opened
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
-from gradcheck_cli.jacobian import reals
-from gradcheck_cli.obstacles import is_floating
+from gradcheck_cli.jacobians.cost import full_cost
+from gradcheck_cli.jacobians.jacobian import reals
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.point import Point, find_point
+from gradcheck_cli.points.dims import check_sizes
+from gradcheck_cli.points.elements import opened
+from gradcheck_cli.points.point import Point, find_point
+from gradcheck_cli.points.targets import choose_x, choose_y, is_float, parameters, require
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Var
-from gradcheck_cli.targets import choose_x, choose_y, is_float, parameters, require
 
 SCHEMA = "gradcheck.inspection/1"
 

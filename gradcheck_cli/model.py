@@ -18,13 +18,13 @@ import numpy as np
 from gradcheck_cli.connections import nodes_between, without_rule
 from gradcheck_cli.custom import ops_for
 from gradcheck_cli.dependence import Dependence
-from gradcheck_cli.dims import open_dims
-from gradcheck_cli.elements import ready_to_draw, spread, with_element
 from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.op import Ops
-from gradcheck_cli.point import find_point
+from gradcheck_cli.points.dims import open_dims
+from gradcheck_cli.points.elements import ready_to_draw, spread, with_element
+from gradcheck_cli.points.point import find_point
 from gradcheck_cli.request import Request, derive, name_results
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Tape, Var

@@ -15,36 +15,20 @@ PACKAGE = ROOT / "gradcheck_cli"
 FLOORS = """
 __main__
 cli
-api differentiation gradient_checker report backend
-arguments export bundle
-checking inspection model operator_facts options
-second_order
-modes
-obstacles precision
-sketch
-sides redraw elements checkup primal
-assemble point compat branches
-suspects power
-locate
-evidence
-nodes partial
-alone
-compare curve invariants diagnosis
-kinks activity audit
-numeric slopes
-grouped
-jacobian cost roundings ops request descent layers
-coloring
-sparsity
-backward program custom shipped inner dependence
-symbolic trace dims connections
-tape
-step installed
-op settings
-formats lift stack ranges targets verdict record saved_values runtime
-reads stencil outcome native explanations memory compound picture health runtime_worker
-graph
-errors
+report
+api differentiation gradient_checker inspection backend
+arguments checks export
+faults health model peer
+comparison points operator_facts
+jacobians ops request
+backward custom
+dependence program symbolic trace
+jitter tape
+bundles connections installed step
+formats op options record verdict
+compound lift memory outcome picture reads settings stack stencil
+graph native
+errors explanations measures
 """
 FLOOR = {name: -i for i, line in enumerate(FLOORS.split("\n")) for name in line.split()}
 LONGEST_FUNCTION, LONGEST_FILE = 50, 350

@@ -9,7 +9,7 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.bundle import Bundle, load
+from gradcheck_cli.bundles.bundle import Bundle, load
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.resolve import resolve

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.assemble import versions
+from gradcheck_cli.checks.assemble import versions
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError
@@ -26,7 +26,7 @@ from gradcheck_cli.record import Check
 from gradcheck_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from gradcheck_cli.point import Point
+    from gradcheck_cli.points.point import Point
 
 FOLDER, MOST = os.path.join(".gradcheck", "failures"), 100
 _SAVED_STATUS = ("fail", "inconclusive", "limit")
@@ -116,7 +116,7 @@ class Keeper:
 
     def begin(self, source: Source, settings: Settings) -> None:
         """What is known before the check is written; a folder that cannot be written is no reason to stop."""
-        from gradcheck_cli.bundle import Subject, begin
+        from gradcheck_cli.bundles.bundle import Subject, begin
 
         if self.bundles.folder is None:
             return
@@ -151,7 +151,7 @@ class Keeper:
         if self.running is None or self.bundles.folder is None:
             self.bundles.lost += [self.trouble] if self.trouble else []
             return None
-        from gradcheck_cli.bundle import complete
+        from gradcheck_cli.bundles.bundle import complete
 
         try:
             complete(self.running, self.manifest, self.settings, self.drawn, self.sizes, records, error)

@@ -22,7 +22,7 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
     """
     refuse_unknown_variables(OPTIONS)
     if options.get("forward") is None and any(path.lower().endswith(".onnx") for path in models):
-        from gradcheck_cli.runtime import WORKER
+        from gradcheck_cli.peer.runtime import WORKER
 
         WORKER.warm()  # it gets ready while what follows is imported
     from gradcheck_cli.cli.run import run

@@ -197,9 +197,7 @@ METHOD = [
         default=None,
         help="Quantizers do not round, so that gradients go through them.",
     ),
-    _option(
-        "Method", "--second-order", is_flag=True, default=None, help="Check the gradient's own gradient too."
-    ),
+    _option("Method", "--second-order", is_flag=True, default=None, help="Check the gradient's own gradient too."),
     _option(
         "Method",
         "--compat",

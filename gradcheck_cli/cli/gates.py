@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from gradcheck_cli.health import WORDS, Health
+from gradcheck_cli.measures import WORDS, Health
 from gradcheck_cli.record import Check
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import Graph
+from gradcheck_cli.points.targets import choose_x, choose_y
 from gradcheck_cli.settings import ANY, Settings
-from gradcheck_cli.targets import choose_x, choose_y
 
 
 def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, graph: Graph) -> None:

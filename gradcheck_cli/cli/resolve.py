@@ -22,8 +22,8 @@ from gradcheck_cli.cli.values import array_of, value_of
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType
+from gradcheck_cli.points.targets import choose_x, choose_y, is_float
 from gradcheck_cli.settings import ANY, Settings
-from gradcheck_cli.targets import choose_x, choose_y, is_float
 
 _T = TypeVar("_T")
 _DIGITS = 18  # of a size: more are not addressed anyway

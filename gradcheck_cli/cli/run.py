@@ -13,8 +13,8 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.assemble import failed_record
-from gradcheck_cli.checking import check
+from gradcheck_cli.checks.assemble import failed_record
+from gradcheck_cli.checks.checking import check
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.bugs import describe_bug
 from gradcheck_cli.cli.bundles import FOLDER, Bundles, Keeper

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcheck_cli.health import WORDS
+from gradcheck_cli.measures import WORDS
 
 Schema = dict[str, Any]
 STATUSES = ("pass", "fail", "inconclusive", "error", "unsupported", "limit", "waived")
@@ -127,7 +127,9 @@ def _findings() -> Schema:
         ),
         "notes": _said({"type": "array", "items": _TEXT}, "What a reader should know."),
         "message": _said(_TEXT, "Why nothing could be compared."),
-        "gates": _said({"type": "array", "items": {"enum": list(WORDS)}}, "What of --fail-on its gradient's health hit."),
+        "gates": _said(
+            {"type": "array", "items": {"enum": list(WORDS)}}, "What of --fail-on its gradient's health hit."
+        ),
     }
 
 
@@ -158,7 +160,11 @@ def _health() -> Schema:
 
 
 def _precision() -> Schema:
-    loss = {"what": {"enum": ["overflow", "underflow", "nan"]}, "way": {"enum": ["forward", "backward"]}, "spot": _spot()}
+    loss = {
+        "what": {"enum": ["overflow", "underflow", "nan"]},
+        "way": {"enum": ["forward", "backward"]},
+        "spot": _spot(),
+    }
     properties = {
         "dtype": _said(_TEXT, "Of x in the model."),
         "digits": _said(_NUMBER, "Decimal digits that it has."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.health import Precision, Spot
+from gradcheck_cli.measures import Precision, Spot
 from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import count, cut, name, precise, shape
 

@@ -12,9 +12,9 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.backward import inexact
-from gradcheck_cli.coloring import Structure
-from gradcheck_cli.compare import Found, Job, Theory, compare_full
-from gradcheck_cli.jacobian import Backward
+from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
+from gradcheck_cli.jacobians.coloring import Structure
+from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.program import Program

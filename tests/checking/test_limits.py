@@ -77,7 +77,7 @@ def test_an_x_that_does_not_reach_y_is_an_error_before_anything_runs():
 
 
 def test_a_listener_hears_of_progress():
-    from gradcheck_cli.checking import check as check_source
+    from gradcheck_cli.checks.checking import check as check_source
 
     heard: list[str] = []
 

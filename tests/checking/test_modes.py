@@ -10,9 +10,9 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.checks.power import bad_share, missed, missed_size
+from gradcheck_cli.comparison.partial import spread
 from gradcheck_cli.graph import Node
-from gradcheck_cli.partial import spread
-from gradcheck_cli.power import bad_share, missed, missed_size
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import render
 from tests.checking.small import MUTANTS, Mutant, between, check, model, names, scaled, with_rule

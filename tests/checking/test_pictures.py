@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.assemble import Outcome
-from gradcheck_cli.compare import Found
-from gradcheck_cli.jacobian import Directions
+from gradcheck_cli.checks.assemble import Outcome
+from gradcheck_cli.checks.sketch import seen
+from gradcheck_cli.comparison.compare import Found
+from gradcheck_cli.jacobians.jacobian import Directions
 from gradcheck_cli.picture import (
     HIGHEST,
     LOWEST,
@@ -30,7 +31,6 @@ from gradcheck_cli.picture import (
     standing_of,
 )
 from gradcheck_cli.record import strict
-from gradcheck_cli.sketch import seen
 from gradcheck_cli.verdict import Comparison, Status, largest_by_column
 from tests.checking.small import between, check, model, scaled, with_rule
 

@@ -11,7 +11,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.point import find_point
+from gradcheck_cli.points.point import find_point
 from gradcheck_cli.record import Check
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style

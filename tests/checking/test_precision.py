@@ -10,10 +10,10 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.checks.precision import compared
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.health import DIGITS, Precision
-from gradcheck_cli.precision import compared
+from gradcheck_cli.measures import DIGITS, Precision
 from gradcheck_cli.record import Check
 from tests.checking.small import MUTANTS, Mutant, check, names, scaled, with_rule
 

@@ -12,7 +12,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.checking import check
+from gradcheck_cli.checks.checking import check
 from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, UsageError
 from gradcheck_cli.formats.onnx_read import read_proto
 from gradcheck_cli.formats.source import Source

@@ -19,7 +19,7 @@ from gradcheck_cli.cli import main
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.formats import onnx_read
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.point import find_point
+from gradcheck_cli.points.point import find_point
 from gradcheck_cli.record import Check
 from gradcheck_cli.settings import Settings
 

@@ -243,7 +243,7 @@ def test_a_node_of_complex_numbers_is_checked_by_differences():
 
 
 def test_a_rule_that_cannot_be_run_alone_is_wrong():
-    from gradcheck_cli.locate import Surveyor
+    from gradcheck_cli.faults.locate import Surveyor
     from gradcheck_cli.stack import Budget
     from gradcheck_cli.trace import trace
 

@@ -19,13 +19,13 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from gradcheck_cli import bundle as bundles
+from gradcheck_cli.bundles import bundle as bundles
+from gradcheck_cli.bundles.saved_values import MOST_BYTES, Reader, Writer, write_arrays
 from gradcheck_cli.cli.bundles import Bundles, bundle_name
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.compound import Map, Optional, Sequence
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.formats import read
-from gradcheck_cli.saved_values import MOST_BYTES, Reader, Writer, write_arrays
 from gradcheck_cli.settings import Settings
 from tests.cli.conftest import Command
 

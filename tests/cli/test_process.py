@@ -156,7 +156,7 @@ def test_names_in_any_script_reach_any_terminal(folder: Path, encoding: str) -> 
 
 
 def test_a_bug_is_one_line_and_a_file(folder: Path) -> None:
-    program = "import gradcheck_cli.checking as c, sys\nfrom gradcheck_cli.cli import main\n"
+    program = "import gradcheck_cli.checks.checking as c, sys\nfrom gradcheck_cli.cli import main\n"
     program += "def bad(*a, **k): raise KeyError('oops')\nc.check = bad\nsys.exit(main(['mlp.onnx']))\n"
     ran = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
     first, second = ran.stderr.splitlines()

@@ -35,7 +35,9 @@ FAILED = Check(
     noise=3e-10,
     needed={"rtol": 2.0, "atol": 0.0402135},
     worst=ENTRIES,
-    suspect=Suspect(14, "MaxPool", "pool1", ("p1",), ("a1",), 1.0, "a1", 59, 60, index=(0, 2, 7, 7), before=13, after=46),
+    suspect=Suspect(
+        14, "MaxPool", "pool1", ("p1",), ("a1",), 1.0, "a1", 59, 60, index=(0, 2, 7, 7), before=13, after=46
+    ),
     reproduce="gradcheck net.onnx --x input --y loss --seed 0 --point 0",
     duration_s=0.84,
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 import gradcheck_cli as gc
 from gradcheck_cli.backward import units_between
-from gradcheck_cli.jacobian import Backward
+from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.record import Check

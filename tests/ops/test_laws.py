@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.backward import inexact
-from gradcheck_cli.invariants import Laws
-from gradcheck_cli.jacobian import Backward, Directions, by_complex_step, reals
+from gradcheck_cli.faults.invariants import Laws
+from gradcheck_cli.jacobians.jacobian import Backward, Directions, by_complex_step, reals
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.verdict import Comparison, Tolerance

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.backward import inexact
-from gradcheck_cli.jacobian import Directions, by_complex_step, by_differences, reals
+from gradcheck_cli.jacobians.jacobian import Directions, by_complex_step, by_differences, reals
+from gradcheck_cli.jacobians.sparsity import Pattern, pattern
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.program import Program
-from gradcheck_cli.sparsity import Pattern, pattern
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import CENTRAL
 from gradcheck_cli.tape import Tape

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from gradcheck_cli.health import Health, Layer
+from gradcheck_cli.measures import Health, Layer
 from gradcheck_cli.picture import Standing
 from gradcheck_cli.record import Check
 from gradcheck_cli.report.plot.looks import COLORS, FAINT, GREEN, INK, empty, powers

@@ -1,0 +1,1 @@
+"""Failing checks kept as folders, to be run again."""

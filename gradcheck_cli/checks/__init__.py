@@ -1,0 +1,1 @@
+"""The whole procedure of checking a model, from a request to records."""

@@ -1,0 +1,90 @@
+"""How much of each Jacobian is compared: everything, random projections, drawn entries, or every node on its own.
+
+`auto` chooses by what all entries would cost: in full as long as it is done in some ten seconds, else node by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gradcheck_cli.checks.assemble import Outcome, Pair
+from gradcheck_cli.checks.obstacles import too_large
+from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.comparison.compare import Found, Job
+from gradcheck_cli.comparison.partial import DOT_TESTS, Part, projections, sample
+from gradcheck_cli.faults.locate import Survey
+from gradcheck_cli.jacobians.cost import FULL_WORK, Cost
+from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.program import Program
+from gradcheck_cli.settings import Mode, Settings
+from gradcheck_cli.stack import Budget
+
+PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
+
+
+def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings) -> None:
+    """The mode of each pair: in `auto` the cheapest ones in full, as many as the work that a check may take allows."""
+    costs = [(pair, sides[pair.y].cost(pair.x)) for pair in pairs]
+    left = FULL_WORK
+    for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
+        fits = cost.memory <= settings.memory_limit
+        if settings.mode == "full" and not fits:
+            raise too_large(cost, sides[pair.y], pair.x)
+        left -= cost.work
+        pair.mode = settings.mode
+        if settings.mode == "auto":
+            pair.mode = "full" if fits and left >= 0 else "nodes"
+            pair.chosen = "" if pair.mode == "full" else _why(cost, fits, settings)
+
+
+def _why(cost: Cost, fits: bool, settings: Settings) -> str:
+    """What speaks against all entries."""
+    if not fits:
+        return f"all {cost.entries:,} entries would take more than the memory limit"
+    return f"all {cost.entries:,} entries would take about {cost.duration}"
+
+
+class Partial:
+    """The comparisons of one mode at one point, but for the full one: they share their backward passes."""
+
+    def __init__(self, mode: str, backward: Backward, settings: Settings, budget: Budget) -> None:
+        self.mode, self.settings = mode, settings
+        seed = settings.seed
+        self.part: Part = (
+            sample(backward, seed, budget, settings.max_entries)
+            if mode == "sampled"
+            else projections(backward, seed, budget, *([DOT_TESTS] if mode == "nodes" else []))
+        )
+        self.whole = projections(backward, seed, budget, 1) if mode == "sampled" else None
+
+    def compare(self, program: Program, position: int, job: Job) -> Found:
+        """What one pair is judged by."""
+        return self.part.compare(program, position, job)
+
+    def completed(self, outcome: Outcome, sides: Sides, pair: Pair, position: int, job: Job) -> Outcome:
+        """An outcome with what else belongs to the mode: all nodes; or that its entries were drawn.
+
+        A sample gets a projection of all entries beside it, since drawing misses errors that are rare.
+        """
+        if self.mode == "nodes":
+            return replace(outcome, survey=survey_of(sides, pair, self.settings.seed, job.budget))
+        if self.whole is None:
+            return outcome
+        found = self.whole.compare(sides.program(pair.x), position, job)
+        pair.outcomes.append(replace(outcome, found=found, extra=True))
+        return replace(outcome, projected=False, drawn=True)
+
+
+def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget) -> Survey:
+    """Every node between x and y on its own."""
+    return sides.surveyor.survey([sides.theory_name(pair.x)], [sides.theory_name(pair.y)], seed, budget)
+
+
+def blameless(sides: Sides, pair: Pair, survey: Survey, seed: int) -> str:
+    """What to say of a failure that no node is to blame for."""
+    names = [sides.theory_name(pair.x)], [sides.theory_name(pair.y)]
+    return (
+        sides.surveyor.unsummed(*names, seed)
+        or f"no node fails on its own ({survey.checked} of {survey.total} checked)"
+    )

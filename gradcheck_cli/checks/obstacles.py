@@ -1,0 +1,132 @@
+"""Why a pair (x, y) cannot be compared, with what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gradcheck_cli.backward import inexact
+from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.compound import described
+from gradcheck_cli.errors import GradcheckError, ModelError, NoGradientError, PointError, UsageError, shown
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Graph
+from gradcheck_cli.jacobians.cost import Cost
+from gradcheck_cli.memory import spell
+from gradcheck_cli.points.point import Point
+from gradcheck_cli.points.targets import first_float_after
+from gradcheck_cli.record import derivative
+from gradcheck_cli.settings import ANY
+from gradcheck_cli.tape import Tape
+
+
+def obstacle(point: Point, sides: Sides, x: str, index: int, open_: float = 0.0) -> GradcheckError | None:
+    """Why nothing can be compared at a point: something was not computed, or y is not what it should be.
+
+    A share `open_` of the entries of y need not be finite.
+    """
+    tape, y = sides.tape, sides.y
+    blocked = next((tape.blocked[name] for name in (y, x) if name in tape.blocked), None)
+    if blocked is not None:
+        return blocked
+    disagreement = point.expected.disagreement(tape, y) if point.expected is not None else ""
+    if disagreement:
+        return ModelError(disagreement, code="GC404")
+    lost = np.count_nonzero(~np.isfinite(tape.named[y].value))
+    if lost and (lost > open_ * tape.named[y].size or lost == tape.named[y].size):
+        drawn = x if x in point.feeds else "INPUT"
+        narrow = "LOW,HIGH" if point.advice is None else "{:g},{:g}".format(*point.advice)
+        return PointError(f"{y!r} is not finite at point {index}: {first_nonfinite(tape, f'{shown(drawn)}:{narrow}')}")
+    return None
+
+
+def first_nonfinite(tape: Tape, narrow: str) -> str:
+    """The first node whose result is not finite though its operands are, and what might help: another --val-range."""
+    for step in tape.steps:
+        made = [tape.values[n] for n in step.node.outputs if n and tape.values[n].dtype.kind in "fc"]
+        given = [tape.values[n] for n in step.operands if n and tape.values[n].dtype.kind in "fc"]
+        if any(not np.isfinite(v).all() for v in made) and all(np.isfinite(v).all() for v in given):
+            kind = "NaN" if any(np.isnan(v).any() for v in made) else "infinity"
+            if not any(v.size for v in given):
+                return f"first {kind} at {step.where}, of nothing."
+            low = min(float(np.min(v.real)) for v in given if v.size)
+            return f"first {kind} at {step.where} (input min {low:.3g}). Narrow: --val-range {narrow}"
+    wrong = [name for name, var in tape.named.items() if _given(tape, name) and not np.isfinite(var.value).all()]
+    return f"{wrong[0]!r} is not, which the model is given." if wrong else "an input or a parameter is not."
+
+
+def _given(tape: Tape, name: str) -> bool:
+    value = tape.named[name]
+    made = {output for step in tape.steps for output in step.node.outputs}
+    return value.dtype.kind in "fc" and value.name not in made
+
+
+def require_shape(wanted: Mapping[str, Sequence[int]], tape: Tape, y: str) -> None:
+    """UsageError where y has another shape than the user expects."""
+    shape = wanted.get(y, wanted.get(ANY))
+    if shape is not None and y in tape.named and tuple(shape) != tape.named[y].shape:
+        made = _spelled(tape.named[y].shape)
+        raise UsageError(f"--y-shape {shown(y)}: the model computes {made}, not {_spelled(shape)}.")
+
+
+def is_floating(tape: Tape, name: str) -> bool:
+    """It is a tensor of floats, or was not computed: what no file declares shows in the run."""
+    return name not in tape.compounds and (name not in tape.named or inexact(tape.named[name]))
+
+
+def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str]) -> None:
+    """UsageError for an x or y asked for that holds integers."""
+    dtypes = {name: var.dtype.name for name, var in tape.named.items()}
+    for option, names in (("--x", xs), ("--y", ys)):
+        for name in names:
+            if name in tape.compounds:
+                raise UsageError(f"{option} {shown(name)} is {described(tape.compounds[name])}, no tensor.")
+            if name in tape.named and not inexact(tape.named[name]):
+                after = first_float_after(graph, name, dtypes) if option == "--x" else None
+                hint = f" First float tensor after it: {_described(graph, tape, after)}" if after else ""
+                raise UsageError(f"{option} {shown(name)} is {dtypes[name]} and has no gradient.{hint}")
+
+
+def without_gradient(
+    error: NoGradientError, source: Source, tape: Tape, x: str, y: str, gradient_of: str = ""
+) -> NoGradientError:
+    """The error with what it stops, and the nearest tensor before it that can be checked."""
+    stops = f"it stops {'/'.join(derivative(x, y, gradient_of))}."
+    if not error.missing or not 0 <= error.missing[0][0] < len(source.graph.nodes):
+        return NoGradientError(f"{error}; {stops}")
+    origin, op, domain, label = error.missing[0]
+    node, version = source.graph.nodes[origin], source.opset.get(domain)
+    full, opset = f"{domain}.{op}" if domain else op, f", opset {version}" if version else ""
+    message = f"no gradient for '{full}' ({_place(tape, origin, op, label)}{opset}); {stops}"
+    reached = source.graph.reached_from([x]) - {x}
+    before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
+    return NoGradientError(f"{message} Check up to it: --y {shown(before)}" if before else message)
+
+
+def too_large(cost: Cost, sides: Sides, x: str) -> UsageError:
+    """The error for a full check that memory cannot hold."""
+    number = f"{cost.entries:.1e}".replace("e+0", "e").replace("e+", "e") if cost.entries >= 1e6 else str(cost.entries)
+    of, by = (f"{name!r} {_spelled(sides.value(name).shape)}" for name in (sides.y, x))
+    return UsageError(
+        f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about {cost.duration} "
+        "here). --mode directional checks it by random projections."
+    )
+
+
+def _place(tape: Tape, origin: int, op: str, label: str) -> str:
+    """A node by index and name, with the graph it stands in if that is not the model's."""
+    step = next((s for s in tape.steps if (s.origin, s.op.name, s.label) == (origin, op, label)), None)
+    if step is None or not step.place.inside:
+        return f"node {origin} {label!r}"
+    return f"node {step.place.index} {step.place.label!r} in the {step.place.inside}"
+
+
+def _described(graph: Graph, tape: Tape, name: str) -> str:
+    index = graph.producer(name)
+    node = f" (node {index} {graph.nodes[index].op})" if index is not None else ""
+    return f"{name!r} {_spelled(tape.named[name].shape)}{node}"
+
+
+def _spelled(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"

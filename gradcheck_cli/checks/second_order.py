@@ -1,0 +1,152 @@
+"""The gradient's own gradient: g = d(w . y)/dx as a tensor on the tape, and dg/dx checked like any other derivative.
+
+w is drawn by seed and stays.  The nodes that rules have added are differentiated by the rules of their operators, and
+probed by their kernels.  Two laws say what that cannot see: nodes of a gradient hold no values of the point at which
+they were made, and a Hessian is symmetric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.backward import Unit, gradients, unit_of
+from gradcheck_cli.checks.assemble import Pair
+from gradcheck_cli.checks.obstacles import without_gradient
+from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.comparison.compare import Theory
+from gradcheck_cli.errors import NoGradientError
+from gradcheck_cli.faults.invariants import NEARBY, WRONG, Broken, differ
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.point import Point
+from gradcheck_cli.program import Program
+from gradcheck_cli.settings import Settings
+from gradcheck_cli.stencil import scales
+from gradcheck_cli.tape import Tape
+from gradcheck_cli.trace import trace
+from gradcheck_cli.verdict import Comparison, Status, Tolerance
+
+_SAFETY = 4.0  # of what some roundings do to two entries
+
+
+class SecondOrder:
+    """The gradients of a check, each as the y of a pair of its own with the same x."""
+
+    def __init__(self, source: Source, settings: Settings, ops: Ops) -> None:
+        self.source, self.settings, self.ops = source, settings, ops
+        self.pairs: dict[tuple[str, str], Pair] = {}
+
+    def at(self, firsts: Sequence[Pair], sides: Mapping[str, Sides], point: Point) -> Iterator[tuple[Pair, Sides]]:
+        """What can be compared at a point, with its sides; `firsts` are the pairs that can, `sides` those by their y."""
+        for first in firsts if self.settings.second_order else ():
+            pair = self._beside(first)
+            if pair.error is not None:
+                continue
+            try:
+                second = gradient_sides(sides[first.y], first.x, self.settings.seed)
+            except NoGradientError as error:
+                pair.error = without_gradient(error, self.source, sides[first.y].tape, first.x, first.y)
+                continue
+            pair.broken += kept_values(second, pair, self.source.graph, point.feeds, self.ops, self.settings.seed)
+            yield pair, second
+
+    def with_gradients(self, firsts: Sequence[Pair]) -> Iterator[Pair]:
+        """All pairs, each with that of its gradient behind it, which has its reasons where nothing was compared."""
+        for first in firsts:
+            yield first
+            if self.settings.second_order:
+                pair = self._beside(first)
+                if not pair.outcomes and not pair.missed and pair.error is None:
+                    pair.error, pair.missed = first.error, first.missed
+                yield pair
+
+    def _beside(self, first: Pair) -> Pair:
+        if (first.x, first.y) not in self.pairs:
+            self.pairs[first.x, first.y] = Pair(first.x, f"d {first.y}/d {first.x}", gradient_of=first.y)
+        return self.pairs[first.x, first.y]
+
+
+def gradient_sides(sides: Sides, x: str, seed: int) -> Sides:
+    """The sides for which y is the gradient of the old y by x; it is on their tapes from here on."""
+    name = f"d {sides.y}/d {x}"
+    _add_gradient(sides.tape, x, sides.y, name, seed)
+    return Sides(sides.tape, name, sides.settings)
+
+
+def _add_gradient(tape: Tape, x: str, y: str, name: str, seed: int) -> None:
+    """Put d(w . y)/dx on a tape, w Gaussian by seed; zeros where nothing flows."""
+    like, here = tape.named[y], tape.named[x]
+    w = np.random.default_rng([seed, 3]).normal(size=like.shape)
+    weights = tape.hold(tape.fresh(f"{y}/weights"), w.astype(like.dtype))
+    [found] = gradients(tape, {like.name: weights}, [here.name])
+    tape.named[name] = sym.zeros_like(here) if found is None else found
+
+
+def kept_values(
+    sides: Sides, pair: Pair, graph: Graph, feeds: Mapping[str, Any], ops: Ops, seed: int
+) -> Iterator[Broken]:
+    """The nodes of the gradient give at another x what the rules give there when they are applied anew.
+
+    They do not if a rule has read values, which it makes part of the graph.  To be asked right after `gradient_sides`.
+    """
+    x, y, tape, name = pair.x, pair.gradient_of, sides.tape, sides.tape.named[pair.x].name
+    here = tape.values[name]
+    moved = (here + NEARBY * scales(np.abs(here)) * np.random.default_rng(0).normal(size=here.shape)).astype(here.dtype)
+    given = {n: tape.values[tape.named[n].name] if n in tape.named else feeds[n] for n in feeds}
+    anew = trace(graph, {**given, x: moved}, ops=ops, dtype=tape.dtype, seed=tape.seed, targets=[x, y], lenient=True)
+    if y not in anew.named or any("rng" in step.op.schema for step in tape.steps):  # other draws
+        return
+    start = len(anew.steps)
+    _add_gradient(anew, x, y, sides.y, seed)
+    outcome = Program(tape, [name], [tape.named[sides.y].name]).run({name: moved[None]}, branches=True)
+    there = anew.named[sides.y].value
+    if outcome.any_crossed(1).any() or outcome.outputs[0].shape[1:] != there.shape:
+        return
+    if differ(outcome.outputs[0][0], there):
+        unit = _first_other(tape, anew, name, moved, start)
+        where = f", from {unit.place.of(unit.op.name, unit.label)} on" if unit is not None else ""
+        yield Broken(WRONG, f"the gradient keeps values of the point at which its nodes were made{where}", unit)
+
+
+def _first_other(tape: Tape, anew: Tape, x: str, moved: Array, start: int) -> Unit | None:
+    """The first node of the gradient whose value at another x is not the one that rules give there anew."""
+    added = anew.steps[start:]
+    first = len(tape.steps) - len(added)
+    if [step.op.name for step in tape.steps[first:]] != [step.op.name for step in added]:
+        return None
+    pairs = [
+        (unit_of(step, first + i), mine, other)
+        for i, (step, again) in enumerate(zip(tape.steps[first:], added, strict=True))
+        for mine, other in zip(step.node.outputs, again.node.outputs, strict=True)
+        if mine and is_inexact(tape.values[mine].dtype)
+    ]
+    made = Program(tape, [x], [mine for _, mine, _ in pairs]).run({x: moved[None]}).outputs
+    return next(
+        (u for (u, _, other), value in zip(pairs, made, strict=True) if differ(value[0], anew.values[other])), None
+    )
+
+
+def asymmetric(theory: Theory, x: Array, comparison: Comparison, tolerance: Tolerance) -> Iterator[Broken]:
+    """A Hessian `(x_size, x_size)` all of whose entries pass is symmetric.
+
+    That by a complex x is not: its columns are real and imaginary parts of a transpose, not of derivatives.
+    """
+    hessian, agreed = theory.values, bool((comparison.status == Status.PASS).all()) and not comparison.ties
+    if not agreed or x.dtype.kind == "c":
+        return
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(hessian - hessian.T)
+    allowed = tolerance.rtol * np.max(np.abs(hessian), initial=0.0, where=np.isfinite(hessian)) + tolerance.atol
+    if not (gap > allowed).any():
+        return
+    moved = theory.spread()
+    beyond = gap > allowed + _SAFETY * (moved + moved.T)
+    if beyond.any():
+        row, column = (int(i) for i in np.argwhere(beyond)[0])
+        pair = f"{hessian[row, column]:.6g} and {hessian[column, row]:.6g}"
+        yield Broken(WRONG, f"the Hessian is not symmetric: entries [{row},{column}] and [{column},{row}] are {pair}")

@@ -1,0 +1,76 @@
+"""Both sides of a check at one point: the tape that rules are applied to and that probes run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradcheck_cli.faults.locate import Surveyor
+from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.jacobians.coloring import Structure
+from gradcheck_cli.jacobians.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
+from gradcheck_cli.jacobians.jacobian import reals
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.point import Point
+from gradcheck_cli.program import Program
+from gradcheck_cli.settings import Settings
+from gradcheck_cli.stack import Budget
+from gradcheck_cli.tape import Tape
+from gradcheck_cli.trace import trace
+
+
+class Sides:
+    """One tape for one y, in float64; `narrow` is the run in the model's own dtype, if that is to be looked at.
+
+    Either Jacobian comes from `tape`.
+    """
+
+    def __init__(self, tape: Tape, y: str, settings: Settings, narrow: Tape | None = None) -> None:
+        self.tape, self.y, self.settings, self.narrow = tape, y, settings, narrow
+        self._programs: dict[str, Program] = {}
+        self._structures: dict[str, Structure] = {}
+        self.surveyor = Surveyor(tape)
+
+    @classmethod
+    def at(cls, point: Point, graph: Graph, y: str, xs: Sequence[str], settings: Settings, ops: Ops) -> Sides:
+        """The sides at a point, for all xs."""
+        tape = point.tape
+        if settings.dtype != "model":
+            return cls(tape, y, settings)
+        feeds = {name: tape.values[tape.named[name].name] if name in tape.named else point.feeds[name]
+                 for name in point.feeds}  # fmt: skip
+        wanted = [name for name in (y, *xs) if name in tape.named]
+        wide = trace(graph, feeds, ops=ops, seed=settings.seed, targets=wanted, lenient=True)
+        return cls(wide, y, settings, tape)
+
+    def program(self, x: str) -> Program:
+        """What leads from x to y on the numerical side."""
+        if x not in self._programs:
+            named = self.tape.named
+            self._programs[x] = Program(self.tape, [named[x].name], [named[self.y].name])
+        return self._programs[x]
+
+    def structure(self, x: str) -> Structure:
+        """The sparsity of the Jacobian by x, with colors of its rows where probing each alone would take its time."""
+        if x not in self._structures:
+            program, settings = self.program(x), self.settings
+            work = forward_work(program) * reals(self.value(x))
+            colors = settings.coloring and work >= COLORED_WORK + COLORED_STEP * len(program.steps)
+            self._structures[x] = Structure(program, Budget(settings.memory_limit, settings.jobs), colors=colors)
+        return self._structures[x]
+
+    def cost(self, x: str) -> Cost:
+        """What comparing all entries would take; the colors of the rows count where they matter and are soon known."""
+        program, rows, columns = self.program(x), reals(self.value(x)), reals(self.value(self.y))
+        cost = full_cost(program, rows, columns)
+        if cost.work < SOON or cost.memory > self.settings.memory_limit or pattern_work(program, rows) > SOON:
+            return cost
+        coloring = self.structure(x).coloring
+        return cost if coloring is None else full_cost(program, rows, columns, coloring.count)
+
+    def theory_name(self, name: str) -> str:
+        """A tensor's name on the theoretical side's tape."""
+        return self.tape.named[name].name
+
+    def value(self, name: str) -> Array:
+        """The value of a tensor on the numerical side."""
+        return self.tape.named[name].value

@@ -1,0 +1,187 @@
+"""What is kept of a comparison for pictures, made while everything that it came from is still at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, isfinite, prod, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from gradcheck_cli.checks import curve
+from gradcheck_cli.checks.assemble import Outcome, entry_at
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians.jacobian import reals
+from gradcheck_cli.picture import (
+    PANES,
+    SIDE,
+    Curve,
+    Histogram,
+    Over,
+    Picture,
+    Standing,
+    Tile,
+    binned,
+    severity,
+)
+from gradcheck_cli.program import Program
+from gradcheck_cli.stack import Budget
+from gradcheck_cli.verdict import (
+    GROUND,
+    Comparison,
+    Status,
+    Tolerance,
+    allowance,
+    blocks,
+    largest_by_column,
+    magnitude,
+    worst,
+)
+
+_OF = {Status.PASS: Standing.PASS, Status.KINK_OK: Standing.KINK, Status.FAIL: Standing.FAIL, Status.LEFT_OUT: -1}
+_STANDING = np.asarray([_OF.get(status, Standing.OPEN) for status in Status])
+_SAME = 1e-12  # relative errors below this are as good as none
+
+
+class Sized(NamedTuple):
+    """Some rows of a comparison: standing, error and error bound relative to the magnitude, and that."""
+
+    rows: slice
+    standing: Array
+    error: Array
+    noise: Array
+    size: Array
+
+
+class Place(NamedTuple):
+    """An entry, ordered by how much it is worth looking at."""
+
+    error: float
+    size: float
+    row: int
+    column: int
+
+
+def sketch(outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
+    """The picture of one comparison."""
+    comparison = outcome.found.comparison
+    largest = largest_by_column(comparison.theoretical, comparison.numerical)
+    picture, place = seen(outcome, largest)
+    return replace(picture, curve=_curve(outcome, program, tolerance, budget, place, largest))
+
+
+def seen(outcome: Outcome, largest: Array) -> tuple[Picture, tuple[int, int]]:
+    """A picture without curve, and the row and column of the entry that is most worth one.
+
+    `largest` has the largest magnitude in each column: of a part of a Jacobian that in the whole, and the pictures of
+    all parts together are that of the whole.
+    """
+    comparison = outcome.found.comparison
+    over, sizes = layout(outcome)
+    shape = _shape(sizes)
+    cells = np.full(prod(shape), -np.inf)
+    by_row, by_column = _cells_of(outcome, over, sizes, shape)
+    errors = noise = Histogram(np.zeros((len(Standing), Histogram.SLOTS), np.int64))
+    passing = Place(-1.0, -1.0, 0, 0)
+    for piece in _pieces(comparison, largest):
+        np.maximum.at(cells, by_row[piece.rows, None] + by_column, severity(piece.standing, piece.error))
+        errors = errors.merged(Histogram.of(piece.standing, piece.error))
+        noise = noise.merged(Histogram.of(piece.standing, piece.noise))
+        passing = max(passing, _worth_a_look(piece))
+    found = worst(comparison, 1) or [(passing.row, passing.column)]
+    return Picture(Tile(over, sizes, cells.reshape(shape)), errors, noise), found[0]
+
+
+def layout(outcome: Outcome) -> tuple[Over, tuple[int, ...]]:
+    """What the cells of a comparison's tile stand for, and how many of them along each axis."""
+    if outcome.projected:
+        return "projections", outcome.found.comparison.status.shape
+    rows, columns = reals(outcome.x), reals(outcome.y)
+    if columns == 1 < rows:
+        return "x", _images(outcome.x)
+    if rows == 1 < columns:
+        return "y", _images(outcome.y)
+    return "both", (rows, columns)
+
+
+def _images(x: Array) -> tuple[int, int, int]:
+    """A tensor as images of its last two dimensions, real parts before imaginary ones."""
+    sizes: tuple[int, ...] = (1, 1, *x.shape)
+    return prod(sizes[:-2]) * (2 if x.dtype.kind == "c" else 1), sizes[-2], sizes[-1]
+
+
+def _shape(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a tile: bounded, and the more images there are, the smaller each."""
+    side = SIDE // ceil(sqrt(min(sizes[0], PANES))) if len(sizes) == 3 else SIDE
+    most = (PANES, side, side) if len(sizes) == 3 else (SIDE, SIDE)
+    return tuple(map(min, sizes, most))
+
+
+def _cells_of(outcome: Outcome, over: Over, sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """For each row and for each column of a comparison a number: their sum is the cell that an entry belongs to."""
+    rows, columns = (np.arange(size) for size in outcome.found.comparison.status.shape)
+    found = outcome.found
+    if outcome.drawn and found.directions is not None and found.weights is not None:
+        rows, columns = found.directions.rows, np.argmax(found.weights, axis=1)
+    if len(sizes) == 2:
+        return binned(rows, sizes[0], shape[0]) * shape[1], binned(columns, sizes[1], shape[1])
+    places = np.unravel_index(rows if over == "x" else columns, sizes)
+    at = np.ravel_multi_index(tuple(map(binned, places, sizes, shape)), shape)
+    return (at, np.zeros(1, np.int64)) if over == "x" else (np.zeros(1, np.int64), at)
+
+
+def _pieces(comparison: Comparison, largest: Array) -> Iterator[Sized]:
+    """All rows of a comparison, some at a time; errors are relative as those of the record are."""
+    for rows in blocks(*comparison.status.shape):
+        theoretical, numerical = comparison.theoretical[rows], comparison.numerical[rows]
+        size = magnitude(theoretical, numerical)
+        ground = np.maximum(size, GROUND * largest)
+        gaps = np.abs(theoretical - numerical), comparison.noise[rows]
+        error, noise = (np.where(gap == 0, 0.0, gap / ground) for gap in gaps)
+        yield Sized(rows, _STANDING[comparison.status[rows]], error, noise, size)
+
+
+def _worth_a_look(piece: Sized) -> Place:
+    """The entry with the largest error; the largest one where none has an error to speak of."""
+    error = np.where(piece.standing < 0, -1.0, np.fmax(piece.error, _SAME))
+    at = int(np.argmax(np.where(error == error.max(), piece.size, -1.0)))
+    row, column = divmod(at, piece.size.shape[1])
+    return Place(float(error[row, column]), float(piece.size[row, column]), piece.rows.start + row, column)
+
+
+def _curve(
+    outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget, at: tuple[int, int], largest: Array
+) -> Curve | None:
+    """The V curve of an entry; None where it has no derivative to measure from, or no differences."""
+    found, entry, (row, column) = outcome.found, entry_at(outcome, *at), at
+    if found.directions is None:
+        return None
+    weights = np.eye(1, len(largest), column)[0] if found.weights is None else found.weights[column]
+    along = found.directions.part(np.asarray([row]))
+    reference, doubt = curve.derivative(program, along, weights, budget)
+    if not isfinite(reference):
+        return None
+    swept = curve.swept(program, along, weights, budget)
+    errors, delta = np.abs(swept.quotients - reference), curve.rounding(program, weights)
+    if not np.isfinite(errors).any():
+        return None
+    size = magnitude(np.asarray(entry.theoretical), np.asarray(reference))
+    gap = np.abs(entry.theoretical - reference) / max(float(size), GROUND * largest[column])
+    standing = _STANDING[found.comparison.status[row, column]]
+    return Curve(
+        x=() if outcome.projected else entry.x,
+        y=() if outcome.projected else entry.y,
+        part="" if outcome.projected else entry.part,
+        point=outcome.point,
+        severity=float(severity(standing, np.asarray(gap))),
+        theoretical=entry.theoretical,
+        reference=reference,
+        doubt=doubt,
+        allowed=float(allowance(size, largest[column], tolerance)),
+        steps=tuple(swept.steps.tolist()),
+        errors=tuple(errors.tolist()),
+        crossed=tuple(swept.crossed.tolist()),
+        rounding=delta,
+        truncation=curve.truncation(swept.steps, errors, swept.crossed, delta),
+    )

@@ -1,0 +1,344 @@
+"""The numerical side of a comparison, by each method: values, what they can have wrong, and a status for each entry.
+
+The complex step is exact but for rounding, which is measured; real differences carry a bound of their own.  Where both
+see, they must agree before a gradient counts as wrong: a mistake in a complex kernel is none of the rule's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobians.grouped import Colored, grouped_complex_step, grouped_ladder, grouped_stencil
+from gradcheck_cli.jacobians.jacobian import (
+    EPS,
+    JITTERED,
+    Directions,
+    Rows,
+    by_complex_step,
+    by_ladder,
+    by_stencil,
+    flat,
+    forward_noise,
+    own_rounding,
+)
+from gradcheck_cli.program import Program
+from gradcheck_cli.settings import Method
+from gradcheck_cli.stack import Budget
+from gradcheck_cli.stencil import ALL_RUNGS, CHEAP_RUNGS, Estimate, Stencil, rms, scales
+from gradcheck_cli.verdict import (
+    Comparison,
+    Status,
+    Tolerance,
+    judge,
+    largest_by_column,
+    magnitude,
+    screened,
+)
+
+AUDITED = 2  # rows that real differences are asked about though the complex step passes them
+_FEW = 8  # rows for each group from which on groups take the whole ladder at once
+_SAFETY = 4.0  # of what 16 roundings do in a few runs
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How to compare: method, its step, tolerance and budget."""
+
+    method: Method
+    delta: float | None
+    tolerance: Tolerance
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Theory:
+    """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for."""
+
+    values: Array
+    spread: Callable[[], Array]
+
+
+class Numeric:
+    """Derivatives of y along directions of x, for all of them or some rows; `weights` of y in a directional check.
+
+    What belongs to entries of y that are not finite is zero throughout.
+    """
+
+    def __init__(self, program: Program, directions: Directions, job: Job, weights: Array | None) -> None:
+        self.program, self.directions, self.job = program, directions, job
+        self.finite = np.isfinite(flat(program.tape.values[program.outputs[0]]))
+        self.weights = None if weights is None else self.cleared(weights)
+        self.disputed = np.zeros(directions.count, bool)  # rows in which the two numerical sides contradict each other
+        self._noise: Array | None = None
+
+    @property
+    def left_out(self) -> Array:
+        """Columns of the comparison that belong to entries of y that are not finite, and to no other."""
+        if self.weights is None:
+            return ~self.finite
+        return np.logical_and(~self.weights.any(axis=1), not self.finite.all())
+
+    @property
+    def mixed(self) -> bool:
+        """What is compared are sums over entries of the Jacobian, not single ones."""
+        summed = self.weights is not None and bool((np.count_nonzero(self.weights, axis=1) > 1).any())
+        return summed or self.directions.given is not None
+
+    @property
+    def noise(self) -> Array:
+        """Rounding error of one value of y."""
+        if self._noise is None:
+            self._noise = self.cleared(forward_noise(self.program))
+        return self._noise
+
+    def cleared(self, values: Array) -> Array:
+        """Zeros for what belongs to entries of y that are not finite."""
+        return values if self.finite.all() else np.where(self.finite, values, 0.0)
+
+    def projected(self, values: Array) -> Array:
+        """Derivatives of y as the comparison wants them: weighted sums in a directional check."""
+        values = self.cleared(values)
+        return values if self.weights is None else values @ self.weights.T
+
+    def estimated(self, estimate: Estimate) -> Estimate:
+        """The same for an estimate."""
+        if self.weights is None:
+            return Estimate(*(self.cleared(part) for part in (estimate.value, estimate.error, estimate.rounding)))
+        bounds = (self.cleared(part) for part in (estimate.error, estimate.rounding))
+        size = np.abs(self.weights).T
+        lost = (~np.isfinite(self.cleared(estimate.error))).astype(float) @ (size > 0) > 0
+        error, rounding = (np.where(np.isfinite(part), part, 0.0) @ size for part in bounds)
+        return Estimate(self.projected(estimate.value), np.where(lost, np.inf, error), rounding)
+
+    def floor(self, rows: Array, largest: Array) -> Array:
+        """Below this an entry cannot be told from zero, `(rows, y_size)`.
+
+        The limit is one rounding of y, or that of numbers as large as the largest entry for the same y.
+        """
+        along = self._along(rows)
+        own = self.cleared(own_rounding(self.program))
+        noise = own if self.weights is None else np.sqrt(self.weights**2 @ own**2)
+        return np.maximum(16 * noise[None, :] / along[:, None], 2 * EPS * largest)
+
+    def reach(self, rows: Array) -> Array:
+        """The slopes of y as far as they matter at all, `(rows, 1)`: those that move its largest entry by rtol."""
+        y = self.cleared(flat(self.program.tape.values[self.program.outputs[0]]))
+        largest = float(np.max(np.abs(y), initial=0.0)) * (
+            1.0 if self.weights is None else float(np.abs(self.weights).max())
+        )
+        return np.asarray(self.job.tolerance.rtol * largest / self._along(rows)[:, None])
+
+    def _along(self, rows: Array) -> Array:
+        """The scale of x along some directions."""
+        size = scales(self.directions.here)
+        if self.directions.given is None:
+            return size[self.directions.rows[rows]]
+        return np.full(len(rows), rms(size) if size.size else 1.0)
+
+    def by_stencil(self, theoretical: Array, stencil: Stencil) -> Comparison:
+        """The comparison by one difference formula."""
+        delta, budget = self.job.delta, self.job.budget
+
+        def alone(rows: Array) -> Rows:
+            return by_stencil(self.program, self.directions.part(rows), stencil, delta, self.noise, budget)
+
+        def together(rows: Colored) -> Rows | None:
+            return grouped_stencil(self.program, rows, stencil, delta, self.noise, budget)
+
+        return self.judged(theoretical, self._all_rows(theoretical, together, alone))
+
+    def judged(self, theoretical: Array, rows: Rows) -> Comparison:
+        """The comparison with rows whose error bound is known; those that cross a branch tell nothing."""
+        estimate = self.estimated(rows.estimate)
+        largest = largest_by_column(theoretical, estimate.value)
+        every = np.arange(self.directions.count)
+        crossed = _any(rows.crossed, len(every))
+        reach = np.where(crossed[:, None], np.inf, self.reach(every))  # of those, ties are looked at by themselves
+        status = judge(theoretical, estimate, largest, self.floor(every, largest), self.job.tolerance, reach)
+        status = np.where(crossed[:, None] & (status != Status.PASS), Status.JUMP, status).astype(np.int8)
+        lost = among((status == Status.JUMP).any(axis=1), rows.crossed)
+        return Comparison(theoretical, estimate.value, estimate.error, status, self.job.tolerance, crossed=lost)
+
+    def uncontradicted(self, comparison: Comparison) -> Comparison:
+        """A comparison by differences without failures of entries that the complex step, where it goes, passes."""
+        rows = np.flatnonzero((comparison.status == Status.FAIL).any(axis=1))
+        if not len(rows) or self.program.obstacle is not None:
+            return comparison
+        theoretical, exact = comparison.theoretical[rows], self._complex(rows)
+        right = screened(theoretical, exact, 4 * EPS, self.job.tolerance) == Status.PASS
+        status = comparison.status.copy()
+        status[rows] = np.where((status[rows] == Status.FAIL) & right, Status.NOISE, status[rows])
+        return replace(comparison, status=status)
+
+    def laddered(self, theoretical: Array) -> Comparison:
+        """The comparison by Richardson's ladder: a few rungs for all rows, all of them for rows that did not pass."""
+
+        def alone(rows: Array) -> Rows:
+            return self._ladder(rows, CHEAP_RUNGS)
+
+        def together(rows: Colored) -> Rows | None:
+            ks = ALL_RUNGS if _FEW * rows.coloring.count <= rows.count else CHEAP_RUNGS
+            return grouped_ladder(self.program, rows, ks, self.noise, self.job.budget)
+
+        rows = self._all_rows(theoretical, together, alone)
+        first = self.judged(theoretical, rows)
+        open_ = np.flatnonzero((first.status != Status.PASS).any(axis=1))
+        return self.judged(theoretical, self._refined(rows, open_)) if len(open_) else first
+
+    def _refined(self, rows: Rows, open_: Array) -> Rows:
+        """Rows with those at `open_` replaced by what the whole ladder gives, where that is better."""
+        again, old = self._ladder(open_, ALL_RUNGS), rows.estimate
+        value, error, rounding = old.value.copy(), old.error.copy(), old.rounding.copy()
+        better = again.estimate.error < error[open_]
+        value[open_] = np.where(better, again.estimate.value, value[open_])
+        error[open_] = np.where(better, again.estimate.error, error[open_])
+        rounding[open_] = np.where(better, again.estimate.rounding, rounding[open_])
+        crossed = {step: _scatter(changed, open_, len(value)) for step, changed in again.crossed.items()}
+        return Rows(Estimate(value, error, rounding), crossed)
+
+    def complex_step(self, theory: Theory, theoretical: Array) -> Comparison:
+        """The comparison by the complex step; what it does not pass, and a few rows more, by the ladder too."""
+        value, status = self._exact(theoretical)
+        largest = largest_by_column(theoretical, value)
+        noise = np.broadcast_to(4 * EPS * largest, value.shape)
+        open_ = np.flatnonzero((status != Status.PASS).any(axis=1))
+        blur = self._blur(open_, value[open_])
+        left = _beyond(theoretical[open_], value[open_], blur)  # the others are rounding errors of zero
+        status[open_] = np.where(left, status[open_], Status.PASS)
+        still = (status[open_] != Status.PASS).any(axis=1)
+        if still.any():
+            noise, open_, blur = noise.copy(), open_[still], blur[still]
+            blur = np.fmax(blur, _SAFETY * self.projected_spread(theory)[open_])
+            status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_, blur)
+        wrong = self._audit(value, largest, status)
+        if wrong is not None:
+            status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
+        return Comparison(theoretical, value, noise, status, self.job.tolerance)
+
+    def _exact(self, theoretical: Array) -> tuple[Array, Array]:
+        """Values by the complex step, and which entries pass: by groups where x has colors, else row by row.
+
+        Rows that do not pass in their group are asked alone.
+        """
+        every, together = np.arange(self.directions.count), None
+        if isinstance(self.directions, Colored):
+            together = grouped_complex_step(self.program, self.directions, self.job.budget)
+        value = self._complex(every) if together is None else self.cleared(together)
+        status = screened(theoretical, value, 4 * EPS, self.job.tolerance)
+        open_ = np.flatnonzero((status != Status.PASS).any(axis=1)) if together is not None else every[:0]
+        if len(open_):
+            value[open_] = self._complex(open_)
+            status = screened(theoretical, value, 4 * EPS, self.job.tolerance)
+        return value, status
+
+    def _all_rows(
+        self, theoretical: Array, together: Callable[[Colored], Rows | None], alone: Callable[[Array], Rows]
+    ) -> Rows:
+        """All rows by differences: by groups where x has colors, and alone those that do not pass in theirs."""
+        every = np.arange(self.directions.count)
+        rows = together(self.directions) if isinstance(self.directions, Colored) else None
+        if rows is None:
+            return alone(every)
+        passed = (self.judged(theoretical, rows).status == Status.PASS).all(axis=1)
+        open_ = np.flatnonzero(~passed | _any(rows.crossed, len(every)))
+        return rows.replaced(open_, alone(open_)) if len(open_) else rows
+
+    def projected_spread(self, theory: Theory) -> Array:
+        """How far rounding moves the theoretical side."""
+        return self.cleared(theory.spread()) if self.weights is None else theory.spread()
+
+    def _confirmed(
+        self, theoretical: Array, value: Array, largest: Array, status: Array, open_: Array, blur: Array
+    ) -> tuple[Array, Array]:
+        """Statuses and error bounds of rows that the complex step did not pass; `blur` are their rounding errors.
+
+        An entry fails if it is off by more than that, and the ladder, as far as it sees, does not say otherwise.
+        """
+        ladder = self.estimated(self._ladder(open_, ALL_RUNGS).estimate)
+        t, d, tolerance = theoretical[open_], value[open_], self.job.tolerance
+        # What the complex step can tell from zero is no trifle, however small it is.
+        floor = np.where(np.abs(d) > blur, blur, np.maximum(self.floor(open_, largest), blur))
+        first = judge(t, Estimate(d, blur / 8, blur / 8), largest, floor, tolerance)
+        second = judge(t, ladder, largest, floor, tolerance)
+        second = np.where((second == Status.FAIL) & ~np.isfinite(ladder.error), Status.DOMAIN, second)
+        disputed = self._contradicted(d, blur, ladder, largest) & (status[open_] != Status.PASS)
+        result = np.where((first == Status.NOISE) & (second == Status.PASS), Status.PASS, first)
+        result = np.where(np.isfinite(d), result, second)
+        result = np.where((result == Status.FAIL) & ~np.isfinite(ladder.value), Status.DOMAIN, result)
+        result = np.where(disputed & (result == Status.FAIL), Status.NOISE, result)
+        self.disputed[open_] |= (disputed & (result == Status.NOISE)).any(axis=1)
+        error = np.fmin(blur / 8, np.where(np.isfinite(ladder.value), ladder.error, np.inf))
+        error = np.where(disputed, np.abs(d - ladder.value), error)
+        passed = status[open_] == Status.PASS
+        return np.where(passed, Status.PASS, result).astype(np.int8), np.where(passed, 4 * EPS * np.abs(d), error)
+
+    def _contradicted(self, exact: Array, blur: Array | float, ladder: Estimate, largest: Array) -> Array:
+        """Entries of which the ladder sees, and sees something else than the complex step."""
+        bound = Estimate(ladder.value, ladder.error + blur / 8, ladder.rounding)
+        other = judge(exact, bound, largest, np.zeros_like(exact), self.job.tolerance) == Status.FAIL
+        still = (ladder.value == 0) & (ladder.rounding == 0)  # y is 0 and stays: a kernel's own rounding may hide it
+        blind = still & (np.abs(exact) <= 2 * EPS * np.max(np.abs(exact), axis=1, initial=0.0, keepdims=True))
+        return np.asarray(other & ~blind & np.isfinite(exact) & np.isfinite(ladder.error))
+
+    def _audit(self, value: Array, largest: Array, status: Array) -> Array | None:
+        """Passed entries that the ladder contradicts; None where it does so in none of the few rows it is asked about."""
+        program, count = self.program, self.directions.count
+        if any(
+            n in program.reached and is_inexact(program.tape.values[n].dtype)
+            for _, s in program.steps
+            for n in s.statics
+        ):
+            return None  # such as the scales of a Resize: no derivative by declaration, whatever differences see
+        number = min(1 if self.mixed else AUDITED, count)  # a random direction is one of all entries
+        rows = np.sort(np.random.default_rng(count).choice(count, number, replace=False))
+        for ks in (CHEAP_RUNGS, ALL_RUNGS):
+            rows = rows[self._disputes(rows, ks, value, largest, status).any(axis=1)]
+        if not len(rows):
+            return None
+        wrong = self._disputes(np.arange(count), ALL_RUNGS, value, largest, status)
+        self.disputed |= wrong.any(axis=1)
+        return wrong
+
+    def _disputes(self, rows: Array, ks: Sequence[int], value: Array, largest: Array, status: Array) -> Array:
+        if not len(rows):
+            return np.zeros((0, value.shape[1]), bool)
+        ladder = self.estimated(self._ladder(rows, ks).estimate)
+        return self._contradicted(value[rows], 0.0, ladder, largest) & (status[rows] == Status.PASS)
+
+    def _blur(self, rows: Array, exact: Array) -> Array:
+        """How far rounding may carry entries on either side, shape of `exact`: far where large terms cancel."""
+        blur = np.zeros(exact.shape)
+        for seed in range(JITTERED if len(rows) else 0):
+            np.fmax(blur, np.abs(self._complex(rows, seed) - exact), out=blur)
+        return _SAFETY * blur
+
+    def _complex(self, rows: Array, jitter: int | None = None) -> Array:
+        part = self.directions if len(rows) == self.directions.count else self.directions.part(rows)
+        return self.projected(by_complex_step(self.program, part, self.job.budget, jitter))
+
+    def _ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
+        return by_ladder(self.program, self.directions.part(rows), ks, self.noise, self.job.budget)
+
+
+def among(rows: Array, by_step: Mapping[int, Array]) -> dict[int, Array]:
+    """Those of some rows that crossed a branch, by step of the tape."""
+    return {step: crossed & rows for step, crossed in by_step.items() if (crossed & rows).any()}
+
+
+def _beyond(theoretical: Array, numerical: Array, blur: Array) -> Array:
+    """Entries of which one side is not finite, or more than a rounding error."""
+    return ~np.isfinite(theoretical - numerical) | (magnitude(theoretical, numerical) > blur)
+
+
+def _any(crossed: Mapping[int, Array], count: int) -> Array:
+    return np.logical_or.reduce([np.zeros(count, bool), *crossed.values()])
+
+
+def _scatter(rows: Array, where: Array, count: int) -> Array:
+    full = np.zeros(count, bool)
+    full[where] = rows
+    return full

@@ -1,0 +1,114 @@
+"""Parts of a Jacobian that is too large for all of it: random projections, or single entries that are drawn.
+
+Some directions of x against some weighted sums of y: a run forward for each of the first, a run backward for each of the
+second, whatever the number of entries.  One backward pass serves all xs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_along
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians.jacobian import JITTERED, Backward, Directions, flat, reals
+from gradcheck_cli.program import Program
+from gradcheck_cli.stack import Budget
+from gradcheck_cli.stencil import rms, scales
+from gradcheck_cli.verdict import Comparison, Status, allowance, largest_by_column, magnitude
+
+PROJECTIONS = 8  # random directions of each side of a directional check
+DOT_TESTS = 2  # of each side where every node is checked on its own
+_SHARE = 4  # of the memory: what the directions of one x may take
+
+
+class Part:
+    """Part of the Jacobians of one y by several xs: directions of each x against weighted sums of y."""
+
+    def __init__(
+        self, backward: Backward, weights: Array, directions: Callable[[int], Directions], budget: Budget
+    ) -> None:
+        y = flat(backward.tape.values[backward.y])
+        self.backward, self.directions, self.budget = backward, directions, budget
+        self.weights = weights if np.isfinite(y).all() else np.where(np.isfinite(y), weights, 0.0)
+        self._values = cache(self._theoretical)
+
+    def compare(self, program: Program, position: int, job: Job) -> Found:
+        """The comparison for one x."""
+        here = self._values(None)[position]
+        theory = Theory(
+            here, lambda: np.fmax.reduce([np.abs(self._values(s)[position] - here) for s in range(JITTERED)])
+        )
+        found = compare_along(program, theory, self.directions(position), job, self.weights)
+        return replace(found, comparison=_resolved(found.comparison, program, job, self.weights))
+
+    def _theoretical(self, jitter: int | None) -> list[Array]:
+        def along(position: int, cotangents: Array) -> Array:
+            return self.directions(position).slopes(cotangents)
+
+        return [found.T for found in self.backward.reduced(self.weights, along, self.budget, jitter)]
+
+
+def _resolved(comparison: Comparison, program: Program, job: Job, weights: Array) -> Comparison:
+    """The comparison with sums that rounding hides open: they pass only where even their rounding is of no matter.
+
+    That is where it moves no y by rtol while x moves by as much as it is.
+    """
+    given, right = comparison.theoretical, comparison.numerical
+    gap = np.abs(given - right)
+    x, y = (flat(program.tape.values[n]) for n in (program.probes[0], program.outputs[0]))
+    across = float(np.sqrt(np.sum(np.square(y[np.isfinite(y)])))) * float(np.max(np.abs(weights), initial=0.0))
+    trifle = job.tolerance.rtol * across / max(rms(scales(x)), np.finfo(float).tiny)
+    allow = allowance(magnitude(given, right), largest_by_column(given, right), job.tolerance)
+    hidden = (comparison.status == Status.PASS) & (gap > allow) & (gap > trifle)
+    return replace(comparison, status=np.where(hidden, Status.NOISE, comparison.status).astype(np.int8))
+
+
+def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJECTIONS) -> Part:
+    """Random projections: at most count^2 numbers for all entries of each Jacobian."""
+    values = backward.tape.values
+    weights = random_directions(np.random.default_rng([seed, 1]), reals(values[backward.y]), count, budget.memory)
+
+    def directions(position: int) -> Directions:
+        x = values[backward.xs[position]]
+        rng = np.random.default_rng([seed, 2, position])
+        return Directions(x, random_directions(rng, reals(x), count, budget.memory))
+
+    return Part(backward, weights, directions, budget)
+
+
+def random_directions(rng: np.random.Generator, size: int, count: int, memory: int) -> Array:
+    """Gaussian directions `(count, size)`, fewer where memory is short; of few entries an orthonormal basis."""
+    if size <= count:
+        return np.linalg.qr(rng.normal(size=(size, size)))[0]
+    return rng.normal(size=(max(1, min(count, memory // (_SHARE * 8 * size))), size))
+
+
+def sample(backward: Backward, seed: int, budget: Budget, entries: int) -> Part:
+    """At most so many entries of each Jacobian: some rows by some columns, spread over x and over y."""
+    values = backward.tape.values
+    m = reals(values[backward.y])
+    smallest = min((reals(values[x]) for x in backward.xs), default=1)
+    wanted = max(math.isqrt(max(entries // 2, 1)), -(-entries // max(smallest, 1)))
+    columns = spread(np.random.default_rng([seed, 3]), m, min(wanted, entries))
+    weights = np.zeros((len(columns), m))
+    weights[np.arange(len(columns)), columns] = 1
+
+    def directions(position: int) -> Directions:
+        x = values[backward.xs[position]]
+        rng = np.random.default_rng([seed, 4, position])
+        return Directions(x, spread(rng, reals(x), entries // max(len(columns), 1)))
+
+    return Part(backward, weights, directions, budget)
+
+
+def spread(rng: np.random.Generator, size: int, count: int) -> Array:
+    """Some numbers below `size`, one drawn from each of `count` equal stretches; all of them where they are few."""
+    if count >= size:
+        return np.arange(size)
+    edges = np.linspace(0, size, count + 1).astype(np.int64)
+    return np.asarray(rng.integers(edges[:-1], edges[1:]), np.int64)

@@ -1,0 +1,275 @@
+"""One node on its own: its rule is held against its own forward kernel, at the values that it had in the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from gradcheck_cli.backward import Unit
+from gradcheck_cli.comparison.compare import Job, Theory, compare_along
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.faults.alone import Alone
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians.jacobian import EPS, JITTERED, Directions, by_complex_step, by_differences, flat
+from gradcheck_cli.lift import elementwise
+from gradcheck_cli.program import Program
+from gradcheck_cli.stack import Budget
+from gradcheck_cli.stencil import BACKWARD, CENTRAL, FORWARD, Stencil, scales
+from gradcheck_cli.tape import Tape
+from gradcheck_cli.verdict import (
+    PASSED,
+    Comparison,
+    Status,
+    Tolerance,
+    allowance,
+    largest_by_column,
+    magnitude,
+    screened,
+)
+
+SMALL = 4096  # entries of a Jacobian that is compared as a whole
+TOLERANCE = Tolerance(rtol=1e-9, negligible=1e-12)  # of one node: errors grow on the way to y
+_PROJECTIONS, FEWEST = 4, 2  # random directions of each side of a larger one, and of one that is very large
+_NUMBERS = 1e7  # that all directions of one side together have at most
+_TIE, _SIDE, _NEAR = 2.0**-36, 2.0**-20, 2.0**-24  # steps, in units of the scale of x: to find ties, to measure slopes
+_GROUND = 1e-2  # of the largest entry of a column: errors of smaller ones are relative to this
+_SAFETY = 4.0  # of what 16 roundings do in a few runs
+_AT_TIES = 16  # entries at a tie that are looked at one by one
+_THIRD = 2.0**-190  # beyond the square of the complex step: slopes of nodes are not that small
+_NONFINITE = 8  # entries without a finite cotangent that are looked at one by one
+_FAULTS = (
+    GradcheckError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+)  # of a rule
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What was found of a unit: its rule is right, wrong, or nothing could be said of it.
+
+    Of a wrong one `operand` has the worst cotangent; `compared` is what it was found by, `reason` why the rule could
+    not be run.
+    """
+
+    unit: Unit
+    status: Literal["right", "wrong", "open"]
+    operand: str = ""
+    compared: Compared | None = None
+    reason: str = ""
+    errors: tuple[float, float] = (0.0, 0.0)  # the largest ones, absolute and relative, of what could be told
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One operand of a unit alone: how it was compared, and what came of it.
+
+    directions  of the operand, one for each row of the comparison
+    weights     of the outputs, one for each column; None: the columns are the entries of the outputs
+    """
+
+    alone: Alone
+    operand: str
+    directions: Directions
+    weights: Array | None
+    comparison: Comparison
+
+    @property
+    def status(self) -> Literal["right", "wrong", "open"]:
+        """Wrong if any number is; right if none is and some could be told."""
+        if self.comparison.count(Status.FAIL):
+            return "wrong"
+        return "right" if not self.comparison.status.size or self.comparison.count(*PASSED) else "open"
+
+    @property
+    def gap(self) -> float:
+        """The largest relative error of what failed, infinite where the rule gives no number."""
+        failed = self.comparison.status == Status.FAIL
+        given, right = self.comparison.theoretical[failed], self.comparison.numerical[failed]
+        size = np.maximum(np.abs(given), np.abs(right))
+        ratio = np.where(size > 0, np.abs(given - right) / size, 0.0)
+        return float(np.max(np.where(np.isfinite(ratio), ratio, np.inf), initial=0.0))
+
+
+def check_unit(
+    tape: Tape, unit: Unit, operands: Sequence[str], outputs: Sequence[str], seed: int, budget: Budget
+) -> Local:
+    """A unit's rule against its forward kernel: some operands by some outputs, of one dtype each."""
+    if unit.op.vjp is None:
+        return Local(unit, "open")
+    try:
+        alone = Alone(tape, unit, operands, outputs, budget)
+    except _FAULTS as error:
+        return Local(unit, "wrong", reason=f"its rule cannot be run: {error}")
+    found = [_compared(alone, position, seed) for position in range(len(alone.operands))]
+    wrong = [each for each in found if each.status == "wrong"]
+    if wrong:
+        worst = max(wrong, key=lambda each: each.gap)
+        return Local(unit, "wrong", worst.operand, worst)
+    seen = [told(each.comparison, TOLERANCE) for each in found]
+    largest = max((e[0] for e in seen), default=0.0), max((e[1] for e in seen), default=0.0)
+    return Local(unit, "open" if any(each.status == "open" for each in found) else "right", errors=largest)
+
+
+def told(comparison: Comparison, tolerance: Tolerance) -> tuple[float, float]:
+    """The largest errors, absolute and relative, but for those that rounding explains."""
+    given, right = comparison.theoretical, comparison.numerical
+    with np.errstate(invalid="ignore"):
+        gap, size = np.abs(given - right), magnitude(given, right)
+        beyond = gap > allowance(size, largest_by_column(given, right), tolerance)
+    counted = (comparison.status == Status.FAIL) | (np.isin(comparison.status, PASSED) & ~beyond)
+    gap = np.where(counted, np.where(np.isfinite(gap), gap, np.inf), 0.0)
+    relative = gap / np.where(size > 0, np.maximum(size, _GROUND * largest_by_column(given, right)), 1.0)
+    return float(np.max(gap, initial=0.0)), float(np.max(relative, initial=0.0))
+
+
+def _compared(alone: Alone, position: int, seed: int) -> Compared:
+    """One operand: every entry of a small Jacobian, random projections of a large one."""
+    operand = alone.operands[position]
+    if alone.rows(operand) * alone.columns <= SMALL:
+        found = _entries(alone, position)
+        if found.status == "wrong":
+            return found
+        rounded = _projections(alone, position, seed)  # unit cotangents hide what a rule does to digits
+        return rounded if rounded is not None and rounded.status == "wrong" else found
+    summed = _projections(alone, position, seed)
+    return summed if summed is not None else _unusual(alone, position, seed)
+
+
+def _entries(alone: Alone, position: int) -> Compared:
+    operand = alone.operands[position]
+    directions = Directions(alone.tape.values[operand], range(alone.rows(operand)))
+    theory = Theory(alone.jacobians()[position], lambda: alone.spreads()[position])
+    return _judged(alone, operand, directions, theory, None)
+
+
+def _projections(alone: Alone, position: int, seed: int) -> Compared | None:
+    """Random projections; None where some cotangents are not finite, of which no sum tells anything."""
+    operand, m = alone.operands[position], alone.columns
+    x, rng = alone.tape.values[operand], np.random.default_rng([seed, *alone.unit.steps])
+    v = _directions(rng, flat(x))
+    weights = rng.normal(size=(_count(m), m))
+    theory = _theory(alone, position, v, weights)
+    if not np.isfinite(theory.values).all():
+        return None
+    found = _judged(alone, operand, Directions(x, v), theory, weights)
+    program = alone.programs[operand]
+    if found.status == "right" or program.obstacle is not None or not len(tied := _tied(program, alone.budget)):
+        return found
+    weights[:, tied] = 0
+    beside = _beside_ties(alone, operand, Directions(x, v), _theory(alone, position, v, weights), weights)
+    return beside if beside.status == "wrong" else _at_ties(alone, position, tied[:_AT_TIES]) or beside
+
+
+def _unusual(alone: Alone, position: int, seed: int) -> Compared:
+    """Some entries for which the rule gives no number."""
+    operand, m = alone.operands[position], alone.columns
+    weights = np.random.default_rng(seed).normal(size=(1, m))
+    [values] = alone.backward.along(weights, alone.budget)[position]
+    rows = np.flatnonzero(~np.isfinite(values))[:_NONFINITE]
+    theory = Theory(values[rows, None], lambda: np.zeros((len(rows), 1)))
+    return _judged(alone, operand, Directions(alone.tape.values[operand], rows), theory, weights)
+
+
+def _theory(alone: Alone, position: int, v: Array, weights: Array) -> Theory:
+    def projected(jitter: int | None = None) -> Array:
+        return np.asarray(v @ alone.backward.along(weights, alone.budget, jitter)[position].T)
+
+    values = projected()
+    return Theory(values, lambda: np.fmax.reduce([np.abs(projected(seed) - values) for seed in range(JITTERED)]))
+
+
+def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, weights: Array | None) -> Compared:
+    """The comparison: at once where the complex step agrees with the rule, else with all that a verdict takes."""
+    program = alone.programs[operand]
+    if program.obstacle is None and theory.values.size:
+        value = by_complex_step(program, directions, alone.budget)
+        value = value if weights is None else value @ weights.T
+        status = screened(theory.values, value, 4 * EPS, TOLERANCE)
+        if not status.any():
+            return Compared(alone, operand, directions, weights, Comparison(theory.values, value, value * 0, status))
+    elif not theory.values.size:
+        return Compared(alone, operand, directions, weights, _nothing(theory.values))
+    found = compare_along(program, theory, directions, Job("auto", None, TOLERANCE, alone.budget), weights).comparison
+    return Compared(alone, operand, directions, weights, _above_rounding(found, alone.unit.op.lift is elementwise))
+
+
+def _above_rounding(comparison: Comparison, alone: bool) -> Comparison:
+    """A comparison without failures that no method can tell from zero.
+
+    Those are roundings of the node's largest slope where a kernel adds entries up, which no error bound sees where all
+    is cancelled; `alone`: it does not.  And the third-order term of the complex step, where all before it is zero.
+    """
+    gap = np.abs(comparison.theoretical - comparison.numerical)
+    largest = np.max(magnitude(comparison.theoretical, comparison.numerical), initial=0.0)
+    tiny = (comparison.status == Status.FAIL) & (gap <= (_THIRD if alone else max(_THIRD, 64 * EPS * largest)))
+    return replace(comparison, status=np.where(tiny, Status.NOISE, comparison.status).astype(np.int8))
+
+
+def _beside_ties(alone: Alone, operand: str, directions: Directions, theory: Theory, weights: Array) -> Compared:
+    """The comparison by the complex step alone, which crosses no decision; `weights` leave out what is at a tie."""
+    program = alone.programs[operand]
+    value = by_complex_step(program, directions, alone.budget) @ weights.T
+    moved = [by_complex_step(program, directions, alone.budget, seed) @ weights.T for seed in range(JITTERED)]
+    blur = _SAFETY * (np.fmax.reduce([np.abs(each - value) for each in moved]) + theory.spread())
+    largest = largest_by_column(theory.values, value)
+    beyond = np.abs(theory.values - value) > allowance(magnitude(theory.values, value), largest, TOLERANCE) + blur
+    status = np.where(beyond, Status.FAIL, Status.PASS).astype(np.int8)
+    return Compared(alone, operand, directions, weights, Comparison(theory.values, value, blur, status))
+
+
+def _at_ties(alone: Alone, position: int, tied: Array) -> Compared | None:
+    """Some entries that lie at a tie, each against the slopes from both sides; None where none of them is wrong."""
+    operand, m = alone.operands[position], alone.columns
+    weights = np.zeros((len(tied), m))
+    weights[np.arange(len(tied)), tied] = 1
+    flows = alone.backward.along(weights, alone.budget)[position]
+    same = alone.rows(operand) == m
+    rows = tied if same else np.unique([i for flow in flows for i in np.flatnonzero(flow)[:1]])
+    theory = Theory(flows[:, rows].T, lambda: np.zeros((len(rows), len(tied))))
+    found = _judged(alone, operand, Directions(alone.tape.values[operand], rows), theory, weights)
+    return found if found.status == "wrong" else None
+
+
+def _nothing(values: Array) -> Comparison:
+    return Comparison(values, values, values, np.zeros(values.shape, np.int8))
+
+
+def _directions(rng: np.random.Generator, here: Array) -> Array:
+    """Random directions, every other one in units of each entry's own size."""
+    count = _count(here.size)
+    v = rng.normal(size=(count, here.size))
+    size = scales(here)
+    if np.isfinite(size).all() and size.max(initial=0.0) < 1e100:
+        v[1::2] *= size / max(float(np.sqrt(np.mean(size * size))), np.finfo(float).tiny)
+    return v
+
+
+def _count(size: int) -> int:
+    return int(np.clip(_NUMBERS // max(size, 1), FEWEST, _PROJECTIONS))
+
+
+def _tied(program: Program, budget: Budget) -> Array:
+    """Entries of the outputs at a tie of the node, where the slopes from both sides differ."""
+    x = program.tape.values[program.probes[0]]
+    size = scales(flat(x))
+    rng = np.random.default_rng(0)
+    moves = Directions(x, rng.uniform(0.5, 1.5, (2, size.size)) * rng.choice([-1.0, 1.0], (2, size.size)) * size)
+
+    def slopes(stencil: Stencil, h: float) -> Array:
+        return by_differences(program, moves, stencil, np.full(2, h), budget)[0]
+
+    if not by_differences(program, moves, CENTRAL, np.full(2, _TIE), budget)[1]:
+        return np.zeros(0, np.int64)
+    up, down = slopes(FORWARD, _SIDE), slopes(BACKWARD, _SIDE)
+    bend = np.abs(up - slopes(FORWARD, _NEAR)) + np.abs(down - slopes(BACKWARD, _NEAR))
+    rounding = 16 * EPS * np.abs(flat(program.tape.values[program.outputs[0]])) / _NEAR
+    smooth = np.abs(up - down) <= 1e-3 * np.maximum(np.abs(up), np.abs(down)) + 2 * bend + rounding
+    return np.flatnonzero(~smooth.all(axis=0))

@@ -1,0 +1,1 @@
+"""Both Jacobians: by the rules, and by probes on the forward run."""

@@ -1,0 +1,1 @@
+"""The forward run held against another implementation."""

@@ -1,0 +1,1 @@
+"""Where the gradient is checked: targets, sizes, values."""

@@ -1,0 +1,230 @@
+"""The point at which a gradient is checked: sizes for open dimensions, and values for every input.
+
+What nobody gave is drawn by seed, each tensor for itself, inside the domains of the operators that read it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.compound import COMPOUND
+from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, UsageError, shown
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import MAX_RANK, Array, Graph, TensorType, is_inexact
+from gradcheck_cli.memory import require_shape
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.dims import (
+    SIZES,
+    check_sizes,
+    check_traced,
+    choices,
+    concrete,
+    declared_shape,
+    open_dims,
+    sizes_given,
+    sizes_in,
+)
+from gradcheck_cli.points.inner import as_computed
+from gradcheck_cli.points.ranges import MAGNITUDES, float_range, integer_range
+from gradcheck_cli.points.shipped import Expected, Shipped, shipped_with
+from gradcheck_cli.points.targets import is_float
+from gradcheck_cli.settings import ANY, Settings
+from gradcheck_cli.tape import Tape
+from gradcheck_cli.trace import trace
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A traced point: the tape, the feeds that made it, and sizes chosen for open dimensions.
+
+    `expected` holds the outputs that ship with the model, where all inputs are those that ship with them.  `random` are
+    the float inputs that were drawn; `ranges` are intervals in which they were drawn anew, since the model is not finite
+    at what is drawn first, and `advice` one in which it would be, where the user gave another.
+    """
+
+    tape: Tape
+    feeds: Mapping[str, Any]
+    dims: Mapping[str, int] = field(default_factory=dict)
+    expected: Expected | None = None
+    notes: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    advice: tuple[float, float] | None = None
+
+
+def find_point(
+    source: Source,
+    settings: Settings,
+    ops: Ops,
+    targets: Sequence[str],
+    index: int = 0,
+    dims: Mapping[str, int] | None = None,
+) -> Point:
+    """The point number `index`: the first choice of open dimensions at which the model runs as far as `targets`."""
+    graph = source.graph
+    check_sizes(graph, settings)
+    known = {**source.dims, **settings.dims, **sizes_given(graph, settings), **(dims or {})}
+    shipped = shipped_with(source, settings, known)
+    ready, needed = shipped.at(index), graph.needed_for(targets)
+    known = {**sizes_in(graph, {n: v.shape for n, v in shipped.inputs.items() if isinstance(v, np.ndarray)}), **known}
+    last: GradcheckError | None = None
+    for chosen in choices(graph, known):
+        feeds = as_computed(graph, draw(source, settings, chosen, index, ready, needed), settings, ops, known)
+        tape = trace(graph, feeds, ops=ops, dtype=settings.dtype, seed=settings.seed, targets=targets, lenient=True)
+        last = next((e for e in tape.blocked.values() if not isinstance(e, UnsupportedError)), None)
+        if isinstance(last, LimitError):
+            break
+        if last is None and (_substantial(tape, targets) or set(open_dims(graph)) <= set(known)):
+            check_traced({name: var.shape for name, var in tape.named.items()}, settings)
+            sizes = {k: v for k, v in chosen.items() if k not in source.dims}
+            expected = None if index else _expected(source, settings, ops, targets, feeds, shipped)
+            held = {*ready, *source.drawn.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
+            random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
+            return Point(tape, feeds, sizes, expected, shipped.notes(ready), random)
+    drawn = [n for n in graph.free_inputs if n in needed and n not in ready and not _given(settings, n)]
+    raise _no_point(graph, known, last, [n for n in drawn if not is_float(graph, n)])
+
+
+def draw(
+    source: Source,
+    settings: Settings,
+    dims: Mapping[str, int],
+    index: int,
+    shipped: Mapping[str, Any],
+    needed: Collection[str],
+) -> dict[str, Any]:
+    """Values for inputs that are needed, and for whatever is fed: given ones first, then initial, shipped, random ones."""
+    graph = source.graph
+    feeds = {**shipped, **source.drawn.get(index, {}), **dict(_initialized(source, settings))}
+    for name in graph.inputs:
+        if name in needed and name not in (*graph.constants, *feeds) and not _given(settings, name):
+            feeds[name] = draw_input(source, settings, name, dims, index)
+    for given in (settings.x_init_value, settings.extra_feed_dict):
+        feeds.update((name, _as_declared(graph, name, value, settings, dims)) for name, value in given.items())
+    return {n: in_its_dtype(graph, n, v) for n, v in feeds.items()} if settings.dtype == "model" else feeds
+
+
+def draw_input(source: Source, settings: Settings, name: str, dims: Mapping[str, int], index: int) -> Array:
+    """Random values for one input; the draw depends on seed, point and name alone.
+
+    Where nobody gave a range, further points have other magnitudes.
+    """
+    declared = source.graph.types.get(name, TensorType())
+    if declared.kind != "tensor" or declared.dtype == object:
+        what = "strings" if declared.dtype == object else f"a {declared.kind}"
+        raise UnsupportedError(f"input {name!r} takes {what}; give it: --feed {name}=...", code="GC503")
+    dtype = np.dtype(declared.dtype or np.float32)
+    shape = concrete(source.graph, name, settings, dims)
+    if len(shape) > MAX_RANK:
+        raise ModelError(f"input {name!r} has {len(shape)} dimensions; at most {MAX_RANK} are possible")
+    require_shape(shape, f"input {name!r}")
+    rng = np.random.default_rng([settings.seed, index, zlib.crc32(name.encode())])
+    low_high = settings.val_range.get(name, source.ranges.get(name, settings.val_range.get(ANY)))
+    if is_inexact(dtype):
+        low, high = low_high or float_range(source.graph, name, MAGNITUDES[index % len(MAGNITUDES)])
+        values = rng.uniform(low, high, shape)
+        return values + 1j * rng.uniform(low, high, shape) if dtype.kind == "c" else values
+    if dtype.name.startswith("float"):  # of 8 bits or less: each of them has numbers in this range
+        return rng.uniform(*(low_high or (0.5, 2.0)), shape).astype(dtype)
+    low, high = low_high or integer_range(source.graph, name, shape)
+    return rng.integers(int(low), int(high) + 1, shape).astype(dtype)
+
+
+def _substantial(tape: Tape, targets: Sequence[str]) -> bool:
+    """No target that could be computed is empty, unless an input is."""
+    made = [tape.named[name].value for name in targets if name in tape.named]
+    return all(value.size for value in made) or not made
+
+
+def _expected(
+    source: Source, settings: Settings, ops: Ops, targets: Sequence[str], feeds: Mapping[str, Any], shipped: Shipped
+) -> Expected | None:
+    """The shipped outputs, where every input has its shipped value and nothing else is fed."""
+    graph = source.graph
+    fed = settings.x_init_value or settings.extra_feed_dict or settings.init_targets
+    if fed or not shipped.outputs or not set(graph.free_inputs) <= set(shipped.inputs):
+        return None
+    narrow = {name: in_its_dtype(graph, name, value) for name, value in feeds.items()}
+
+    @cache
+    def again() -> Tape:
+        return trace(graph, narrow, ops=ops, dtype="model", seed=settings.seed, targets=targets, lenient=True)
+
+    return Expected(graph, shipped.folder, shipped.outputs, again)
+
+
+def _no_point(
+    graph: Graph, known: Mapping[str, int], last: GradcheckError | None, drawn: Sequence[str]
+) -> GradcheckError:
+    """The error for a model that does not run; `drawn` are integers that nobody gave, such as shapes and axes."""
+    free = [k for k in open_dims(graph) if k not in known]
+    if not free and drawn and isinstance(last, ModelError):
+        feeds = "  ".join(f"--feed {shown(n)}=..." for n in drawn)
+        return UsageError(f"the model does not run at random values of what nobody gave.  Give it: {feeds}\n{last}")
+    if not free or isinstance(last, LimitError):
+        return last or UsageError("the outputs are empty: there is nothing to differentiate")
+    name = next(n for n in graph.free_inputs if any(not isinstance(d, int) for d in graph.types[n].shape or ()))
+    shape = graph.types[name].shape or ()
+    example = ",".join(str(d) if isinstance(d, int) else "1" if a == 0 else "32" for a, d in enumerate(shape))
+    known_as = ", ".join(map(shown, free))
+    dims = " ".join(f"--dim {shown(k)}={1 if i == 0 else 32}" for i, k in enumerate(free))
+    why = f"\nThe last attempt said: {last}" if last else ""
+    return UsageError(
+        f"no size of {known_as} in {TensorType(None, shape).__str__().rsplit(' ', 1)[0]} makes {name!r} run "
+        f"(tried {SIZES[0]} ... {SIZES[-1]}).  Give them: --x-shape {shown(name)}:{example}  or  {dims}{why}"
+    )
+
+
+def _given(settings: Settings, name: str) -> bool:
+    return name in settings.x_init_value or name in settings.extra_feed_dict
+
+
+def _as_declared(graph: Graph, name: str, value: Any, settings: Settings, dims: Mapping[str, int]) -> Any:
+    """A given value in the kind of numbers that the tensor holds; a scalar fills it."""
+    if isinstance(value, COMPOUND):
+        return value
+    array, constant = np.asarray(value), graph.constants.get(name)
+    dtype = graph.types.get(name, TensorType()).dtype if constant is None else constant.dtype
+    if name in graph.inputs or constant is not None:
+        shape = concrete(graph, name, settings, dims) if constant is None else constant.shape
+        if array.ndim == 0:
+            array = np.broadcast_to(array, shape)
+        if array.shape != shape and (constant is not None or declared_shape(graph, name) is not None):
+            raise UsageError(f"the value given for {name!r} has shape {list(array.shape)}, not {list(shape)}.")
+    return array if dtype is None or (is_inexact(dtype) and array.dtype.kind in "fc") else _exactly(name, array, dtype)
+
+
+def _exactly(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Numbers in a dtype that has all of them."""
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    if array.dtype.kind in "fc" and dtype.kind in "iub" and not np.array_equal(cast, array):
+        raise UsageError(f"the value given for {name!r} has numbers that {dtype.name} has not.")
+    return cast
+
+
+def in_its_dtype(graph: Graph, name: str, value: Any) -> Any:
+    """A value in the dtype that the file declares, for runs in the model's own precision."""
+    dtype = graph.constants[name].dtype if name in graph.constants else graph.types.get(name, TensorType()).dtype
+    plain = isinstance(value, np.ndarray) and dtype is not None and dtype.kind != "O"
+    with np.errstate(all="ignore"):  # infinity is what the model would get, too
+        return value.astype(dtype, copy=False) if plain else value
+
+
+def _initialized(source: Source, settings: Settings) -> Iterator[tuple[str, Array]]:
+    """Values that initialization targets give to tensors of the model."""
+    from gradcheck_cli.ops import OPS
+
+    for target in settings.init_targets:
+        if target not in source.initializations:
+            known = ", ".join(source.initializations) or "none"
+            raise UsageError(f"no initialization {target!r}; the model has: {known}.")
+        init = source.initializations[target]
+        tape = trace(init.graph, {}, ops=OPS, dtype="model", seed=settings.seed)
+        yield from ((tensor, tape.named[output].value) for tensor, output in init.bindings.items())

@@ -1,0 +1,48 @@
+"""Inputs of which nothing is known stay inside the domains of a model's operators, also where only a run can tell.
+
+Where a model is not finite at what was drawn, a few other ranges are tried, always the same ones in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import is_inexact
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.point import Point, find_point
+from gradcheck_cli.points.ranges import ELSEWHERE, float_range
+from gradcheck_cli.settings import ANY, Settings
+from gradcheck_cli.tape import Tape
+
+
+def finite_point(
+    source: Source, settings: Settings, ops: Ops, targets: Sequence[str], index: int, dims: Mapping[str, int]
+) -> Point:
+    """The point number `index`, with inputs from the first other range in which the targets are finite if need be.
+
+    A range that somebody gave stays: then the other one is advice.
+    """
+    point = find_point(source, settings, ops, targets, index, dims)
+    if not point.random or _finite(point.tape, targets):
+        return point
+    free = [name for name in point.random if not _has_range(source, settings, name)]
+    for within in ELSEWHERE:
+        ranges = {name: float_range(source.graph, name, within=within) for name in free or point.random}
+        other = replace(settings, val_range={**settings.val_range, **ranges})
+        again = find_point(source, other, ops, targets, index, {**dims, **point.dims})
+        if _finite(again.tape, targets):
+            return replace(again, ranges=ranges) if free else replace(point, advice=next(iter(ranges.values())))
+    return point
+
+
+def _has_range(source: Source, settings: Settings, name: str) -> bool:
+    return name in settings.val_range or name in source.ranges or ANY in settings.val_range
+
+
+def _finite(tape: Tape, targets: Sequence[str]) -> bool:
+    values = [tape.named[name].value for name in targets if name in tape.named]
+    return all(np.isfinite(value).all() for value in values if is_inexact(value.dtype))
