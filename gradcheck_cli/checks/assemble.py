@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gradcheck_cli.checks.power import power
 from gradcheck_cli.comparison.compare import Found
 from gradcheck_cli.errors import GradcheckError, PointError
 from gradcheck_cli.faults.invariants import NONDETERMINISTIC, Broken
-from gradcheck_cli.faults.locate import Survey
 from gradcheck_cli.faults.suspects import surveyed
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.picture import Picture
 from gradcheck_cli.record import Check, Entry, ModelInfo, derivative
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict import (
@@ -36,6 +34,10 @@ from gradcheck_cli.verdict import (
     unseen,
     worst,
 )
+
+if TYPE_CHECKING:  # what most checks do not need
+    from gradcheck_cli.faults.locate import Survey
+    from gradcheck_cli.picture import Picture
 
 KEPT = 1000  # worst entries of a record
 
@@ -266,7 +268,7 @@ def record_of(
         duration_s=round(pair.seconds, 4),
         peak_rss_mb=peak_rss_mb(),
         versions=versions(),
-        picture=reduce(Picture.merged, pair.pictures) if pair.pictures else None,
+        picture=reduce(lambda all_, one: all_.merged(one), pair.pictures) if pair.pictures else None,
     )
     errors = [*([pair.error] if pair.error is not None else []), *pair.missed]
     failed = pair.broken or any(o.found.comparison.count(Status.FAIL) for o in pair.outcomes)

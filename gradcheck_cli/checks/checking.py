@@ -16,7 +16,6 @@ from gradcheck_cli.checks.precision import Precisions
 from gradcheck_cli.checks.primal import Primal
 from gradcheck_cli.checks.second_order import SecondOrder, asymmetric
 from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.checks.sketch import sketch
 from gradcheck_cli.comparison.branches import Branches
 from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
 from gradcheck_cli.comparison.compat import as_tensorflow, compare_as_tensorflow
@@ -220,6 +219,8 @@ class Checking:
                     pair.broken += asymmetric(theories[position], outcome.x, found.comparison, tolerance)
             self._locate(sides, pair)
             if self.settings.pictures and found.comparison.status.size:
+                from gradcheck_cli.checks.sketch import sketch  # brings what pictures are made of
+
                 program, tolerance = sides.program(pair.x), self._tolerance(pair)
                 pair.pictures.append(sketch(outcome, program, tolerance, self._budget(pair)))
 

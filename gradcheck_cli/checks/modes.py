@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gradcheck_cli.checks.assemble import Outcome, Pair
 from gradcheck_cli.checks.obstacles import too_large
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job
 from gradcheck_cli.comparison.partial import DOT_TESTS, Part, projections, sample
-from gradcheck_cli.faults.locate import Survey
 from gradcheck_cli.jacobians.cost import FULL_WORK, Cost
 from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Mode, Settings
 from gradcheck_cli.stack import Budget
+
+if TYPE_CHECKING:
+    from gradcheck_cli.faults.locate import Survey
 
 PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gradcheck_cli.faults.nodes import FEWEST, TOLERANCE
 from gradcheck_cli.verdict import Comparison
 
 _MISSED = 0.01  # the probability at which it is said what projections miss
@@ -19,6 +18,8 @@ def power(mode: str, rtol: float, comparisons: Sequence[Comparison]) -> dict[str
         count = min((min(c.status.shape) for c in comparisons), default=0)
         return {"missed_below": rtol * missed_size(count), "of": "norm", "probability": _MISSED}
     if mode == "nodes":
+        from gradcheck_cli.faults.nodes import FEWEST, TOLERANCE  # loaded by then
+
         size = missed_size(FEWEST)
         return {"missed_below": TOLERANCE.rtol * size, "of": "norm of a node's Jacobian", "probability": _MISSED}
     if mode == "sampled":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from gradcheck_cli.faults.locate import Surveyor
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.jacobians.coloring import Structure
 from gradcheck_cli.jacobians.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
@@ -17,6 +18,9 @@ from gradcheck_cli.stack import Budget
 from gradcheck_cli.tape import Tape
 from gradcheck_cli.trace import trace
 
+if TYPE_CHECKING:
+    from gradcheck_cli.faults.locate import Surveyor
+
 
 class Sides:
     """One tape for one y, in float64; `narrow` is the run in the model's own dtype, if that is to be looked at.
@@ -28,7 +32,6 @@ class Sides:
         self.tape, self.y, self.settings, self.narrow = tape, y, settings, narrow
         self._programs: dict[str, Program] = {}
         self._structures: dict[str, Structure] = {}
-        self.surveyor = Surveyor(tape)
 
     @classmethod
     def at(cls, point: Point, graph: Graph, y: str, xs: Sequence[str], settings: Settings, ops: Ops) -> Sides:
@@ -41,6 +44,13 @@ class Sides:
         wanted = [name for name in (y, *xs) if name in tape.named]
         wide = trace(graph, feeds, ops=ops, seed=settings.seed, targets=wanted, lenient=True)
         return cls(wide, y, settings, tape)
+
+    @cached_property
+    def surveyor(self) -> Surveyor:
+        """What looks at every node on its own."""
+        from gradcheck_cli.faults.locate import Surveyor  # brings what a check in full needs after a failure only
+
+        return Surveyor(self.tape)
 
     def program(self, x: str) -> Program:
         """What leads from x to y on the numerical side."""

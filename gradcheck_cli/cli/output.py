@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report import SUFFIXES, axes, heatmap, plot, render, streamed
+from gradcheck_cli.report import SUFFIXES, axes, render, streamed
 from gradcheck_cli.report.text import Style, clean
 
 
@@ -26,7 +26,9 @@ class Output:
         self._pieces = streamed(self.format)
         self.heatmap, self.plot, self.drawn = bool(options.get("heatmap")), options.get("plot", ""), 0
         if self.plot:
-            plot.require_matplotlib()
+            from gradcheck_cli.report.plot import require_matplotlib
+
+            require_matplotlib()
 
     @property
     def for_people(self) -> bool:
@@ -46,6 +48,10 @@ class Output:
 
     def draw(self, checks: tuple[Check, ...]) -> None:
         """Pictures of checks that have ended: beside what people read, a figure a check."""
+        if not self.draws:
+            return
+        from gradcheck_cli.report import heatmap, plot  # bring what pictures are made of
+
         drawn = [c for c in checks if c.picture is not None]
         if self.heatmap:
             shown = [c for c in drawn if self.style.verbosity >= 0 or c.status not in ("pass", "waived")]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gradcheck_cli.backward import Unit
 from gradcheck_cli.faults.invariants import Broken
-from gradcheck_cli.faults.locate import Survey
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.record import Suspect
+
+if TYPE_CHECKING:
+    from gradcheck_cli.faults.locate import Survey
 
 _UNTOLD = {"GC301": "a tie of the model", "GC303": "rounding"}  # what may leave a dot test open, by code
 

@@ -46,7 +46,7 @@ def _run(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], so
         array = np.frombuffer(bytearray(source.read(feed["size"])), feed["dtype"])
         feeds[feed["name"]] = array.reshape(feed["shape"])
     session = _session(onnxruntime, sessions, request, data)
-    known = {entry.name for entry in session.get_inputs()}
+    known = {entry.name for entry in (*session.get_inputs(), *session.get_overridable_initializers())}
     made = session.run(request["outputs"], {name: value for name, value in feeds.items() if name in known})
     return dict(zip(request["outputs"], made, strict=True))
 

@@ -213,6 +213,8 @@ def in_its_dtype(graph: Graph, name: str, value: Any) -> Any:
     """A value in the dtype that the file declares, for runs in the model's own precision."""
     dtype = graph.constants[name].dtype if name in graph.constants else graph.types.get(name, TensorType()).dtype
     plain = isinstance(value, np.ndarray) and dtype is not None and dtype.kind != "O"
+    if plain and value.dtype.kind == "c" and dtype.kind != "c":
+        return value  # given by a user who wants complex numbers
     with np.errstate(all="ignore"):  # infinity is what the model would get, too
         return value.astype(dtype, copy=False) if plain else value
 

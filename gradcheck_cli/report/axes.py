@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
-from gradcheck_cli.picture import Tile
 from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import cut, name, shape
+
+if TYPE_CHECKING:
+    from gradcheck_cli.picture import Tile
 
 _LONGEST = 24  # columns of a name in a title
 
