@@ -212,11 +212,12 @@ def _exactly(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
 def in_its_dtype(graph: Graph, name: str, value: Any) -> Any:
     """A value in the dtype that the file declares, for runs in the model's own precision."""
     dtype = graph.constants[name].dtype if name in graph.constants else graph.types.get(name, TensorType()).dtype
-    plain = isinstance(value, np.ndarray) and dtype is not None and dtype.kind != "O"
-    if plain and value.dtype.kind == "c" and dtype.kind != "c":
+    if not isinstance(value, np.ndarray) or dtype is None or dtype.kind == "O":
+        return value
+    if value.dtype.kind == "c" and dtype.kind != "c":
         return value  # given by a user who wants complex numbers
     with np.errstate(all="ignore"):  # infinity is what the model would get, too
-        return value.astype(dtype, copy=False) if plain else value
+        return value.astype(dtype, copy=False)
 
 
 def _initialized(source: Source, settings: Settings) -> Iterator[tuple[str, Array]]:
