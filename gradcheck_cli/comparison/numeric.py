@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobians.cost import forward_work
 from gradcheck_cli.jacobians.grouped import Colored, grouped_complex_step, grouped_ladder, grouped_stencil
 from gradcheck_cli.jacobians.jacobian import (
     EPS,
     JITTERED,
     Directions,
-    Rows,
     by_complex_step,
     by_ladder,
     by_stencil,
@@ -25,6 +25,8 @@ from gradcheck_cli.jacobians.jacobian import (
     forward_noise,
     own_rounding,
 )
+from gradcheck_cli.jacobians.longer import Longer
+from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Method
 from gradcheck_cli.stack import Budget
@@ -41,6 +43,7 @@ from gradcheck_cli.verdict import (
 
 AUDITED = 2  # rows that real differences are asked about though the complex step passes them
 _FEW = 8  # rows for each group from which on groups take the whole ladder at once
+_LONG_WORK = 1e8  # operations of one probe, times rows, that long doubles are worth
 _SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 
@@ -187,18 +190,15 @@ class Numeric:
         rows = self._all_rows(theoretical, together, alone)
         first = self.judged(theoretical, rows)
         open_ = np.flatnonzero((first.status != Status.PASS).any(axis=1))
-        return self.judged(theoretical, self._refined(rows, open_)) if len(open_) else first
-
-    def _refined(self, rows: Rows, open_: Array) -> Rows:
-        """Rows with those at `open_` replaced by what the whole ladder gives, where that is better."""
-        again, old = self._ladder(open_, ALL_RUNGS), rows.estimate
-        value, error, rounding = old.value.copy(), old.error.copy(), old.rounding.copy()
-        better = again.estimate.error < error[open_]
-        value[open_] = np.where(better, again.estimate.value, value[open_])
-        error[open_] = np.where(better, again.estimate.error, error[open_])
-        rounding[open_] = np.where(better, again.estimate.rounding, rounding[open_])
-        crossed = {step: _scatter(changed, open_, len(value)) for step, changed in again.crossed.items()}
-        return Rows(Estimate(value, error, rounding), crossed)
+        if not len(open_):
+            return first
+        rows = rows.bettered(open_, self._ladder(open_, ALL_RUNGS))
+        second = self.judged(theoretical, rows)
+        noisy = np.flatnonzero(np.isin(second.status, (Status.NOISE, Status.CURVATURE)).any(axis=1))
+        if not len(noisy) or not Longer.possible() or forward_work(self.program) * len(noisy) > _LONG_WORK:
+            return second
+        again = Longer(self.program, self.job.budget).ladder(self.directions.part(noisy))
+        return self.judged(theoretical, rows.bettered(noisy, again))
 
     def complex_step(self, theory: Theory, theoretical: Array) -> Comparison:
         """The comparison by the complex step; what it does not pass, and a few rows more, by the ladder too."""
@@ -336,9 +336,3 @@ def _beyond(theoretical: Array, numerical: Array, blur: Array) -> Array:
 
 def _any(crossed: Mapping[int, Array], count: int) -> Array:
     return np.logical_or.reduce([np.zeros(count, bool), *crossed.values()])
-
-
-def _scatter(rows: Array, where: Array, count: int) -> Array:
-    full = np.zeros(count, bool)
-    full[where] = rows
-    return full

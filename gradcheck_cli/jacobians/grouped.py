@@ -14,7 +14,6 @@ from gradcheck_cli.jacobians.coloring import Coloring
 from gradcheck_cli.jacobians.jacobian import (
     JITTERED,
     Directions,
-    Rows,
     by_complex_step,
     by_differences,
     by_ladder,
@@ -22,6 +21,7 @@ from gradcheck_cli.jacobians.jacobian import (
     forward_noise,
     smooth_rungs,
 )
+from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import CENTRAL, CHEAP_RUNGS, Estimate, Stencil, richardson, rungs, two_steps

@@ -7,19 +7,18 @@ complex x or y counts as twice as many reals, in blocks: all real parts, then al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.jitter import ROUNDINGS
 from gradcheck_cli.outcome import Decisions, Outcome
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget, in_chunks
 from gradcheck_cli.stencil import (
     CENTRAL,
-    Estimate,
     Stencil,
     representable,
     richardson,
@@ -33,31 +32,6 @@ from gradcheck_cli.verdict import epsilon
 
 EPS = float(np.finfo(np.float64).eps)
 JITTERED = 4  # runs that measure rounding
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some rows of a numerical Jacobian.
-
-    `estimate` has shape `(rows, y_size)`; `crossed` names the steps of the tape at which even the smallest
-    perturbation of a row crossed a branch: step -> `(rows,)`.
-    """
-
-    estimate: Estimate
-    crossed: dict[int, Array]
-
-    def replaced(self, at: Array, by: Rows) -> Rows:
-        """The rows with others in their places `at`."""
-        olds = self.estimate.value, self.estimate.error, self.estimate.rounding
-        news = by.estimate.value, by.estimate.error, by.estimate.rounding
-        parts = [np.array(np.broadcast_to(old, olds[0].shape)) for old in olds]
-        for part, new in zip(parts, news, strict=True):
-            part[at] = new
-        crossed = {step: np.zeros(len(parts[0]), bool) for step in {*self.crossed, *by.crossed}}
-        for step, changed in crossed.items():
-            changed[:] = self.crossed.get(step, False)
-            changed[at] = by.crossed.get(step, False)
-        return Rows(Estimate(*parts), crossed)
 
 
 class Directions:
@@ -226,12 +200,12 @@ def by_differences(
     program: Program, directions: Directions, stencil: Stencil, steps: Array, budget: Budget
 ) -> tuple[Array, dict[int, Array]]:
     """Difference quotients `(rows, y_size)` with `steps` (rows,), and at which steps of the tape branches were crossed."""
-    total = np.zeros((directions.count, reals(program.tape.values[program.outputs[0]])))
+    total: Array | float = 0.0
     crossed: dict[int, Array] = {}
     for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
         values, changes, _ = beside(program, directions, offset * steps, budget)
         with np.errstate(invalid="ignore"):  # infinity less infinity
-            total += weight * values
+            total = total + weight * values
         for step, change in changes.items():
             crossed[step] = crossed.get(step, False) | change
     return total / steps[:, None], crossed
@@ -243,7 +217,8 @@ def beside(
     """y at x + offsets (rows,) along directions, `(rows, y_size)`, the steps crossed on the way, and all decisions."""
     (x,), (y,) = program.probes, program.outputs
     here, like = flat(program.tape.values[x]), program.tape.values[x]
-    found = np.zeros((directions.count, reals(program.tape.values[y])))
+    real = np.result_type(program.tape.values[y].real.dtype, np.float64)  # longer numbers stay as long
+    found = np.zeros((directions.count, reals(program.tape.values[y])), real)
     crossed: dict[int, Array] = {}
     decisions = [Decisions.none(0)]
 
@@ -334,7 +309,7 @@ def flat(x: Array) -> Array:
 def flat_stack(stack: Array) -> Array:
     flat = stack.reshape(stack.shape[0], -1) if stack.size else stack.reshape(stack.shape[0], 0)
     flat = np.concatenate([flat.real, flat.imag], axis=1) if stack.dtype.kind == "c" else flat
-    return flat.astype(np.float64, copy=False)
+    return flat.astype(np.result_type(flat.dtype, np.float64), copy=False)
 
 
 def shaped(stack: Array, like: Array) -> Array:

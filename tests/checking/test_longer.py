@@ -1,0 +1,80 @@
+"""Long doubles: what rounding leaves open for the ladder of float64, and what they must not be trusted with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import gradcheck_cli as gc
+from gradcheck_cli.jacobians.longer import Longer, roughness
+from gradcheck_cli.op import Ops
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.program import Program
+from gradcheck_cli.stack import Budget
+from gradcheck_cli.trace import trace
+
+pytestmark = pytest.mark.skipif(not Longer.possible(), reason="this machine has no numbers longer than float64")
+SIN = ("", "Sin")
+
+
+def cancelling(folder: Path, big: float) -> gc.Model:
+    """sin((x + big) - big)^2: float64 has a rounding error of big left."""
+    text = f"""<ir_version: 9, opset_import: ["": 18]> g (double[6] x) => (double[6] y) {{
+        big = Constant <value = double {{{big}}}> ()
+        a = Add (x, big)  b = Sub (a, big)  s = Sin (b)  y = Mul (s, s)
+    }}"""
+    onnx.save(parser.parse_model(text), folder / "m.onnx")
+    return gc.load(folder / "m.onnx")
+
+
+def checked(model: gc.Model, ops: Ops = OPS) -> Any:
+    return gc.check(model, method="richardson", ops=ops, forward="internal").checks[0]
+
+
+def off_by(factor: float) -> Ops:
+    """A table in which the rule of Sin is wrong by a factor."""
+    right = OPS[SIN].vjp
+    assert right is not None
+    return {**OPS, SIN: replace(OPS[SIN], vjp=lambda ct, y, x: tuple(ct_x * factor for ct_x in right(ct, y, x)))}
+
+
+def test_what_float64_leaves_open_passes(tmp_path: Path) -> None:
+    assert checked(cancelling(tmp_path, 3e5)).status == "pass"
+
+
+@pytest.mark.parametrize("big", [3e5, 1e6, 1e7])
+def test_a_wrong_rule_below_the_rounding_of_float64_fails(tmp_path: Path, big: float) -> None:
+    assert checked(cancelling(tmp_path, big), off_by(1 + 1e-5)).code == "GC101"
+
+
+@pytest.mark.parametrize("big", [1.0, 1e3, 1e5, 1e7, 1e9, 1e12])
+def test_a_right_rule_never_fails(tmp_path: Path, big: float) -> None:
+    assert checked(cancelling(tmp_path, big)).status in ("pass", "inconclusive")
+
+
+def through_float64(x: Any) -> Any:
+    """A kernel that is no more precise inside than float64."""
+    return np.sin(x.astype(np.float64)).astype(x.dtype) if x.dtype == np.longdouble else np.sin(x)
+
+
+@pytest.mark.parametrize("forward, least, most", [(through_float64, 1e-17, 1e-13), (np.sin, 1e-21, 1e-17)])
+def test_rounding_inside_of_a_kernel_shows(tmp_path: Path, forward: Any, least: float, most: float) -> None:
+    ops = {**OPS, SIN: replace(OPS[SIN], forward=forward)}
+    tape = trace(cancelling(tmp_path, 1.0).graph, {"x": np.linspace(0.3, 0.9, 6)}, ops=ops, targets=["y"])
+    program = Program(tape, [tape.named["x"].name], [tape.named["y"].name])
+    noise = Longer(program, Budget()).noise
+    assert least < noise.max() < most
+    assert checked(cancelling(tmp_path, 3e5), ops).status in ("pass", "inconclusive")
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-9, 1e-15])
+def test_roughness_is_the_size_of_noise_whatever_the_slope(size: float) -> None:
+    rng, t = np.random.default_rng(0), np.linspace(0, 1e-4, 9)[:, None]
+    values = 3 + 5 * t + t**2 + size * rng.normal(size=(9, 400))
+    assert 0.5 * size < np.median(roughness(values)) < 2 * size
