@@ -65,7 +65,7 @@ class Outcome:
 
     def any_crossed(self, count: int) -> Array:
         """Whether each probe crossed a branch, shape `(P,)`."""
-        return np.logical_or.reduce([np.zeros(count, bool), *self.crossed.values()])
+        return any_of(self.crossed, count)
 
 
 def gathered(alone: Sequence[Outcome]) -> Outcome:
@@ -76,3 +76,8 @@ def gathered(alone: Sequence[Outcome]) -> Outcome:
         for index, change in outcome.crossed.items():
             crossed.setdefault(index, np.zeros(len(alone), bool))[probe] = change[0]
     return Outcome(outputs, crossed, Decisions.joined([outcome.decisions for outcome in alone]))
+
+
+def any_of(by_step: Mapping[int, Array], count: int) -> Array:
+    """Rows, of `count`, that crossed a branch at some step: any of `by_step`, whose arrays are `(count,)`."""
+    return np.logical_or.reduce([np.zeros(count, bool), *by_step.values()])

@@ -197,12 +197,12 @@ class Checking:
                     error, self.source, sides.tape, pairs[0].x, pairs[0].y, pairs[0].gradient_of
                 )
             return
-        self.precisions.at(sides, backward, pairs, index, self._budget(pairs[0], shown=False))
+        quiet = self._budget(pairs[0], shown=False)
+        self.precisions.at(sides, backward, pairs, index, quiet)
         whole = pairs[0].mode == "full" and self.settings.compat is None
         theories = self._theories(backward, pairs[0]) if whole else []
         columns = [theory.values for theory in theories]
-        laws = Laws(backward, columns, self.settings.seed, self._budget(pairs[0], shown=False))
-        quiet = self._budget(pairs[0], shown=False)
+        laws = Laws(backward, columns, self.settings.seed, quiet)
         some = None if pairs[0].mode == "full" else Partial(pairs[0].mode, backward, self.settings, quiet)
         for position, pair in enumerate(pairs):
             found = self._found(sides, pair, position, theories, some)

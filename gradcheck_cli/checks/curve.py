@@ -13,6 +13,7 @@ import numpy as np
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.cost import forward_work
 from gradcheck_cli.jacobians.jacobian import Directions, by_complex_step, by_differences, by_ladder, forward_noise
+from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import ALL_RUNGS, CENTRAL, representable, rms
@@ -64,7 +65,7 @@ def _quotients(
 ) -> tuple[Array, Array]:
     same = direction.part(np.zeros(len(steps), np.int64))
     values, crossed = by_differences(program, same, CENTRAL, steps, budget)
-    return values @ weights, np.logical_or.reduce([np.zeros(len(steps), bool), *crossed.values()])
+    return values @ weights, any_of(crossed, len(steps))
 
 
 def derivative(program: Program, direction: Directions, weights: Array, budget: Budget) -> tuple[float, float]:

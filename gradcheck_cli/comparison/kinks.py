@@ -19,6 +19,7 @@ from gradcheck_cli.jacobians.grouped import crossed_by
 from gradcheck_cli.jacobians.jacobian import Directions, beside, by_differences, flat_stack
 from gradcheck_cli.jacobians.slopes import TIE, Slopes, one_sided
 from gradcheck_cli.lift import elementwise
+from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.stencil import CENTRAL, scales
 from gradcheck_cli.verdict import PASSED, Comparison, Status, judge_between, largest_by_column
@@ -34,7 +35,7 @@ def with_ties(numeric: Numeric, comparison: Comparison, exact: bool) -> Comparis
     if not _near_a_branch(numeric):
         return comparison
     crossed = crossed_by(program, directions, directions.representable(TIE), budget)
-    tied = np.flatnonzero(np.logical_or.reduce([np.zeros(directions.count, bool), *crossed.values()]))
+    tied = np.flatnonzero(any_of(crossed, directions.count))
     if not len(tied):
         return comparison
     part = directions.part(tied)

@@ -27,6 +27,7 @@ from gradcheck_cli.jacobians.jacobian import (
 )
 from gradcheck_cli.jacobians.longer import Longer
 from gradcheck_cli.jacobians.rows import Rows
+from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Method
 from gradcheck_cli.stack import Budget
@@ -159,7 +160,7 @@ class Numeric:
         estimate = self.estimated(rows.estimate)
         largest = largest_by_column(theoretical, estimate.value)
         every = np.arange(self.directions.count)
-        crossed = _any(rows.crossed, len(every))
+        crossed = any_of(rows.crossed, len(every))
         reach = np.where(crossed[:, None], np.inf, self.reach(every))  # of those, ties are looked at by themselves
         status = judge(theoretical, estimate, largest, self.floor(every, largest), self.job.tolerance, reach)
         status = np.where(crossed[:, None] & (status != Status.PASS), Status.JUMP, status).astype(np.int8)
@@ -244,7 +245,7 @@ class Numeric:
         if rows is None:
             return alone(every)
         passed = (self.judged(theoretical, rows).status == Status.PASS).all(axis=1)
-        open_ = np.flatnonzero(~passed | _any(rows.crossed, len(every)))
+        open_ = np.flatnonzero(~passed | any_of(rows.crossed, len(every)))
         return rows.replaced(open_, alone(open_)) if len(open_) else rows
 
     def projected_spread(self, theory: Theory) -> Array:
@@ -332,7 +333,3 @@ def among(rows: Array, by_step: Mapping[int, Array]) -> dict[int, Array]:
 def _beyond(theoretical: Array, numerical: Array, blur: Array) -> Array:
     """Entries of which one side is not finite, or more than a rounding error."""
     return ~np.isfinite(theoretical - numerical) | (magnitude(theoretical, numerical) > blur)
-
-
-def _any(crossed: Mapping[int, Array], count: int) -> Array:
-    return np.logical_or.reduce([np.zeros(count, bool), *crossed.values()])

@@ -22,6 +22,7 @@ from gradcheck_cli.jacobians.jacobian import (
     smooth_rungs,
 )
 from gradcheck_cli.jacobians.rows import Rows
+from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import CENTRAL, CHEAP_RUNGS, Estimate, Stencil, richardson, rungs, two_steps
@@ -94,7 +95,7 @@ def grouped_stencil(
     rough, near = coloring.entries(coarse) / (2 * steps[own]), coloring.entries(fine) / steps[own]
     found = two_steps(rough, near, stencil.order, weight * noise[coloring.column] / steps[own])
     changed = {step: groups[coloring.colors] for step, groups in crossed.items()}
-    lost = np.logical_or.reduce([np.zeros(rows.count, bool), *changed.values()])[own]
+    lost = any_of(changed, rows.count)[own]
     if not _serves(program, rows, found.value, np.where(lost, np.inf, found.error), budget):
         return None
     rho = weight * noise / steps[:, None]

@@ -14,7 +14,7 @@ from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.jitter import ROUNDINGS
-from gradcheck_cli.outcome import Decisions, Outcome
+from gradcheck_cli.outcome import Decisions, Outcome, any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget, in_chunks
 from gradcheck_cli.stencil import (
@@ -245,7 +245,7 @@ def by_ladder(program: Program, directions: Directions, ks: Sequence[int], noise
 
 def smooth_rungs(crossed: Sequence[dict[int, Array]], count: int) -> Array:
     """Rungs, from coarse to fine, at which neither a probe nor any finer one crossed a branch, `(K, count)`."""
-    changed = np.stack([_any(by_step, count) for by_step in crossed])
+    changed = np.stack([any_of(by_step, count) for by_step in crossed])
     return np.asarray(~np.logical_or.accumulate(changed[::-1], axis=0)[::-1])
 
 
@@ -294,10 +294,6 @@ def own_rounding(program: Program) -> Array:
     """One rounding of y itself, `(y_size,)`."""
     y = program.tape.values[program.outputs[0]]
     return np.asarray(epsilon(y.dtype) * np.abs(flat_stack(y[None])[0]))
-
-
-def _any(crossed: dict[int, Array], count: int) -> Array:
-    return np.logical_or.reduce([np.zeros(count, bool), *crossed.values()])
 
 
 def flat(x: Array) -> Array:

@@ -51,7 +51,7 @@ class Longer:
     @cached_property
     def noise(self) -> Array:
         """Rounding error of one value of y, `(y_size,)`; infinite where a branch lies next to x."""
-        seen = np.max([self._roughness_along(line, apart) for apart in _APART for line in self._lines()], axis=0)
+        seen = np.max([self._roughness_along(line, apart) for line in self._lines() for apart in _APART], axis=0)
         return np.asarray(np.maximum(_SAFETY * seen, forward_noise(self.program)), np.float64)
 
     def _lines(self) -> Iterator[Directions]:

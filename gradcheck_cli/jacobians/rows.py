@@ -23,10 +23,8 @@ class Rows:
 
     def replaced(self, at: Array, by: Rows) -> Rows:
         """The rows with others in their places `at`."""
-        olds = self.estimate.value, self.estimate.error, self.estimate.rounding
-        news = by.estimate.value, by.estimate.error, by.estimate.rounding
-        parts = [np.array(np.broadcast_to(old, olds[0].shape)) for old in olds]
-        for part, new in zip(parts, news, strict=True):
+        parts = [np.array(part) for part in _parts(self.estimate)]
+        for part, new in zip(parts, _parts(by.estimate), strict=True):
             part[at] = new
         crossed = {step: np.zeros(len(parts[0]), bool) for step in {*self.crossed, *by.crossed}}
         for step, changed in crossed.items():
@@ -36,12 +34,14 @@ class Rows:
 
     def bettered(self, at: Array, by: Rows) -> Rows:
         """The rows with those in places `at` replaced by others, entry by entry, where these have the smaller error."""
-        olds = self.estimate.value, self.estimate.error, self.estimate.rounding
-        news = by.estimate.value, by.estimate.error, by.estimate.rounding
-        better, parts = by.estimate.error < self.estimate.error[at], [np.array(old) for old in olds]
-        for part, new in zip(parts, news, strict=True):
-            part[at] = np.where(better, new, part[at])
-        crossed = {step: np.zeros(len(parts[0]), bool) for step in by.crossed}
-        for step, changed in by.crossed.items():
-            crossed[step][at] = changed
-        return Rows(Estimate(*parts), crossed)
+        better = by.estimate.error < self.estimate.error[at]
+        pairs = zip(_parts(self.estimate), _parts(by.estimate), strict=True)
+        mixed = [np.where(better, new, old[at]) for old, new in pairs]
+        return self.replaced(at, Rows(Estimate(*mixed), by.crossed))
+
+
+def _parts(estimate: Estimate) -> tuple[Array, ...]:
+    """Value, error and rounding, each of the shape of the value."""
+    return tuple(
+        np.broadcast_to(part, estimate.value.shape) for part in (estimate.value, estimate.error, estimate.rounding)
+    )

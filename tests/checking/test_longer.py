@@ -78,3 +78,18 @@ def test_roughness_is_the_size_of_noise_whatever_the_slope(size: float) -> None:
     rng, t = np.random.default_rng(0), np.linspace(0, 1e-4, 9)[:, None]
     values = 3 + 5 * t + t**2 + size * rng.normal(size=(9, 400))
     assert 0.5 * size < np.median(roughness(values)) < 2 * size
+
+
+def test_what_perturbs_across_a_branch_stays_so_beside_rows_that_are_seen_longer(tmp_path: Path) -> None:
+    """The last entry lies next to the kink of a Relu, nearer than the finest step and farther than a tie."""
+    text = """<ir_version: 9, opset_import: ["": 18]> g (double[3] x) => (double[3] y) {
+        big = Constant <value = double {3e5}> ()  bound = Constant <value = double[3] {9, 9, 1.000000001}> ()
+        a = Add (x, big)  b = Sub (a, big)  s = Sin (b)  q = Mul (s, s)
+        under = Sub (x, bound)  r = Relu (under)  y = Add (q, r)
+    }"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    [record] = gc.check(model, x_init_value={"x": [0.4, 0.7, 1.0]}, method="richardson", forward="internal").checks
+    open_ = {entry.x: entry.reason for entry in record.worst}
+    assert open_.pop((2,)) == "jump"
+    assert set(open_.values()) <= {"noise", "curvature"}
