@@ -29,6 +29,7 @@ class Case:
     weights: Weights
     nodes: str
     function: Callable[[Any, Mapping[str, Any], Any], Any]  # (library, weights, x) -> y
+    products: float  # multiplications, each with an addition, of its matrix products and convolutions
 
     @property
     def x(self) -> Array:
@@ -95,6 +96,7 @@ def _lenet(xp: Any, w: Mapping[str, Any], x: Any) -> Any:
 MLP = Case(
     "MLP 784-256-10", (1, 784), (1, 10), _drawn(w1=(784, 256), b1=(256,), w2=(256, 10), b2=(10,)),
     "h = Gemm(x, w1, b1) a = Tanh(h) y = Gemm(a, w2, b2)", _mlp,
+    784 * 256 + 256 * 10,
 )  # fmt: skip
 LENET = Case(
     "LeNet-5 1x28x28", (1, 1, 28, 28), (1, 10),
@@ -102,7 +104,7 @@ LENET = Case(
     """c1 = Conv<pads=[2,2,2,2]>(x, k1) t1 = Tanh(c1) p1 = AveragePool<kernel_shape=[2,2], strides=[2,2]>(t1)
     c2 = Conv(p1, k2) t2 = Tanh(c2) p2 = AveragePool<kernel_shape=[2,2], strides=[2,2]>(t2)
     f = Flatten(p2) d1 = MatMul(f, w1) t3 = Tanh(d1) d2 = MatMul(t3, w2) t4 = Tanh(d2) y = MatMul(t4, w3)""",
-    _lenet,
+    _lenet, 28 * 28 * 6 * 25 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10,
 )  # fmt: skip
 _HEADS = "".join(
     f"m{n} = MatMul(x, w{n}) r{n} = Reshape(m{n}, split) {n} = Transpose<perm=[1,0,2]>(r{n}) " for n in "qkv"
@@ -117,10 +119,11 @@ ENCODER = Case(
     back = Transpose<perm=[1,0,2]>(o) flat = Reshape(back, joined) mixed = MatMul(flat, wo) h0 = Add(x, mixed)
     h = LayerNormalization(h0, s1) a = MatMul(h, f1) t = Tanh(a) b = MatMul(t, f2) h1 = Add(h, b)
     y = LayerNormalization(h1, s2)""",
-    _encoder,
+    _encoder, 16 * (4 * 64 * 64 + 2 * 64 * 256) + 2 * 4 * 16 * 16 * 16,
 )  # fmt: skip
 LSTM = Case(
     "LSTM 32 -> 64, 20 steps", (20, 1, 32), (1, 1, 64), _drawn(w=(1, 256, 32), r=(1, 256, 64)),
     "all, y = LSTM<hidden_size=64>(x, w, r)", _lstm,
+    20 * 256 * (32 + 64),
 )  # fmt: skip
 CASES = (MLP, LENET, ENCODER, LSTM)

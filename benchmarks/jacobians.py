@@ -16,7 +16,7 @@ import onnx
 
 import gradcheck_cli
 from benchmarks.cases import CASES, Case
-from benchmarks.libraries import installed, jax_library, tensorflow_library, torch_library
+from benchmarks.libraries import installed, jax_library, numpy_library, tensorflow_library, torch_library
 from benchmarks.table import Table, write
 from benchmarks.timing import in_turns, once, ratio
 
@@ -81,40 +81,82 @@ def jax_ways(case: Case) -> Iterator[tuple[str, Check]]:
 
 
 def tensorflow_ways(case: Case) -> Iterator[tuple[str, Check]]:
-    """tf.test.compute_gradient."""
+    """tf.test.compute_gradient of a compiled function."""
     if (tf := installed("tensorflow")) is None:
         return
     library, weights = tensorflow_library(tf), {n: tf.constant(v) for n, v in case.weights.items()}
     x = tf.constant(case.x)
-    yield "tensorflow", lambda: tf.test.compute_gradient(lambda x: case.function(library, weights, x), [x])
+    function = tf.function(lambda x: case.function(library, weights, x))
+    yield "tensorflow", lambda: tf.test.compute_gradient(function, [x])
 
 
 def numdifftools_ways(case: Case) -> Iterator[tuple[str, Check]]:
-    """numdifftools' Jacobian alone, of the function in NumPy; only where it takes seconds."""
-    nd = installed("numdifftools")
-    if nd is None or case.name.startswith("LeNet"):
+    """numdifftools' Jacobian alone, of the function in NumPy."""
+    if (nd := installed("numdifftools")) is None:
         return
-    jacobian = nd.Jacobian(lambda x: np.ravel(case.function(np, case.weights, x.reshape(case.x_shape))))
+    library = numpy_library()
+    jacobian = nd.Jacobian(lambda x: np.ravel(case.function(library, case.weights, x.reshape(case.x_shape))))
     yield "numdifftools", lambda: jacobian(case.x.ravel())
 
 
-_SLOW = ("tensorflow", "numdifftools", "jax with compiling")  # timed once
+def autograd_ways(case: Case) -> Iterator[tuple[str, Check]]:
+    """autograd's check_grads, which compares one random projection."""
+    if installed("autograd") is None:
+        return
+    import autograd.numpy as anp
+    from autograd.test_util import check_grads
+
+    library = numpy_library(anp)
+    yield "autograd", lambda: check_grads(lambda x: case.function(library, case.weights, x), modes=["rev"])(case.x)
 
 
-def main() -> None:
-    table = Table("Jacobians", ("case", "way", "seconds", "auto is faster", "richardson", "directional"))
-    for case in CASES:
-        ways = dict(ours(case))
-        for peers in (torch_ways, jax_ways, tensorflow_ways):
-            ways.update(peers(case))
-        slow = {name: ways.pop(name) for name in _SLOW if name in ways}
-        times = in_turns(ways)
-        times.update({name: [once(run)] * len(times["auto"]) for name, run in slow.items()})
-        for name, taken in times.items():
-            ratios = [ratio(times, name, way) for way in ("auto", "richardson", "directional")]
-            table.add(case.name, name, statistics.median(taken), *ratios)
-    write(table)
+Ways = Callable[[Case], Iterator[tuple[str, Check]]]
+PEERS: dict[Ways, tuple[str, ...]] = {
+    torch_ways: ("torch slow", "torch fast"),
+    jax_ways: ("jax", "jax with compiling"),
+    tensorflow_ways: ("tensorflow",),
+    numdifftools_ways: ("numdifftools",),
+    autograd_ways: ("autograd",),
+}
+OURS = ("auto", "richardson", "directional")
+SLOW = ("tensorflow", "jax with compiling", "numdifftools")  # timed once
+COLD = ("jax with compiling", "numdifftools")  # of them those that have nothing to warm up
+
+
+def tables(quick: bool = False) -> Iterator[Table]:
+    """One table: seconds of each way for each case, and how many times faster our three are."""
+    table = Table("Jacobians", ("case", "way", "seconds", *(f"{way}: times faster" for way in OURS)))
+    for case in CASES[:1] if quick else CASES:
+        ways, missing = dict(ours(case)), {}
+        for peer, names in PEERS.items():
+            found, lost = working(dict(peer(case)))
+            ways.update(found)
+            missing.update({name: "absent" for name in names if name not in found} | lost)
+        taken = taken_by(ways, rounds=2 if quick else 5)
+        for name in taken:
+            table.add(case.name, name, statistics.median(taken[name]), *(ratio(taken, name, way) for way in OURS))
+        for name, why in missing.items():
+            table.add(case.name, name, why, *[""] * len(OURS))
+    yield table
+
+
+def working(ways: dict[str, Check]) -> tuple[dict[str, Check], dict[str, str]]:
+    """The ways that go through, tried once each, and of the others why they do not."""
+    lost = {}
+    for name, run in ways.items():
+        try:
+            run() if name not in COLD else None
+        except Exception as error:  # a peer's trouble is a cell of the table
+            lost[name] = f"{type(error).__name__}: {error}".split("\n")[0]
+    return {name: run for name, run in ways.items() if name not in lost}, lost
+
+
+def taken_by(ways: dict[str, Check], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each, in turns but for those that are slow."""
+    times = in_turns({name: run for name, run in ways.items() if name not in SLOW}, rounds)
+    slow = {name: [once(ways[name])] * rounds for name in ways if name in SLOW}
+    return {**times, **slow}
 
 
 if __name__ == "__main__":
-    main()
+    write(*tables())

@@ -7,6 +7,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 
 def installed(name: str) -> Any | None:
     """The module, or None."""
@@ -14,6 +16,24 @@ def installed(name: str) -> Any | None:
         return importlib.import_module(name)
     except ImportError:
         return None
+
+
+def numpy_library(xp: Any = np) -> SimpleNamespace:
+    """NumPy, or what wraps it, with a convolution by products of shifted images."""
+
+    def conv(x: Any, w: Any, pad: int) -> Any:
+        x = xp.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)), "constant")
+        height, width = x.shape[2] - w.shape[2] + 1, x.shape[3] - w.shape[3] + 1
+        taps = [(i, j) for i in range(w.shape[2]) for j in range(w.shape[3])]
+        return sum(xp.einsum("nchw,mc->nmhw", x[:, :, i : i + height, j : j + width], w[:, :, i, j]) for i, j in taps)
+
+    def mean_pool(x: Any) -> Any:
+        return 0.25 * (x[:, :, ::2, ::2] + x[:, :, 1::2, ::2] + x[:, :, ::2, 1::2] + x[:, :, 1::2, 1::2])
+
+    return SimpleNamespace(
+        tanh=xp.tanh, exp=xp.exp, sqrt=xp.sqrt, reshape=xp.reshape, swapaxes=xp.swapaxes, zeros=xp.zeros,
+        mean=partial(_with_axis, xp.mean), sum=partial(_with_axis, xp.sum), conv=conv, mean_pool=mean_pool,
+    )  # fmt: skip
 
 
 def torch_library(torch: Any) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""Results as a table: Markdown to read on stdout, JSON beside it in `benchmarks/results/`."""
+"""Results as tables: Markdown to read, JSON beside it, with the machine and the versions that the figures depend on."""
 
 from __future__ import annotations
 
@@ -6,63 +6,86 @@ import json
 import os
 import platform
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gradcheck_cli import native
+
 FOLDER = Path(__file__).parent / "results"
-_PEERS = ("numpy", "onnx", "onnxruntime", "torch", "jax", "tensorflow-cpu", "numdifftools")
+_PEERS = ("gradcheck-cli", "numpy", "onnx", "onnxruntime", "torch", "jax", "tensorflow-cpu", "numdifftools", "autograd")
 
 
 @dataclass(slots=True)
 class Table:
-    """Rows under a head of column names."""
+    """Rows under a head of column names; `note` says how to read it."""
 
     title: str
     head: tuple[str, ...]
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)  # of peers that ran in environments of their own
+    note: str = ""
 
     def add(self, *cells: Any) -> None:
         """One more row."""
         self.rows.append(cells)
 
     def markdown(self) -> str:
-        """The table as Markdown, with the machine and the versions below."""
+        """The table as Markdown."""
         lines = [self.head, ("---",) * len(self.head), *([_cell(c) for c in row] for row in self.rows)]
-        return "\n".join(
-            [f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), "", _said(self.machine)]
-        )
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return "\n\n".join(part for part in (f"## {self.title}", self.note, table) if part)
 
     @property
-    def machine(self) -> dict[str, Any]:
-        """What the figures depend on."""
-        here = machine()
-        return {**here, "versions": {**here["versions"], **self.versions}}
+    def records(self) -> list[dict[str, Any]]:
+        """The rows by the names of the columns."""
+        return [dict(zip(self.head, row, strict=True)) for row in self.rows]
 
 
-def write(table: Table) -> None:
-    """Prints the table and keeps it as JSON."""
-    print(table.markdown())
-    FOLDER.mkdir(exist_ok=True)
-    found = {
-        "title": table.title,
-        **table.machine,
-        "rows": [dict(zip(table.head, row, strict=True)) for row in table.rows],
-    }
-    name = re.sub(r"\W+", "-", table.title.lower())
-    (FOLDER / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
-def machine() -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Machine:
     """What the figures depend on."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": _versions(),
-    }
+
+    processor: str
+    cores: int
+    kernels: str
+    python: str
+    versions: dict[str, str]
+
+    def __str__(self) -> str:
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        return f"{self.processor}, {self.cores} cores; kernels: {self.kernels}; Python {self.python}, {versions}"
+
+
+def write(table: Table, folder: Path = FOLDER) -> None:
+    """Prints one table and keeps it as JSON."""
+    here = machine()
+    here.versions.update(table.versions)
+    print(f"{table.markdown()}\n\n{here}")
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {"title": table.title, **asdict(here), "rows": table.records}
+    name = re.sub(r"\W+", "-", table.title.lower())
+    (folder / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def write_all(tables: Sequence[Table], seconds: float, folder: Path = FOLDER) -> None:
+    """All tables as one Markdown file and one JSON file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    said = f"{machine()}; all of it took {seconds / 60:.1f} min"
+    text = "\n\n".join(["# gradcheck, measured", said, *(table.markdown() for table in tables)])
+    (folder / "benchmarks.md").write_text(text + "\n")
+    found = {**asdict(machine()), "seconds": round(seconds, 1), "tables": {t.title: t.records for t in tables}}
+    (folder / "benchmarks.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+@cache
+def machine() -> Machine:
+    """This machine, and what is installed on it."""
+    versions = {name: _version(name) for name in _PEERS}
+    return Machine(_processor(), os.cpu_count() or 1, _kernels(), platform.python_version(), versions)
 
 
 def _processor() -> str:
@@ -74,20 +97,17 @@ def _processor() -> str:
     return named[1] if named else platform.processor()
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PEERS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+def _kernels() -> str:
+    info = native.info()
+    return f"{info['kernels']} {info['isa']}" if info["kernels"] == "native" else str(info["kernels"])
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
 
 
 def _cell(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _said(facts: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
-    return f"{facts['processor']}, {facts['cores']} cores; Python {facts['python']}, {versions}"

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_LEAST = 0.01  # seconds that are timed at once: shorter calls are made several times
+_SETTLED = 0.12  # seconds after which the threads of OpenBLAS and OpenMP sleep, and no longer look for work on a core
+
 
 def once(function: Callable[[], Any]) -> float:
     """Seconds of one call."""
@@ -16,13 +19,13 @@ def once(function: Callable[[], Any]) -> float:
 
 
 def in_turns(functions: Mapping[str, Callable[[], Any]], rounds: int = 5) -> dict[str, list[float]]:
-    """Seconds a call, `rounds` of them for each, after one that is not counted."""
-    for function in functions.values():
-        function()
+    """Seconds a call, `rounds` of them for each, after some that are not counted: everybody is warm."""
+    often = {name: _calls(function) for name, function in functions.items()}
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
-            times[name].append(once(function))
+            time.sleep(_SETTLED)
+            times[name].append(once(_repeating(function, often[name])) / often[name])
     return times
 
 
@@ -33,12 +36,20 @@ def ratio(times: Mapping[str, list[float]], peer: str, ours: str) -> float:
 
 def repeated(function: Callable[[], Any], seconds: float = 0.02) -> Callable[[], Any]:
     """The function as often in a row as takes about this long; the number is in `.calls`."""
-    function()
-    calls = max(1, round(seconds / max(once(function), 1e-7)))
+    calls = _calls(function, seconds)
+    run = _repeating(function, calls)
+    run.calls = calls  # type: ignore[attr-defined]
+    return run
 
+
+def _calls(function: Callable[[], Any], seconds: float = _LEAST) -> int:
+    """How many calls take so long, by the second one: the first may fill caches."""
+    return 1 if once(function) > 100 * seconds else max(1, round(seconds / max(once(function), 1e-7)))
+
+
+def _repeating(function: Callable[[], Any], calls: int) -> Callable[[], Any]:
     def run() -> None:
         for _ in range(calls):
             function()
 
-    run.calls = calls  # type: ignore[attr-defined]
     return run

@@ -6,15 +6,15 @@ once, never in a rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import NoGradientError
-from gradcheck_cli.graph import Node, is_inexact
+from gradcheck_cli.graph import Array, Node, is_inexact
 from gradcheck_cli.op import Op
-from gradcheck_cli.step import Place, Step
+from gradcheck_cli.step import Place, Region, Step
 from gradcheck_cli.tape import Tape, Var
 
 Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
@@ -37,6 +37,14 @@ class Unit:
     def origin(self) -> int:
         """The index of the model's node that it comes from, -1 for one of a gradient."""
         return self.place.origin
+
+
+@dataclass(frozen=True, slots=True)
+class Descended:
+    """Where a backward pass started from, the cotangent of y, and where it ended, those of xs by name on the tape."""
+
+    start: Array
+    ends: dict[str, Array]
 
 
 def add_n(cts: Sequence[Var]) -> Var:
@@ -63,6 +71,7 @@ def gradients(
     units = units_between(tape, xs, cotangents, stop)
     check_rules(units)
     pending = {name: [ct] for name, ct in cotangents.items()}
+    wanted = {*xs, *(name for unit in units for name in unit.outputs)}
     total: dict[str, Var | None] = {}
 
     def collect(name: str) -> Var | None:
@@ -72,33 +81,42 @@ def gradients(
 
     for unit in reversed(units):
         cts = [None if name in stop else collect(name) for name in unit.outputs]
+        if all(ct is None for ct in cts):
+            continue
         metadata = unit.node.metadata if colocate and unit.node is not None else {}
-        with tape.scope(f"{unit.label}_grad"), tape.at(unit.place.gradient(unit.op.name, unit.label, metadata)):
-            flows = pull_back(tape, unit, cts) if any(ct is not None for ct in cts) else []
+        with tape.within(scope=f"{unit.label}_grad", place=unit.place.gradient(unit.op.name, unit.label, metadata)):
+            flows = pull_back(tape, unit, cts, wanted)
             flows = _gated(flows) if gate else flows
         for name, ct in flows:
             pending.setdefault(name, []).append(ct)
     return [collect(x) for x in xs]
 
 
-def pull_back(tape: Tape, unit: Unit, cts: Sequence[Var | None]) -> list[tuple[str, Var]]:
-    """Cotangents of a unit's operands, by name, from those of its outputs."""
-    op, ans = unit.op, [tape.var(name) if name in tape.values else None for name in unit.outputs]
+def pull_back(
+    tape: Tape, unit: Unit, cts: Sequence[Var | None], wanted: Collection[str] | None = None
+) -> list[tuple[str, Var]]:
+    """Cotangents of a unit's operands, by name, from those of its outputs; of all but the `wanted` ones rules may
+    save themselves the work.
+    """
+    op, ans = unit.op, [tape.find(name) for name in unit.outputs]
     primals = [tape.var(name) if name else None for name in unit.operands]
     assert op.vjp is not None
     many = op.many or len(unit.outputs) > 1
-    flows = op.vjp(*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals, **unit.metadata)
+    spared = frozenset(unit.operands).difference(unit.operands if wanted is None else wanted)
+    with tape.within(spared=spared):
+        flows = op.vjp(*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals, **unit.metadata)
     if len(flows) != len(primals):
         raise ValueError(f"the rule of {op.name} gives {len(flows)} cotangents for {len(primals)} operands")
-    pairs = zip(unit.operands, primals, flows, strict=True)
-    return [(n, fit(ct, x)) for n, x, ct in pairs if x is not None and ct is not None and inexact(x)]
+    flowing = [(x, ct) for x, ct in zip(primals, flows, strict=True) if x is not None and ct is not None]
+    return [(x.name, fit(ct, x)) for x, ct in flowing if x.name not in spared and inexact(x)]
 
 
 def fit(ct: Var, x: Var) -> Var:
     """A cotangent summed to the shape of its operand, of its dtype, real where the operand is real."""
-    if x.dtype.kind != "c":
+    shape, dtype = x.shape, x.dtype
+    if dtype.kind != "c":
         ct = sym.real(ct)
-    return sym.cast(unbroadcast(ct, x.shape), x.dtype)
+    return sym.cast(unbroadcast(ct, shape), dtype)
 
 
 def unbroadcast(ct: Var, shape: tuple[int, ...]) -> Var:
@@ -117,18 +135,27 @@ def inexact(x: Var) -> bool:
 
 def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collection[str] = ()) -> list[Unit]:
     """Units through which a derivative of ys by xs flows, in order."""
-    units, reached, halted = list(_units(tape)), set(xs), set(stop)
-    for unit in units:
-        if any(n in reached for n in unit.operands):
-            made = (n for n in unit.outputs if n in tape.values and n not in halted)
-            reached.update(n for n in made if inexact(tape.var(n)))
+    parts, reached, halted = list(_parts(tape)), set(xs), set(stop)
+    for _, part in parts:
+        if not reached.isdisjoint(part.operands):
+            reached.update(n for n in part.outputs if n not in halted and _carries(tape, n))
     needed, between = set(ys), []
-    for unit in reversed(units):
-        live = [n for n in unit.outputs if n in reached and n in needed and n not in halted]
-        if live and any(n in reached for n in unit.operands):
-            needed.update(unit.operands)
-            between.append(unit)
+    for index, part in reversed(parts):
+        live = not needed.isdisjoint(part.outputs) and not reached.isdisjoint(part.operands)
+        if live and any(n in reached and n in needed and n not in halted for n in part.outputs):
+            needed.update(part.operands)
+            between.append(unit_of(part, index, tape.steps[index].node))
     return between[::-1]
+
+
+def onward(units: Iterable[Unit], x: str) -> list[Unit]:
+    """Those of the units between some xs and ys, in order, that lie between one x and the ys."""
+    names, found = {x}, []
+    for unit in units:
+        if not names.isdisjoint(unit.operands):
+            names.update(n for n in unit.outputs if n)
+            found.append(unit)
+    return found
 
 
 def check_rules(units: Iterable[Unit]) -> None:
@@ -140,24 +167,27 @@ def check_rules(units: Iterable[Unit]) -> None:
         raise NoGradientError(f"no gradient for {named}", records)
 
 
-def _units(tape: Tape) -> Iterable[Unit]:
+def _parts(tape: Tape) -> Iterator[tuple[int, Step | Region]]:
+    """What is differentiated together, with the number of its first step."""
     regions = {region.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
     index = 0
     while index < len(tape.steps):
         region = regions.get(index)
-        if region is not None and region.stop > index:
-            yield Unit(region.op, region.operands, region.outputs, region.metadata, region.label, tape.steps[index].node,
-                       region.place, range(region.start, region.stop))  # fmt: skip
-            index = region.stop
-        else:
-            yield unit_of(tape.steps[index], index)
-            index += 1
+        part = region if region is not None and region.stop > index else tape.steps[index]
+        yield index, part
+        index = part.stop if isinstance(part, Region) else index + 1
 
 
-def unit_of(step: Step, index: int) -> Unit:
-    """A step as what its own rule differentiates."""
-    steps = range(index, index + 1)
-    return Unit(step.op, step.operands, step.node.outputs, step.metadata, step.label, step.node, step.place, steps)
+def unit_of(part: Step | Region, index: int, node: Node | None = None) -> Unit:
+    """A step, or a region of steps from number `index` on, as what its rule differentiates."""
+    node, stop = (part.node, index + 1) if isinstance(part, Step) else (node, part.stop)
+    steps = range(index, stop)
+    return Unit(part.op, part.operands, part.outputs, part.metadata, part.label, node, part.place, steps)
+
+
+def _carries(tape: Tape, name: str) -> bool:
+    """A derivative can flow through a tensor of this name; one that is left out has none."""
+    return name in tape.values and is_inexact(tape.values.like(name).dtype)
 
 
 def _numbered(unit: Unit) -> str:

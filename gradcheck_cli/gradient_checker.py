@@ -15,7 +15,7 @@ from gradcheck_cli import arguments, options
 from gradcheck_cli.comparison.compat import jacobians
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.jacobian import reals
+from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Settings

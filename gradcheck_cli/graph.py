@@ -73,8 +73,11 @@ class Node:
     @property
     def reads(self) -> tuple[str, ...]:
         """Names of the tensors it needs: its inputs and what its subgraphs capture."""
-        captured = [name for graph in self.subgraphs for name in graph.captures]
-        return tuple(dict.fromkeys([*(n for n in self.inputs if n), *captured]))
+        read = dict.fromkeys(self.inputs)
+        for graph in self.subgraphs:
+            read.update(dict.fromkeys(graph.captures))
+        read.pop("", None)
+        return tuple(read)
 
     def __str__(self) -> str:
         domain = f"{self.domain}." if self.domain else ""

@@ -14,7 +14,7 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 from gradcheck_cli.jacobians.cost import full_cost
-from gradcheck_cli.jacobians.jacobian import reals
+from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.dims import check_sizes

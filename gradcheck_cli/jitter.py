@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.regions.patch import Patch, windows
 from gradcheck_cli.step import Step
 
 ROUNDINGS = 16.0  # by which results are moved where their rounding error is measured: more than chance can cancel
 
 
-def jittered(values: Array, step: Step, rng: np.random.Generator) -> Array:
-    """A stack of results of a step, moved."""
+def jittered(values: Any, step: Step, rng: np.random.Generator) -> Any:
+    """A stack of results of a step, moved; a patch upon zeros stays one, unless what surrounds it counts."""
     if not is_inexact(values.dtype):
         return values
+    if isinstance(values, Patch):
+        if step.op.normwise or isinstance(rng, Apart):
+            return jittered(values.dense(), step, rng)
+        by = factors(np.broadcast_to(values.dtype.type(0), (1, *values.full)), rng)[0]
+        return replace(values, values=_times(values.values, windows(by, values.box, len(values.probes))))
     if step.op.normwise:
         largest = np.max(np.abs(values), axis=tuple(range(1, values.ndim)), keepdims=True, initial=0)
         return values + (factors(values, rng) - 1) * largest
-    exact = (values == np.rint(values.real)) & (np.abs(values) < 1e9)  # a Cast to integers would make 3 of 4 less one
-    return values * np.where(exact, 1.0, factors(values, rng)).astype(values.real.dtype)
+    return _times(values, factors(values, rng))
 
 
 def factors(values: Array, rng: np.random.Generator) -> Array:
     """Numbers near 1, the same for all probes of a stack, that move values by `ROUNDINGS`."""
     unit = ROUNDINGS * np.finfo(values.dtype).eps * rng.uniform(-1.7, 1.7, (1, *values.shape[1:]))  # of variance 1
     return np.asarray(1.0 + unit)
+
+
+class Apart(np.random.Generator):
+    """Generators for a stack, one for each probe: results are moved in every probe as by its own generator."""
+
+    def __init__(self, each: Sequence[np.random.Generator]) -> None:
+        super().__init__(each[0].bit_generator)
+        self.each = each
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
+        """Numbers for a stack, of the size `(1, ...)` for each probe."""
+        return np.concatenate([rng.uniform(low, high, size) for rng in self.each])
+
+
+def _times(values: Array, by: Array) -> Array:
+    exact = (values == np.rint(values.real)) & (np.abs(values) < 1e9)  # a Cast to integers would make 3 of 4 less one
+    return values * np.where(exact, 1.0, by).astype(values.real.dtype)
+
+
+def of_probe(jitter: np.random.Generator | None, probe: int) -> np.random.Generator | None:
+    """What moves one probe of a stack that runs alone."""
+    return jitter.each[probe] if isinstance(jitter, Apart) else jitter

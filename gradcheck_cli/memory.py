@@ -43,12 +43,25 @@ def require_shape(shape: Sequence[int], what: str = "a tensor") -> None:
         require(size, f"{what} of shape {_brief(shape)}")
 
 
-def require_broadcast(arrays: Iterable[Array | None]) -> None:
+def require_broadcast(arrays: Sequence[Array | None]) -> None:
     """MemoryError where the operands of an elementwise operator, however small, broadcast to what does not fit."""
-    shapes = [x.shape for x in arrays if x is not None]
-    if math.prod(math.prod(map(float, shape)) for shape in shapes) * 8 > _CHEAP:
+    size = 8
+    for x in arrays:
+        size *= 1 if x is None else x.size
+    if size > _CHEAP:
         with suppress(ValueError):  # they do not broadcast, which the operator itself says better
-            require_shape(np.broadcast_shapes(*shapes), "a result")
+            require_shape(np.broadcast_shapes(*[x.shape for x in arrays if x is not None]), "a result")
+
+
+def owned(arrays: Iterable[Array]) -> int:
+    """Bytes of arrays, each memory counted once: views share it."""
+    seen: dict[int, int] = {}
+    for array in arrays:
+        base = array
+        while isinstance(base.base, type(array)):
+            base = base.base
+        seen[id(base)] = base.nbytes
+    return sum(seen.values())
 
 
 def exhausted(error: MemoryError | LimitError, where: str = "") -> LimitError:
@@ -112,7 +125,7 @@ def _lower() -> tuple[int, int] | None:
 
 def _of_machine() -> int:
     with suppress(OSError, ValueError, KeyError):
-        return sum(_kilobytes("/proc/meminfo", name) for name in ("MemAvailable", "SwapFree"))
+        return sum(_kilobytes("/proc/meminfo", "MemAvailable", "SwapFree"))
     return installed()
 
 
@@ -138,10 +151,10 @@ def _of_limits() -> int:
 
 
 def _status(name: str) -> int:
-    return _kilobytes("/proc/self/status", name)
+    return _kilobytes("/proc/self/status", name)[0]
 
 
-def _kilobytes(path: str, name: str) -> int:
-    """A row `name: 123 kB` of a file of the kernel, in bytes."""
+def _kilobytes(path: str, *names: str) -> list[int]:
+    """Rows `name: 123 kB` of a file of the kernel, in bytes."""
     rows = dict(line.split(":", 1) for line in Path(path).read_text().splitlines())
-    return int(rows[name].split()[0]) << 10
+    return [int(rows[name].split()[0]) << 10 for name in names]

@@ -6,12 +6,10 @@ A kernel takes operands (arrays, positional) and metadata (keyword); its keyword
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import count as counted
-from itertools import islice
+from functools import cached_property
+from inspect import Parameter
 from keyword import iskeyword
 from typing import Any, Literal, TypeAlias
 
@@ -24,6 +22,8 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Lift, elementwise, loop
 from gradcheck_cli.memory import require, require_broadcast
 from gradcheck_cli.reads import Reads
+from gradcheck_cli.regions.ways import Ways, same_place
+from gradcheck_cli.signature import Signature
 
 Vjp: TypeAlias = Callable[..., Any]
 Metadata: TypeAlias = Mapping[str, Any]
@@ -40,8 +40,6 @@ DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataTy
         (25, ml_dtypes.uint2), (26, ml_dtypes.int2), (27, ml_dtypes.float6_e2m3fn), (28, ml_dtypes.float6_e3m2fn),
     ]
 }  # fmt: skip
-_DTYPE_KEYWORDS = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
-SUPPLIED = ("n_outputs", "rng", "tape")  # keywords that the tape supplies, never a node
 _MS = "com.microsoft"
 _OUTSIDE: Mapping[str, Sequence[str]] = {  # of onnxruntime's training graphs: why an operator is left out -> which
     "PyTorch runs it, outside of the model; its outputs can be fed": (
@@ -71,7 +69,7 @@ def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:
     return (None,) * len(primals)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Op:
     """An operator.
 
@@ -86,12 +84,15 @@ class Op:
     step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
     reads     the word for what of its operands an entry of a result is made from (`gradcheck_cli/reads.py`).  None: the
               entries at the same place if it is lifted elementwise, else everything.
+    ways      the word for how boxes go through it (`gradcheck_cli/regions/ways.py`).  None: as through any operator
+              that is lifted elementwise; else a stack is made whole.
     branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
     ordered   it compares values, so that it has no meaning for complex numbers.
     normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
     backward_stable  its result is exact for operands moved by a rounding, which may be far from exact for these ones:
               a factorization of a matrix.
     stored    it works on how numbers are stored: its kernel gets the dtypes that the model names, not wider ones.
+    widens    it takes an operand in narrower floating-point numbers beside others as it takes it in theirs.
     compound  the operator where operands are sequences, optionals or maps, written in symbolic functions of what is
               in them.  None: it takes tensors only.
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
@@ -108,6 +109,7 @@ class Op:
     analytic: bool = True
     step: Kernel | None = None
     reads: Reads | None = None
+    ways: Ways | None = None
     branch: Kernel | None = None
     bind: Callable[..., dict[str, Any]] | None = None
     many: bool = False
@@ -115,6 +117,7 @@ class Op:
     normwise: bool = False
     backward_stable: bool = False
     stored: bool = False
+    widens: bool = False
     compound: Kernel | None = None
 
     @property
@@ -123,24 +126,46 @@ class Op:
         return self.domain, self.name
 
     @property
+    def way(self) -> Ways | None:
+        """How boxes go through it, if that is known."""
+        return self.ways or (same_place if self.lift is elementwise and not self.many else None)
+
+    @property
     def differentiable(self) -> bool:
         """A derivative can go through it: by its rule, or by what it is composed of."""
         return self.vjp is not None or self.composed
 
+    @cached_property
+    def signature(self) -> Signature:
+        """What its kernel takes."""
+        return Signature(self.forward, self.static)
+
+    @cached_property
+    def on_compounds(self) -> Op:
+        """The operator as it is for sequences, optionals and maps."""
+        return replace(self, forward=self.compound or self.forward, composed=True, vjp=None, lift=loop)
+
     @property
     def schema(self) -> Mapping[str, Any]:
         """Metadata keyword -> default; `inspect.Parameter.empty` where it is required."""
-        return _schema(self.forward)
+        return self.signature.schema
 
 
-def for_operands(op: Op, operands: Sequence[Any], where: str) -> Op:
+def for_operands(op: Op, operands: Sequence[Any], where: Callable[[], str]) -> Op:
     """The operator as it is for these operands; ModelError where one is no tensor and the operator takes only those."""
     other = next(((i, x) for i, x in enumerate(operands) if isinstance(x, COMPOUND)), None)
     if other is None:
         return op
     if op.compound is None:
-        raise ModelError(f"{where} takes tensors; its input {other[0]} is {described(other[1])}")
-    return replace(op, forward=op.compound, composed=True, vjp=None, lift=loop)
+        raise ModelError(f"{where()} takes tensors; its input {other[0]} is {described(other[1])}")
+    return op.on_compounds
+
+
+def fitting(number: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:
+    """The dtype that a number takes beside a tensor of a dtype; None for its own."""
+    if dtype is None or isinstance(number, np.ndarray | np.generic):
+        return None
+    return np.result_type(dtype, np.complex64) if isinstance(number, complex) else dtype
 
 
 def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
@@ -173,48 +198,54 @@ def table(*families: Sequence[Op]) -> dict[tuple[str, str], Op]:
 
 
 def bind(
-    op: Op,
-    attrs: Metadata,
-    inputs: Sequence[Array | None],
-    *,
-    where: str,
-    cast: Callable[[Any], Any],
-    supplied: Metadata,
-) -> tuple[list[int], dict[str, Any]]:
+    op: Op, attrs: Metadata, inputs: Sequence[Array | None], *, cast: Callable[[Any], Any], supplied: Metadata
+) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Positions of the operands among `inputs`, and the metadata for the kernel.
 
-    `cast` maps a dtype of the model to the one that is computed with; `where` names the node in messages; `supplied`
-    is what a kernel may ask the tape for: the number of outputs that are used, a random generator.
+    `cast` maps a dtype of the model to the one that is computed with; `supplied` is what a kernel may ask the tape for:
+    the number of outputs that are used, a random generator.
     """
-    attrs = {f"{k}_" if iskeyword(k) else k: v for k, v in attrs.items()}  # an optimizer's `lambda`
-    metadata = {k: v for k, v in attrs.items() if k in op.schema and k not in SUPPLIED}
-    unknown = [k for k in attrs if k not in metadata and k not in _IGNORED]
-    if unknown:
-        known = [k for k in op.schema if k not in op.static and k not in SUPPLIED]
-        hint = did_you_mean(unknown[0], known) or f" It takes {', '.join(known) or 'none'}."
-        raise UnsupportedError(f"{where}: {op.name} has no attribute {unknown[0]!r}.{hint}")
-    for keyword, index in op.static.items():
+    signature = op.signature
+    metadata = _attributes(op, attrs) if attrs else {}
+    for keyword, index in signature.static:
         if index < len(inputs) and (value := inputs[index]) is not None:
             require(64.0 * value.size, f"{keyword!r} as a list of {value.size:,} numbers")
             metadata[keyword] = value.item() if value.ndim == 0 else tuple(value.ravel().tolist())
-    _settle_dtypes(op, metadata, where, cast)
-    missing = [k for k, v in op.schema.items() if v is inspect.Parameter.empty and k not in {*metadata, *SUPPLIED}]
-    if missing:
-        raise ModelError(f"{where}: {op.name} needs {missing[0]!r}, which is missing")
-    metadata.update((k, v) for k, v in supplied.items() if k in op.schema)
-    positions = [i for i in range(len(inputs)) if i not in op.static.values()]
-    for number in _required(op.forward, len(positions)):
-        index = _position(op, number)
+    for keyword in signature.dtypes:
+        _settle_dtype(op, keyword, metadata, cast)
+    for keyword in signature.needed:
+        if keyword not in metadata:
+            raise ModelError(f"{op.name} needs {keyword!r}, which is missing")
+    if signature.supplied:
+        metadata.update((k, supplied[k]) for k in signature.supplied if k in supplied)
+    positions, required = signature.inputs(len(inputs))
+    for index in required:
         if index >= len(inputs) or inputs[index] is None:
-            raise ModelError(f"{where}: {op.name} needs its input {index}, which is left out")
-    operands = [inputs[i] for i in positions]
-    if op.lift is elementwise:
+            raise ModelError(f"{op.name} needs its input {index}, which is left out")
+    operands = inputs if len(positions) == len(inputs) else [inputs[i] for i in positions]
+    if op.lift is elementwise and len(operands) > 1:
         require_broadcast(operands)
     return positions, (op.bind or negative_axes)(metadata, *operands)
 
 
+def _attributes(op: Op, attrs: Metadata) -> dict[str, Any]:
+    """A node's attributes as keywords; UnsupportedError for one that the operator has not."""
+    given = op.signature.given
+    metadata = {f"{k}_" if iskeyword(k) else k: v for k, v in attrs.items()}  # an optimizer's `lambda`
+    if given.issuperset(metadata):
+        return metadata
+    unknown = [k for k in metadata if k not in given and k not in _IGNORED]
+    if unknown:
+        known = [k for k in op.schema if k in given and k not in op.static]
+        hint = did_you_mean(unknown[0], known) or f" It takes {', '.join(known) or 'none'}."
+        raise UnsupportedError(f"{op.name} has no attribute {unknown[0]!r}.{hint}")
+    return {k: v for k, v in metadata.items() if k in given}
+
+
 def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
     """`axis` and `axes`, which ONNX counts from the front of operand 0, counted from its end."""
+    if not metadata:
+        return metadata
     first = operands[0] if operands else None
     rank = first.ndim if isinstance(first, np.ndarray) else 0
     axes = metadata.get("axes")
@@ -246,47 +277,19 @@ def from_end(axis: int, rank: int) -> int:
     return axis - rank if axis >= 0 and rank else axis
 
 
-@cache
-def _schema(forward: Kernel) -> Mapping[str, Any]:
-    if isinstance(forward, np.ufunc):  # its keywords are NumPy's, no attributes
-        return {}
-    parameters = inspect.signature(forward).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+def _settle_dtype(op: Op, keyword: str, metadata: dict[str, Any], cast: Callable[[Any], np.dtype[Any]]) -> None:
+    """The number of a dtype, or the default for it, becomes the dtype that is computed with."""
+    given = metadata.pop(keyword, None)
+    if given is None or given == 0:  # "undefined": the default counts
+        given = op.schema[keyword]
+    if given is not None and given is not Parameter.empty:
+        dtype = _dtype(given)
+        metadata[keyword] = dtype if op.stored else cast(dtype)
 
 
-@cache
-def _required(forward: Kernel, count: int) -> tuple[int, ...]:
-    """Of `count` operands or more those that a kernel cannot do without: no default, not declared `... | None`."""
-    if isinstance(forward, np.ufunc):
-        return tuple(range(forward.nin))
-    parameters = inspect.signature(forward).parameters.values()
-    named = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    empty = inspect.Parameter.empty
-    needed = [i for i, p in enumerate(named) if p.default is empty and "None" not in str(p.annotation)]
-    if any(p.kind is p.VAR_POSITIONAL and "None" not in str(p.annotation) for p in parameters):
-        needed.extend(range(len(named), count))
-    return tuple(needed)
-
-
-def _position(op: Op, number: int) -> int:
-    """Which input an operand is: static inputs are none."""
-    return next(islice((i for i in counted() if i not in op.static.values()), number, None))
-
-
-def _settle_dtypes(op: Op, metadata: dict[str, Any], where: str, cast: Callable[[Any], np.dtype[Any]]) -> None:
-    """Numbers of dtypes in the metadata, and defaults, become the dtypes that are computed with."""
-    for keyword in set(_DTYPE_KEYWORDS).intersection(op.schema):
-        given = metadata.pop(keyword, None)
-        if given is None or given == 0:  # "undefined": the default counts
-            given = op.schema[keyword]
-        if given is not None and given is not inspect.Parameter.empty:
-            dtype = _dtype(given, where)
-            metadata[keyword] = dtype if op.stored else cast(dtype)
-
-
-def _dtype(value: Any, where: str) -> np.dtype[Any]:
+def _dtype(value: Any) -> np.dtype[Any]:
     if isinstance(value, np.dtype | type):
         return np.dtype(value)
     if value not in DTYPES:
-        raise UnsupportedError(f"{where}: dtype number {value} is not known", code="GC503")
+        raise UnsupportedError(f"dtype number {value} is not known", code="GC503")
     return DTYPES[value]

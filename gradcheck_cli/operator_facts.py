@@ -10,7 +10,7 @@ from typing import Any
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.installed import installed
-from gradcheck_cli.op import DTYPES, SUPPLIED, Op, Ops, zero
+from gradcheck_cli.op import DTYPES, Op, Ops, zero
 from gradcheck_cli.ops import OPS
 
 REQUIRED = "required"
@@ -108,7 +108,7 @@ def _facts(key: tuple[str, str]) -> OperatorFacts:
 
 def _of_op(op: Op) -> dict[str, Any]:
     """What the operator table says."""
-    own = {k: v for k, v in op.schema.items() if k not in op.static and k not in SUPPLIED}
+    own = {k: v for k, v in op.schema.items() if k in op.signature.given and k not in op.static}
     gradient = "zero" if op.vjp is zero else "rule" if op.vjp is not None else "composed" if op.composed else "none"
     return {
         "forward": "composed" if op.composed else "kernel",

@@ -6,7 +6,7 @@ A derivative exists on a piece of a model; which piece a probe is on shows in it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,6 +40,12 @@ class Decisions:
         columns = [(part.kind, part.places, part.where) for part in parts]
         return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
+    def add(self, rows: Array, own: Decisions) -> None:
+        """Add what some probes decided."""
+        self.kind[rows] += own.kind
+        self.places[rows] += own.places
+        self.where[rows] += own.where
+
     def note(self, index: int, stack: Array, changed: Array, discrete: bool) -> None:
         """Add what step `index` decided: `stack` is `(P, n)`, `changed` says where that differs from the point's."""
         numbers = stack.astype(np.float64) if stack.dtype != object else changed.astype(np.float64)
@@ -63,19 +69,25 @@ class Outcome:
     crossed: Mapping[int, Array]
     decisions: Decisions = field(default_factory=lambda: Decisions.none(0))
 
+    def after(self, crossed: Mapping[int, Array], decisions: Decisions) -> Outcome:
+        """The same with what was decided before, at earlier steps."""
+        self.decisions.add(np.arange(len(decisions.kind)), decisions)
+        return replace(self, crossed={**crossed, **self.crossed})
+
     def any_crossed(self, count: int) -> Array:
         """Whether each probe crossed a branch, shape `(P,)`."""
         return any_of(self.crossed, count)
 
 
-def gathered(alone: Sequence[Outcome]) -> Outcome:
-    """The outcome of probes that had to run one by one."""
-    outputs = tuple(np.concatenate(column) for column in zip(*(o.outputs for o in alone), strict=True))
+def gathered(parts: Sequence[Outcome]) -> Outcome:
+    """The outcome of probes that had to run in parts, or one by one."""
+    outputs = tuple(np.concatenate(column) for column in zip(*(o.outputs for o in parts), strict=True))
+    stops = np.cumsum([len(outcome.decisions.kind) for outcome in parts])
     crossed: dict[int, Array] = {}
-    for probe, outcome in enumerate(alone):
+    for outcome, stop in zip(parts, stops, strict=True):
         for index, change in outcome.crossed.items():
-            crossed.setdefault(index, np.zeros(len(alone), bool))[probe] = change[0]
-    return Outcome(outputs, crossed, Decisions.joined([outcome.decisions for outcome in alone]))
+            crossed.setdefault(index, np.zeros(stops[-1], bool))[stop - len(change) : stop] = change
+    return Outcome(outputs, crossed, Decisions.joined([outcome.decisions for outcome in parts]))
 
 
 def any_of(by_step: Mapping[int, Array], count: int) -> Array:

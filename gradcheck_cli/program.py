@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cached_property
+from itertools import accumulate
 from threading import Lock
 from typing import Any
 
@@ -15,15 +18,18 @@ import numpy as np
 
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.jitter import factors, jittered
-from gradcheck_cli.lift import Kernel, Ragged, elementwise, loop, shape_only
-from gradcheck_cli.op import SUPPLIED, bind
+from gradcheck_cli.jitter import factors, jittered, of_probe
+from gradcheck_cli.lift import Ragged, loop, shape_only
+from gradcheck_cli.op import bind
 from gradcheck_cli.outcome import Decisions, Outcome, gathered
+from gradcheck_cli.patched import carries, deviating, pieces, through, whole
+from gradcheck_cli.plan import Planned, planned
+from gradcheck_cli.regions.patch import Crowded, Patch, Stack, as_stack, filled, joined, taken
 from gradcheck_cli.step import Step
+from gradcheck_cli.tangents import Pushforward
 from gradcheck_cli.tape import Tape
 
-_FLOOR = 1e-150  # sizes of x below this count as this
-_STEP = 2.0**-100  # of the complex step, relative to the scale of x: far below any rounding, far above underflow
+_BUSY = 512 << 10  # bytes of a result that take far longer than a call
 
 
 class Program:
@@ -35,8 +41,18 @@ class Program:
         self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs)}
         self.dies = self._last_uses()
         self.evaluations: Counter[str] = Counter()  # probes that were run, on "real" and on "complex" numbers
-        self._slopes: dict[tuple[int, int], Array] = {}
+        self._pushforward = Pushforward(tape)
         self._counting = Lock()
+
+    @cached_property
+    def _plan(self) -> list[Planned]:
+        return planned(self.steps, self.reached, self.dies, self.tape.values)
+
+    def upon(self, tape: Tape) -> Program:
+        """The same steps on another tape that has them; evaluations count for both."""
+        made = Program(tape, self.probes, self.outputs)
+        made.evaluations, made._counting = self.evaluations, self._counting
+        return made
 
     @property
     def analytic(self) -> bool:
@@ -47,74 +63,126 @@ class Program:
     def obstacle(self) -> Step | None:
         """The first step that has no complex kernel, or works on complex numbers already."""
         for _, step in self.steps:
-            complex_valued = any(self.tape.values[n].dtype.kind == "c" for n in step.operands if n)
+            complex_valued = any(self.tape.values.like(n).dtype.kind == "c" for n in step.operands if n)
             if complex_valued or not (step.op.analytic or step.op.linear):
                 return step
         return None
 
     def bytes_per_probe(self) -> int:
         """Memory that one probe needs at the fullest moment."""
-        live = {name: self.tape.values[name].nbytes for name in self.probes}
-        peak = sum(live.values())
+        return self._bytes[0]
+
+    @cached_property
+    def _bytes(self) -> list[int]:
+        """What a probe needs at the fullest moment from each step on."""
+        size = {name: self.tape.values[name].nbytes for name in self.reached if name in self.tape.values}
+        live, found = sum(size[name] for name in self.probes), []
         for position, (_, step) in enumerate(self.steps):
-            live.update((n, self.tape.values[n].nbytes) for n in step.node.outputs if n)
-            peak = max(peak, sum(live.values()))
-            for name in self.dies.get(position, ()):
-                live.pop(name, None)
-        return max(2 * peak, 1)
+            live += sum(size[n] for n in step.node.outputs if n)
+            found.append(live)
+            live -= sum(size[n] for n in self.dies.get(position, ()))
+        peaks = list(accumulate((found or [live])[::-1], max))[::-1]
+        return [max(2 * peak, 1) for peak in peaks]
+
+    def _more(self, position: int) -> float:
+        """How many times as many probes may be whole from a step on as in the whole run."""
+        return self._bytes[0] / self._bytes[position]
+
+    @cached_property
+    def worth(self) -> int:
+        """Probes from which on a step computes for far longer than Python takes to call it."""
+        made = sum(self.tape.values[n].nbytes for _, step in self.steps for n in step.node.outputs if n)
+        return max(1, _BUSY * len(self.steps) // max(made, 1))
 
     def run(
-        self, stacks: Mapping[str, Array], *, branches: bool = False, jitter: np.random.Generator | None = None
+        self, stacks: Mapping[str, Stack], *, branches: bool = False, jitter: np.random.Generator | None = None
     ) -> Outcome:
         """Outputs for probed values `stacks` of shape `(P, *shape)`; with the branches crossed if asked for.
+
+        A patch has the values of the point as its base, or none where all is zero for a stack of zeros.
 
         With `jitter` every result is moved by some `ROUNDINGS`, in all probes alike: outputs move as far as rounding
         may carry them.
         """
         count = next(iter(stacks.values())).shape[0]
+        if jitter is not None:  # which moves the base too
+            stacks = {n: s if isinstance(s, Patch) and s.base is None else filled(s) for n, s in stacks.items()}
+        drawn = deepcopy(jitter)  # each probe that has to run alone is moved as it is in a stack
         try:
-            made = self._run(dict(stacks), count, branches, jitter)
+            with np.errstate(all="ignore"):
+                made = self._run(dict(stacks), count, branches, jitter)
         except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
+            if any(isinstance(s, Patch) for s in stacks.values()):
+                parts = pieces(stacks, count)
+                return gathered([self.run(part, branches=branches, jitter=jitter) for _, part in parts])
             if count > 1:
-                each = ({n: s[p : p + 1] for n, s in stacks.items()} for p in range(count))
-                return gathered([self.run(stack, branches=branches, jitter=jitter) for stack in each])
+                each = ({n: filled(s)[p : p + 1] for n, s in stacks.items()} for p in range(count))
+                alone = enumerate(each)
+                return gathered([self.run(s, branches=branches, jitter=deepcopy(of_probe(drawn, p))) for p, s in alone])
             made = self._failed()
         self._count("real", count)
         return made
 
-    def tangents(self, stacks: Mapping[str, Array], jitter: np.random.Generator | None = None) -> tuple[Array, ...]:
+    def tangents(self, stacks: Mapping[str, Stack], jitter: np.random.Generator | None = None) -> tuple[Array, ...]:
         """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `jitter` as in `run`.
 
-        Every discrete decision is that of the point.  Linear steps run on the tangents, elementwise ones contribute
-        their local slope once for all probes, the others run at `x + i h t`: only forward kernels take part.
+        Every discrete decision is that of the point.
         """
         count = next(iter(stacks.values())).shape[0]
-        tangents: dict[str, Array] = dict(stacks)
         self._count("complex", count)
         with np.errstate(all="ignore"):
-            for position, (index, step) in enumerate(self.steps):
-                made = self._tangent(index, step, tangents, jitter)
-                tangents.update(made if jitter is None else {n: jittered(t, step, jitter) for n, t in made.items()})
-                for name in self.dies.get(position, ()):
-                    tangents.pop(name, None)
-        return tuple(self._spread(tangents, name, count, zero=True) for name in self.outputs)
+            return self._tangents(dict(stacks), count, jitter)
 
-    def _run(self, live: dict[str, Array], count: int, branches: bool, jitter: np.random.Generator | None) -> Outcome:
+    def _tangents(
+        self, live: dict[str, Stack], count: int, jitter: np.random.Generator | None, start: int = 0
+    ) -> tuple[Array, ...]:
+        """The same from step `start` on, before which the tangents `live` are known."""
+        for position in range(start, len(self.steps)):
+            index, step = self.steps[position]
+            try:
+                made = self._pushforward.through(index, step, live, jitter)
+                made = made if jitter is None else {n: jittered(t, step, jitter) for n, t in made.items()}
+            except Crowded:
+                parts = pieces(live, count, self._more(position))
+                rest = (self._tangents(part, n, deepcopy(jitter), position) for n, part in parts)
+                return joined(rest, count)
+            live.update(made)
+            for name in self.dies.get(position, ()):
+                live.pop(name, None)
+        return tuple(self._spread(live, name, count, zero=True) for name in self.outputs)
+
+    def _run(
+        self, live: dict[str, Any], count: int, branches: bool, jitter: np.random.Generator | None, start: int = 0
+    ) -> Outcome:
+        """Outputs from step `start` on, before which the values `live` are known, and what is decided there."""
         crossed: dict[int, Array] = {}
-        decisions = Decisions.none(count)
-        with np.errstate(all="ignore"):
-            for position, (index, step) in enumerate(self.steps):
-                made = self._lifted(step, step.op.forward, self._rounded(step, live, jitter))
-                results = made if step.op.many else (made,)
-                if jitter is not None:
-                    results = tuple(jittered(np.asarray(y), step, jitter) for y in results)
-                if branches:
-                    self._compare(index, step, live, results, crossed, decisions)
-                for name, value in zip(step.node.outputs, results, strict=False):
-                    live[name] = np.asarray(value).astype(self.tape.values[name].dtype, copy=False) if name else value
-                for name in self.dies.get(position, ()):
-                    live.pop(name, None)
+        decisions, values, even = Decisions.none(count), self.tape.values, True
+        plain = False
+        for position in range(start, len(self.steps)):
+            ready = self._plan[position]
+            plain = plain or (jitter is None and not any(isinstance(stack, Patch) for stack in live.values()))
+            try:
+                if plain and not ready.rebound:
+                    results = ready.run(live, values, even=even)
+                else:
+                    results = self._results(ready.step, live, jitter)
+                if branches and ready.decides:
+                    self._compare(ready.index, ready.step, live, results, crossed, decisions)
+            except Crowded:
+                parts = pieces(live, count, self._more(position))
+                rest = [self._run(part, n, branches, deepcopy(jitter), position) for n, part in parts]
+                return gathered(rest).after(crossed, decisions)
+            even = ready.keep(live, results) and even
         return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
+
+    def _results(self, step: Step, live: dict[str, Any], jitter: np.random.Generator | None) -> Sequence[Any]:
+        """What a step makes of live values, on their boxes where it can."""
+        made = through(self._pushforward, step, live, rounded=jitter is not None) if carries(step, live) else None
+        if made is None:
+            live.update(whole(step, live))
+            made = self._lifted(step, step.op.forward, self._rounded(step, live, jitter))
+        results = made if step.op.many else (made,)
+        return results if jitter is None else tuple(jittered(as_stack(y), step, jitter) for y in results)
 
     def _rounded(
         self, step: Step, live: Mapping[str, Array], jitter: np.random.Generator | None
@@ -126,7 +194,7 @@ class Program:
 
     def _lifted(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
         values = self.tape.values
-        operands = [live.get(n, values[n]) if n else None for n in step.operands]
+        operands = [None if not n else live[n] if n in live else values.operand(step.op, n) for n in step.operands]
         probed = [bool(n) and n in live for n in step.operands]
         if any(n in live for n in step.statics):
             return self._rebound(step, kernel, live)
@@ -137,12 +205,9 @@ class Program:
         values = self.tape.values
         inputs = [live.get(n, values[n]) if n else None for n in step.node.inputs]
         probed = [bool(n) and n in live for n in step.node.inputs]
-        supplied = {k: step.metadata[k] for k in SUPPLIED if k in step.metadata}
 
         def bound(*arrays: Array | None) -> Any:
-            positions, metadata = bind(
-                step.op, step.node.attrs, arrays, where=step.node.op, cast=self.tape.widen, supplied=supplied
-            )
+            positions, metadata = bind(step.op, step.node.attrs, arrays, cast=self.tape.widen, supplied=step.metadata)
             return kernel(*[arrays[i] for i in positions], **metadata)
 
         return loop(bound, inputs, probed, {})
@@ -158,6 +223,9 @@ class Program:
     ) -> None:
         """Enter what a step decided otherwise than at the point."""
         values = self.tape.values
+        if carries(step, live) or any(isinstance(y, Patch) for y in results):
+            self._compare_few(index, step, live, results, crossed, decisions)
+            return
         decided = [
             (np.asarray(result), values[name], True)
             for name, result in zip(step.node.outputs, results, strict=False)
@@ -172,104 +240,35 @@ class Program:
                 crossed[index] = np.logical_or(changed.any(axis=1), crossed.get(index, False))
                 decisions.note(index, stack.reshape(changed.shape), changed, discrete)
 
-    def _tangent(
-        self, index: int, step: Step, tangents: Mapping[str, Array], jitter: np.random.Generator | None
-    ) -> dict[str, Array]:
-        """Tangents of a step's outputs that hold numbers with a derivative."""
-        live = [bool(n) and n in tangents for n in step.operands]
-        outputs = [n for n in step.node.outputs if n and is_inexact(self.tape.values[n].dtype)]
-        if not any(live) or not outputs:
-            return {}
-        if step.op.linear:
-            made = self._linear_tangent(step, tangents, live)
-            if made is None:  # only operands that select carry a tangent
-                return {}
-        elif step.op.lift is elementwise and not step.op.many:
-            made = self._slope_tangent(index, step, tangents, live)
-        else:
-            made = self._complex_tangent(step, tangents, live, jitter)
-        pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
-        return {name: value for name, value in pairs if name in outputs}
-
-    def _linear_tangent(self, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Any:
-        """The kernel on the tangents themselves, operands of the other groups being zero."""
-        groups = [(i,) for i in range(len(live))] if step.op.linear == "each" else step.op.linear
-        turns = [[i for i in group if i < len(live) and live[i]] for group in groups]
-        total: Any = None
-        for turn in range(max(len(t) for t in turns)):
-            chosen = {t[turn] for t in turns if turn < len(t)}
-            operands = [self._part(step, i, chosen, groups, tangents) for i in range(len(live))]
-            probed = [i in chosen for i in range(len(live))]
-            made = step.op.lift(step.op.forward, operands, probed, step.metadata)
-            total = made if total is None else _plus(total, made)
-        return total
-
-    def _part(
+    def _compare_few(
         self,
+        index: int,
         step: Step,
-        i: int,
-        chosen: set[int],
-        groups: Sequence[Sequence[int]],
-        tangents: Mapping[str, Array],
-    ) -> Array | None:
-        """Operand i: its tangent if chosen, its value if it goes with a chosen one or selects, else zero."""
-        name = step.operands[i]
-        if not name:
-            return None
-        if i in chosen:
-            return tangents[name]
-        group = next((g for g in groups if i in g), None)
-        value = self.tape.values[name]
-        return value if group is None or chosen.intersection(group) else np.zeros_like(value)
+        live: Mapping[str, Stack],
+        results: Sequence[Any],
+        crossed: dict[int, Array],
+        decisions: Decisions,
+    ) -> None:
+        """The same for patches: whole stacks are looked at of those probes alone that decide anything otherwise."""
+        rows = deviating(self._pushforward, step, live, results)
+        if not len(rows):
+            return
+        few = {n: taken(live[n], rows) for n in step.node.inputs if n in live}
+        by_step: dict[int, Array] = {}
+        own = Decisions.none(len(rows))
+        self._compare(index, step, few, [taken(y, rows) for y in results], by_step, own)
+        decisions.add(rows, own)
+        for number, changed in by_step.items():
+            crossed[number] = np.array(np.broadcast_to(crossed.get(number, False), decisions.kind.shape))
+            crossed[number][rows] |= changed
 
-    def _slope_tangent(self, index: int, step: Step, tangents: Mapping[str, Array], live: Sequence[bool]) -> Array:
-        """The sum over operands of local slope times tangent."""
-        rank = self.tape.values[step.node.outputs[0]].ndim
-        shape = self.tape.values[step.node.outputs[0]].shape
-        total: Any = None
-        for i, probed in enumerate(live):
-            if probed:
-                t = tangents[step.operands[i]]
-                t = t.reshape(t.shape[0], *(1,) * (rank - t.ndim + 1), *t.shape[1:])
-                term = _product(self._slope(index, step, i), t)
-                total = term if total is None else total + term
-        return total if total.shape[1:] == shape else np.broadcast_to(total, (total.shape[0], *shape))
-
-    def _slope(self, index: int, step: Step, i: int) -> Array:
-        """The derivative of an elementwise step by its operand i, at the point."""
-        if (index, i) not in self._slopes:
-            operands: list[Any] = [self.tape.values[n] if n else None for n in step.operands]
-            x = operands[i]
-            h = _STEP * np.where(x == 0, 1.0, np.clip(np.abs(x), _FLOOR, 1.0))
-            operands[i] = x + 1j * h
-            rank = self.tape.values[step.node.outputs[0]].ndim
-            h = h.reshape((1,) * (rank - h.ndim) + h.shape)
-            self._slopes[index, i] = np.imag(_continued(step)(*operands, **step.metadata)) / h
-        return self._slopes[index, i]
-
-    def _complex_tangent(
-        self, step: Step, tangents: Mapping[str, Array], live: Sequence[bool], jitter: np.random.Generator | None
-    ) -> Any:
-        """The kernel at `x + i h t`, h for each probe by the sizes of x and t."""
-        values = self.tape.values
-        if jitter is not None and step.op.backward_stable:
-            values = {n: values[n] * factors(values[n][None], jitter)[0] for n in step.operands if n}
-        pairs = [(values[n], tangents[n]) for n, p in zip(step.operands, live, strict=True) if p]
-        h = _STEP * min(_smallest(x) for x, _ in pairs) / np.maximum.reduce([_size_by_probe(t) for _, t in pairs])
-        operands = [
-            (values[n] + 1j * (_behind(h, tangents[n].ndim) * tangents[n]) if p else values[n]) if n else None
-            for n, p in zip(step.operands, live, strict=True)
-        ]
-        made = step.op.lift(_continued(step), operands, live, step.metadata)
-        results = [np.imag(y) / _behind(h, np.ndim(y)) for y in (made if step.op.many else (made,))]
-        return tuple(results) if step.op.many else results[0]
-
-    def _spread(self, live: Mapping[str, Array], name: str, count: int, *, zero: bool = False) -> Array:
+    def _spread(self, live: Mapping[str, Stack], name: str, count: int, *, zero: bool = False) -> Array:
         value = self.tape.values[name]
         if name in live:
-            if live[name].shape[1:] != value.shape:
+            stack = filled(live[name])
+            if stack.shape[1:] != value.shape:
                 raise Ragged
-            return live[name]
+            return np.asarray(stack)
         return np.broadcast_to(np.zeros_like(value) if zero else value, (count, *value.shape))
 
     def _failed(self) -> Outcome:
@@ -306,39 +305,3 @@ def _between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple
             needed.update(step.node.inputs)
             kept.append((index, step))
     return kept[::-1]
-
-
-def _continued(step: Step) -> Kernel:
-    return step.op.step or step.op.forward
-
-
-def _smallest(x: Array) -> float:
-    """The magnitude that a perturbation of x must stay below: its smallest entry, if not a trifle of the largest.
-
-    At most 1, since functions such as exp change on that scale however large x is.
-    """
-    size = np.abs(x[x != 0])
-    if not size.size or not np.isfinite(size).all():
-        return 1.0
-    return min(max(float(size.min()), _STEP * float(size.max()), _FLOOR), 1.0)
-
-
-def _size_by_probe(tangent: Array) -> Array:
-    """The largest entry of each probe's tangent, 1 where it is zero, `(P,)`."""
-    size = np.abs(tangent).reshape(tangent.shape[0], -1).max(axis=1, initial=0.0)
-    return np.where((size > 0) & np.isfinite(size), size, 1.0)
-
-
-def _behind(h: Array, rank: int) -> Array:
-    """A number for each probe, ready to multiply a stack of this rank."""
-    return h.reshape(-1, *(1,) * (rank - 1))
-
-
-def _product(slope: Array, tangent: Array) -> Array:
-    """Their product, where a tangent of zero stays zero whatever the slope is."""
-    product = slope * tangent
-    return product if np.isfinite(slope).all() else np.where(tangent == 0, 0.0, product)
-
-
-def _plus(a: Any, b: Any) -> Any:
-    return tuple(x + y for x, y in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b

@@ -6,12 +6,14 @@ aliasing and the rounding of the forward run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gradcheck_cli.graph import Array
+
+_BLOCK = 1 << 15  # entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,16 @@ class Estimate:
     error: Array
     rounding: Array
 
+    def part(self, rows: slice) -> Estimate:
+        """That of some rows."""
+        return Estimate(self.value[rows], self.error[rows], self.rounding[rows])
+
+
+def blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Rows in pieces that stay in the caches: a Jacobian has too many entries for whole-array temporaries."""
+    size = max(1, _BLOCK // max(columns, 1))
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
 
 def rung(k: int) -> float:
     """The k-th step of the ladder, in units of the scale of x."""
@@ -58,20 +70,33 @@ def richardson(differences: Array, steps: Array, noise: Array, valid: Array, ord
     noise        (m,), rounding error of one value of y
     valid        (K, rows), False where a probe crossed a branch of the model
     """
-    rho = 1.2 * (3 - order) * noise / np.maximum(steps, np.finfo(float).tiny)[..., None]
-    columns = [np.where(valid[..., None], differences, np.nan)]
-    nothing = np.full(differences.shape[1:], np.inf)
-    best = Estimate(differences[-1], nothing, nothing)
-    best = _better(best, columns[0], _spread_of(columns[0]) + rho, rho, columns[0])
+    shape = differences.shape[1:]
+    noise = np.broadcast_to(noise, shape)
+    best = Estimate(*(np.empty(shape, np.result_type(differences, steps)) for _ in range(3)))
+    for rows in blocks(shape[0], shape[1] * len(steps)):
+        part = differences[:, rows]
+        if not valid[:, rows].all():
+            part = np.where(valid[:, rows, None], part, np.nan)
+        rho = 1.2 * (3 - order) * noise[rows] / np.maximum(steps[:, rows], np.finfo(float).tiny)[..., None]
+        best.value[rows] = differences[-1, rows]  # what there is, where nothing tells anything
+        best.error[rows], best.rounding[rows] = np.inf, np.inf
+        _extrapolate(best.part(rows), part, steps[:, rows, None], rho, order)
+    return best
+
+
+def _extrapolate(best: Estimate, differences: Array, steps: Array, rho: Array, order: int) -> None:
+    """Put a few rows into `best`; differences are NaN where they tell nothing, `rho` is the rounding of each."""
+    gap = np.abs(differences[1:] - differences[:-1])
+    _better(best, differences[1:], gap + rho[1:], rho, differences)
+    column = differences
     for level in range(1, min(4, len(steps))):
-        factor = (steps[:-level] / steps[level:])[..., None] ** order
-        last = columns[-1]
-        new = (factor * last[1:] - last[:-1]) / (factor - 1)
-        gap = np.maximum(np.abs(new - last[1:]), np.abs(new - last[:-1]))
-        best = _better(best, new, gap + rho[level:], rho, columns[0])
-        columns.append(new)
-    growing = _growing(columns[0][-4:], rho[-4:]) if order == 2 else _endless(columns[0][-5:], rho[-5:])
-    return Estimate(best.value, np.where(growing, np.inf, best.error), best.rounding)
+        factor = (steps[:-level] / steps[level:]) ** order
+        new = (factor * column[1:] - column[:-1]) / (factor - 1)
+        gap = np.maximum(np.abs(new - column[1:]), np.abs(new - column[:-1]))
+        _better(best, new, gap + rho[level:], rho, differences)
+        column = new
+    growing = _growing(differences[-4:], rho[-4:]) if order == 2 else _endless(differences[-5:], rho[-5:])
+    best.error[growing] = np.inf
 
 
 def _growing(differences: Array, rho: Array) -> Array:
@@ -88,28 +113,21 @@ def _endless(differences: Array, rho: Array) -> Array:
     return np.asarray((grows | ~known).all(axis=0) & known.any(axis=0))
 
 
-def _spread_of(column: Array) -> Array:
-    """How far each difference lies from its coarser neighbour."""
-    gap = np.abs(column[1:] - column[:-1])
-    return np.concatenate([np.full_like(column[:1], np.inf), gap])
-
-
-def _better(best: Estimate, candidates: Array, errors: Array, rho: Array, raw: Array) -> Estimate:
-    """The candidate with the smallest error, if smaller than the best so far.
+def _better(best: Estimate, candidates: Array, errors: Array, rho: Array, raw: Array) -> None:
+    """Put candidates where their error is smaller than that of the best so far.
 
     A finer difference that disagrees by more than its rounding shows that the candidate is aliased.
     """
     first = len(raw) - len(candidates)
-    value, error, rounding = best.value, best.error, best.rounding
-    for i in range(len(candidates)):
-        finer = slice(first + i + 1, None)
-        excess = np.abs(raw[finer] - candidates[i]) - 2 * rho[finer]
-        alias = np.fmax.reduce(np.concatenate([np.zeros_like(candidates[i : i + 1]), excess]), axis=0)
-        total = np.where(np.isnan(errors[i]), np.inf, errors[i] + alias)
-        smaller = total < error
-        value, error = np.where(smaller, candidates[i], value), np.where(smaller, total, error)
-        rounding = np.where(smaller, rho[first + i], rounding)
-    return Estimate(value, error, rounding)
+    for i, candidate in enumerate(candidates):
+        alias = np.zeros_like(candidate)
+        for finer in range(first + i + 1, len(raw)):
+            np.fmax(alias, np.abs(raw[finer] - candidate) - 2 * rho[finer], out=alias)
+        total = errors[i] + alias
+        smaller = total < best.error  # never where it is NaN
+        np.copyto(best.value, candidate, where=smaller)
+        np.copyto(best.error, total, where=smaller)
+        np.copyto(best.rounding, rho[first + i], where=smaller)
 
 
 def two_steps(coarse: Array, fine: Array, order: int, rho: Array) -> Estimate:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from gradcheck_cli.graph import Node
-from gradcheck_cli.op import Op
+from gradcheck_cli.op import DTYPES, Op
+
+_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Place:
 
     def into(self, inside: str, index: int) -> Place:
         """The place of node `index` of a graph inside the node here."""
-        return replace(self, index=index, inside=inside)
+        return Place(self.origin, index, self.op, self.label, inside, self.metadata)
 
     def gradient(self, op: str, label: str, metadata: Mapping[str, str]) -> Place:
         """The place of what the rule of an operator here adds."""
@@ -44,7 +48,7 @@ class Place:
 
     def named(self, op: str, label: str) -> Place:
         """The same place once it is known which node stands there."""
-        return replace(self, op=op, label=label)
+        return Place(self.origin, self.index, op, label, self.inside, self.metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,31 @@ class Step:
     statics: tuple[str, ...]
     metadata: Mapping[str, Any]
     place: Place
+
+    @staticmethod
+    def of(
+        op: Op,
+        inputs: tuple[str, ...],
+        positions: Sequence[int],
+        outputs: tuple[str, ...],
+        metadata: Mapping[str, Any],
+        attrs: Mapping[str, Any],
+        name: str,
+        place: Place,
+    ) -> Step:
+        """A node of an operator that has operands at some positions of its inputs and static inputs at the others."""
+        if attrs:
+            attrs = {k: _NUMBERS[v] if isinstance(v, np.dtype) else v for k, v in attrs.items()}
+        node = Node(op.name, inputs, outputs, attrs, op.domain, name, place.metadata)
+        if len(positions) == len(inputs):
+            return Step(node, op, inputs, (), metadata, place)
+        statics = tuple(n for i, n in enumerate(inputs) if n and i not in positions)
+        return Step(node, op, tuple(inputs[i] for i in positions), statics, metadata, place)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What it makes, by name."""
+        return self.node.outputs
 
     @property
     def origin(self) -> int:

@@ -8,32 +8,50 @@ a `Region`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
+from weakref import proxy
 
+import ml_dtypes
 import numpy as np
 
-from gradcheck_cli.compound import COMPOUND, Compound, described
-from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
-from gradcheck_cli.graph import MAX_RANK, Array, Node
-from gradcheck_cli.memory import exhausted
-from gradcheck_cli.op import DTYPES, Op, Ops, bind, for_operands, no_forward
+from gradcheck_cli.compound import COMPOUND, Compound
+from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError
+from gradcheck_cli.evaluation import Where, bound, run
+from gradcheck_cli.graph import Array
+from gradcheck_cli.op import Op, Ops, fitting, for_operands, no_forward
 from gradcheck_cli.step import Place, Region, Step
+from gradcheck_cli.weights import Values, turns
 
 Operand: TypeAlias = "Var | Compound | complex | np.generic | Array | None"
 MAX_STEPS = 200_000  # an unrolled loop of a model from elsewhere must end
-_WIDE = {"float16": np.float64, "float32": np.float64, "bfloat16": np.float64, "complex64": np.complex128}
-_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+_FLOAT, _COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
+_WIDE = {np.float16: _FLOAT, np.float32: _FLOAT, ml_dtypes.bfloat16: _FLOAT, np.complex64: _COMPLEX}  # by `dtype.type`
+_SHARED = 256  # bytes up to which equal constants of rules are one tensor
+
+
+def _binary(op: str) -> tuple[Callable[[Var, Operand], Var], Callable[[Var, Operand], Var]]:
+    """The method of an operator sign where a tensor stands on its left, and where it stands on its right alone."""
+
+    def left(self: Var, other: Operand) -> Var:
+        return self.tape.emit(op, (self, other), {})[0]
+
+    def right(self: Var, other: Operand) -> Var:
+        return self.tape.emit(op, (other, self), {})[0]
+
+    return left, right
 
 
 class Var:
-    """A tensor on a tape: its name, and its array at the point."""
+    """A tensor on a tape: its name, and its array at the point.  It does not keep the tape."""
 
     __slots__ = ("name", "tape", "value")
     __array_ufunc__ = None  # NumPy leaves `array * var` to the methods below
 
     def __init__(self, tape: Tape, name: str, value: Array) -> None:
-        self.tape, self.name, self.value = tape, name, value
+        self.tape, self.name, self.value = tape.weak, name, value
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,87 +69,115 @@ class Var:
     def dtype(self) -> np.dtype[Any]:
         return self.value.dtype
 
-    def __add__(self, other: Operand) -> Var:
-        return self.tape.apply("Add", self, other)
-
-    def __radd__(self, other: Operand) -> Var:
-        return self.tape.apply("Add", other, self)
-
-    def __sub__(self, other: Operand) -> Var:
-        return self.tape.apply("Sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Var:
-        return self.tape.apply("Sub", other, self)
-
-    def __mul__(self, other: Operand) -> Var:
-        return self.tape.apply("Mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Var:
-        return self.tape.apply("Mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Var:
-        return self.tape.apply("Div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Var:
-        return self.tape.apply("Div", other, self)
-
-    def __pow__(self, other: Operand) -> Var:
-        return self.tape.apply("Pow", self, other)
-
-    def __matmul__(self, other: Operand) -> Var:
-        return self.tape.apply("MatMul", self, other)
+    __add__, __radd__ = _binary("Add")
+    __sub__, __rsub__ = _binary("Sub")
+    __mul__, __rmul__ = _binary("Mul")
+    __truediv__, __rtruediv__ = _binary("Div")
+    __pow__, _ = _binary("Pow")
+    __matmul__, _ = _binary("MatMul")
+    __lt__, _ = _binary("Less")
+    __le__, _ = _binary("LessOrEqual")
+    __gt__, _ = _binary("Greater")
+    __ge__, _ = _binary("GreaterOrEqual")
 
     def __neg__(self) -> Var:
         return self.tape.apply("Neg", self)
-
-    def __lt__(self, other: Operand) -> Var:
-        return self.tape.apply("Less", self, other)
-
-    def __le__(self, other: Operand) -> Var:
-        return self.tape.apply("LessOrEqual", self, other)
-
-    def __gt__(self, other: Operand) -> Var:
-        return self.tape.apply("Greater", self, other)
-
-    def __ge__(self, other: Operand) -> Var:
-        return self.tape.apply("GreaterOrEqual", self, other)
 
     def __repr__(self) -> str:
         return f"Var({self.name!r}, {list(self.shape)} {self.dtype})"
 
 
+class Large(Var):
+    """A tensor that is made whenever it is read: see `weights`."""
+
+    __slots__ = ()
+
+    def __init__(self, tape: Tape, name: str) -> None:
+        self.tape, self.name = tape.weak, name
+
+    @property
+    def value(self) -> Array:  # type: ignore[override]
+        return self.tape.values[self.name]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tape.values.like(self.name).shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.tape.values.like(self.name).dtype
+
+
+_TENSORS = {Var, Large, type(None)}
+_KNOWN = (Var, type(None), *COMPOUND)
+
+
+class _Within:
+    """A tape inside of a `with`: under which scope, from which place, with which operands spared."""
+
+    __slots__ = ("inner", "outer", "tape")
+
+    def __init__(self, tape: Tape, scope: str, place: Place, spared: frozenset[str]) -> None:
+        self.tape, self.inner = tape, (scope, place, spared)
+
+    def __enter__(self) -> None:
+        tape = self.tape
+        self.outer = tape._scope, tape.place, tape.spared
+        tape._scope, tape.place, tape.spared = self.inner
+
+    def __exit__(self, *error: object) -> None:
+        self.tape._scope, self.tape.place, self.tape.spared = self.outer
+
+
 class Tape:
     """Steps in order, every value by name, and what control flow decided on the way.
 
-    `values` holds constants, feeds and results alike; `constants` those that no step computes and no feed gave.
+    `values` holds constants, feeds and results alike; `constants` names those that no step computes and no feed gave,
+    `fixed` them and what is computed from them alone, "" for an operand that is left out among them.
     `named` maps tensors of the traced graph to their `Var`s, `compounds` its sequences, optionals and maps to records
     of `Var`s, `blocked` what could not be computed to the reason.
     """
 
     def __init__(self, ops: Ops, *, dtype: str = "float64", seed: int = 0) -> None:
         self.ops, self.dtype, self.seed = ops, dtype, seed
+        self.weak: Tape = proxy(self)  # a tape and its tensors would keep each other, and what is large on it, alive
         self.steps: list[Step] = []
         self.regions: list[Region] = []
-        self.values: dict[str, Array] = {}
-        self.constants: dict[str, Array] = {}
+        self.values = Values()
+        self.constants: set[str] = set()
+        self.fixed: set[str] = {""}
         self.guards: list[str] = []
         self.named: dict[str, Var] = {}
         self.compounds: dict[str, Compound] = {}
         self.blocked: dict[str, GradcheckError] = {}
         self.reserved: set[str] = set()
+        self.spared: frozenset[str] = frozenset()
         self.place = Place()
+        self._wide: Mapping[Any, np.dtype[Any]] = {} if dtype == "model" else _WIDE
         self._scope = ""
         self._counts: dict[str, int] = {}
-        self._cached: dict[tuple[Any, str], Var] = {}
+        self._cached: dict[tuple[Any, ...], Var] = {}
 
     def widen(self, dtype: Any) -> np.dtype[Any]:
         """The dtype that values of the model's `dtype` are computed in."""
         dtype = np.dtype(dtype)
-        return dtype if self.dtype == "model" else np.dtype(_WIDE.get(dtype.name, dtype))
+        return self._wide.get(dtype.type, dtype)
 
     def var(self, name: str) -> Var:
         """The tensor `name` of this tape."""
-        return Var(self, name, self.values[name])
+        return Large(self, name) if name in self.values.recipes else Var(self, name, self.values[name])
+
+    def find(self, name: str) -> Var | None:
+        """The tensor `name` if it is on this tape."""
+        return self.var(name) if name in self.values else None
 
     def hold(self, name: str, value: Any) -> Var:
         """Put a value that no step computes on the tape, under `name`."""
@@ -140,14 +186,22 @@ class Tape:
         self.values[name] = array.astype(dtype, copy=False)
         return self.var(name)
 
+    def weight(self, name: str, array: Array) -> Var:
+        """Put a constant of the model on the tape, under `name`; what is large is widened when it is read."""
+        dtype = np.dtype(object) if array.dtype.kind in "US" else self.widen(array.dtype)
+        self.values.widened(name, array, dtype)
+        self.constants.add(name)
+        self.fixed.add(name)
+        return self.var(name)
+
     def constant(self, value: Any, dtype: Any = None, name: str = "constant") -> Var:
-        """A constant of a rule or a composition; equal scalars share one tensor."""
+        """A constant of a rule or a composition; equal scalars, and short lists of integers, share one tensor."""
         array = np.asarray(value, dtype=dtype)
-        key = (array.tobytes(), array.dtype.str) if array.ndim == 0 and array.dtype != object else None
-        if key in self._cached:
+        shared = array.dtype != object if array.ndim == 0 else array.dtype.kind == "i" and array.nbytes <= _SHARED
+        key = (array.tobytes(), array.dtype, array.shape) if shared else None
+        if key is not None and key in self._cached:
             return self._cached[key]
-        var = self.hold(self.fresh(name), array)
-        self.constants[var.name] = var.value
+        var = self.weight(self.fresh(name), array)
         if key is not None:
             self._cached[key] = var
         return var
@@ -162,38 +216,29 @@ class Tape:
             if candidate not in self.values and candidate not in self.reserved:
                 return candidate
 
-    @contextlib.contextmanager
-    def scope(self, name: str) -> Iterator[None]:
+    def within(self, *, scope: str = "", place: Place | None = None, spared: frozenset[str] = frozenset()) -> _Within:
+        """Names made inside stand under `scope`, steps come from `place`, a rule need give no cotangents of `spared`."""
+        under = f"{self._scope}/{scope}" if scope and self._scope else scope or self._scope
+        return _Within(self, under, place or self.place, spared)
+
+    def scope(self, name: str) -> _Within:
         """Names made inside stand under `name`."""
-        outer, self._scope = self._scope, f"{self._scope}/{name}" if self._scope else name
-        try:
-            yield
-        finally:
-            self._scope = outer
+        return self.within(scope=name)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """What is added inside is taken off again."""
         steps, regions, guards = len(self.steps), len(self.regions), len(self.guards)
-        kept = dict(self.values), dict(self.constants), dict(self._cached)
+        kept = self.values.copy(), set(self.constants), set(self.fixed), dict(self._cached)
         try:
             yield
         finally:
             del self.steps[steps:], self.regions[regions:], self.guards[guards:]
-            self.values, self.constants, self._cached = kept
+            self.values, self.constants, self.fixed, self._cached = kept
 
-    @contextlib.contextmanager
-    def at(self, place: Place) -> Iterator[None]:
-        """Steps made inside come from there, and carry its metadata."""
-        outer, self.place = self.place, place
-        try:
-            yield
-        finally:
-            self.place = outer
-
-    def from_node(self, origin: int, metadata: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
+    def from_node(self, origin: int, metadata: Mapping[str, str]) -> _Within:
         """Steps made inside come from node `origin` of the model, or from its gradient (-1)."""
-        return self.at(Place(origin, origin, metadata=metadata))
+        return self.within(place=Place(origin, origin, metadata=metadata))
 
     def apply(self, op: str, *inputs: Operand, **attrs: Any) -> Var:
         """Add a node of an ONNX operator with one output."""
@@ -214,118 +259,92 @@ class Tape:
 
         A composed operator adds the nodes that it is made of instead.  `outputs` names the results of a simple one.
         """
-        where = self.place.of(op, name or (outputs[0] if outputs else op))
-        operands = self._operands(inputs)
-        if (domain, op) not in self.ops:
-            raise no_forward(op, domain, self.ops, where)
-        record = for_operands(self.ops[domain, op], operands, where)
-        positions, metadata = self._bind(record, attrs, operands, n_outputs, where)
+        where = partial(self.place.of, op, name or (outputs[0] if outputs else op))
+        record, operands = self._operator(domain, op, inputs, where)
+        arrays = [x.value if type(x) is Var else self._given(record, x) for x in operands]
+        supplied = self._supplied(record, n_outputs) if record.signature.supplied else {}
+        positions, metadata = bound(record, attrs, arrays, where=where, widen=self.widen, supplied=supplied)
         if record.composed:
             return self._compose(record, [operands[i] for i in positions], metadata, name or op, where)
-        names = [*outputs] or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
-        results = self._evaluate(record, [operands[i] for i in positions], metadata, where)
-        self._record(record, operands, positions, metadata, attrs, names, name)
-        for output, value in zip(names, results, strict=False):
-            if output:
-                self.values[output] = value
-        return tuple(Var(self, n, v) for n, v in zip(names, results, strict=False))
+        chosen = arrays if len(positions) == len(arrays) else [arrays[i] for i in positions]
+        results = self._evaluate(record, chosen, metadata, where)
+        names = outputs or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
+        label, read = self._label(name, names), _names(operands)
+        step = Step.of(record, read, positions, tuple(names), metadata, attrs, label, self.place)
+        self.steps.append(step)
+        return self._kept(step, results)
+
+    def _given(self, op: Op, x: Any) -> Any:
+        """An operand as an operator takes it; of a large one the shape alone, where no number is looked at yet."""
+        if not isinstance(x, Large):
+            return x
+        later = op.composed or (turns(op) and x.name in self.fixed)
+        return self.values.like(x.name) if later else self.values.operand(op, x.name)
+
+    def _kept(self, step: Step, results: Sequence[Array]) -> tuple[Var, ...]:
+        """Results of a step put on the tape; what is large and made of constants alone is made again when it is read."""
+        names = step.node.outputs
+        if self.fixed.issuperset(step.node.inputs) and "rng" not in step.metadata:
+            self.fixed.update(names)
+            if self.values.derived(step.op, step.operands, step.metadata, names, results):
+                return tuple(Large(self, n) for n in names)
+        made = [Var(self, n, y) for n, y in zip(names, results, strict=False)]
+        for var in made:
+            if var.name:
+                self.values[var.name] = var.value
+        return tuple(made)
 
     def guard(self, var: Var) -> Any:
         """The value of `var` as control flow reads it: a probe that changes it crosses a branch."""
         self.guards.append(var.name)
         return var.value
 
-    def _operands(self, inputs: Sequence[Operand]) -> list[Any]:
+    def _operator(self, domain: str, op: str, inputs: Sequence[Operand], where: Where) -> tuple[Op, Sequence[Any]]:
+        """The operator as it is for its operands, and these; numbers among them become constants."""
+        record = self.ops.get((domain, op))
+        if record is not None and _TENSORS.issuperset(map(type, inputs)):
+            return record, inputs
         first = next((x for x in inputs if isinstance(x, Var)), None)
         dtype = None if first is None else first.dtype
-        known = (Var, type(None), *COMPOUND)
-        return [x if isinstance(x, known) else self.constant(x, _fitting(x, dtype)) for x in inputs]
+        operands = [x if isinstance(x, _KNOWN) else self.constant(x, fitting(x, dtype)) for x in inputs]
+        if record is None:
+            raise no_forward(op, domain, self.ops, where())
+        return for_operands(record, operands, where), operands
 
-    def _bind(
-        self, op: Op, attrs: Mapping[str, Any], operands: Sequence[Var | None], n_outputs: int, where: str
-    ) -> tuple[list[int], dict[str, Any]]:
-        arrays = _values(operands)
+    def _label(self, name: str, outputs: Sequence[str]) -> str:
+        """What a node is called: a body's run many times, under a scope each; one of a gradient has its output's name."""
+        under = f"{self._scope}/{name}" if name and self._scope else name
+        return under or (outputs[0] if self.place.origin < 0 else "")
+
+    def _supplied(self, op: Op, n_outputs: int) -> dict[str, Any]:
+        """What a kernel may ask the tape for."""
         supplied: dict[str, Any] = {"n_outputs": n_outputs, "tape": self}
-        if "rng" in op.schema:
+        if "rng" in op.signature.supplied:
             supplied["rng"] = np.random.default_rng([self.seed, len(self.steps), len(self.values)])
-        try:
-            return bind(op, attrs, arrays, where=where, cast=self.widen, supplied=supplied)
-        except ModelError as error:
-            raise ModelError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
-        except (LimitError, MemoryError) as error:
-            raise exhausted(error, where) from error
-        except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
-            raise ModelError(f"{where} does not fit its inputs {_shapes(arrays)}: {error}") from error
+        return supplied
 
     def _compose(
-        self, op: Op, operands: list[Var | None], metadata: dict[str, Any], label: str, where: str
+        self, op: Op, operands: Sequence[Any], metadata: Mapping[str, Any], label: str, where: Where
     ) -> tuple[Var, ...]:
         start = len(self.steps)
-        with self.scope(label), self.explained(where, operands):
-            results = op.forward(*operands, **metadata)
+        with self.within(scope=label):
+            results = run(op, operands, metadata, where=where, widen=self.widen)
         outputs: tuple[Any, ...] = tuple(results) if isinstance(results, tuple | list) else (results,)
         if op.vjp is not None:
-            names = tuple("" if x is None else x.name for x in operands)
-            made = tuple(y.name for y in outputs)
+            names, made = _names(operands), _names(outputs)
             self.regions.append(Region(start, len(self.steps), op, names, made, metadata, label, self.place))
         return outputs
 
     def _evaluate(
-        self, op: Op, operands: Sequence[Var | None], metadata: Mapping[str, Any], where: str
-    ) -> tuple[Array, ...]:
+        self, op: Op, arrays: Sequence[Array | None], metadata: Mapping[str, Any], where: Where
+    ) -> Sequence[Array]:
         if len(self.steps) >= MAX_STEPS:
-            raise LimitError(f"{where}: more than {MAX_STEPS:,} steps; a loop of the model may never end")
-        arrays = [None if x is None else x.value for x in operands]
+            raise LimitError(f"{where()}: more than {MAX_STEPS:,} steps; a loop of the model may never end")
         if op.ordered and any(a is not None and a.dtype.kind == "c" for a in arrays):
-            raise UnsupportedError(f"{where}: {op.name} has no meaning for complex numbers", code="GC503")
-        with self.explained(where, operands):
-            results = op.forward(*arrays, **metadata)
-            made = [np.asarray(y) for y in (results if op.many else (results,))]
-            if (rank := max((y.ndim for y in made), default=0)) > MAX_RANK:
-                raise ValueError(f"the result has {rank} dimensions; at most {MAX_RANK} are possible")
-            return tuple(y.astype(self.widen(y.dtype), copy=False) for y in made)
-
-    @contextlib.contextmanager
-    def explained(self, where: str, operands: Sequence[Var | None]) -> Iterator[None]:
-        """Failures of a kernel become errors that name the node and the shapes it was given."""
-        try:
-            with np.errstate(all="ignore"):
-                yield
-        except GradcheckError:
-            raise
-        except MemoryError as error:
-            raise exhausted(error, where) from error
-        except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
-            raise ModelError(f"{where} cannot be computed from {_shapes(_values(operands))}: {error}") from error
-
-    def _record(
-        self,
-        op: Op,
-        operands: Sequence[Var | None],
-        positions: Sequence[int],
-        metadata: Mapping[str, Any],
-        attrs: Mapping[str, Any],
-        outputs: Sequence[str],
-        name: str,
-    ) -> None:
-        names = ["" if x is None else x.name for x in operands]
-        plain = {k: _NUMBERS[v] if isinstance(v, np.dtype) else v for k, v in attrs.items()}
-        label = f"{self._scope}/{name}" if name and self._scope else name  # a body's nodes run many times
-        label = label or (outputs[0] if self.place.origin < 0 else "")
-        node = Node(op.name, tuple(names), tuple(outputs), plain, op.domain, label, self.place.metadata)
-        statics = tuple(n for i, n in enumerate(names) if n and i not in positions)
-        self.steps.append(Step(node, op, tuple(names[i] for i in positions), statics, metadata, self.place))
+            raise UnsupportedError(f"{where()}: {op.name} has no meaning for complex numbers", code="GC503")
+        results: Sequence[Array] = run(op, arrays, metadata, where=where, widen=self.widen)
+        return results
 
 
-def _fitting(value: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:
-    if dtype is None or isinstance(value, np.ndarray | np.generic):
-        return None
-    return np.result_type(dtype, np.complex64) if isinstance(value, complex) else dtype
-
-
-def _values(operands: Sequence[Any]) -> list[Any]:
-    return [x.value if isinstance(x, Var) else x for x in operands]
-
-
-def _shapes(values: Sequence[Any]) -> str:
-    return ", ".join(map(described, values)) or "no input"
+def _names(operands: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(["" if x is None else x.name for x in operands])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gradcheck_cli.compound import COMPOUND, mapped, placed, typed
 from gradcheck_cli.errors import GradcheckError, ModelError
+from gradcheck_cli.evaluation import Where
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.op import Ops
 from gradcheck_cli.tape import Tape
@@ -28,9 +30,9 @@ class Body:
         scope: dict[str, Any] = {**self.around, **self.constants}
         scope.update(zip(self.graph.inputs, arguments, strict=False))
         for index, node in enumerate(self.graph.nodes):
-            with self.tape.at(self.tape.place.into(self.part, index)):
+            with self.tape.within(place=self.tape.place.into(self.part, index)):
                 run_node(self.tape, node, scope, outputs=())
-        return tuple(_lookup(scope, name, f"the {self.part}") for name in self.graph.outputs)
+        return tuple(_lookup(scope, name, lambda: f"the {self.part}") for name in self.graph.outputs)
 
 
 def trace(
@@ -56,8 +58,7 @@ def trace(
         if name in feeds:
             scope[name] = _held(tape, name, feeds[name], graph.types.get(name))
         elif name in graph.constants:
-            scope[name] = tape.hold(name, graph.constants[name])
-            tape.constants[name] = tape.values[name]
+            scope[name] = tape.weight(name, graph.constants[name])
     _keep(tape, scope)
     for index, node in enumerate(graph.nodes):
         if needed.isdisjoint(node.outputs):
@@ -77,16 +78,16 @@ def result(tape: Tape, name: str) -> Any:
 def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[str]) -> None:
     """Add one node of a graph to the tape, reading values from `scope` and leaving its outputs there."""
     label = node.name or next((n for n in node.outputs if n), node.op)
-    where = tape.place.of(node.op, label)
+    where = partial(tape.place.of, node.op, label)
     inputs = [_lookup(scope, name, where) for name in node.inputs]
     attrs = {
-        k: Body(tape, v, dict(scope), f"{k} of {where}") if isinstance(v, Graph) else v for k, v in node.attrs.items()
+        k: Body(tape, v, dict(scope), f"{k} of {where()}") if isinstance(v, Graph) else v for k, v in node.attrs.items()
     }
     count = len(node.outputs)
-    with tape.at(tape.place.named(node.op, label)):
+    with tape.within(place=tape.place.named(node.op, label)):
         made = tape.emit(node.op, inputs, attrs, domain=node.domain, n_outputs=count, outputs=outputs, name=label)
     if len(made) < len([n for n in node.outputs if n]):
-        raise ModelError(f"{where} has {len(made)} outputs, not {count}")
+        raise ModelError(f"{where()} has {len(made)} outputs, not {count}")
     scope.update((n, v) for n, v in zip(node.outputs, made, strict=False) if n)
 
 
@@ -106,7 +107,7 @@ def _keep(tape: Tape, values: Mapping[str, Any]) -> None:
 
 
 def _step(tape: Tape, node: Node, scope: dict[str, Any], feeds: Mapping[str, Any], lenient: bool) -> None:
-    blocked = next((tape.blocked[name] for name in node.reads if name in tape.blocked), None)
+    blocked = next((tape.blocked[name] for name in node.reads if name in tape.blocked), None) if tape.blocked else None
     fed = {name: scope[name] for name in node.outputs if name in feeds}
     names = [tape.fresh(f"{name}/computed") if name in fed else name for name in node.outputs]
     try:
@@ -129,9 +130,9 @@ def _needed(graph: Graph, targets: Iterable[str], feeds: Mapping[str, Any]) -> s
     return needed
 
 
-def _lookup(scope: Mapping[str, Any], name: str, where: str) -> Any:
+def _lookup(scope: Mapping[str, Any], name: str, where: Where) -> Any:
     if not name:
         return None
     if name not in scope:
-        raise ModelError(f"{where} reads {name!r}, which has no value")
+        raise ModelError(f"{where()} reads {name!r}, which has no value")
     return scope[name]

@@ -6,7 +6,7 @@ pass and never a failure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -15,12 +15,13 @@ import numpy as np
 
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.stencil import Estimate
+from gradcheck_cli.stencil import blocks as blocks  # here for those who go through statuses
 
 UNIT = 2.0**-53
 RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
 GROUND = 1e-2  # of a column's largest entry: relative errors of smaller ones are relative to this
-_BLOCK = 1 << 16  # entries
+_LEAST = float(np.finfo(float).smallest_subnormal)
 UNDERFLOW = 1e-250  # products of numbers below this lose digits
 HUGE = 1e150  # squares of numbers beyond this, or below its inverse, are no floating-point numbers
 
@@ -77,13 +78,14 @@ class Comparison:
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
-        return int(np.isin(self.status, statuses).sum())
+        if self.clean:
+            return self.status.size * (Status.PASS in statuses)
+        return sum(int(np.count_nonzero(self.status == status)) for status in statuses)
 
-
-def blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Rows in pieces that stay in the caches: a Jacobian has too many entries for whole-array temporaries."""
-    size = max(1, _BLOCK // max(columns, 1))
-    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+    @property
+    def clean(self) -> bool:
+        """Every entry passes."""
+        return not self.status.any()
 
 
 def largest_by_column(theoretical: Array, numerical: Array) -> Array:
@@ -101,24 +103,34 @@ def allowance(size: Array, largest: Array, tolerance: Tolerance) -> Array:
 
 def magnitude(theoretical: Array, numerical: Array) -> Array:
     """The larger of two entries, 0 where neither is finite."""
+    both = np.abs(theoretical)
+    both = np.maximum(both, np.abs(numerical), out=both if np.ndim(both) else None)
+    if np.isfinite(both).all():
+        return both
     both = np.fmax(np.abs(theoretical), np.abs(numerical))
-    return both if np.isfinite(both).all() else np.where(np.isfinite(both), both, 0.0)
+    return np.where(np.isfinite(both), both, 0.0)
 
 
-def screened(theoretical: Array, numerical: Array, relative_error: float, tolerance: Tolerance) -> Array:
+def screened(
+    theoretical: Array, numerical: Array, relative_error: float, tolerance: Tolerance, largest: Array | None = None
+) -> Array:
     """`Status` of each entry where the numerical side is right to a relative error: PASS, or NOISE for "not yet".
 
-    The same rule as `judge`, for many entries at once.
+    The same rule as `judge`, for many entries at once; `largest` is that of each column, if known.
     """
-    status = np.full(theoretical.shape, Status.NOISE, np.int8)
-    largest = largest_by_column(theoretical, numerical)
-    slack = 8 * relative_error + 64 * UNIT
+    status = np.empty(theoretical.shape, np.int8)
+    slack = 8 * relative_error + 64 * UNIT - tolerance.rtol
+    largest = largest_by_column(theoretical, numerical) if largest is None else largest
+    ground = tolerance.negligible * largest + tolerance.atol  # finite: what is not passes nowhere
     for rows in blocks(*theoretical.shape):
         t, d = theoretical[rows], numerical[rows]
         size = magnitude(t, d)
         with np.errstate(invalid="ignore"):
-            passed = np.abs(t - d) + slack * size <= allowance(size, largest, tolerance)
-        status[rows][passed & np.isfinite(d)] = Status.PASS
+            gap = t - d
+            np.abs(gap, out=gap)
+            np.multiply(size, slack, out=size)
+            np.add(gap, size, out=gap)
+            np.multiply(~(gap <= ground), np.int8(Status.NOISE), out=status[rows])
     return status
 
 
@@ -211,39 +223,56 @@ def pattern(theoretical: float, numerical: float, sizes: Sequence[int] = ()) -> 
 
 def needed(comparison: Comparison) -> tuple[float, float]:
     """The rtol alone, and the atol alone, with which every entry would pass."""
-    failed = np.nonzero(comparison.status == Status.FAIL)
-    theoretical, numerical = comparison.theoretical[failed], comparison.numerical[failed]
-    finite = np.isfinite(theoretical - numerical)
-    if not finite.any():
-        return 0.0, 0.0
-    gap = np.abs(theoretical - numerical)[finite]
-    return float(np.max(gap / magnitude(theoretical, numerical)[finite])), float(np.max(gap))
+    relative, absolute = 0.0, 0.0
+    for rows in () if comparison.clean else blocks(*comparison.status.shape):
+        failed = comparison.status[rows] == Status.FAIL
+        theoretical, numerical = comparison.theoretical[rows][failed], comparison.numerical[rows][failed]
+        gap = np.abs(theoretical - numerical)
+        finite = np.isfinite(gap)
+        ratio = gap[finite] / magnitude(theoretical, numerical)[finite]
+        relative = max(relative, float(np.max(ratio, initial=0.0)))
+        absolute = max(absolute, float(np.max(gap[finite], initial=0.0)))
+    return relative, absolute
 
 
 def errors(comparison: Comparison) -> tuple[float, float]:
     """The largest absolute error, and the largest relative to an entry or to a hundredth of its column's largest."""
     theoretical, numerical = comparison.theoretical, comparison.numerical
-    ground = GROUND * largest_by_column(theoretical, numerical)
+    ground = np.maximum(GROUND * largest_by_column(theoretical, numerical), _LEAST)  # of nothing, no error is none
     absolute, relative = 0.0, 0.0
     for rows in blocks(*theoretical.shape):
         with np.errstate(invalid="ignore", divide="ignore"):
-            gap = np.abs(theoretical[rows] - numerical[rows])
-            size = np.maximum(magnitude(theoretical[rows], numerical[rows]), ground)
-            ratio = np.where(gap == 0, 0.0, gap / size)
-        absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
-        relative = float(np.maximum(relative, np.max(ratio, initial=0.0)))
+            gap = theoretical[rows] - numerical[rows]
+            np.abs(gap, out=gap)
+            absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
+            size = magnitude(theoretical[rows], numerical[rows])
+            np.maximum(size, ground, out=size)
+            np.divide(gap, size, out=gap)
+        relative = float(np.maximum(relative, np.max(gap, initial=0.0)))
     return absolute, relative
+
+
+def apart(comparison: Comparison, v: Array, u: Array) -> float:
+    """How far both sides are apart, summed with weights `(x_size,)` and `(y_size,)`."""
+    total = 0.0
+    for rows in blocks(*comparison.status.shape):
+        gap = comparison.theoretical[rows] - comparison.numerical[rows]
+        total += float(v[rows] @ (np.abs(gap, out=gap) @ u))
+    return total
 
 
 def worst(comparison: Comparison, count: int | None = None) -> list[tuple[int, int]]:
     """Row and column of the entries that did not simply pass: failures first, kinks that did last, then by error."""
-    rows, columns = np.nonzero((comparison.status != Status.PASS) & (comparison.status != Status.LEFT_OUT))
-    gap = np.abs(comparison.theoretical - comparison.numerical)[rows, columns]
-    gap = np.where(np.isfinite(gap), gap, np.inf)
-    status = comparison.status[rows, columns]
-    rank = np.where(status == Status.FAIL, 0, np.where(status == Status.KINK_OK, 2, 1))
-    order = np.lexsort((columns, rows, -gap, rank))[:count]
-    return [(int(rows[i]), int(columns[i])) for i in order]
+    found = np.zeros((4, 0))  # columns, rows, errors with the largest first, ranks
+    for some in () if comparison.clean else blocks(*comparison.status.shape):
+        status = comparison.status[some]
+        rows, columns = at = np.nonzero((status != Status.PASS) & (status != Status.LEFT_OUT))
+        gap = np.abs(comparison.theoretical[some][at] - comparison.numerical[some][at])
+        rank = np.where(status[at] == Status.FAIL, 0, np.where(status[at] == Status.KINK_OK, 2, 1))
+        keys = np.stack([columns, rows + some.start, -np.where(np.isfinite(gap), gap, np.inf), rank])
+        found = np.concatenate([found, keys], axis=1)
+        found = found[:, np.lexsort(found)[:count]]
+    return [(int(row), int(column)) for column, row in found[:2].T]
 
 
 def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
@@ -251,6 +280,8 @@ def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
     theoretical, numerical = comparison.theoretical, comparison.numerical
     size = magnitude(theoretical[rows, columns], numerical[rows, columns])
     tol = 8 * comparison.noise[rows, columns] + 64 * UNIT * size
-    allow = allowance(size, largest_by_column(theoretical, numerical)[columns], comparison.tolerance)
+    some, place = np.unique(columns, return_inverse=True)
+    largest = largest_by_column(theoretical[:, some], numerical[:, some])[place]
+    allow = allowance(size, largest, comparison.tolerance)
     measured = np.isin(comparison.status[rows, columns], (*PASSED, Status.FAIL, Status.NOISE, Status.CURVATURE))
     return np.where(measured & np.isfinite(tol), allow + 2 * tol, np.inf)

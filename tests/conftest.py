@@ -10,7 +10,22 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 _ROOT = Path(__file__).parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT] + [str(_ROOT)]
 
 os.environ["GRADCHECK_SAVE_FAILURES"] = "none"  # failures are wanted here: they leave nothing in the working folder
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked as slow is left out unless it is asked for."""
+    if not whole(config):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def whole(config: pytest.Config) -> bool:
+    """`-m slow`, or an expression with it, was given."""
+    asked: str = config.option.markexpr
+    return "slow" in asked and "not slow" not in asked

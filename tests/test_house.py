@@ -23,11 +23,14 @@ comparison points operator_facts
 jacobians ops request
 backward custom
 dependence program symbolic trace
-jitter tape
-bundles connections installed step
+patched
+tangents
+jitter plan tape
+bundles connections evaluation installed step weights
 formats op options record verdict
+regions
 compound lift memory outcome picture reads settings stack stencil
-graph native
+graph native signature
 errors explanations measures
 """
 FLOOR = {name: -i for i, line in enumerate(FLOORS.split("\n")) for name in line.split()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from gradcheck_cli.checks.assemble import Outcome, Pair, record_of
+from gradcheck_cli.checks.footprint import beyond
+from gradcheck_cli.checks.forecast import Forecast, forecasts
 from gradcheck_cli.checks.modes import PARTIAL, Partial, blameless, plan, survey_of
 from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape, without_gradient
 from gradcheck_cli.checks.precision import Precisions
@@ -25,12 +27,14 @@ from gradcheck_cli.faults.invariants import Laws
 from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.health.checkup import Checkups
+from gradcheck_cli.jacobians.columns import Columns
 from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.memory import exhausted
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.quantize import straight_through
 from gradcheck_cli.points.elements import opened
+from gradcheck_cli.points.further import Further
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.points.redraw import finite_point
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, parameters, reached_past, require
@@ -41,8 +45,9 @@ from gradcheck_cli.verdict import ATOL, RTOL, Status, Tolerance
 
 
 class Listener(Protocol):
-    """Hears of a check's progress."""
+    """Hears of a check's progress; how long pairs will take is only timed if it asks."""
 
+    def expect(self, forecasts: Iterator[Forecast]) -> None: ...
     def start(self, title: str, total: int) -> None: ...
     def advance(self, done: int, total: int) -> None: ...
     def done(self) -> None: ...
@@ -90,6 +95,7 @@ class Checking:
         self.xs = settings.x or choose_x(self.graph, self.ys, params=settings.params)
         if settings.x and settings.params:
             self.xs = tuple(dict.fromkeys([*settings.x, *parameters(self.graph)]))
+        self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, _ticking(source.uri, settings.timeout))
 
     def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
         """All points, all pairs."""
@@ -99,7 +105,6 @@ class Checking:
         dims: Mapping[str, int] = {}
         second, branches = SecondOrder(self.source, self.settings, self.ops), Branches(self.graph)
         primal = Primal(self.source, self.settings, self.ops, self.ys)
-        checkups = Checkups(self.ys, self.graph.free_inputs, self.settings.seed, self._tick)
         for index in self._points():
             point = self._point(index, dims)
             dims = point.dims
@@ -112,20 +117,26 @@ class Checking:
                 raise self._without("float output")
             sides = {y: Sides.at(point, self.graph, y, self.xs, self.settings, self.ops) for y in self.ys}
             ready = [p for p in pairs if p.error is None and self._comparable(p, point, sides[p.y], index)]
-            checkups.at({y: side.tape for y, side in sides.items()}, [(p.x, p.y) for p in pairs], index)
+            self.checkups.at({y: side.tape for y, side in sides.items()}, [(p.x, p.y) for p in pairs], index)
             gradients = [(p, s) for p, s in second.at(ready, sides, point) if self._comparable(p, point, s, index)]
             sides, ready = {**sides, **{p.y: s for p, s in gradients}}, [*ready, *(p for p, _ in gradients)]
-            plan([p for p in ready if not p.mode], sides, self.settings)
+            self._plan([p for p in ready if not p.mode], sides)
             for y in sides:
                 self._check_y(sides[y], [p for p in ready if p.y == y], index)
             primal.hear(pairs)
             compared = [p for p in ready if p.error is None and not p.gradient_of]
             branches.at(point.tape, point.feeds, {(p.x, p.y): sides[p.y].program(p.x) for p in compared})
-        checkups.look_on(partial(self._point, dims=dims), index + 1)
+        self.checkups.look_on(Further(self.source, self.settings, self.ops, self._targets, point), index + 1)
         every = second.with_gradients(pairs)
         records = (record_of(pair, self.source, self.settings, name, reproduce, dims) for pair in every)
-        records = (record if record.gradient_of else branches.record(record) for record in records)
-        return tuple(primal.record(r if r.gradient_of else self.precisions.record(checkups.record(r))) for r in records)
+        records = (r if r.gradient_of else self.checkups.record(branches.record(r)) for r in records)
+        return tuple(primal.record(r if r.gradient_of else self.precisions.record(r)) for r in records)
+
+    def _plan(self, pairs: Sequence[Pair], sides: Mapping[str, Sides]) -> None:
+        """The mode of each pair, and word of what that will take."""
+        plan(pairs, sides, self.settings)
+        if self.listen is not None:
+            self.listen.expect(forecasts(pairs, sides, self.settings))
 
     def _comparable(self, pair: Pair, point: Point, sides: Sides, index: int) -> bool:
         """Whether a pair can be compared at a point; what the point says of it goes into the pair."""
@@ -135,6 +146,7 @@ class Checking:
         pair.notes.extend(point.notes)
         pair.ranges.update(point.ranges)
         error = obstacle(point, sides, pair.x, index, self.settings.max_inconclusive)
+        error = error or beyond(sides, pair.x, self.graph)
         if isinstance(error, PointError):  # other points may do
             pair.missed.append(error)
         else:
@@ -142,12 +154,11 @@ class Checking:
         return error is None
 
     def _point(self, index: int, dims: Mapping[str, int]) -> Point:
-        return finite_point(self.source, self.settings, self.ops, [*self.ys, *self.xs], index, dims)
+        return finite_point(self.source, self.settings, self.ops, self._targets, index, dims)
 
-    def _tick(self) -> None:
-        """LimitError once the time is up."""
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise LimitError(f"{self.source.uri} took more than {self.settings.timeout:g} s")
+    @property
+    def _targets(self) -> list[str]:
+        return [*self.ys, *self.xs]
 
     def _points(self) -> Iterator[int]:
         if self.settings.point is not None:
@@ -200,9 +211,10 @@ class Checking:
         quiet = self._budget(pairs[0], shown=False)
         self.precisions.at(sides, backward, pairs, index, quiet)
         whole = pairs[0].mode == "full" and self.settings.compat is None
-        theories = self._theories(backward, pairs[0]) if whole else []
+        theories = self._theories(backward, sides, pairs) if whole else []
         columns = [theory.values for theory in theories]
-        laws = Laws(backward, columns, self.settings.seed, quiet)
+        anew = None if pairs[0].gradient_of else self.checkups.descended(pairs[0].y)
+        laws = Laws(backward, columns, self.settings.seed, quiet, anew)
         some = None if pairs[0].mode == "full" else Partial(pairs[0].mode, backward, self.settings, quiet)
         for position, pair in enumerate(pairs):
             found = self._found(sides, pair, position, theories, some)
@@ -224,11 +236,10 @@ class Checking:
                 program, tolerance = sides.program(pair.x), self._tolerance(pair)
                 pair.pictures.append(sketch(outcome, program, tolerance, self._budget(pair)))
 
-    def _theories(self, backward: Backward, pair: Pair) -> list[Theory]:
+    def _theories(self, backward: Backward, sides: Sides, pairs: Sequence[Pair]) -> list[Theory]:
         """The theoretical side of full comparisons for every x; their rounding errors are measured together, once."""
-        values = backward.jacobians(self._budget(pair))
-        spreads = cache(lambda: backward.spreads(values, self._budget(pair)))
-        return [Theory(each, partial(lambda at: spreads()[at], at)) for at, each in enumerate(values)]
+        columns = Columns(backward, [sides.structure(pair.x) for pair in pairs], self._budget(pairs[0]))
+        return [Theory(each, partial(lambda at: columns.spreads[at], at)) for at, each in enumerate(columns.values)]
 
     def _job(self, sides: Sides, pair: Pair) -> Job:
         return Job(self.settings.method, self.settings.delta, self._tolerance(pair), self._budget(pair))
@@ -276,3 +287,14 @@ class Checking:
                 raise LimitError(f"{pair.title} took more than {self.settings.timeout:g} s")
 
         return Budget(self.settings.memory_limit, self.settings.jobs, progress)
+
+
+def _ticking(uri: str, timeout: float | None) -> Callable[[], None]:
+    """What raises LimitError once the time is up."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+
+    def tick() -> None:
+        if deadline is not None and time.monotonic() > deadline:
+            raise LimitError(f"{uri} took more than {timeout:g} s")
+
+    return tick

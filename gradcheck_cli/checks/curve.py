@@ -12,7 +12,8 @@ import numpy as np
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.cost import forward_work
-from gradcheck_cli.jacobians.jacobian import Directions, by_complex_step, by_differences, by_ladder, forward_noise
+from gradcheck_cli.jacobians.directions import Directions
+from gradcheck_cli.jacobians.jacobian import by_complex_step, by_differences, by_ladder, forward_noise
 from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget

@@ -28,6 +28,10 @@ PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
 
 def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings) -> None:
     """The mode of each pair: in `auto` the cheapest ones in full, as many as the work that a check may take allows."""
+    if settings.mode in PARTIAL:
+        for pair in pairs:
+            pair.mode = settings.mode
+        return
     costs = [(pair, sides[pair.y].cost(pair.x)) for pair in pairs]
     left = FULL_WORK
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from gradcheck_cli.verdict import Comparison
@@ -35,6 +36,7 @@ def bad_share(entries: int) -> float:
     return 1.0 - (1.0 - _CONFIDENCE) ** (1.0 / max(entries, 1))
 
 
+@cache
 def missed_size(count: int) -> float:
     """The size of error, in units of the tolerance, that so many independent projections miss with 1 %."""
     target = _MISSED ** (1 / max(count, 1))

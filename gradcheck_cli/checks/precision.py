@@ -20,7 +20,8 @@ from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.health.descent import Descent
 from gradcheck_cli.health.layers import spot_of
 from gradcheck_cli.jacobians.cost import forward_work
-from gradcheck_cli.jacobians.jacobian import Backward, reals
+from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.measures import Health, Loss, Precision
 from gradcheck_cli.record import Check
 from gradcheck_cli.stack import Budget

@@ -20,7 +20,6 @@ from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, describe, is_inexact
 from gradcheck_cli.op import Ops
-from gradcheck_cli.peer.roundings import Roundings, absolute, near, relative
 from gradcheck_cli.peer.runtime import NAME, PATIENCE, WORKER, Question, Unanswered, installed
 from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.record import Check
@@ -138,6 +137,8 @@ class Primal:
         """How y differs, and from where on; nothing where rounding explains it."""
         if y not in asked.point.tape.named:
             return ""
+        from gradcheck_cli.peer.roundings import Roundings, absolute, near, relative  # only where there is an answer
+
         ours, theirs, found = asked.point.tape.named[y].value, asked.answer[y], ""
         if is_inexact(ours.dtype) and ours.size and not np.isfinite(ours).any():
             return ""  # GC302 says where that comes from
@@ -151,6 +152,8 @@ class Primal:
 
     def _first_difference(self, question: Question) -> str:
         """The first node whose result differs: some are looked at, then those before the first of them that differs."""
+        from gradcheck_cli.peer.roundings import Roundings
+
         graph = self.source.graph
         runs = Roundings(self.source, self.settings, self.ops, question.feeds, graph.tensors)
         names, found = [n for node in graph.nodes for n in node.outputs if n in runs.exact.named], ""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.jacobians.coloring import Structure
 from gradcheck_cli.jacobians.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
-from gradcheck_cli.jacobians.jacobian import reals
+from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.memory import owned
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.program import Program
@@ -20,6 +21,9 @@ from gradcheck_cli.trace import trace
 
 if TYPE_CHECKING:
     from gradcheck_cli.faults.locate import Surveyor
+
+
+_BACKWARD = 3  # forward runs that a backward pass is worth
 
 
 class Sides:
@@ -52,6 +56,11 @@ class Sides:
 
         return Surveyor(self.tape)
 
+    @cached_property
+    def held(self) -> int:
+        """Bytes of the values on the tape when this is first asked for."""
+        return owned(self.tape.values.values())
+
     def program(self, x: str) -> Program:
         """What leads from x to y on the numerical side."""
         if x not in self._programs:
@@ -63,7 +72,7 @@ class Sides:
         """The sparsity of the Jacobian by x, with colors of its rows where probing each alone would take its time."""
         if x not in self._structures:
             program, settings = self.program(x), self.settings
-            work = forward_work(program) * reals(self.value(x))
+            work = forward_work(program) * (reals(self.value(x)) + _BACKWARD * reals(self.value(self.y)))
             colors = settings.coloring and work >= COLORED_WORK + COLORED_STEP * len(program.steps)
             self._structures[x] = Structure(program, Budget(settings.memory_limit, settings.jobs), colors=colors)
         return self._structures[x]

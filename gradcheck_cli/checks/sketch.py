@@ -12,7 +12,7 @@ import numpy as np
 from gradcheck_cli.checks import curve
 from gradcheck_cli.checks.assemble import Outcome, entry_at
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.jacobian import reals
+from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.picture import (
     PANES,
     SIDE,

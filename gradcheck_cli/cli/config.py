@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -51,6 +50,8 @@ def _search(folder: Path) -> _Found | None:
 
 
 def _table(file: Path, keys: tuple[str, ...]) -> tuple[Mapping[str, Any], str] | None:
+    import tomllib
+
     try:
         text = file.read_text(encoding="utf-8")
         table: Any = tomllib.loads(text)

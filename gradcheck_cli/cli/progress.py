@@ -1,24 +1,80 @@
-"""How far a run is, on stderr: a bar in a terminal, lines elsewhere; drawn only for work that lasts."""
+"""How far a run is, on stderr: a bar in a terminal, lines elsewhere; drawn only for work that lasts.
+
+Time left starts as what was forecast, and follows what has been seen: pairs that are done say how far off forecasts
+are, and the pass that runs says how long it still takes.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradcheck_cli.checks.forecast import Forecast
 
 _PATIENCE = 1.0  # seconds without a word
 _PACE, _PACE_OF_LINES = 0.1, 2.0
+_LATE = 0.1  # of the time that a pair took: still left while it runs, whatever was forecast
+_OFF = 10.0  # times as long, or as short, as forecast: beyond this the past says nothing of the future
+
+
+class Remaining:
+    """Time left of a model: pairs that were forecast, the one that is compared, and the pass that runs."""
+
+    def __init__(self, now: float) -> None:
+        self.began = self.since = self.passed = now  # the model's pairs, this pair, this pass
+        self.waiting: dict[str, float] = {}  # seconds forecast, by title
+        self.finished = self.current = 0.0
+        self.done = self.total = 0
+
+    def expect(self, forecast: dict[str, float], now: float) -> None:
+        """Pairs that will be compared, from now on."""
+        self.waiting = {**self.waiting, **forecast}
+        self.began = self.since = now
+
+    def start(self, title: str, now: float) -> None:
+        """A pair begins, or one more pass of it."""
+        self.passed, self.done = now, 0
+        if title in self.waiting:
+            self.finished, self.current, self.since = self.finished + self.current, self.waiting.pop(title), now
+
+    def advance(self, done: int, total: int, now: float) -> None:
+        """So much of a pass is done."""
+        if done <= self.done or total != self.total:
+            self.passed = now if self.done else self.passed
+        self.done, self.total = done, total
+
+    def seconds(self, now: float) -> float | None:
+        """Seconds left; None where nothing was forecast."""
+        if not self.current:
+            return sum(self.waiting.values()) or None
+        speed = (self.since - self.began) / self.finished if self.finished else 1.0
+        speed = min(max(speed, 1 / _OFF), _OFF)
+        gone = now - self.since
+        here = max(self.current * speed - gone, _LATE * gone)
+        there = (now - self.passed) / self.done * (self.total - self.done) if self.done else 0.0
+        return max(here, there) + speed * sum(self.waiting.values())
+
+    def share(self, now: float) -> float:
+        """How much of all is done, from 0 to 1."""
+        left, gone = self.seconds(now), now - self.began
+        if left is None:
+            return self.done / self.total if self.total else 0.0
+        return gone / max(gone + left, 1e-9)
 
 
 class Progress:
-    """Hears of a check's progress and shows it once a model takes longer than a second."""
+    """Hears of a check's progress and shows it once a model takes, or will take, longer than a second."""
 
-    def __init__(self, shown: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.terminal, self.clock = sys.stderr.isatty(), clock
-        self.on = shown == "on" or (shown == "auto" and self.terminal)
+    def __init__(self, shown: str, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
+        self.terminal, self.clock = sys.stderr.isatty() and os.environ.get("TERM") != "dumb", clock
+        self.on, self.verbose = shown == "on" or (shown == "auto" and self.terminal), verbose
         self.began = self.drawn = clock()
-        self.model = self.title = ""
+        self.remaining = Remaining(self.began)
+        self.model = self.title = self.what = ""
         self._bar: Any = None
         self._task: Any = None
 
@@ -26,23 +82,43 @@ class Progress:
         """A model begins."""
         self.done()
         self.model, self.began = model, self.clock()
+        self.remaining = Remaining(self.began)
+
+    def expect(self, forecasts: Iterator[Forecast]) -> None:
+        """How long pairs will take: said with -v, and the first that a bar shows of them."""
+        if not self.on and not self.verbose:
+            return
+        try:
+            found = list(forecasts)
+        except Exception:  # what goes wrong there goes wrong in the check too, which says it
+            return
+        self.what = found[0].what.split(",")[0] if found else ""
+        now = self.clock()
+        self.remaining.expect({each.title: each.seconds for each in found}, now)
+        for each in found if self.verbose else ():
+            print(f"{self.model}  {each}", file=sys.stderr, flush=True)
+        if self.on and self.terminal and sum(each.seconds for each in found) > _PATIENCE:
+            self._draw(self.model, "", now)
 
     def start(self, title: str, total: int) -> None:
-        """A pair of the model begins."""
+        """A pair of the model begins, or one more pass of it."""
         self.title = title
+        if self.remaining.waiting or self.remaining.current:
+            self.remaining.start(title, self.clock())
 
     def advance(self, done: int, total: int) -> None:
         """So many probes of a pass are done."""
         now = self.clock()
+        self.remaining.advance(done, total, now)
         pace = _PACE if self.terminal else _PACE_OF_LINES
-        if not self.on or now - self.began < _PATIENCE or now - self.drawn < pace:
+        if not self.on or (now - self.began < _PATIENCE and self._bar is None) or now - self.drawn < pace:
             return
         self.drawn = now
         title = f"{self.model}  {self.title}".strip()
         if self.terminal:
-            self._draw(title, done, total)
+            self._draw(title, f"{done}/{total}", now)
         else:
-            print(f"{title}  {done}/{total}", file=sys.stderr, flush=True)
+            print(f"{title}  {done}/{total}{self._left(now)}", file=sys.stderr, flush=True)
 
     def done(self) -> None:
         """Takes the bar away, so that what is printed next stands alone."""
@@ -50,22 +126,32 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
-    def _draw(self, title: str, done: int, total: int) -> None:
-        if self._bar is None:
-            self._open(title)
-        self._bar.update(self._task, description=title, completed=done, total=total)
+    def _left(self, now: float) -> str:
+        left = self.remaining.seconds(now)
+        if left is None:
+            return ""
+        from gradcheck_cli.checks.forecast import duration
 
-    def _open(self, title: str) -> None:
+        return f"  about {duration(left)} left"
+
+    def _draw(self, title: str, part: str, now: float) -> None:
+        part = f"{part}{self._left(now)}".strip()
+        if self._bar is None:
+            self._open(title, part)
+        self._bar.update(self._task, description=title, completed=self.remaining.share(now), part=part)
+
+    def _open(self, title: str, part: str) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
 
         columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[part]}", markup=False, table_column=Column(no_wrap=True, min_width=24)),
         )
         self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(title)
+        self._task = self._bar.add_task(title, total=1.0, part=part)
         self._bar.start()

@@ -78,7 +78,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.output = Output(self.options)
-        self.progress = Progress(self.options.get("progress", "auto"))
+        verbose = self.options.get("verbose", 0) > self.options.get("quiet", 0)
+        self.progress = Progress(self.options.get("progress", "auto"), verbose=verbose)
         self.bundles = Bundles(self.options.get("save_failures", FOLDER))
         self.seed = secrets.randbelow(1 << 31)  # of whatever asks for a random one
 

@@ -122,10 +122,12 @@ class Branches:
 
 def _taken(tape: Tape, step: Step, decided: set[str]) -> Seen:
     of = _OF.get((step.place.op or step.op.name, step.op.name))
+    if of is None:
+        return {}
     operand = _DECIDED.get(step.place.op)
     arrays = [tape.values[n] if n else None for n in step.operands]
     real = all(x is None or x.dtype.kind in "fiub" for x in arrays)
-    if of is None or not real or (operand is not None and step.operands[operand] not in decided):
+    if not real or (operand is not None and step.operands[operand] not in decided):
         return {}
     return of(step, *arrays) if all(x is None or x.size for x in arrays) else {}
 

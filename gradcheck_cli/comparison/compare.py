@@ -14,17 +14,18 @@ import numpy as np
 
 from gradcheck_cli.comparison.audit import dispute_note
 from gradcheck_cli.comparison.kinks import kink_notes, with_ties
+from gradcheck_cli.comparison.laddered import laddered
 from gradcheck_cli.comparison.numeric import Job as Job  # here for those who compare
 from gradcheck_cli.comparison.numeric import Numeric
 from gradcheck_cli.comparison.numeric import Theory as Theory
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.coloring import Structure
+from gradcheck_cli.jacobians.directions import Directions, reals
 from gradcheck_cli.jacobians.grouped import Colored
-from gradcheck_cli.jacobians.jacobian import Directions, reals
 from gradcheck_cli.program import Program
 from gradcheck_cli.stencil import STENCILS
 from gradcheck_cli.step import Step
-from gradcheck_cli.verdict import HUGE, Comparison, Status, magnitude, unseen
+from gradcheck_cli.verdict import HUGE, Comparison, Status, blocks, magnitude, unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,16 @@ def compare_full(program: Program, theory: Theory, job: Job, structure: Structur
 
 def _placed(found: Found, structure: Structure) -> Found:
     """The comparison with what fails outside of the sparsity pattern counted: no number is needed to see it is wrong."""
-    failed = np.nonzero(found.comparison.status == Status.FAIL)
-    pattern = structure.pattern if len(failed[0]) else None
-    outside = 0 if pattern is None else int((~pattern.holds(*failed)).sum())
+    status = found.comparison.status
+    count = found.comparison.count(Status.FAIL)
+    pattern, outside = structure.pattern if count else None, 0
+    if pattern is not None:
+        for some in blocks(*status.shape):
+            rows, columns = np.nonzero(status[some] == Status.FAIL)
+            outside += int(np.count_nonzero(~pattern.holds(rows + some.start, columns)))
     if not outside:
         return found
-    what = f"{outside} of {len(failed[0])} wrong entries" if len(failed[0]) > 1 else "the wrong entry"
+    what = f"{outside} of {count} wrong entries" if count > 1 else "the wrong entry"
     note = f"{what} {'is' if outside == 1 else 'are'} zero by the structure of the model: y does not depend on x there"
     return replace(found, comparison=replace(found.comparison, outside=outside), notes=(*found.notes, note))
 
@@ -98,7 +103,7 @@ def _by_method(numeric: Numeric, theory: Theory) -> tuple[Comparison, str, tuple
         return numeric.by_stencil(theoretical, STENCILS[method]), method, ()
     if method == "richardson" or obstacle is not None:
         notes = () if obstacle is None or method == "richardson" else (_no_complex_step(obstacle),)
-        return numeric.laddered(theoretical), "richardson", notes
+        return laddered(numeric, theoretical), "richardson", notes
     return numeric.complex_step(theory, theoretical), "complex-step", ()
 
 
@@ -124,6 +129,8 @@ def _left_out(numeric: Numeric) -> tuple[str, ...]:
 
 def _blind(comparison: Comparison) -> tuple[str, ...]:
     """How large an error must be to be seen where noise or curvature leaves entries open."""
+    if comparison.clean:
+        return ()
     rows, columns = np.nonzero(np.isin(comparison.status, (Status.NOISE, Status.CURVATURE)))
     if not len(rows):
         return ()

@@ -13,7 +13,8 @@ import numpy as np
 from gradcheck_cli.comparison.compare import Found, Job
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.jacobian import Backward, Directions, by_differences, reals
+from gradcheck_cli.jacobians.directions import Directions, reals
+from gradcheck_cli.jacobians.jacobian import Backward, by_differences
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.stack import Budget

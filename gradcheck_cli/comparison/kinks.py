@@ -15,8 +15,9 @@ import numpy as np
 
 from gradcheck_cli.comparison.numeric import Numeric, among
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobians.directions import Directions, flat_stack
 from gradcheck_cli.jacobians.grouped import crossed_by
-from gradcheck_cli.jacobians.jacobian import Directions, beside, by_differences, flat_stack
+from gradcheck_cli.jacobians.jacobian import beside, by_differences
 from gradcheck_cli.jacobians.slopes import TIE, Slopes, one_sided
 from gradcheck_cli.lift import elementwise
 from gradcheck_cli.outcome import any_of

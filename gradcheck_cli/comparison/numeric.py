@@ -12,20 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.jacobians.cost import forward_work
-from gradcheck_cli.jacobians.grouped import Colored, grouped_complex_step, grouped_ladder, grouped_stencil
-from gradcheck_cli.jacobians.jacobian import (
-    EPS,
-    JITTERED,
-    Directions,
-    by_complex_step,
-    by_ladder,
-    by_stencil,
-    flat,
-    forward_noise,
-    own_rounding,
-)
-from gradcheck_cli.jacobians.longer import Longer
+from gradcheck_cli.jacobians.directions import Directions, flat
+from gradcheck_cli.jacobians.formulas import by_stencil
+from gradcheck_cli.jacobians.grouped import Colored, grouped_complex_step, grouped_stencil
+from gradcheck_cli.jacobians.jacobian import EPS, JITTERED, by_complex_step, by_ladder, forward_noise, own_rounding
+from gradcheck_cli.jacobians.roughness import noise_beside
 from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
@@ -36,6 +27,7 @@ from gradcheck_cli.verdict import (
     Comparison,
     Status,
     Tolerance,
+    blocks,
     judge,
     largest_by_column,
     magnitude,
@@ -43,8 +35,10 @@ from gradcheck_cli.verdict import (
 )
 
 AUDITED = 2  # rows that real differences are asked about though the complex step passes them
-_FEW = 8  # rows for each group from which on groups take the whole ladder at once
-_LONG_WORK = 1e8  # operations of one probe, times rows, that long doubles are worth
+_APART = (2.0**-24,)  # of points that noise is read off at, in units of the scale of x
+_HEARD = 3.0  # of noise that is heard: rows by the thousand meet more than its usual size
+_SHARE = 8  # of the memory: what the differences of some rows may take
+_PER_ENTRY = 8 * 60  # bytes of an entry's differences at all rungs, and what is made of them
 _SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 
@@ -98,6 +92,11 @@ class Numeric:
         if self._noise is None:
             self._noise = self.cleared(forward_noise(self.program))
         return self._noise
+
+    def listen(self) -> None:
+        """Take noise for no less than what is heard beside x."""
+        heard = noise_beside(self.program, _APART, self.job.budget)
+        self._noise = np.maximum(self.noise, self.cleared(np.where(np.isfinite(heard), _HEARD * heard, 0.0)))
 
     def cleared(self, values: Array) -> Array:
         """Zeros for what belongs to entries of y that are not finite."""
@@ -153,7 +152,7 @@ class Numeric:
         def together(rows: Colored) -> Rows | None:
             return grouped_stencil(self.program, rows, stencil, delta, self.noise, budget)
 
-        return self.judged(theoretical, self._all_rows(theoretical, together, alone))
+        return self.judged(theoretical, self.all_rows(theoretical, together, alone))
 
     def judged(self, theoretical: Array, rows: Rows) -> Comparison:
         """The comparison with rows whose error bound is known; those that cross a branch tell nothing."""
@@ -162,8 +161,11 @@ class Numeric:
         every = np.arange(self.directions.count)
         crossed = any_of(rows.crossed, len(every))
         reach = np.where(crossed[:, None], np.inf, self.reach(every))  # of those, ties are looked at by themselves
-        status = judge(theoretical, estimate, largest, self.floor(every, largest), self.job.tolerance, reach)
-        status = np.where(crossed[:, None] & (status != Status.PASS), Status.JUMP, status).astype(np.int8)
+        status = np.empty(theoretical.shape, np.int8)
+        for some in blocks(*theoretical.shape):
+            floor, part = self.floor(every[some], largest), estimate.part(some)
+            status[some] = judge(theoretical[some], part, largest, floor, self.job.tolerance, reach[some])
+        status[crossed[:, None] & (status != Status.PASS)] = Status.JUMP
         lost = among((status == Status.JUMP).any(axis=1), rows.crossed)
         return Comparison(theoretical, estimate.value, estimate.error, status, self.job.tolerance, crossed=lost)
 
@@ -173,70 +175,49 @@ class Numeric:
         if not len(rows) or self.program.obstacle is not None:
             return comparison
         theoretical, exact = comparison.theoretical[rows], self._complex(rows)
-        right = screened(theoretical, exact, 4 * EPS, self.job.tolerance) == Status.PASS
+        largest = largest_by_column(theoretical, exact)
+        right = screened(theoretical, exact, 4 * EPS, self.job.tolerance, largest) == Status.PASS
         status = comparison.status.copy()
         status[rows] = np.where((status[rows] == Status.FAIL) & right, Status.NOISE, status[rows])
         return replace(comparison, status=status)
 
-    def laddered(self, theoretical: Array) -> Comparison:
-        """The comparison by Richardson's ladder: a few rungs for all rows, all of them for rows that did not pass."""
-
-        def alone(rows: Array) -> Rows:
-            return self._ladder(rows, CHEAP_RUNGS)
-
-        def together(rows: Colored) -> Rows | None:
-            ks = ALL_RUNGS if _FEW * rows.coloring.count <= rows.count else CHEAP_RUNGS
-            return grouped_ladder(self.program, rows, ks, self.noise, self.job.budget)
-
-        rows = self._all_rows(theoretical, together, alone)
-        first = self.judged(theoretical, rows)
-        open_ = np.flatnonzero((first.status != Status.PASS).any(axis=1))
-        if not len(open_):
-            return first
-        rows = rows.bettered(open_, self._ladder(open_, ALL_RUNGS))
-        second = self.judged(theoretical, rows)
-        noisy = np.flatnonzero(np.isin(second.status, (Status.NOISE, Status.CURVATURE)).any(axis=1))
-        if not len(noisy) or not Longer.possible() or forward_work(self.program) * len(noisy) > _LONG_WORK:
-            return second
-        again = Longer(self.program, self.job.budget).ladder(self.directions.part(noisy))
-        return self.judged(theoretical, rows.bettered(noisy, again))
-
     def complex_step(self, theory: Theory, theoretical: Array) -> Comparison:
         """The comparison by the complex step; what it does not pass, and a few rows more, by the ladder too."""
-        value, status = self._exact(theoretical)
-        largest = largest_by_column(theoretical, value)
+        value, status, largest = self._exact(theoretical)
         noise = np.broadcast_to(4 * EPS * largest, value.shape)
-        open_ = np.flatnonzero((status != Status.PASS).any(axis=1))
-        blur = self._blur(open_, value[open_])
-        left = _beyond(theoretical[open_], value[open_], blur)  # the others are rounding errors of zero
-        status[open_] = np.where(left, status[open_], Status.PASS)
-        still = (status[open_] != Status.PASS).any(axis=1)
-        if still.any():
-            noise, open_, blur = noise.copy(), open_[still], blur[still]
-            blur = np.fmax(blur, _SAFETY * self.projected_spread(theory)[open_])
-            status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_, blur)
+        for rows in self.pieces(np.flatnonzero(status.any(axis=1))):
+            blur = self._blur(rows, value[rows])
+            left = _beyond(theoretical[rows], value[rows], blur)  # the others are rounding errors of zero
+            status[rows] = np.where(left, status[rows], Status.PASS)
+            still = status[rows].any(axis=1)
+            if still.any():
+                noise, open_ = noise if noise.flags.writeable else noise.copy(), rows[still]
+                blur = np.fmax(blur[still], _SAFETY * self.projected_spread(theory)[open_])
+                status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_, blur)
         wrong = self._audit(value, largest, status)
         if wrong is not None:
             status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
         return Comparison(theoretical, value, noise, status, self.job.tolerance)
 
-    def _exact(self, theoretical: Array) -> tuple[Array, Array]:
-        """Values by the complex step, and which entries pass: by groups where x has colors, else row by row.
+    def _exact(self, theoretical: Array) -> tuple[Array, Array, Array]:
+        """Values by the complex step, which entries pass, and the largest of each column: by groups where x has colors.
 
-        Rows that do not pass in their group are asked alone.
+        Rows that do not pass in their group are asked alone, as all are without groups.
         """
         every, together = np.arange(self.directions.count), None
         if isinstance(self.directions, Colored):
             together = grouped_complex_step(self.program, self.directions, self.job.budget)
         value = self._complex(every) if together is None else self.cleared(together)
-        status = screened(theoretical, value, 4 * EPS, self.job.tolerance)
-        open_ = np.flatnonzero((status != Status.PASS).any(axis=1)) if together is not None else every[:0]
+        largest = largest_by_column(theoretical, value)
+        status = screened(theoretical, value, 4 * EPS, self.job.tolerance, largest)
+        open_ = np.flatnonzero(status.any(axis=1)) if together is not None else every[:0]
         if len(open_):
             value[open_] = self._complex(open_)
-            status = screened(theoretical, value, 4 * EPS, self.job.tolerance)
-        return value, status
+            largest = largest_by_column(theoretical, value)
+            status = screened(theoretical, value, 4 * EPS, self.job.tolerance, largest)
+        return value, status, largest
 
-    def _all_rows(
+    def all_rows(
         self, theoretical: Array, together: Callable[[Colored], Rows | None], alone: Callable[[Array], Rows]
     ) -> Rows:
         """All rows by differences: by groups where x has colors, and alone those that do not pass in theirs."""
@@ -259,7 +240,7 @@ class Numeric:
 
         An entry fails if it is off by more than that, and the ladder, as far as it sees, does not say otherwise.
         """
-        ladder = self.estimated(self._ladder(open_, ALL_RUNGS).estimate)
+        ladder = self.estimated(self.ladder(open_, ALL_RUNGS).estimate)
         t, d, tolerance = theoretical[open_], value[open_], self.job.tolerance
         # What the complex step can tell from zero is no trifle, however small it is.
         floor = np.where(np.abs(d) > blur, blur, np.maximum(self.floor(open_, largest), blur))
@@ -307,7 +288,7 @@ class Numeric:
     def _disputes(self, rows: Array, ks: Sequence[int], value: Array, largest: Array, status: Array) -> Array:
         if not len(rows):
             return np.zeros((0, value.shape[1]), bool)
-        ladder = self.estimated(self._ladder(rows, ks).estimate)
+        ladder = self.estimated(self.ladder(rows, ks).estimate)
         return self._contradicted(value[rows], 0.0, ladder, largest) & (status[rows] == Status.PASS)
 
     def _blur(self, rows: Array, exact: Array) -> Array:
@@ -321,8 +302,16 @@ class Numeric:
         part = self.directions if len(rows) == self.directions.count else self.directions.part(rows)
         return self.projected(by_complex_step(self.program, part, self.job.budget, jitter))
 
-    def _ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
-        return by_ladder(self.program, self.directions.part(rows), ks, self.noise, self.job.budget)
+    def ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
+        """Some rows by Richardson's ladder."""
+        some = (self.directions.part(part) for part in self.pieces(rows) or [rows])
+        found = (by_ladder(self.program, part, ks, self.noise, self.job.budget) for part in some)
+        return Rows.joined(found, len(rows))
+
+    def pieces(self, rows: Array) -> list[Array]:
+        """Some rows in pieces whose differences fit into the memory."""
+        size = max(1, self.job.budget.memory // (_SHARE * _PER_ENTRY * max(len(self.finite), 1)))
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def among(rows: Array, by_step: Mapping[int, Array]) -> dict[int, Array]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
 from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_along
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.jacobian import JITTERED, Backward, Directions, flat, reals
+from gradcheck_cli.jacobians.directions import Directions, flat, reals
+from gradcheck_cli.jacobians.jacobian import JITTERED, Backward
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import rms, scales
@@ -35,7 +36,7 @@ class Part:
         y = flat(backward.tape.values[backward.y])
         self.backward, self.directions, self.budget = backward, directions, budget
         self.weights = weights if np.isfinite(y).all() else np.where(np.isfinite(y), weights, 0.0)
-        self._values = cache(self._theoretical)
+        self._found: dict[int | None, list[Array]] = {}  # by seed of the jitter
 
     def compare(self, program: Program, position: int, job: Job) -> Found:
         """The comparison for one x."""
@@ -45,6 +46,11 @@ class Part:
         )
         found = compare_along(program, theory, self.directions(position), job, self.weights)
         return replace(found, comparison=_resolved(found.comparison, program, job, self.weights))
+
+    def _values(self, jitter: int | None) -> list[Array]:
+        if jitter not in self._found:
+            self._found[jitter] = self._theoretical(jitter)
+        return self._found[jitter]
 
     def _theoretical(self, jitter: int | None) -> list[Array]:
         def along(position: int, cotangents: Array) -> Array:
@@ -73,6 +79,7 @@ def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJ
     values = backward.tape.values
     weights = random_directions(np.random.default_rng([seed, 1]), reals(values[backward.y]), count, budget.memory)
 
+    @lru_cache(maxsize=1)  # drawn anew where there are several xs: together they may be large
     def directions(position: int) -> Directions:
         x = values[backward.xs[position]]
         rng = np.random.default_rng([seed, 2, position])

@@ -6,13 +6,15 @@ What its rule adds goes away with it, and no error of another node can reach it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cached_property
 
 import numpy as np
 
 from gradcheck_cli.backward import Unit, pull_back
+from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.cost import forward_work
-from gradcheck_cli.jacobians.jacobian import Backward, reals
+from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.symbolic import reshape, slice
@@ -28,8 +30,16 @@ class Alone:
         self.y = _joined(self.tape, self.outputs)
         self.programs = {name: Program(self.tape, [name], [self.y]) for name in self.operands}
         self.backward = _Rule(self.tape, unit, self.y, self.outputs, self.operands)
-        self.jacobians = cache(lambda: self.backward.jacobians(budget))
-        self.spreads = cache(lambda: self.backward.spreads(self.jacobians(), budget))
+
+    @cached_property
+    def jacobians(self) -> list[Array]:
+        """Theoretical Jacobians `(x_size, y_size)` by each operand."""
+        return self.backward.jacobians(self.budget)
+
+    @cached_property
+    def spreads(self) -> list[Array]:
+        """How far rounding may move their entries."""
+        return self.backward.spreads(self.jacobians, self.budget)
 
     @property
     def columns(self) -> int:
@@ -53,7 +63,7 @@ class _Rule(Backward):
         self.seed = tape.hold(tape.fresh(f"{y}/seed"), np.ones_like(tape.values[y]))
         cts = _divided(self.seed, outputs) if outputs != (y,) else {y: self.seed}
         found: dict[str, Var] = {}
-        for name, ct in pull_back(tape, unit, [cts.get(n) for n in unit.outputs]):
+        for name, ct in pull_back(tape, unit, [cts.get(n) for n in unit.outputs], self.xs):
             found[name] = found[name] + ct if name in found else ct
         self.cts = [found.get(name) for name in self.xs]
         self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
@@ -66,7 +76,8 @@ def part_of(tape: Tape, steps: range, names: Sequence[str] = ()) -> Tape:
     part.regions = tape.regions[:] if len(steps) == len(tape.steps) else []
     made = {n for step in part.steps for n in step.node.outputs}
     wanted = {*names, *made, *(n for step in part.steps for n in step.node.inputs)}
-    part.values = {n: tape.values[n] for n in wanted if n in tape.values}
+    part.values = tape.values.part(wanted)
+    part.fixed.update(part.values.recipes)
     part.guards = [n for n in tape.guards if n in made]
     return part
 

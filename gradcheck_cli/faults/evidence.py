@@ -12,7 +12,8 @@ from gradcheck_cli.faults.alone import Alone
 from gradcheck_cli.faults.diagnosis import Evidence, diagnosis, exchanged, numbers_of
 from gradcheck_cli.faults.nodes import SMALL, Compared, Local
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.jacobian import Directions, by_complex_step, by_ladder, flat_stack, forward_noise
+from gradcheck_cli.jacobians.directions import Directions, flat_stack
+from gradcheck_cli.jacobians.jacobian import by_complex_step, by_ladder, forward_noise
 from gradcheck_cli.stencil import ALL_RUNGS
 from gradcheck_cli.verdict import Status, largest_by_column, magnitude
 
@@ -108,7 +109,7 @@ def _evidence(compared: Compared, place: int | None) -> Evidence:
 
 def _whole(alone: Alone, operand: str) -> Evidence:
     """All of a small Jacobian."""
-    given = alone.jacobians()[alone.operands.index(operand)]
+    given = alone.jacobians[alone.operands.index(operand)]
     right = _slopes(alone, operand, np.arange(alone.rows(operand)))
     weights = _weights(alone)
     crossed = weights @ right if right.shape[0] == right.shape[1] else None

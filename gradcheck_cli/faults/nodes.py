@@ -13,7 +13,8 @@ from gradcheck_cli.comparison.compare import Job, Theory, compare_along
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.faults.alone import Alone
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.jacobian import EPS, JITTERED, Directions, by_complex_step, by_differences, flat
+from gradcheck_cli.jacobians.directions import Directions, flat
+from gradcheck_cli.jacobians.jacobian import EPS, JITTERED, by_complex_step, by_differences
 from gradcheck_cli.lift import elementwise
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
@@ -146,7 +147,7 @@ def _compared(alone: Alone, position: int, seed: int) -> Compared:
 def _entries(alone: Alone, position: int) -> Compared:
     operand = alone.operands[position]
     directions = Directions(alone.tape.values[operand], range(alone.rows(operand)))
-    theory = Theory(alone.jacobians()[position], lambda: alone.spreads()[position])
+    theory = Theory(alone.jacobians[position], lambda: alone.spreads[position])
     return _judged(alone, operand, directions, theory, None)
 
 

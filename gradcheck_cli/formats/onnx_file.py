@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +42,14 @@ class File(NamedTuple):
 
 def read_bytes(path: Path) -> File:
     """The content of a file that could be a model."""
+    with opened(path) as file:
+        data = file.read()
+    return File(data, hashlib.sha256(data).hexdigest())
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedReader]:
+    """A file that could be a model, open; failures to read it are ModelErrors."""
     try:
         if path.is_dir():
             raise ModelError(f"{path} is a folder, not a model.{_models_in(path)}")
@@ -47,12 +58,20 @@ def read_bytes(path: Path) -> File:
         size = path.stat().st_size
         if size > PROTOBUF_LIMIT:
             raise ModelError(f"{path} is larger than 2 GiB in one file; save it with its weights as external data.")
-        data = path.read_bytes()
+        file = path.open("rb")
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist.{_near(path)}") from None
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
-    return File(data, hashlib.sha256(data).hexdigest())
+        raise _unreadable(path, error) from error
+    try:
+        with file:
+            yield file
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> ModelError:
+    return ModelError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.")
 
 
 def parse_model(data: bytes, uri: str) -> onnx.ModelProto:

@@ -5,6 +5,7 @@ Every file that cannot be read is a `ModelError` whose message begins with the f
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +15,9 @@ from typing import Any, TypeVar
 from onnx import ModelProto, TrainingInfoProto
 
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
-from gradcheck_cli.formats.onnx_file import parse_model, read_bytes, refuse_broken_text, refuse_pointer
+from gradcheck_cli.formats.onnx_file import opened, parse_model, read_bytes, refuse_broken_text, refuse_pointer
 from gradcheck_cli.formats.onnx_graph import Reader
+from gradcheck_cli.formats.onnx_outline import Outline
 from gradcheck_cli.formats.onnx_schema import NEWEST
 from gradcheck_cli.formats.onnx_scope import graphs_of
 from gradcheck_cli.formats.onnx_tensors import Store
@@ -29,9 +31,12 @@ _T = TypeVar("_T")
 def read(path: str | os.PathLike[str]) -> Source:
     """The model in a file, its external data read from the file's folder."""
     file = Path(path)
-    data, sha256 = read_bytes(file)
-    model = _naming(str(file), lambda: parse_model(data, str(file)))
-    return read_proto(model, str(file), _folders(file), sha256)
+    with opened(file) as content:
+        outline = Outline(content)
+        content.seek(0)
+        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
+        model = _naming(str(file), lambda: parse_model(outline.data, str(file)))
+        return _naming(str(file), lambda: _source(model, Store(str(file), _folders(file), outline), sha256))
 
 
 def read_proto(

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 
 from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.formats.onnx_outline import Outline
 from gradcheck_cli.graph import MAX_RANK, Array
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor once it is dense
@@ -23,10 +24,15 @@ _BITS: dict[int, int] = {number: _PACKED[name] for name, number in TensorProto.D
 
 
 class Store(NamedTuple):
-    """The file that a tensor is read from, and the folders that its external data may lie in."""
+    """The file that a tensor is read from, the folders that its external data may lie in, and what it left out."""
 
     uri: str
     folders: tuple[Path, ...] = ()
+    outline: Outline | None = None
+
+    def payload(self, raw_data: bytes) -> Array:
+        """The bytes that a tensor's field holds or stands for."""
+        return np.frombuffer(raw_data, np.uint8) if self.outline is None else self.outline.payload(raw_data)
 
 
 def to_array(tensor: TensorProto, store: Store) -> Array:
@@ -39,7 +45,7 @@ def to_array(tensor: TensorProto, store: Store) -> Array:
     if tensor.data_location == TensorProto.EXTERNAL:
         return _from_bytes(tensor, _external(tensor, _byte_count(tensor, dtype, shape), store), dtype, shape)
     if tensor.HasField("raw_data"):
-        return _from_bytes(tensor, np.frombuffer(tensor.raw_data, np.uint8), dtype, shape)
+        return _from_bytes(tensor, store.payload(tensor.raw_data), dtype, shape)
     return _from_fields(tensor, dtype, shape)
 
 

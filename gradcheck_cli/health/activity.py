@@ -8,7 +8,7 @@ below SATURATED_SLOPE; of Softmax the largest slope y (1 - y) among the entries 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ _CHANNELS_SECOND = {
 }  # fmt: skip
 _CHANNELS_LAST = {"MatMul", "Gemm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "LSTM",
                   "GRU", "RNN"}  # fmt: skip
+_FLAT = {"Relu", "Max", "Where", "Clip", "Sigmoid", "Tanh", "Softmax"}  # steps whose units may stand still
 _HOPS = 16  # elementwise steps between a layer and what makes its channels
 
 
@@ -45,11 +46,11 @@ class Activity:
     def __init__(self) -> None:
         self._units: dict[tuple[Key, str], _Units] = {}
 
-    def show(self, tape: Tape, program: Program) -> None:
-        """One more run: the steps of `program`, with their values on the tape."""
+    def show(self, tape: Tape, program: Program, values: Mapping[str, Array]) -> None:
+        """One more run: the steps of `program`, with values as they are there."""
         makers = {name: step for step in tape.steps for name in step.node.outputs if name}
         for _, step in program.steps:
-            states = _states(tape, step, program.reached)
+            states = _states(values, step, program.reached) if step.op.name in _FLAT else None
             if states is None:
                 continue
             axis = _channel_axis(tape, step, makers)
@@ -86,21 +87,28 @@ class Activity:
         return found
 
 
-def _states(tape: Tape, step: Step, data: set[str]) -> tuple[Array, Array] | None:
+def looked_at(program: Program) -> Iterator[str]:
+    """The tensors whose values say what units do."""
+    for _, step in program.steps:
+        if step.op.name in _FLAT:
+            yield from (n for n in (*step.operands, step.node.outputs[0]) if n in program.reached)
+
+
+def _states(values: Mapping[str, Array], step: Step, data: set[str]) -> tuple[Array, Array] | None:
     """Where an output is off its flat part at 0, and where its slope is no trifle; None for one that never goes flat."""
-    values = [tape.values[n] if n else None for n in step.operands]
-    x, y = values[0] if values else None, tape.values.get(step.node.outputs[0])
+    operands = [values[n] if n else None for n in step.operands]
+    x, y = operands[0] if operands else None, values.get(step.node.outputs[0])
     if x is None or y is None or y.dtype.kind != "f" or not y.size:
         return None
     match step.op.name:
         case "Relu":
             return y > 0, y > 0
-        case "Max" if len(values) == 2:
-            return _against_zero(step, values, data)
-        case "Where" if step.place.op == "ThresholdedRelu" and values[0] is not None:
-            return values[0].astype(bool), values[0].astype(bool)
+        case "Max" if len(operands) == 2:
+            return _against_zero(step, operands, data)
+        case "Where" if step.place.op == "ThresholdedRelu" and operands[0] is not None:
+            return operands[0].astype(bool), operands[0].astype(bool)
         case "Clip":
-            return _clipped(step, values)
+            return _clipped(step, operands)
         case "Sigmoid":
             return np.ones(y.shape, bool), y * (1 - y) >= SATURATED_SLOPE
         case "Tanh":
@@ -168,7 +176,7 @@ def _main_operand(tape: Tape, step: Step) -> str | None:
     if step.op.lift is not elementwise and step.op.name != "Transpose":
         return None
     made = tape.values[step.node.outputs[0]]
-    operands = ((n, tape.values[n]) for n in step.operands if n in tape.values)
+    operands = ((n, tape.values.like(n)) for n in step.operands if n in tape.values)
     return next((n for n, value in operands if (value.size, value.ndim) == (made.size, made.ndim)), None)
 
 

@@ -7,34 +7,36 @@ are looked at in some more forward runs, where those are cheap.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.backward import Unit, inexact
+from gradcheck_cli.backward import Descended, Unit, inexact, onward
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.health.activity import Activity
+from gradcheck_cli.health.activity import Activity, looked_at
 from gradcheck_cli.health.descent import Descent, squared
 from gradcheck_cli.health.layers import Curve, Draft, Key, curve, drafts, key_of, spot_of
 from gradcheck_cli.jacobians.cost import forward_work
 from gradcheck_cli.measures import SAMPLES, Health, Layer, Nonfinite, Spot, assessed
-from gradcheck_cli.points.point import Point
+from gradcheck_cli.points.further import Further
 from gradcheck_cli.program import Program
 from gradcheck_cli.record import Check
 from gradcheck_cli.tape import Tape
 
 _CHEAP = 3e9  # operations that further forward runs may take: a fifth of a second
 _STEP = 1e6  # operations that recording one step counts as
+_HELD = 1 << 26  # bytes of cotangents of xs that are kept for the laws of the gradient
 _SMALL = 1e-280  # squares below may have lost digits
 _SQUASHING = {"Sigmoid", "Tanh", "Softmax", "LogSoftmax", "HardSigmoid"}
 
 
 @dataclass(slots=True)
 class Norms:
-    """Cotangents of the tensors on the way, by name: norm, exact zeros, size; and of each x what records say of it."""
+    """Cotangents of the tensors on the way, by name: norm, exact zeros, size; of each x, an end, the largest entry too."""
 
     norm: dict[str, float] = field(default_factory=dict)
     zeros: dict[str, int] = field(default_factory=dict)
@@ -42,13 +44,13 @@ class Norms:
     largest: dict[str, float] = field(default_factory=dict)
     bad: dict[str, int] = field(default_factory=dict)
 
-    def add(self, name: str, ct: Array) -> None:
+    def add(self, name: str, ct: Array, *, end: bool) -> None:
         flat = ct.reshape(-1)
         squares = squared(flat)
-        self.zeros[name], self.size[name] = ct.size - int(np.count_nonzero(ct)), ct.size
+        self.zeros[name], self.size[name] = int(np.count_nonzero(flat == 0)), ct.size
         if _SMALL < squares < np.inf:
-            self.largest[name] = float(max(flat.max(), -flat.min()))
             self.norm[name], self.bad[name] = math.sqrt(squares), 0
+            self.largest[name] = float(max(flat.max(), -flat.min())) if end else math.nan
             return
         size = np.abs(flat[np.isfinite(flat)])
         top = float(np.max(size, initial=0.0))
@@ -91,9 +93,12 @@ class Checkup:
         self.visits: dict[str, list[Visit]] = {}
         self.spoilt: Spot | None = None
         self.finite, self.work = True, 0.0
+        self.descended: Descended | None = None  # at the last point
+        self._program: Program | None = None  # on the tape that was looked at last
 
     def at(self, tape: Tape, xs: Sequence[str], inputs: Iterable[str], index: int) -> None:
         """One point: the forward run on `tape`; `inputs` are the model's own."""
+        self.descended = None
         y, xs = tape.named.get(self.y), [x for x in xs if x in tape.named and inexact(tape.named[x])]
         if y is None or not xs or not y.size or not inexact(y):
             return
@@ -101,21 +106,30 @@ class Checkup:
             self.finite, self.spoilt = False, self.spoilt or culprit(tape, y.name)
             return
         self.names.update((x, tape.named[x].name) for x in xs)
+        self.descended = Descended(random_cotangent(y.value, [self.seed, index, 2]), {})
         starts = [tape.named[n].name for n in inputs if n in tape.named] or [self.names[x] for x in xs]
         data = _reached(tape, starts)
-        if not self._visit(tape, xs, data, index) and len(xs) > 1:  # a rule on the way of some x is missing, or broken
+        if not self._visit(tape, self.descended, xs, data) and len(xs) > 1:  # a rule on some way is missing, or broken
             for x in xs:
-                self._visit(tape, [x], data, index)
-        self.look(tape)
+                self._visit(tape, self.descended, [x], data)
+        program = self.program(tape)
+        if program is not None:
+            self.activity.show(tape, program, tape.values)
+            self.work = forward_work(program) + _STEP * len(tape.steps)
 
-    def _visit(self, tape: Tape, xs: Sequence[str], data: set[str], index: int) -> bool:
+    def _visit(self, tape: Tape, descended: Descended, xs: Sequence[str], data: set[str]) -> bool:
         """Whether a backward pass by some xs goes through."""
-        y, norms = tape.named[self.y].name, Norms()
+        y, norms, ends = tape.named[self.y].name, Norms(), {tape.named[x].name: np.zeros(()) for x in xs}
         try:
-            way = Descent(tape, y, [tape.named[x].name for x in xs])
-            for name, ct in way.cotangents(random_cotangent(tape.values[y], [self.seed, index, 2])):
+            way = Descent(tape, y, [*ends], watched=False)
+            for name, ct in way.cotangents(descended.start):
                 self.tick()
-                norms.add(name, ct)
+                norms.add(name, ct, end=name in ends)
+                if name in ends:
+                    ends[name] = ct
+            if any(norms.bad.values()):  # whose rule it was is worth another pass
+                way = Descent(tape, y, [*ends])
+                deque(way.cotangents(descended.start), maxlen=0)
         except LimitError as error:
             if error.code == LimitError.code:  # the time is up; without memory for it there is merely no health
                 raise
@@ -128,15 +142,23 @@ class Checkup:
         visit = Visit(way.units, drafts(tape, way.units, data), norms, forward, broken)
         for x in xs:
             self.visits.setdefault(x, []).append(visit)
+        if sum(ct.nbytes for ct in ends.values()) <= _HELD:
+            descended.ends.update(ends)
         return True
 
-    def look(self, tape: Tape) -> None:
-        """One more forward run, for what units do there."""
-        names = [tape.named[x].name for x in self.visits if x in tape.named]
-        if names and self.y in tape.named:
-            program = Program(tape, names, [tape.named[self.y].name])
-            self.activity.show(tape, program)
-            self.work = forward_work(program) + _STEP * len(tape.steps)
+    def look(self, tape: Tape, values: Mapping[str, Array]) -> None:
+        """One more forward run, for what units do there: `values` on a tape."""
+        program = self.program(tape)
+        if program is not None:
+            self.activity.show(tape, program, values)
+
+    def program(self, tape: Tape) -> Program | None:
+        """What leads from all xs to y on a tape."""
+        if self._program is None or self._program.tape is not tape:
+            names = [tape.named[x].name for x in self.visits if x in tape.named]
+            known = bool(names) and self.y in tape.named
+            self._program = Program(tape, names, [tape.named[self.y].name]) if known else None
+        return self._program
 
     @property
     def wanted(self) -> int:
@@ -164,7 +186,7 @@ class Checkup:
             return None if self.finite else assessed((), None, None, Nonfinite(forward=self.spoilt), finite=False)
         norms, nodes, name = Norms.over([visit.norms for visit in visits]), visits[0].nodes, self.names[x]
         counts = self.activity.counts()
-        units = _onward(visits[0].units, name)
+        units = onward(visits[0].units, name)
         made = {key_of(unit.place) for unit in units}
         way = {
             key: draft for key, draft in nodes.items() if key in made and any(n in norms.norm for n in draft.outputs)
@@ -215,20 +237,18 @@ class Checkups:
         for y, by in xs.items():
             self.of[y].at(tapes[y], by, self.inputs, index)
 
-    def look_on(self, draw: Callable[[int], Point], first: int) -> None:
+    def descended(self, y: str) -> Descended | None:
+        """The backward pass from y at the last point."""
+        return self.of[y].descended if y in self.of else None
+
+    def look_on(self, further: Further, first: int) -> None:
         """Further forward runs, from point number `first` on, as long as they show anything else."""
-        before = None
-        for index in range(first, first + max((each.wanted for each in self.of.values()), default=0)):
-            try:
-                point = draw(index)
-            except GradcheckError:
-                return
-            values = [v for n, v in point.feeds.items() if n in self.inputs and isinstance(v, np.ndarray)]
-            if before is not None and all(map(np.array_equal, before, values)):
-                return
-            before = values
+        most = max((each.wanted for each in self.of.values()), default=0)
+        programs = [each.program(further.point.tape) for each in self.of.values()] if most else []
+        names = [name for program in programs if program is not None for name in looked_at(program)]
+        for tape, values in further.runs(range(first, first + most), names):
             for each in self.of.values():
-                each.look(point.tape)
+                each.look(tape, values)
 
     def record(self, record: Check) -> Check:
         """A record with the health of its gradient; of projections and draws, figures of the gradient as a whole."""
@@ -256,16 +276,6 @@ def _ratio(
 def _through(flows: Curve, layers: Mapping[Key, Draft]) -> float | None:
     """The ratio of a curve; none where nothing comes through because of the sizes alone."""
     return None if flows.ratio == 0 and any(draft.constant for draft in layers.values()) else flows.ratio
-
-
-def _onward(units: Iterable[Unit], x: str) -> list[Unit]:
-    """Those of the units that are reached from x."""
-    names, onward = {x}, []
-    for unit in units:
-        if not names.isdisjoint(unit.operands):
-            names.update(n for n in unit.outputs if n)
-            onward.append(unit)
-    return onward
 
 
 def _reached(tape: Tape, starts: Iterable[str]) -> set[str]:

@@ -20,11 +20,12 @@ from gradcheck_cli.tape import Tape
 class Descent:
     """The way from y down to xs.  NoGradientError where an operator on it has no rule.
 
-    `unit` is the one whose rule ran last, `broken` the first whose rule made what is not finite of cotangents that were.
+    `unit` is the one whose rule ran last, `broken` the first whose rule made what is not finite of cotangents that were,
+    if that is watched for.
     """
 
-    def __init__(self, tape: Tape, y: str, xs: Sequence[str]) -> None:
-        self.tape, self.y, self.xs = tape, y, frozenset(xs)
+    def __init__(self, tape: Tape, y: str, xs: Sequence[str], *, watched: bool = True) -> None:
+        self.tape, self.y, self.xs, self.watched = tape, y, frozenset(xs), watched
         self.units = units_between(tape, xs, [y])
         self.unit: Unit | None = None
         self.broken: Unit | None = None
@@ -50,14 +51,24 @@ class Descent:
         if not cts:
             return []
         self.unit = unit
-        tape = Tape(self.tape.ops, dtype=self.tape.dtype, seed=self.tape.seed)
-        names = [n for n in (*unit.operands, *unit.outputs) if n in self.tape.values]
-        tape.values.update((n, self.tape.values[n]) for n in names)
-        held = [tape.hold(tape.fresh("ct"), cts[n]) if n in cts else None for n in unit.outputs]
-        flows = [(name, ct.value) for name, ct in pull_back(tape, unit, held)]
-        if self.broken is None and not all(_finite(ct) for _, ct in flows):
+        flows = [flow for names in self._turns(unit) for flow in self._applied(unit, cts, names)]
+        if self.watched and self.broken is None and not all(_finite(ct) for _, ct in flows):
             self.broken = unit if all(map(_finite, cts.values())) else None
         return flows
+
+    def _turns(self, unit: Unit) -> list[set[str]]:
+        """Operands whose cotangents are computed together: not that of a large weight beside what needs the weight."""
+        names = _operands(unit)
+        large = names & self.tape.values.recipes.keys()
+        return [names - large, *({name} for name in sorted(large))]
+
+    def _applied(self, unit: Unit, cts: Mapping[str, Array], names: set[str]) -> list[tuple[str, Array]]:
+        """Cotangents of some operands, by the rule on a tape of its own."""
+        tape = Tape(self.tape.ops, dtype=self.tape.dtype, seed=self.tape.seed)
+        tape.values = self.tape.values.part((*unit.operands, *unit.outputs))
+        tape.fixed.update(tape.values.recipes)
+        held = [tape.hold(tape.fresh("ct"), cts[n]) if n in cts else None for n in unit.outputs]
+        return [(name, ct.value) for name, ct in pull_back(tape, unit, held, names)]
 
 
 def squared(flat: Array) -> float:

@@ -53,8 +53,8 @@ def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Ke
     found: dict[Key, Draft] = {}
     for unit in units:
         draft = found.setdefault(key_of(unit.place), Draft(spot_of(unit.place, unit.op.name, unit.label)))
-        numbers = [n for n in dict.fromkeys(unit.operands) if n and is_inexact(tape.values[n].dtype)]
-        parameters = [n for n in numbers if n not in data and tape.values[n].size > 1]
+        numbers = [n for n in dict.fromkeys(unit.operands) if n and is_inexact(tape.values.like(n).dtype)]
+        parameters = [n for n in numbers if n not in data and tape.values.like(n).size > 1]
         draft.parameters.update(parameters)
         mixes = (unit.op.lift is not elementwise and unit.op.linear != "each") or unit.op.name == "Mul"
         draft.weighted |= mixes and bool(parameters) and len(numbers) > len(parameters)

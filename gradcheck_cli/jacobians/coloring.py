@@ -65,13 +65,17 @@ class Structure:
         except _NO_PATTERN:
             return None
 
+    @property
+    def known(self) -> Pattern | None:
+        """The pattern, where colors are wanted and may be few."""
+        return None if not self.colors or self._crowded else self.pattern
+
     @cached_property
     def coloring(self) -> Coloring | None:
         """Colors of the rows, where they are wanted and few."""
-        if not self.colors or self._crowded() or self.pattern is None:
-            return None
-        return colored(self.pattern)
+        return None if self.known is None else colored(self.known)
 
+    @cached_property
     def _crowded(self) -> bool:
         """Most of some rows, drawn at random, meet in one column."""
         try:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from gradcheck_cli.program import Program
 from gradcheck_cli.step import Step
@@ -18,6 +17,7 @@ _DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
 COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors counts as, and for each step on the way
 SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
+_HELD = 6 * 8  # bytes of an entry: of both sides, of what either can have wrong, of its status and what that takes
 _ENTRY = 300.0  # operations that comparing one entry counts as
 
 
@@ -46,7 +46,7 @@ class Cost:
 def full_cost(program: Program, rows: int, columns: int, colors: int | None = None) -> Cost:
     """The cost of all rows by the complex step, or of as many colors, and all columns by one backward pass each."""
     one, probes = forward_work(program), rows if colors is None else colors
-    return Cost(rows * columns, (probes + 3.0 * columns) * one + _ENTRY * rows * columns, 3 * 8 * rows * columns)
+    return Cost(rows * columns, (probes + 3.0 * columns) * one + _ENTRY * rows * columns, _HELD * rows * columns)
 
 
 def pattern_work(program: Program, rows: int) -> float:
@@ -63,8 +63,8 @@ def forward_work(program: Program) -> float:
 def _work(tape: Tape, step: Step) -> float:
     made = sum(tape.values[n].size for n in step.node.outputs if n and n in tape.values)
     if step.op.name not in _DENSE or len(step.operands) < 2:
-        read = max((tape.values[n].size for n in step.operands if n), default=0)
-        taps = float(np.sum(step.metadata.get("kernel_shape") or (0,)))
+        read = max((tape.values.like(n).size for n in step.operands if n), default=0)
+        taps = float(sum(step.metadata.get("kernel_shape") or (0,)))
         window = taps * (_CHOSEN if step.op.name == "MaxPool" else _WINDOWED)
         slow = _SLOW.get(step.op.name, 1.0)
         return slow * max(_ELEMENTWISE * made, _READ * read) + window * max(made, read)
@@ -75,11 +75,11 @@ def _work(tape: Tape, step: Step) -> float:
 
 def terms(tape: Tape, step: Step) -> float:
     """How many products or entries one entry of a result is the sum of, for a transposed convolution at most."""
-    shapes = [tape.values[n].shape for n in step.operands[:2] if n]
+    shapes = [tape.values.like(n).shape for n in step.operands[:2] if n]
     if step.op.name in _DENSE and len(shapes) == 2:
         if step.op.name in ("MatMul", "Einsum") and shapes[0]:
             return float(shapes[0][-1])
-        return float(np.prod(shapes[1][1:]))
+        return float(math.prod(shapes[1][1:]))
     made = max((tape.values[n].size for n in step.node.outputs if n and n in tape.values), default=0)
-    read = max((tape.values[n].size for n in step.operands if n), default=0)
+    read = max((tape.values.like(n).size for n in step.operands if n), default=0)
     return read / made if made else 0.0

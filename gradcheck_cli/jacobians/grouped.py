@@ -11,13 +11,13 @@ import numpy as np
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.coloring import Coloring
+from gradcheck_cli.jacobians.directions import Directions
+from gradcheck_cli.jacobians.formulas import default_steps
 from gradcheck_cli.jacobians.jacobian import (
     JITTERED,
-    Directions,
     by_complex_step,
     by_differences,
     by_ladder,
-    default_steps,
     forward_noise,
     smooth_rungs,
 )
@@ -47,6 +47,9 @@ class _Groups(Directions):
     def __init__(self, rows: Colored, lengths: Array) -> None:
         super().__init__(np.zeros(0), range(rows.coloring.count))
         self.here, self.colors, self.lengths = rows.here, rows.coloring.colors, lengths
+
+    def entries(self, piece: range) -> None:
+        """Several reals move in one direction."""
 
     def block(self, piece: range) -> Array:
         """Some of the directions, `(len(piece), x_size)`."""

@@ -7,79 +7,34 @@ complex x or y counts as twice as many reals, in blocks: all real parts, then al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
 from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians import units
+from gradcheck_cli.jacobians.directions import Directions, Joined, flat, flat_stack, reals
 from gradcheck_cli.jacobians.rows import Rows
-from gradcheck_cli.jitter import ROUNDINGS
+from gradcheck_cli.jacobians.units import Room
+from gradcheck_cli.jitter import ROUNDINGS, Apart
 from gradcheck_cli.outcome import Decisions, Outcome, any_of
 from gradcheck_cli.program import Program
+from gradcheck_cli.regions.patch import Stack
 from gradcheck_cli.stack import Budget, in_chunks
 from gradcheck_cli.stencil import (
     CENTRAL,
     Stencil,
-    representable,
     richardson,
-    rms,
     rungs,
-    scales,
-    two_steps,
 )
 from gradcheck_cli.tape import Tape
 from gradcheck_cli.verdict import epsilon
 
 EPS = float(np.finfo(np.float64).eps)
 JITTERED = 4  # runs that measure rounding
-
-
-class Directions:
-    """Directions in which x is probed, one a row: unit vectors of some of its reals, or given ones `(rows, x_size)`."""
-
-    def __init__(self, here: Array, chosen: Sequence[int] | Array) -> None:
-        self.here = flat(here)
-        self.given = chosen if isinstance(chosen, np.ndarray) and chosen.ndim == 2 else None
-        self.rows = np.arange(len(chosen)) if self.given is not None else np.asarray(chosen, np.int64)
-        self.count = len(self.rows)
-
-    def block(self, piece: range) -> Array:
-        """Some of the directions, `(len(piece), x_size)`."""
-        if self.given is not None:
-            return self.given[piece.start : piece.stop]
-        unit = np.zeros((len(piece), self.here.size))
-        unit[np.arange(len(piece)), self.rows[piece.start : piece.stop]] = 1
-        return unit
-
-    def slopes(self, cotangents: Array) -> Array:
-        """Derivatives along the directions, `(P, rows)`, from cotangents of x `(P, x_size)`."""
-        return cotangents[:, self.rows] if self.given is None else cotangents @ self.given.T
-
-    def part(self, rows: Array) -> Directions:
-        """Some of the directions."""
-        return Directions(self.here, self.rows[rows] if self.given is None else self.given[rows])
-
-    def representable(self, h: float, side: float = 1.0) -> Array:
-        """Steps h times the scale of x along each direction, (rows,); along a unit vector x + side * step is exact."""
-        size = scales(self.here)
-        if self.given is None:
-            return self._exact(size[self.rows] * h, side)
-        return np.full(self.count, h * rms(size) if size.size else h)
-
-    def fixed(self, delta: float) -> Array:
-        """The same step for every direction, (rows,), made exact along unit vectors."""
-        steps = np.full(self.count, float(delta))
-        return steps if self.given is not None else self._exact(steps)
-
-    def _exact(self, steps: Array, side: float = 1.0) -> Array:
-        here = self.here[self.rows]
-        exact = side * representable(here, (side * steps).astype(here.dtype)).astype(np.float64)
-        return np.where(exact > 0, exact, steps)
-
-
-def reals(x: Array) -> int:
-    """How many reals a tensor counts as."""
-    return x.size * (2 if x.dtype.kind == "c" else 1)
+_TOGETHER = 16 << 20  # bytes that they may take as one stack
 
 
 class Backward:
@@ -91,21 +46,23 @@ class Backward:
         self.cts = gradients(tape, {y: self.seed}, xs)
         self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
 
-    def jacobians(self, budget: Budget) -> list[Array]:
-        """Theoretical Jacobians `(x_size, y_size)` by each x; zeros where y does not depend on it."""
+    def jacobians(self, budget: Budget, jitter: int | None = None) -> list[Array]:
+        """Theoretical Jacobians `(x_size, y_size)` by each x; zeros where y does not depend on it.
+
+        `jitter` as in `along`.
+        """
         columns = reals(self.seed.value)
-        found = [np.zeros((columns, reals(self.tape.values[x]))) for x in self.xs]
-        for piece, rows in self._chunks(columns, lambda piece: _units(piece, columns), budget):
+        found = [np.zeros((reals(self.tape.values[x]), columns)) for x in self.xs]
+        for piece, rows in self._chunks(None, budget, jitter):
             for jacobian, cotangents in zip(found, rows, strict=True):
-                jacobian[piece.start : piece.stop] = cotangents
-        return [jacobian.T for jacobian in found]
+                jacobian[:, piece.start : piece.stop] = cotangents.T  # in the order of what it is held against
+        return found
 
     def spreads(self, theoretical: Sequence[Array], budget: Budget) -> list[Array]:
         """How far the entries of all `jacobians` move if every result on the way is moved by some roundings."""
-        columns = reals(self.seed.value)
         found = [np.zeros(jacobian.shape) for jacobian in theoretical]
         for seed in range(JITTERED):
-            for piece, rows in self._chunks(columns, lambda piece: _units(piece, columns), budget, seed):
+            for piece, rows in self._chunks(None, budget, seed):
                 for spread, jacobian, cotangents in zip(found, theoretical, rows, strict=True):
                     part = spread[:, piece.start : piece.stop]
                     np.fmax(part, np.abs(cotangents.T - jacobian[:, piece.start : piece.stop]), out=part)
@@ -117,7 +74,7 @@ class Backward:
         With a seed `jitter` every result on the way is moved by some roundings.
         """
         found = [np.zeros((len(weights), reals(self.tape.values[x]))) for x in self.xs]
-        for piece, rows in self._chunks(len(weights), lambda p: weights[p.start : p.stop], budget, jitter):
+        for piece, rows in self._chunks(weights, budget, jitter):
             for total, cotangents in zip(found, rows, strict=True):
                 total[piece.start : piece.stop] = cotangents
         return found
@@ -136,39 +93,58 @@ class Backward:
     ) -> list[Array]:
         """What `reduce` makes of the cotangents `(p, x_size)` of each x, piece by piece: `(P, ...)`; see `along`."""
         found: list[list[Array]] = [[reduce(i, self._nothing(x, range(0)))] for i, x in enumerate(self.xs)]
-        for _, rows in self._chunks(len(weights), lambda p: weights[p.start : p.stop], budget, jitter):
+        for _, rows in self._chunks(weights, budget, jitter):
             for i, (made, cotangents) in enumerate(zip(found, rows, strict=True)):
                 made.append(reduce(i, cotangents))
         whole = [np.concatenate(made) for made in found]
         return [np.zeros((len(weights), *each.shape[1:])) if len(each) < len(weights) else each for each in whole]
 
     def _chunks(
-        self, count: int, weights: Callable[[range], Array], budget: Budget, jitter: int | None = None
+        self, weights: Array | None, budget: Budget, jitter: int | None = None
     ) -> Iterator[tuple[range, list[Array]]]:
-        """Cotangents of every x, piece by piece."""
+        """Cotangents of every x, piece by piece, for weighted sums of y or, without weights, each of its reals."""
         names = [None if ct is None else ct.name for ct in self.cts]
         if not any(names) or not self.seed.size:
             return
+        count = reals(self.seed.value) if weights is None else len(weights)
+        size, room = self.program.bytes_per_probe(), None
+        if (
+            weights is None
+            and (wanted := units.room(self.program, self.seed.value, count, size, budget))
+            and self.silent
+        ):
+            size, room = units.bytes_each(size, wanted), wanted
 
         def run(piece: range) -> list[Array]:
-            stack = self.cotangents(weights(piece))
+            seeds = self._seeds(weights, piece, room)
             rng = None if jitter is None else np.random.default_rng(jitter)
-            made = iter(self.program.run({self.seed.name: stack}, jitter=rng).outputs)
+            made = iter(self.program.run({self.seed.name: seeds}, jitter=rng).outputs)
             return [
                 self._nothing(x, piece) if n is None else _derivatives(next(made))
                 for n, x in zip(names, self.xs, strict=True)
             ]
 
-        yield from in_chunks(run, count, self.program.bytes_per_probe(), budget)
+        yield from in_chunks(run, count, size, budget, self.program.worth)
+
+    def _seeds(self, weights: Array | None, piece: range, room: Room | None) -> Stack:
+        """Cotangents of y for some of the weights, or some of its reals."""
+        if room is not None:
+            return units.cotangents(self.seed.value, np.asarray(piece), room)
+        if weights is not None:
+            return self.cotangents(weights[piece.start : piece.stop])
+        unit = np.zeros((len(piece), reals(self.seed.value)))
+        unit[np.arange(len(piece)), list(piece)] = 1
+        return self.cotangents(unit)
+
+    @cached_property
+    def silent(self) -> bool:
+        """All on the way is zero where the cotangent of y is: rules may do what they like with it."""
+        reached = [n for n in self.program.reached if n and n != self.seed.name]
+        nothing = Program(self.tape, [self.seed.name], reached).run({self.seed.name: np.zeros((1, *self.seed.shape))})
+        return not any(value.any() for value in nothing.outputs)
 
     def _nothing(self, x: str, piece: range) -> Array:
         return np.zeros((len(piece), reals(self.tape.values[x])))
-
-
-def _units(piece: range, columns: int) -> Array:
-    unit = np.zeros((len(piece), columns))
-    unit[np.arange(len(piece)), list(piece)] = 1
-    return unit
 
 
 def _as_cotangent(weights: Array, like: Array) -> Array:
@@ -189,9 +165,10 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ji
 
     def run(piece: range) -> Array:
         rng = None if jitter is None else np.random.default_rng(jitter)
-        return program.tangents({x: shaped(directions.block(piece), here)}, rng)[0]
+        return program.tangents({x: directions.tangents(piece, here, room)}, rng)[0]
 
-    for piece, tangent in in_chunks(run, directions.count, 2 * program.bytes_per_probe(), budget):
+    size, room = directions.room(program, budget, doubled=2)
+    for piece, tangent in in_chunks(run, directions.count, size, budget, program.worth):
         found[piece.start : piece.stop] = flat_stack(tangent)
     return found
 
@@ -200,15 +177,40 @@ def by_differences(
     program: Program, directions: Directions, stencil: Stencil, steps: Array, budget: Budget
 ) -> tuple[Array, dict[int, Array]]:
     """Difference quotients `(rows, y_size)` with `steps` (rows,), and at which steps of the tape branches were crossed."""
-    total: Array | float = 0.0
-    crossed: dict[int, Array] = {}
-    for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
-        values, changes, _ = beside(program, directions, offset * steps, budget)
-        with np.errstate(invalid="ignore"):  # infinity less infinity
-            total = total + weight * values
-        for step, change in changes.items():
-            crossed[step] = crossed.get(step, False) | change
-    return total / steps[:, None], crossed
+    return next(each_difference(program, [(directions, steps)], stencil, budget))
+
+
+def each_difference(
+    program: Program, moves: Sequence[tuple[Directions, Array]], stencil: Stencil, budget: Budget
+) -> Iterator[tuple[Array, dict[int, Array]]]:
+    """The same for directions and steps of several kinds, one after the other."""
+    seen = each_beside(program, [(along, offset * h) for along, h in moves for offset in stencil.offsets], budget)
+    for _, steps in moves:
+        total: Array | float = 0.0
+        crossed: dict[int, Array] = {}
+        for weight, (values, changes, _) in zip(stencil.weights, seen):  # noqa: B905  (of seen there is more)
+            with np.errstate(invalid="ignore"):  # infinity less infinity
+                total = total + weight * values
+            for step, change in changes.items():
+                crossed[step] = crossed.get(step, False) | change
+        yield total / steps[:, None], crossed
+
+
+Seen: TypeAlias = "tuple[Array, dict[int, Array], Decisions]"
+
+
+def each_beside(program: Program, moves: Sequence[tuple[Directions, Array]], budget: Budget) -> Iterator[Seen]:
+    """`beside` for several directions with their offsets; those of few probes are run as one stack."""
+    counts = [directions.count for directions, _ in moves]
+    if len(moves) == 1 or sum(counts) > budget.chunk(program.bytes_per_probe()):
+        yield from (beside(program, directions, offsets, budget) for directions, offsets in moves)
+        return
+    together = Joined([directions for directions, _ in moves])
+    values, crossed, kinds = beside(program, together, np.concatenate([offsets for _, offsets in moves]), budget)
+    for stop, count in zip(np.cumsum(counts), counts, strict=True):
+        rows = slice(stop - count, stop)
+        here = {step: change[rows] for step, change in crossed.items() if change[rows].any()}
+        yield values[rows], here, Decisions(kinds.kind[rows], kinds.places[rows], kinds.where[rows])
 
 
 def beside(
@@ -216,17 +218,18 @@ def beside(
 ) -> tuple[Array, dict[int, Array], Decisions]:
     """y at x + offsets (rows,) along directions, `(rows, y_size)`, the steps crossed on the way, and all decisions."""
     (x,), (y,) = program.probes, program.outputs
-    here, like = flat(program.tape.values[x]), program.tape.values[x]
+    here = program.tape.values[x]
     real = np.result_type(program.tape.values[y].real.dtype, np.float64)  # longer numbers stay as long
     found = np.zeros((directions.count, reals(program.tape.values[y])), real)
     crossed: dict[int, Array] = {}
     decisions = [Decisions.none(0)]
 
     def run(piece: range) -> Outcome:
-        moved = here + offsets[piece.start : piece.stop, None] * directions.block(piece)
-        return program.run({x: shaped(moved.astype(here.dtype, copy=False), like)}, branches=True)
+        moved = directions.beside(piece, here, offsets[piece.start : piece.stop], room)
+        return program.run({x: moved}, branches=True)
 
-    for piece, outcome in in_chunks(run, directions.count, program.bytes_per_probe(), budget):
+    size, room = directions.room(program, budget)
+    for piece, outcome in in_chunks(run, directions.count, size, budget, program.worth):
         found[piece.start : piece.stop] = flat_stack(outcome.outputs[0])
         decisions.append(outcome.decisions)
         for step, change in outcome.crossed.items():
@@ -236,8 +239,24 @@ def beside(
 
 def by_ladder(program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget) -> Rows:
     """Rows by Richardson's extrapolation of central differences over rungs `ks` of the ladder."""
-    steps = np.stack([directions.representable(h) for h in rungs(ks)])
-    taken = [by_differences(program, directions, CENTRAL, h, budget) for h in steps]
+    return by_steps(program, directions, np.stack([directions.representable(h) for h in rungs(ks)]), noise, budget)
+
+
+def by_steps(program: Program, directions: Directions, steps: Array, noise: Array, budget: Budget) -> Rows:
+    """The same with steps `(K, rows)`, from coarse to fine."""
+
+    def run(piece: range) -> Rows:
+        some = slice(piece.start, piece.stop)
+        part = directions if len(piece) == directions.count else directions.part(np.asarray(piece))
+        return _extrapolated(program, part, steps[:, some], noise, budget)
+
+    size, _ = directions.room(program, budget)
+    made = in_chunks(run, directions.count, size, budget, program.worth)
+    return Rows.joined((rows for _, rows in made), directions.count)
+
+
+def _extrapolated(program: Program, directions: Directions, steps: Array, noise: Array, budget: Budget) -> Rows:
+    taken = list(each_difference(program, [(directions, h) for h in steps], CENTRAL, budget))
     smooth = smooth_rungs([crossed for _, crossed in taken], directions.count)
     differences = np.stack([quotients for quotients, _ in taken])
     return Rows(richardson(differences, steps, noise, smooth), taken[-1][1])
@@ -249,30 +268,6 @@ def smooth_rungs(crossed: Sequence[dict[int, Array]], count: int) -> Array:
     return np.asarray(~np.logical_or.accumulate(changed[::-1], axis=0)[::-1])
 
 
-def default_steps(directions: Directions, stencil: Stencil, delta: float | None) -> Array:
-    """Steps of a difference formula: as given, or those that balance truncation and rounding by the scale of x."""
-    return directions.representable(EPS ** (1 / (stencil.order + 1))) if delta is None else directions.fixed(delta)
-
-
-def by_stencil(
-    program: Program,
-    directions: Directions,
-    stencil: Stencil,
-    delta: float | None,
-    noise: Array,
-    budget: Budget,
-) -> Rows:
-    """Rows by one difference formula, its error read off a second run with twice the step.
-
-    delta None: `default_steps`.
-    """
-    steps = default_steps(directions, stencil, delta)
-    fine, crossed = by_differences(program, directions, stencil, steps, budget)
-    coarse, _ = by_differences(program, directions, stencil, 2 * steps, budget)
-    weight = sum(abs(w) for w in stencil.weights)
-    return Rows(two_steps(coarse, fine, stencil.order, weight * noise / steps[:, None]), crossed)
-
-
 def forward_noise(program: Program, seed: int = 0) -> Array:
     """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding.
 
@@ -280,11 +275,12 @@ def forward_noise(program: Program, seed: int = 0) -> Array:
     """
     (x,) = program.probes
     here, y = program.tape.values[x], flat(program.tape.values[program.outputs[0]])
-    runs = [
-        program.run({x: here[None]}, branches=True, jitter=np.random.default_rng([seed, i])) for i in range(JITTERED)
-    ]
-    smooth = [flat_stack(run.outputs[0]) for run in runs if not run.any_crossed(1).any()]
-    values = np.concatenate(smooth) if smooth else np.zeros((0, y.size))
+    size = JITTERED if JITTERED * program.bytes_per_probe() <= _TOGETHER else 1
+    values = np.zeros((0, y.size))
+    for i in range(0, JITTERED, size):
+        apart = Apart([np.random.default_rng([seed, n]) for n in range(i, i + size)])
+        moved = program.run({x: np.repeat(here[None], size, axis=0)}, branches=True, jitter=apart)
+        values = np.concatenate([values, flat_stack(moved.outputs[0])[~moved.any_crossed(size)]])
     with np.errstate(invalid="ignore"):
         spread = np.max(np.abs(values - y), axis=0, initial=0.0)
     return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
@@ -294,25 +290,6 @@ def own_rounding(program: Program) -> Array:
     """One rounding of y itself, `(y_size,)`."""
     y = program.tape.values[program.outputs[0]]
     return np.asarray(epsilon(y.dtype) * np.abs(flat_stack(y[None])[0]))
-
-
-def flat(x: Array) -> Array:
-    """A tensor as a vector of reals: real parts, then imaginary parts."""
-    flat = x.reshape(-1)
-    return np.concatenate([flat.real, flat.imag]) if x.dtype.kind == "c" else flat
-
-
-def flat_stack(stack: Array) -> Array:
-    flat = stack.reshape(stack.shape[0], -1) if stack.size else stack.reshape(stack.shape[0], 0)
-    flat = np.concatenate([flat.real, flat.imag], axis=1) if stack.dtype.kind == "c" else flat
-    return flat.astype(np.result_type(flat.dtype, np.float64), copy=False)
-
-
-def shaped(stack: Array, like: Array) -> Array:
-    """The inverse of `_flat_stack` for tensors like `like`."""
-    if like.dtype.kind == "c":
-        stack = stack[:, : like.size] + 1j * stack[:, like.size :]
-    return stack.reshape(len(stack), *like.shape)
 
 
 def _derivatives(ct: Array) -> Array:

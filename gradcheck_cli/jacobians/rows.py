@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,22 @@ class Rows:
 
     estimate: Estimate
     crossed: dict[int, Array]
+
+    @staticmethod
+    def joined(parts: Iterable[Rows], count: int) -> Rows:
+        """Several as one, of so many rows; no two of them have to exist at once."""
+        start, crossed, whole = 0, dict[int, Array](), list[Array]()
+        for part in parts:
+            rows = slice(start, start + len(part.estimate.value))
+            if rows.stop - start == count:
+                return part
+            whole = whole or [np.empty((count, part.estimate.value.shape[1])) for _ in range(3)]
+            for all_, some in zip(whole, _parts(part.estimate), strict=True):
+                all_[rows] = some
+            for step, changed in part.crossed.items():
+                crossed.setdefault(step, np.zeros(count, bool))[rows] = changed
+            start = rows.stop
+        return Rows(Estimate(*whole), crossed)
 
     def replaced(self, at: Array, by: Rows) -> Rows:
         """The rows with others in their places `at`."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.jacobian import Directions, beside, flat_stack
+from gradcheck_cli.jacobians.directions import Directions, flat_stack
+from gradcheck_cli.jacobians.jacobian import beside
 from gradcheck_cli.outcome import Decisions
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget

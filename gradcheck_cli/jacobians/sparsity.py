@@ -41,6 +41,18 @@ class Pattern:
         """The most rows that meet in one column: no fewer colors do."""
         return int(np.max(np.sum(np.bitwise_count(self.words), axis=0, dtype=np.int64), initial=0))
 
+    def widest(self) -> int:
+        """The most columns that meet in one row: no fewer colors of the columns do."""
+        return max((int(np.bincount(rows).max()) for _, rows, _ in self.blocks() if len(rows)), default=0)
+
+    def transposed(self) -> Pattern:
+        """That of the transposed Jacobian."""
+        words = np.zeros((-(-self.columns // BITS), self.rows), np.uint64)
+        for block, rows, columns in self.blocks():
+            bits = np.left_shift(np.uint64(1), (columns % BITS).astype(np.uint64))
+            np.bitwise_or.at(words, (columns // BITS, rows + block.start), bits)
+        return Pattern(words, self.columns)
+
     def blocks(self) -> Iterator[tuple[range, Array, Array]]:
         """Some rows at a time: the entries `(row, column)` of these rows, counted from the first of them."""
         for number, word in enumerate(self.words):

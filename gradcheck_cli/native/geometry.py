@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,18 +41,28 @@ def trailing(slices: Iterable[Any]) -> tuple[Any, ...]:
 
 def padded(x: NDArray[Any], pads: Ints) -> NDArray[Any]:
     """x with zeros around its last axes, cropped where a pad is negative; x or a view if nothing is added."""
+    if not any(pads):
+        return x
     rank = len(pads) // 2
-    sizes = x.shape[x.ndim - rank :]
-    inside = tuple(slice(max(0, -pads[i]), max(0, sizes[i] + min(0, pads[i + rank]))) for i in range(rank))
-    kept: NDArray[Any] = x[trailing(inside)]
-    if max(pads, default=0) <= 0:
-        return kept
-    shape = tuple(max(0, sizes[i] + pads[i] + pads[i + rank]) for i in range(rank))
-    result = np.zeros(x.shape[: x.ndim - rank] + shape, x.dtype)
-    starts = [max(0, pads[i]) for i in range(rank)]
-    ends = [starts[i] + kept.shape[x.ndim - rank + i] for i in range(rank)]
-    result[trailing(map(slice, starts, ends))] = kept
+    lead, sizes = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
+    shape = [max(0, begin + n + end) for begin, n, end in zip(pads[:rank], sizes, pads[rank:], strict=True)]
+    if min(pads) < 0:
+        x = _cropped(x, pads)
+        if max(pads) <= 0:
+            return x
+    result = np.zeros((*lead, *shape), x.dtype)
+    starts = [max(0, begin) for begin in pads[:rank]]
+    result[trailing(slice(at, at + n) for at, n in zip(starts, x.shape[x.ndim - rank :], strict=True))] = x
     return result
+
+
+def _cropped(x: NDArray[Any], pads: Ints) -> NDArray[Any]:
+    """What negative pads leave of x."""
+    rank = len(pads) // 2
+    ends = zip(x.shape[x.ndim - rank :], pads[rank:], strict=True)
+    return x[
+        trailing(slice(max(0, -begin), max(0, n + min(0, end))) for begin, (n, end) in zip(pads, ends, strict=False))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,7 @@ class Phase:
     dilation: int
 
 
-def phases(size: int, out: int, kernel: int, stride: int, pad: int, dilation: int) -> Iterator[Phase]:
+def _phases(size: int, out: int, kernel: int, stride: int, pad: int, dilation: int) -> Iterator[Phase]:
     """The phases of one axis; outputs that no tap reaches are in none of them.
 
     Output o takes x[i] * w[tap] wherever o + pad = i * stride + tap * dilation.
@@ -87,9 +97,12 @@ def phases(size: int, out: int, kernel: int, stride: int, pad: int, dilation: in
             yield Phase(slice(start, out, stride), slice(last, stop, -every), (-lowest, beyond), spread)
 
 
-def phase_grid(
-    space: Ints, out: Ints, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints
-) -> Iterator[tuple[Phase, ...]]:
-    """One phase for each spatial axis, in all combinations; they do not overlap."""
-    axes = zip(space, out, kernel, strides, pads[: len(space)], dilations, strict=True)
-    return itertools.product(*(list(phases(*axis)) for axis in axes))
+@lru_cache(maxsize=256)
+def phases(size: int, out: int, kernel: int, stride: int, pad: int, dilation: int) -> tuple[Phase, ...]:
+    """The phases of one axis; outputs that no tap reaches are in none of them."""
+    return tuple(_phases(size, out, kernel, stride, pad, dilation))
+
+
+def margins(axes: Sequence[Sequence[Phase]]) -> Ints:
+    """Padding that is enough for all of the phases of each axis, as `padded` takes it."""
+    return [max(0, *(phase.pads[side] for phase in axis)) if axis else 0 for side in (0, 1) for axis in axes]

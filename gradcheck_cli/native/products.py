@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import reference
-from .geometry import conv_shape, conv_transpose_shape, padded, phase_grid, trailing
+from .geometry import conv_shape, conv_transpose_shape, margins, padded, phases, trailing
 from .selection import kernels, native
 
 Array = NDArray[Any]
@@ -33,11 +34,9 @@ def matmul(a: Array, b: Array) -> Array:
     `numpy.matmul`.  Any strides do: a transpose or a broadcast view costs nothing.  The dtype is
     `numpy.result_type(a, b)`; float16 and bfloat16 are summed in float32.
     """
-    if np.result_type(a, b).name in _HALF:
-        return matmul(*_widen(a, b)).astype(np.result_type(a, b))
     settled = _settle(a, b)
     if settled is None:
-        return reference.matmul(a, b)
+        return _otherwise(matmul, reference.matmul, a, b)
     x, y, dtype, twofold = settled
     if x.ndim < 2 or y.ndim < 2:
         return _vectors(x, y)
@@ -68,12 +67,9 @@ def conv(
     `(space + pads - (kernel - 1) * dilation - 1) // stride + 1`, and the dtype `numpy.result_type(x, w)`.
     """
     geometry = {"strides": strides, "pads": pads, "dilations": dilations}
-    if np.result_type(x, w).name in _HALF:
-        image, taps = _widen(x, w)
-        return conv(image, taps, **geometry, group=group).astype(np.result_type(x, w))
     settled = _settle(x, w)
     if settled is None:
-        return reference.conv(x, w, **geometry, group=group)
+        return _otherwise(conv, reference.conv, x, w, **geometry, group=group)
     image, taps, dtype, _ = settled
     rank = len(strides)
     space = conv_shape(x.shape[x.ndim - rank :], w.shape[w.ndim - rank :], strides, pads, dilations)
@@ -98,28 +94,32 @@ def conv_transpose(
     `conv`.  Outputs a stride apart meet the same taps: each such phase is a plain convolution.
     """
     geometry = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": output_padding}
-    if np.result_type(x, w).name in _HALF:
-        image, taps = _widen(x, w)
-        return conv_transpose(image, taps, **geometry, group=group).astype(np.result_type(x, w))
     settled = _settle(x, w)
     if settled is None:
-        return reference.conv_transpose(x, w, **geometry, group=group)
+        return _otherwise(conv_transpose, reference.conv_transpose, x, w, **geometry, group=group)
     image, taps, dtype, _ = settled
     rank = len(strides)
     space, kernel = x.shape[x.ndim - rank :], w.shape[w.ndim - rank :]
     out = conv_transpose_shape(space, kernel, **geometry)
     y = np.zeros((*_conv_lead(x, w, rank), x.shape[-rank - 2], group * w.shape[-rank - 1], *out), dtype)
     turned = _swap_channels(taps, rank, group)
-    for grid in phase_grid(space, out, kernel, strides, pads, dilations):
-        begins, ends = zip(*(phase.pads for phase in grid), strict=True)
+    axes = [phases(*axis) for axis in zip(space, out, kernel, strides, pads[:rank], dilations, strict=True)]
+    around = margins(axes)
+    wide = padded(image, around)
+    for grid in itertools.product(*axes):  # they do not overlap
+        met = (slice(m - p.pads[0], m + n + p.pads[1]) for m, n, p in zip(around, space, grid, strict=False))
+        part = y[trailing(phase.outputs for phase in grid)]
+        dense = part if strides[-1] == 1 else np.empty(part.shape, dtype)
         _conv_into(
-            y[trailing(phase.outputs for phase in grid)],
-            padded(image, begins + ends),
+            dense,
+            wide[trailing(met)],
             turned[trailing(phase.taps for phase in grid)],
             (1,) * rank,
             [phase.dilation for phase in grid],
             group,
         )
+        if dense is not part:
+            part[...] = dense
     return y
 
 
@@ -181,6 +181,11 @@ def _conv_lead(x: Array, w: Array, rank: int) -> tuple[int, ...]:
     return _lead(x.shape[: x.ndim - rank - 2], w.shape[: w.ndim - rank - 2])
 
 
-def _widen(a: Array, b: Array) -> tuple[Array, Array]:
-    """Operands of half precision as float32, in which their product is summed."""
-    return a.astype(np.float32), b.astype(np.float32)
+def _otherwise(
+    function: Callable[..., Array], fallback: Callable[..., Array], a: Array, b: Array, **more: Any
+) -> Array:
+    """What the kernels do not multiply: half precision as float32, in which it is summed, the rest by NumPy."""
+    dtype = np.result_type(a, b)
+    if dtype.name in _HALF:
+        return function(a.astype(np.float32), b.astype(np.float32), **more).astype(dtype)
+    return fallback(a, b, **more)

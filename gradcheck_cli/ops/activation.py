@@ -18,6 +18,7 @@ from gradcheck_cli.ops.binary import larger, smaller
 from gradcheck_cli.ops.reduce import total
 from gradcheck_cli.ops.special import log1p
 from gradcheck_cli.reads import along
+from gradcheck_cli.regions import ways
 from gradcheck_cli.tape import Var
 
 SELU_ALPHA, SELU_GAMMA = 1.6732631921768188, 1.0507010221481323
@@ -169,6 +170,11 @@ def hard_swish(x: Var) -> Var:
 
 def sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x)."""
+    if x.dtype.kind == "f" and x.size and x.min() > np.log(np.finfo(x.dtype).tiny):  # e^-x is finite
+        y = np.asarray(-x)
+        np.exp(y, out=y)
+        y += 1
+        return np.reciprocal(y, out=y)
     left = x.real < 0
     small = np.exp(np.where(left, x, -x))
     return np.asarray(np.where(left, small, np.ones((), x.dtype)) / (1 + small))
@@ -294,8 +300,16 @@ ACTIVATION: list[Op] = [
     unary("Sigmoid", sigmoid, sigmoid_vjp),
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x)),
     unary("Softsign", softsign, softsign_vjp, step=softsign_step),
-    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=along("axis")),
-    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing, bind=with_axis(-1), reads=along("axis")),
+    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=along("axis"), ways=ways.along("axis")),
+    Op(
+        "LogSoftmax",
+        log_softmax,
+        log_softmax_vjp,
+        trailing,
+        bind=with_axis(-1),
+        reads=along("axis"),
+        ways=ways.along("axis"),
+    ),
     composite("Gelu", gelu),
     composite("Mish", mish),
     composite("Swish", swish),

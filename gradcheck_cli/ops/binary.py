@@ -113,6 +113,11 @@ def extremum_vjp(ct: Var, y: Var, *xs: Var) -> tuple[Var, ...]:
     return tuple(cts)
 
 
+def multiply_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]:
+    """To each factor through the other."""
+    return ct * b if sym.wanted(a) else None, ct * a if sym.wanted(b) else None
+
+
 def mean(*xs: Array) -> Array:
     """The mean of the operands."""
     return (reduce(np.add, xs) / np.asarray(len(xs), xs[0].dtype)).astype(xs[0].dtype, copy=False)
@@ -141,7 +146,7 @@ def each(xs: Sequence[Var], ct: Var) -> tuple[Var, ...]:
 BINARY: list[Op] = [
     binary("Add", np.add, lambda ct, y, a, b: (ct, ct), linear="each"),
     binary("Sub", np.subtract, lambda ct, y, a, b: (ct, -ct), linear="each"),
-    binary("Mul", np.multiply, lambda ct, y, a, b: (ct * b, ct * a)),
+    binary("Mul", np.multiply, multiply_vjp),
     binary("Div", divide, lambda ct, y, a, b: (ct / b, -ct * y / b)),
     binary("Pow", power, power_vjp, step=power_near_real),
     binary("Mod", modulo, modulo_vjp, step=modulo_near_real, branch=whole_part, ordered=True),

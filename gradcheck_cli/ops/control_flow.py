@@ -116,7 +116,7 @@ def _no_rows(body: Body, name: str, axis: int) -> Var:
         [] if declared is None or declared.shape is None else [d if isinstance(d, int) else 0 for d in declared.shape]
     )
     shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
-    return body.tape.constant(np.zeros(shape, dtype))
+    return sym.identity(body.tape.constant(np.zeros(shape, dtype)))
 
 
 def _require_tensor(value: Any, what: str) -> None:

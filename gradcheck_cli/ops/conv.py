@@ -15,7 +15,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import trailing
 from gradcheck_cli.op import Op
-from gradcheck_cli.ops.receptive import conv_reads, conv_transpose_reads
+from gradcheck_cli.ops.receptive import conv_reads, conv_transpose_reads, conv_transpose_ways, conv_ways
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
     Ints,
@@ -118,8 +118,9 @@ def conv_vjp(
 ) -> tuple[Var | None, ...]:
     """To the input by the transposed convolution, to the filter by the correlation of both ends."""
     geometry = {"strides": strides, "pads": pads, "dilations": dilations}
-    ct_x = scattered(ct, w, x.shape, group, geometry)
-    return ct_x, correlated(x, ct, w.shape, group, geometry), *(_to_bias(ct) for _ in b)
+    ct_x = scattered(ct, w, x.shape, group, geometry) if sym.wanted(x) else None
+    ct_w = correlated(x, ct, w.shape, group, geometry) if sym.wanted(w) else None
+    return ct_x, ct_w, *(_to_bias(ct) if sym.wanted(each) else None for each in b)
 
 
 def conv_transpose_vjp(
@@ -133,11 +134,12 @@ def conv_transpose_vjp(
     pads: Ints,
     dilations: Ints,
     output_padding: Ints,
-) -> tuple[Var, ...]:
+) -> tuple[Var | None, ...]:
     """To the input by the convolution, to the filter by the correlation of both ends."""
     geometry = {"strides": strides, "pads": pads, "dilations": dilations}
-    ct_x = _leading(ct.tape.apply("Conv", ct, w, group=group, **geometry), x.shape)
-    return ct_x, correlated(ct, x, w.shape, group, geometry), *(_to_bias(ct) for _ in b)
+    ct_x = _leading(ct.tape.apply("Conv", ct, w, group=group, **geometry), x.shape) if sym.wanted(x) else None
+    ct_w = correlated(ct, x, w.shape, group, geometry) if sym.wanted(w) else None
+    return ct_x, ct_w, *(_to_bias(ct) if sym.wanted(each) else None for each in b)
 
 
 def scattered(ct: Var, w: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var | None:
@@ -235,7 +237,7 @@ def _settled_transpose(metadata: dict[str, Any], space: Ints, kernel: Ints) -> d
 
 
 CONV: list[Op] = [
-    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, reads=conv_reads),
+    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, reads=conv_reads, ways=conv_ways),
     Op(
         "ConvTranspose",
         conv_transpose,
@@ -244,5 +246,6 @@ CONV: list[Op] = [
         linear=((0, 1), (2,)),
         bind=bind_conv_transpose,
         reads=conv_transpose_reads,
+        ways=conv_transpose_ways,
     ),
 ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import reduce
 from typing import Any
+
+import numpy as np
 
 from gradcheck_cli import native
 from gradcheck_cli import symbolic as sym
@@ -10,12 +14,27 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.reads import products
+from gradcheck_cli.regions import ways
 from gradcheck_cli.tape import Var
+
+_BLOCK = 4 << 20  # bytes of a matrix in narrower numbers that are widened at a time
 
 
 def matmul(a: Array, b: Array) -> Array:
     """The product of stacks of matrices; an operand of rank 1 is a row on the left, a column on the right."""
+    if b.ndim == 2 and a.ndim > 1 and b.nbytes > _BLOCK and b.dtype != np.result_type(a, b):
+        return _by_blocks(a, b)
     return native.matmul(a, b)
+
+
+def _by_blocks(a: Array, b: Array) -> Array:
+    """The product with a large matrix in narrower numbers, which are never all widened: by what lies together in memory."""
+    count = -(-b.nbytes // _BLOCK)
+    if b.strides[0] < b.strides[1]:
+        return np.concatenate([native.matmul(a, part) for part in np.array_split(b, count, axis=1)], axis=-1)
+    edges = np.linspace(0, b.shape[0], count + 1).astype(int)
+    parts = (native.matmul(a[..., i:j], b[i:j]) for i, j in itertools.pairwise(edges))
+    return reduce(lambda total, part: np.add(total, part, out=total), parts)
 
 
 def matmul_stack(kernel: Kernel, operands: Operands, probed: Any, metadata: Any) -> Any:
@@ -36,7 +55,7 @@ def _spread(x: Array, rank: int) -> Array:
     return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
 
 
-def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
+def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]:
     """The product with the other operand transposed; batch axes that broadcast are summed by the backward pass."""
     if a.ndim == 1 and b.ndim == 1:
         return ct * b, ct * a
@@ -45,7 +64,8 @@ def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
     if b.ndim == 1:
         column = sym.unsqueeze(ct, (-1,))
         return column * b, sym.squeeze(sym.matmul(sym.swap(a), column), (-1,))
-    return sym.matmul(ct, sym.swap(b)), sym.matmul(sym.swap(a), ct)
+    ct_a = sym.matmul(ct, sym.swap(b)) if sym.wanted(a) else None
+    return ct_a, sym.matmul(sym.swap(a), ct) if sym.wanted(b) else None
 
 
 def _row_cts(ct: Var, a: Var, b: Var) -> tuple[Var, Var]:
@@ -63,6 +83,6 @@ def gemm(a: Var, b: Var, c: Var | None = None, *, alpha: float = 1.0, beta: floa
 
 
 MATMUL: list[Op] = [
-    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products),
+    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products, ways=ways.products, widens=True),
     composite("Gemm", gemm),
 ]

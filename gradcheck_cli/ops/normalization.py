@@ -38,7 +38,7 @@ def batch_normalization(
     """By statistics given for each channel; in training by those of x, which then move the given ones."""
     if not training_mode:
         slope = scale / sym.sqrt(var + epsilon)
-        return ((x - channelwise(mean, x)) * channelwise(slope, x) + channelwise(b, x),)
+        return (x * channelwise(slope, x) + channelwise(b - mean * slope, x),)  # x is read twice, not three times
     axes = [i for i in range(x.ndim) if i != 1]
     center, centered, spread = moments(x, axes)
     y = centered * (channelwise(scale, x) / sym.sqrt(spread + epsilon)) + channelwise(b, x)

@@ -18,6 +18,7 @@ from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, axes_of, checked, scalar
 from gradcheck_cli.reads import moved
+from gradcheck_cli.regions import ways
 from gradcheck_cli.tape import Var
 
 _MODES = ("constant", "reflect", "edge", "wrap")
@@ -247,7 +248,7 @@ def trilu_vjp(ct: Var, y: Var, x: Var, *, k: int, upper: int) -> tuple[Var]:
 
 
 PAD: list[Op] = [
-    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", reads=moved,
+    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", reads=moved, ways=ways.sliced,
        static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}),
     Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each",
        reads=moved),

@@ -17,7 +17,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import on, trailing
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.conv import scattered
-from gradcheck_cli.ops.receptive import pool_reads
+from gradcheck_cli.ops.receptive import pool_reads, pool_ways
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
     Ints,
@@ -326,11 +326,11 @@ def _slope(x: Var, p: int) -> Var:
 
 POOL: list[Op] = [
     Op("MaxPool", max_pool, max_pool_vjp, trailing, step=max_pool_near_real, branch=max_pool_branch,
-       bind=bind_max_pool, many=True, ordered=True, reads=pool_reads),
+       bind=bind_max_pool, many=True, ordered=True, reads=pool_reads, ways=pool_ways),
     Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each",
-       reads=pool_reads),
+       reads=pool_reads, ways=pool_ways),
     Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool, ordered=True,
-       reads=pool_reads),
+       reads=pool_reads, ways=pool_ways),
     composite("GlobalAveragePool", global_average_pool),
     composite("GlobalMaxPool", global_max_pool),
     composite("GlobalLpPool", global_lp_pool),

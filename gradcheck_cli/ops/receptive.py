@@ -1,17 +1,22 @@
-"""Receptive fields: what windows see of their input, as sets of indices (`gradcheck_cli/reads.py`).
+"""Receptive fields: what windows see of their input, as sets of indices (`gradcheck_cli/reads.py`) and for boxes.
 
 Windows are boxes, so that their union is one along each axis in turn, for convolutions, pools and their transposes.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.ops.windows import along, combined, uncropped
 from gradcheck_cli.reads import Reading, Sets
+from gradcheck_cli.regions.patch import Box, Span, clipped
+from gradcheck_cli.regions.ways import Boxes, Site, Way
 
 _POOLED = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
 
@@ -87,3 +92,62 @@ def _by_channel(sets: Array, node: Reading) -> Array:
 def _bias(sets: Sets, node: Reading) -> Array | None:
     b = node.whole(sets, 2) if len(sets) > 2 else None
     return None if b is None else _by_channel(b, node)
+
+
+def conv_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """The windows that see a box, in all channels; zeros are all that lies around it."""
+    if boxes[0] is None or any(box is not None for box in boxes[1:]):
+        return None
+    (x, w), (y,) = site.operands[:2], site.outputs
+    assert x is not None
+    assert w is not None
+    need, out, reached = _seeing(boxes[0][2:], w[2:], site.metadata, y[2:])
+    images, own = boxes[0][0], {**site.metadata, "pads": (0,) * (2 * len(need))}
+    needs = [(images, Span(0, x[1]), *need), *(None for _ in boxes[1:])]
+    terms = math.prod(w[1:])
+    return [Way((images, Span(0, y[1]), *out), needs, own, reached=reached, terms=terms, summed=terms)]
+
+
+def conv_transpose_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """What the windows of a box fill, in all channels."""
+    if boxes[0] is None or any(box is not None for box in boxes[1:]):
+        return None
+    (x, w), (y,), metadata = site.operands[:2], site.outputs, site.metadata
+    assert x is not None
+    assert w is not None
+    geometry = zip(boxes[0][2:], w[2:], metadata["strides"], metadata["dilations"], metadata["pads"], strict=False)
+    out = [Span(s.start * stride - begin, (s.length - 1) * stride + (k - 1) * dilation + 1)
+           for s, k, stride, dilation, begin in geometry]  # fmt: skip
+    images, rank = boxes[0][0], len(out)
+    own = {**metadata, "pads": (0,) * (2 * rank), "output_padding": (0,) * rank}
+    needs = [(images, Span(0, x[1]), *boxes[0][2:]), *(None for _ in boxes[1:])]
+    terms = max(1, math.prod(w) * math.prod(x[2:]) // math.prod(y[1:]))
+    return [Way((images, Span(0, y[1]), *out), needs, own, terms=terms, summed=terms)]
+
+
+def pool_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """The windows that see a box, of its own channels; None where windows reach beyond the input and know it."""
+    box, metadata = boxes[0], site.metadata
+    counted = metadata.get("count_include_pad") and "p" not in metadata
+    if box is None or metadata["ceil_mode"] or len(site.outputs) > 1 or (any(metadata["pads"]) and not counted):
+        return None
+    need, out, reached = _seeing(box[2:], metadata["kernel_shape"], metadata, site.outputs[0][2:])
+    own = {**metadata, "pads": (0,) * (2 * len(need))}
+    return [Way((*box[:2], *out), [(*box[:2], *need)], own, reached=reached)]
+
+
+def _seeing(
+    box: Box, kernel: Sequence[int], metadata: Mapping[str, Any], space: Sequence[int]
+) -> tuple[list[Span], list[Span], Any]:
+    """Along each axis what the windows that see a box see, these windows, and whether there are any."""
+    need, out, reached = [], [], np.True_
+    geometry = zip(kernel, metadata["strides"], metadata["dilations"], metadata["pads"], strict=False)
+    for span, n, (k, stride, dilation, begin) in zip(box, space, geometry, strict=True):
+        beyond = (k - 1) * dilation
+        first, last = -((beyond - begin - span.start) // stride), (span.start + span.length - 1 + begin) // stride
+        count = min((span.length - 1 + beyond) // stride + 1, n)
+        start = clipped(first, 0, n - count)
+        out.append(Span(start, count))
+        need.append(Span(start * stride - begin, (count - 1) * stride + beyond + 1))
+        reached = reached & (first <= last) & (last >= 0) & (first < n)
+    return need, out, reached

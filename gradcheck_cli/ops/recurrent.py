@@ -100,9 +100,9 @@ class Layer:
     def inputs(self, direction: int, bias: Var | None) -> list[Var]:
         """W x + bias of every step, `(N, gates * H)`, by one product."""
         x = sym.transpose(self.x, (1, 0, 2)) if self.layout else self.x
-        y = sym.matmul(x, sym.transpose(_part(self.w, direction), (1, 0)))
-        y = y if bias is None else y + bias
-        return [sym.squeeze(piece, (0,)) for piece in sym.split(y, (1,) * self.steps, 0)] if self.steps else []
+        rows = sym.reshape(x, (self.steps * self.batch, x.shape[-1]))
+        y = _affine(rows, sym.transpose(_part(self.w, direction), (1, 0)), bias)
+        return list(sym.split(y, (self.batch,) * self.steps, 0)) if self.steps else []
 
     def recurrence(self, direction: int) -> Var:
         """R as the right factor, `(H, gates * H)`."""
@@ -131,7 +131,7 @@ class Layer:
             shape = (self.batch, 0) if self.layout else (0,)
             tail = (self.directions, self.hidden) if self.layout else (self.directions, self.batch, self.hidden)
             return sym.full(self.x.tape, (*shape, *tail), 0, self.x.dtype)
-        sides = [sym.unsqueeze(sym.concat([sym.unsqueeze(y, (0,)) for y in ys], 0), (1,)) for ys in runs]
+        sides = [sym.reshape(sym.concat(ys, 0), (self.steps, 1, self.batch, self.hidden)) for ys in runs]
         y = sym.concat(sides, 1)
         return sym.transpose(y, (2, 0, 1, 3)) if self.layout else y
 
@@ -228,14 +228,20 @@ def _lstm_cell(layer: Layer, d: int, p: Var | None, chosen: Sequence[Activation]
     back = layer.recurrence(d)
     peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(_part(p, d), (size,) * 3, -1)
 
-    def cell(x: Var, h: Var, c: Var) -> tuple[Var, ...]:
+    def apart(x: Var, h: Var, c: Var) -> tuple[Var, ...]:
         i, o, forget, new = sym.split(x + sym.matmul(h, back), (size,) * 4, -1)
         i = f(_seen(i, peep_i, c))
         forget = 1.0 - i if input_forget else f(_seen(forget, peep_f, c))
         c = forget * c + i * g(new)
         return f(_seen(o, peep_o, c)) * last(c), c
 
-    return cell
+    def joined(x: Var, h: Var, c: Var) -> tuple[Var, ...]:  # one node for the three gates
+        gates, new = sym.split(x + sym.matmul(h, back), (3 * size, size), -1)
+        i, o, forget = sym.split(f(gates), (size,) * 3, -1)
+        c = forget * c + i * g(new)
+        return o * last(c), c
+
+    return joined if p is None and not input_forget else apart
 
 
 def _seen(gate: Var, peephole: Var | None, c: Var) -> Var:

@@ -18,6 +18,7 @@ from gradcheck_cli.lift import Kernel, on
 from gradcheck_cli.op import Op, composite, from_end, with_axis, zero
 from gradcheck_cli.ops.shape import scalar
 from gradcheck_cli.reads import along
+from gradcheck_cli.regions import ways
 from gradcheck_cli.tape import Var
 
 _WIDER = {  # what sums and products of a narrow dtype are accumulated in
@@ -290,7 +291,8 @@ def _shifted(x: Var, axis: int, by: int, reverse: int) -> Var:
 
 def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
     """A reduction with a rule."""
-    return Op(name, forward, vjp, on(0), static={"axes": 1}, bind=bind_reduction, reads=along("axes"), **more)
+    known = {"static": {"axes": 1}, "bind": bind_reduction, "reads": along("axes"), "ways": ways.along("axes")}
+    return Op(name, forward, vjp, on(0), **{**known, **more})
 
 
 def reducing_composite(name: str, function: Any) -> Op:
@@ -306,8 +308,8 @@ def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:
 
 
 REDUCE: list[Op] = [
-    reducing("ReduceSum", reduction(total), sum_vjp, linear="each"),
-    reducing("ReduceMean", reduction(average), mean_vjp, linear="each"),
+    reducing("ReduceSum", reduction(total), sum_vjp, linear="each", ways=ways.summed),
+    reducing("ReduceMean", reduction(average), mean_vjp, linear="each", ways=ways.averaged),
     choosing("ReduceMax", np.maximum, np.argmax, "ArgMax"),
     choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
     reducing("ReduceProd", reduction(product), prod_vjp),

@@ -6,6 +6,7 @@ A kernel that keeps the order of entries is bound to the shape that comes out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from gradcheck_cli.memory import require_shape
 from gradcheck_cli.op import Op, composite, from_end, zero
 from gradcheck_cli.ops.float8 import to_float8
 from gradcheck_cli.reads import first, moved
+from gradcheck_cli.regions import ways
 from gradcheck_cli.tape import Var
 
 
@@ -162,7 +164,10 @@ def split(
     x: Array, *, axis: int = 0, split: tuple[int, ...] = (), num_outputs: int = 0, n_outputs: int = 1
 ) -> tuple[Array, ...]:
     """Pieces of given sizes along an axis."""
-    return tuple(np.split(x, np.cumsum(split)[:-1], axis=axis))
+    ends = list(accumulate(split))
+    places: list[Any] = [slice(end - size, end) for size, end in zip(split, ends, strict=True)]
+    behind = (slice(None),) * (-1 - axis)
+    return tuple(x[(..., place, *behind)] for place in places)
 
 
 def bind_split(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -287,7 +292,8 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 
 def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
     """An operator that keeps entries in their order."""
-    return Op(name, forward, reshape_vjp, prefix("shape"), bind=binding, linear="each", reads=moved, **more)
+    known = {"bind": binding, "linear": "each", "reads": moved, "ways": ways.reshaped}
+    return Op(name, forward, reshape_vjp, prefix("shape"), **known, **more)
 
 
 SHAPE: list[Op] = [
@@ -295,12 +301,13 @@ SHAPE: list[Op] = [
     reshaping("Flatten", flatten, bind_flatten),
     reshaping("Squeeze", squeeze, bind_squeeze, static={"axes": 1}),
     reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
-    Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", reads=moved),
+    Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", reads=moved,
+       ways=ways.transposed),
     Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, lift=expand_stack), static={"shape": 1},
-       bind=bind_expand, linear="each", reads=moved),
+       bind=bind_expand, linear="each", reads=moved, ways=ways.expanded),
     Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True,
-       reads=moved),
-    Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved),
+       reads=moved, ways=ways.cut),
+    Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved, ways=ways.joined),
     Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each"),
     Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),),
        reads=first),

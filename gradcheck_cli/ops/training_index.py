@@ -81,7 +81,7 @@ def flatten_and_unpad(x: Var, indices: Var) -> tuple[Var, Var]:
     """Rows of x, whose first two axes count as one, and the lengths of both."""
     dims = x.shape[:2]
     rows = sym.reshape(x, (math.prod(dims), *x.shape[2:]))
-    return x.tape.apply("Gather", rows, indices, axis=0), sym.ints(x.tape, dims)
+    return x.tape.apply("Gather", rows, indices, axis=0), sym.identity(sym.ints(x.tape, dims))
 
 
 def pad_and_unflatten(x: Var, indices: Var, *, unflatten_dims: Ints) -> Var:
@@ -119,7 +119,8 @@ def broadcast_gradient_args(*, a_shape: Ints = (), b_shape: Ints = (), tape: Tap
     """The axes, last to first, over which to sum a cotangent for the shape of either operand of a broadcast."""
     shapes = [as_tuple(shape) for shape in (a_shape, b_shape)]
     whole = np.broadcast_shapes(*shapes)
-    return tuple(sym.ints(tape, _stretched(shape, whole)) for shape in shapes)  # type: ignore[return-value]
+    a, b = (sym.identity(sym.ints(tape, _stretched(shape, whole))) for shape in shapes)  # equal lists are one constant
+    return a, b
 
 
 def view(x: Var, *shapes: Var) -> tuple[Var, ...]:

@@ -44,7 +44,7 @@ def bind_conv_grad(metadata: dict[str, Any], dy: Array, x: Array, w: Array) -> d
 def conv_transpose_grad(
     dy: Var, x: Var, w: Var, *, auto_pad: str = "NOTSET", dilations: Ints = (), group: int = 1,
     kernel_shape: Ints = (), output_padding: Ints = (), output_shape: Ints = (), pads: Ints = (), strides: Ints = (),
-) -> tuple[Var, ...]:  # fmt: skip
+) -> tuple[Var | None, ...]:  # fmt: skip
     """To the input, the filter and the bias of ConvTranspose."""
     geometry = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": output_padding}
     return conv_transpose_vjp(dy, dy, x, w, dy, group=group, **geometry)

@@ -69,10 +69,8 @@ def find_point(
     """The point number `index`: the first choice of open dimensions at which the model runs as far as `targets`."""
     graph = source.graph
     check_sizes(graph, settings)
-    known = {**source.dims, **settings.dims, **sizes_given(graph, settings), **(dims or {})}
-    shipped = shipped_with(source, settings, known)
+    shipped, known = _known(source, settings, dims or {})
     ready, needed = shipped.at(index), graph.needed_for(targets)
-    known = {**sizes_in(graph, {n: v.shape for n, v in shipped.inputs.items() if isinstance(v, np.ndarray)}), **known}
     last: GradcheckError | None = None
     for chosen in choices(graph, known):
         feeds = as_computed(graph, draw(source, settings, chosen, index, ready, needed), settings, ops, known)
@@ -89,6 +87,24 @@ def find_point(
             return Point(tape, feeds, sizes, expected, shipped.notes(ready), random)
     drawn = [n for n in graph.free_inputs if n in needed and n not in ready and not _given(settings, n)]
     raise _no_point(graph, known, last, [n for n in drawn if not is_float(graph, n)])
+
+
+def feeds_at(
+    source: Source, settings: Settings, ops: Ops, targets: Sequence[str], index: int, dims: Mapping[str, int]
+) -> dict[str, Any]:
+    """What the point number `index` feeds, once all open dimensions have sizes `dims`."""
+    shipped, known = _known(source, settings, dims)
+    drawn = draw(source, settings, known, index, shipped.at(index), source.graph.needed_for(targets))
+    return as_computed(source.graph, drawn, settings, ops, known)
+
+
+def _known(source: Source, settings: Settings, dims: Mapping[str, int]) -> tuple[Shipped, dict[str, int]]:
+    """What ships with the model, and the sizes of open dimensions that are known."""
+    graph = source.graph
+    known = {**source.dims, **settings.dims, **sizes_given(graph, settings), **dims}
+    shipped = shipped_with(source, settings, known)
+    shapes = {n: v.shape for n, v in shipped.inputs.items() if isinstance(v, np.ndarray)}
+    return shipped, {**sizes_in(graph, shapes), **known}
 
 
 def draw(

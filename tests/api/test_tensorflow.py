@@ -17,7 +17,7 @@ import pytest
 import gradcheck_cli as gc
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of TensorFlow's own imports
+pytestmark = [pytest.mark.filterwarnings("ignore")]  # of TensorFlow's own imports
 tensorflow = pytest.importorskip("tensorflow")
 tf = tensorflow.compat.v1
 tf.logging.set_verbosity(tf.logging.ERROR)

@@ -329,6 +329,13 @@ def test_further_points_show_more_of_units_that_a_small_batch_hardly_shows():
 # What is not finite
 
 
+def test_values_that_come_again_are_no_further_ones():
+    """Of eight values each, all of which the user gave, no unit is known to be dead."""
+    tested = model(("Add", "x b", "h"), ("Relu", "h", "y"), x=(8, 2), constants={"b": np.array([-50.0, 0.0])})
+    assert layer(health(tested, RNG.normal(size=(8, 2))), "y").dead is None
+    assert layer(health(tested), "y").dead == 1
+
+
 def test_the_first_rule_that_makes_something_not_finite_is_named():
     """The slope of the root of x^2 at 0."""
     tested = model(("Mul", "x x", "s"), ("Sqrt", "s", "r"), ("Sin", "r", "y"))

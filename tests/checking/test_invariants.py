@@ -131,6 +131,28 @@ def test_laws_hold_in_every_mode(name: str, mode: str):
     assert check(VECTOR, mode=mode).status == "pass"
 
 
+@pytest.mark.parametrize("mode", ["full", "directional"])
+def test_a_check_that_passes_applies_each_rule_twice(mode: str):
+    """Once for what is compared, and once anew: for the health of the gradient, held against the first."""
+    calls: list[int] = []
+    rule = lambda ct, y, x: (calls.append(1), (right(ct, y, x),))[1]  # noqa: E731
+    assert check(VECTOR, ops=with_rule("Tanh", rule), mode=mode).status == "pass"
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("mode", ["full", "directional"])
+@pytest.mark.parametrize("tested", [VECTOR, SCALAR], ids=["vector", "scalar"])
+def test_a_rule_that_is_right_when_it_is_compared_and_wrong_anew_fails(tested: gc.Model, mode: str):
+    calls: list[int] = []
+
+    def rule(ct: Any, y: Any, x: Any) -> tuple[Any]:
+        calls.append(1)
+        return (right(ct, y, x) * (1.0 if len(calls) == 2 else 1 + 1e-6),)
+
+    record = check(tested, ops=with_rule("Tanh", rule), mode=mode)
+    assert (record.status, record.code) == ("fail", "GC106"), said(record)
+
+
 def test_what_no_entry_shows_fails_by_its_law_alone():
     """Cotangents of unit vectors are as positive as their magnitudes."""
     tested = model(("Tanh", "x", "a"), ("Identity", "a", "y"))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.checks.forecast import Forecast
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.record import Check
@@ -43,6 +47,38 @@ def test_a_full_check_that_memory_cannot_hold_is_refused_with_what_to_do():
     with pytest.raises(ValueError, match=r"the full Jacobian of 'y' .* --mode directional"):
         check(tested, mode="full", memory_limit=1000)
     assert check(tested, memory_limit=1000).mode == "nodes"
+
+
+PEAK = """
+import resource, sys
+import numpy as np
+import gradcheck_cli as gc
+from tests.checking.small import check, model, scaled, with_rule
+
+rows, columns, limit, method, factor = *map(int, sys.argv[1:4]), sys.argv[4], float(sys.argv[5])
+rng = np.random.default_rng(0)
+tested = model(("MatMul", "x a", "h"), ("Tanh", "h", "t"), ("MatMul", "t b", "y"), x=(1, rows),
+               constants={"a": rng.normal(size=(rows, 4)) / rows ** 0.5, "b": rng.normal(size=(4, columns))})
+ops = with_rule("Tanh", scaled("Tanh", factor))
+check(model(("Exp", "x", "y"), x=(30,)), mode="full", ops=with_rule("Exp", scaled("Exp", 2.0)))  # loads what it takes
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+record = check(tested, mode="full", method=method, memory_limit=limit, ops=ops, jobs=2)
+print(record.status, record.entries["checked"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("rows, columns, method, factor", [
+    (400, 1000, "auto", 1.0), (400, 1000, "auto", 1.001), (400, 1000, "richardson", 1.0),
+    (2, 100_000, "auto", 1.0), (2, 100_000, "auto", 1.001),
+    (150_528, 2, "auto", 1.0),
+])  # fmt: skip
+def test_a_full_check_stays_within_the_memory_limit(rows: int, columns: int, method: str, factor: float):
+    limit = 128 << 20
+    options = [str(rows), str(columns), str(limit), method, str(factor)]
+    done = subprocess.run([sys.executable, "-c", PEAK, *options], capture_output=True, text=True, check=True)
+    status, checked, grown = done.stdout.split()
+    assert (status, int(checked)) == ("fail" if factor != 1 else "pass", rows * columns)
+    assert int(grown) << 10 <= limit
 
 
 def test_a_time_limit_ends_a_check():
@@ -82,6 +118,9 @@ def test_a_listener_hears_of_progress():
     heard: list[str] = []
 
     class Listener:
+        def expect(self, forecasts: Iterator[Forecast]) -> None:
+            heard.extend(each.title for each in forecasts if each.seconds > 0)
+
         def start(self, title: str, total: int) -> None:
             heard.append(title)
 

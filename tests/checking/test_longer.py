@@ -12,7 +12,8 @@ import pytest
 from onnx import parser
 
 import gradcheck_cli as gc
-from gradcheck_cli.jacobians.longer import Longer, roughness
+from gradcheck_cli.jacobians.longer import Longer
+from gradcheck_cli.jacobians.roughness import roughness
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.program import Program

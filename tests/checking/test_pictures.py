@@ -13,7 +13,7 @@ import pytest
 from gradcheck_cli.checks.assemble import Outcome
 from gradcheck_cli.checks.sketch import seen
 from gradcheck_cli.comparison.compare import Found
-from gradcheck_cli.jacobians.jacobian import Directions
+from gradcheck_cli.jacobians.directions import Directions
 from gradcheck_cli.picture import (
     HIGHEST,
     LOWEST,

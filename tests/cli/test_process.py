@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.cli.progress import Progress
+from gradcheck_cli.checks.forecast import Forecast
+from gradcheck_cli.cli.progress import Progress, Remaining
 from tests.cli import models
 
 HEAVY = ("numpy", "onnx", "yaml", "pydantic", "rich.progress")
@@ -126,6 +129,72 @@ def test_progress_is_a_line_on_stderr_now_and_then(
     progress.done()
     captured = capsys.readouterr()
     assert (captured.out, captured.err.splitlines()) == ("", lines)
+
+
+class Terminal(io.StringIO):
+    """A stderr that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_a_check_will_take_is_said_with_v_and_shown_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def forecasts() -> Iterator[Forecast]:
+        asked.append("timed")
+        yield Forecast("d y/d x", "full, 784 x 10 entries", 150.0)
+
+    for terminal, verbose, term, said in (
+        (False, False, "xterm", ""),
+        (False, True, "xterm", "m.onnx  d y/d x: full, 784 x 10 entries, about 2 min\n"),
+        (True, False, "dumb", ""),
+    ):
+        shown = Terminal() if terminal else io.StringIO()
+        monkeypatch.setattr(sys, "stderr", shown)
+        monkeypatch.setenv("TERM", term)
+        progress = Progress("auto", verbose=verbose)
+        progress.begin("m.onnx")
+        progress.expect(forecasts())
+        progress.done()
+        assert shown.getvalue() == said
+    assert asked == ["timed"]  # nothing is timed where nobody looks
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    progress = Progress("auto")
+    progress.begin("m.onnx")
+    progress.expect(forecasts())
+    progress.start("d y/d x", 0)
+    progress.drawn -= 1
+    progress.advance(20, 784)
+    progress.done()
+    assert "d y/d x" in shown.getvalue()
+    assert "20/784  about 2 min left" in shown.getvalue()
+    assert shown.getvalue().rstrip().endswith("\x1b[2K")  # and is taken away
+
+
+def test_a_forecast_that_goes_wrong_stops_nothing() -> None:
+    def forecasts() -> Iterator[Forecast]:
+        raise ValueError("cannot be run")
+        yield
+
+    progress = Progress("on")
+    progress.expect(forecasts())
+    assert progress.remaining.seconds(0.0) is None
+
+
+def test_time_left_follows_what_was_seen() -> None:
+    left = Remaining(0.0)
+    left.expect({"a": 10.0, "b": 20.0}, 0.0)
+    assert left.seconds(0.0) == 30.0
+    left.start("a", 0.0)
+    assert left.seconds(4.0) == 26.0
+    left.start("b", 20.0)  # it took twice as long, and so will the next
+    assert left.seconds(20.0) == 40.0
+    left.advance(1, 100, 21.0)  # and this pass will take longer than all that
+    assert left.seconds(21.0) == 99.0
+    assert left.share(21.0) == 21.0 / 120.0
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import whole
+
 SEEDS = range(5)
 
 
@@ -13,16 +15,3 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         every = [pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS]
         metafunc.parametrize("seed", every if whole(metafunc.config) else SEEDS[:1], ids="seed{}".format)
 
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked as slow here is left out unless it is asked for."""
-    if not whole(config):
-        left_out = [item for item in items if item.path.parent.name == "corpus" and item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
-def whole(config: pytest.Config) -> bool:
-    """`-m slow`, or an expression with it, was given."""
-    asked: str = config.option.markexpr
-    return "slow" in asked and "not slow" not in asked

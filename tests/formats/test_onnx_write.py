@@ -153,7 +153,6 @@ def test_the_opset_is_the_lowest_that_means_the_same(graph: Graph, opset: int) -
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == opset
 
 
-@pytest.mark.slow
 def test_onnx_accepts_what_is_written_of_its_own_cases() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases divide by zero on purpose
@@ -356,7 +355,6 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert read(tmp_path / "net.onnx").nodes == 1
 
 
-@pytest.mark.slow
 def test_more_than_two_gigabytes_are_written_and_read(tmp_path: Path) -> None:
     constants = {name: np.full(1 << 28, index, F4) for index, name in enumerate(("a", "b", "c"))}
     write(one("Sum", *constants, constants=constants), tmp_path / "net.onnx")

@@ -168,6 +168,27 @@ def test_matmul_takes_elements_that_lie_across_their_size():
     agree(native.matmul(a, swapped).astype("f8"), a @ readonly)
 
 
+@needs_native
+@pytest.mark.parametrize("m, n", [(1, 1), (2, 3), (20, 40)])
+def test_matmul_of_a_very_deep_product(isa, m, n):
+    a, b = np.ones((m, 100_000), "float32"), np.ones((100_000, n), "float64")
+    a[:, ::2] = -1
+    for x, y in ((a, b), (np.asfortranarray(a), b), (a[:, ::-1], np.asfortranarray(b))):
+        assert np.array_equal(native.matmul(x, y), np.zeros((m, n)))
+
+
+@needs_native
+def test_convolutions_take_elements_that_lie_across_their_size():
+    record = np.zeros((1, 2, 5, 6), dtype=[("tag", "i1"), ("x", "f8")])
+    record["x"] = draw(record.shape, "float64")
+    settings_ = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
+    x, w = record["x"], draw((3, 2, 2, 2), "float64", 1)
+    agree(native.conv(x, w, **settings_), reference.conv(x.copy(), w, **settings_))
+    more = {**settings_, "output_padding": (0, 0)}
+    w = draw((2, 3, 2, 2), "float64", 1)
+    agree(native.conv_transpose(x, w, **more), reference.conv_transpose(x.copy(), w, **more))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("a, b", [((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,))])
 def test_matmul_treats_vectors_as_numpy_does(kind, a, b):

@@ -134,6 +134,29 @@ def test_conv_of_every_depth_up_to_two_panels(isa, left, right):
 
 
 @pytest.mark.parametrize("left, right", PAIRS)
+def test_conv_with_kernels_of_every_length_up_to_two_panels(isa, left, right):
+    rows, columns = panel(isa, left, right)
+    for taps in range(1, 2 * columns + 2):
+        x, w = whole((2, 2, 2, taps + 2), left), whole((rows + 1, 2, 2, taps), right, 1)
+        got = native.conv(x, w, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1))
+        seen = np.lib.stride_tricks.sliding_window_view(x, taps, axis=-1)
+        assert np.array_equal(got, np.einsum("nchot,mcht->nmo", seen, w)[:, :, None]), taps
+
+
+@pytest.mark.parametrize("channels", [1, 3, 17])
+@pytest.mark.parametrize("left, right", PAIRS)
+def test_conv_transpose_of_every_width_and_few_or_many_channels(isa, left, right, channels):
+    _, columns = panel(isa, left, right)
+    for width, stride in itertools.product(range(1, columns + 2), (1, 2)):
+        x, w = whole((2, 3, width), left), whole((3, channels, 3), right, 1)
+        got = native.conv_transpose(x, w, strides=(stride,), pads=(1, 0), dilations=(1,), output_padding=(0,))
+        want = np.zeros((2, channels, stride * (width - 1) + 3), got.dtype)
+        for tap in range(3):
+            want[..., tap : tap + stride * (width - 1) + 1 : stride] += np.einsum("ncs,cm->nms", x, w[..., tap])
+        assert np.array_equal(got, want[..., 1:]), (width, stride)
+
+
+@pytest.mark.parametrize("left, right", PAIRS)
 def test_grouped_conv_of_one_channel_each(isa, left, right):
     rows, columns = panel(isa, left, right)
     for groups in (1, rows, columns + 1):

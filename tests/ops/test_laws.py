@@ -7,7 +7,8 @@ import pytest
 
 from gradcheck_cli.backward import inexact
 from gradcheck_cli.faults.invariants import Laws
-from gradcheck_cli.jacobians.jacobian import Backward, Directions, by_complex_step, reals
+from gradcheck_cli.jacobians.directions import Directions, reals
+from gradcheck_cli.jacobians.jacobian import Backward, by_complex_step
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.verdict import Comparison, Tolerance

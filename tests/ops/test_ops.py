@@ -98,6 +98,8 @@ def test_the_lift_equals_the_loop(case: Case, count: int) -> None:
     rng = np.random.default_rng(count)
     for xs in subsets(case.floats()):
         stacks = {x: tape.values[x] * rng.uniform(0.9, 1.1, (count, *tape.values[x].shape)) for x in xs}
+        for array in (*tape.values.values(), *stacks.values()):
+            array.flags.writeable = False  # nobody's to write to
         program = Program(tape, list(xs), [tape.named[y].name for y in case.outputs])
         lifted, looped = program.run(stacks), looped_run(program, stacks)
         for stack, expected in zip(lifted.outputs, looped, strict=True):

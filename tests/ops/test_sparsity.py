@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.backward import inexact
-from gradcheck_cli.jacobians.jacobian import Directions, by_complex_step, by_differences, reals
+from gradcheck_cli.jacobians.directions import Directions, reals
+from gradcheck_cli.jacobians.jacobian import by_complex_step, by_differences
 from gradcheck_cli.jacobians.sparsity import Pattern, pattern
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops import OPS

@@ -30,22 +30,15 @@ std::vector<Index> last_sizes(const View &view, std::size_t count) {
 // With more rows than this, packing the windows once pays for itself.
 constexpr Index few_channels = 16;
 
-bool evenly_spaced(const std::vector<Index> &offsets) {
-    for (std::size_t i = 2; i < offsets.size(); ++i)
-        if (offsets[i] - offsets[i - 1] != offsets[1] - offsets[0])
-            return false;
-    return true;
-}
-
 // Few channels out and rows of neighbouring windows: one small product for each row of the output, in place.
 // False if it does not apply.
 template <class T>
-bool conv_in_place(const View &x, const View &w, const View &y, const std::vector<Index> &strides, Tables &tables,
+bool conv_in_place(const View &x, const View &w, const View &y, const std::vector<Index> &strides, const Tables &tables,
                    const std::vector<BatchAxis> &batch) {
     const Kernels<T> &kernels = instruction_set().of<T>();
     const Index unit = x.complex ? 2 : 1, m = static_cast<Index>(tables.a_rows.size()), width = y.size(-1) * unit;
     const bool rows = strides.back() == 1 && x.stride(-1) == unit && y.stride(-1) == unit && width >= kernels.lanes;
-    if (w.complex || !rows || m > few_channels || !evenly_spaced(tables.a_depth))
+    if (w.complex || !rows || m > few_channels)
         return false;
     std::vector<BatchAxis> all = batch;
     for (std::size_t i = 0; i + 1 < strides.size(); ++i) {
@@ -53,10 +46,10 @@ bool conv_in_place(const View &x, const View &w, const View &y, const std::vecto
         all.push_back({y.size(axis), 0, x.stride(axis) * strides[i], y.stride(axis)});
     }
     all = merged(all);
-    const Index depth = static_cast<Index>(tables.a_depth.size()), a_depth = depth > 1 ? tables.a_depth[1] : 0;
+    const Index depth = static_cast<Index>(tables.a_depth.size());
     const Index a_row = m > 1 ? tables.a_rows[1] : 0, c_row = m > 1 ? tables.c_rows[1] : 0;
-    run<T>({m, width, depth, w.at<T>(), a_row, a_depth, x.at<T>(), 0, 1, tables.b_depth.data(), y.at<T>(), c_row, 1,
-            Spread::none, all.data(), static_cast<Index>(all.size()), count(all)},
+    run<T>({m, width, depth, w.at<T>(), a_row, 0, x.at<T>(), 0, 1, tables.a_depth.data(), tables.b_depth.data(), y.at<T>(),
+            c_row, 1, Spread::none, all.data(), static_cast<Index>(all.size()), count(all)},
            kernels.small);
     return true;
 }

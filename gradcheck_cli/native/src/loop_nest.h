@@ -24,7 +24,7 @@ template <class T> void write_tile(const Product<T> &product, Span rows, Span co
     offsets(product.c_columns, columns.first, columns.last, column);
     const int vectors = n <= lanes<T> ? 1 : 2;
     const PanelKernel<T> kernel = panel_kernel<T>(static_cast<int>(m), vectors);
-    T *target[height];
+    T *target[height] = {};
     if (n == vectors * lanes<T> && contiguous(column, n)) {
         for (Index i = 0; i < m; ++i)
             target[i] = product.c + row[i] + column[0];

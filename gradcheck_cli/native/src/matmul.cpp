@@ -16,20 +16,22 @@ struct Matrices {
     Index m, n, depth, a_row, a_depth, b_depth, b_column, c_row, c_column;
 };
 
-// Makes the last axis of the batch rows of A, if B stands still along it and all rows keep their distance.
+// Makes the longest axis of the batch rows of A along which B stands still and all rows keep their distance.
 void fold_rows(Matrices &x, std::vector<BatchAxis> &batch) {
-    if (batch.empty() || batch.back().b != 0)
-        return;
-    const BatchAxis last = batch.back();
-    const bool even = last.a == x.m * x.a_row && last.c == x.m * x.c_row;
-    if (x.m > 1 && !even)
+    auto longest = batch.end();
+    for (auto axis = batch.begin(); axis != batch.end(); ++axis) {
+        const bool even = axis->a == x.m * x.a_row && axis->c == x.m * x.c_row;
+        if (axis->b == 0 && (even || x.m == 1) && (longest == batch.end() || axis->count > longest->count))
+            longest = axis;
+    }
+    if (longest == batch.end())
         return;
     if (x.m == 1) {
-        x.a_row = last.a;
-        x.c_row = last.c;
+        x.a_row = longest->a;
+        x.c_row = longest->c;
     }
-    x.m *= last.count;
-    batch.pop_back();
+    x.m *= longest->count;
+    batch.erase(longest);
 }
 
 // Makes the matrices real ones if the unpacked kernel can multiply them, and says how B gets there.
@@ -73,7 +75,7 @@ void turn(Matrices &x, const void *&a, const void *&b, std::vector<BatchAxis> &b
 template <class T>
 SmallProducts<T> small(const Matrices &x, const void *a, const void *b, void *c, Spread spread, const std::vector<BatchAxis> &batch) {
     return {x.m, x.n, x.depth, static_cast<const T *>(a), x.a_row, x.a_depth, static_cast<const T *>(b), x.b_depth,
-            x.b_column, nullptr, static_cast<T *>(c), x.c_row, x.c_column, spread, batch.data(),
+            x.b_column, nullptr, nullptr, static_cast<T *>(c), x.c_row, x.c_column, spread, batch.data(),
             static_cast<Index>(batch.size()), count(batch)};
 }
 

@@ -1,6 +1,8 @@
 // Copies blocks of A and B into panels that the micro-kernel reads from front to back.
 #pragma once
 
+#include <cstring>
+
 #include "product.h"
 #include "vectors.h"
 
@@ -25,13 +27,56 @@ inline bool contiguous(const Index *offsets, Index count) {
     return true;
 }
 
-// Each line of the panel is a piece of a row of the source: a plain copy.
-template <class T, int Width> void copy_lines(const T *source, const Index *depth, Index count, T *out) {
-    for (Index p = 0; p < count; ++p, out += Width)
-        std::memcpy(out, source + depth[p], Width * sizeof(T));
+// How many of `count` offsets from the first on lie side by side.
+inline Index run_length(const Index *offsets, Index count) {
+    Index length = 1;
+    while (length < count && offsets[length] == offsets[length - 1] + 1)
+        ++length;
+    return length;
 }
 
-template <class T> void gather_lines(const T *source, const Index *depth, Index count, const Index *at, Index width, T *out) {
+inline Index runs(const Index *offsets, Index count) {
+    Index found = 0;
+    for (Index i = 0; i < count; i += run_length(offsets + i, count - i))
+        ++found;
+    return found;
+}
+
+// `length` elements of each line, at least Piece and at most twice as many: two pieces, which may overlap.
+template <class T, int Piece> void copy_pieces(const T *source, const Index *depth, Index count, Index length, Index width, T *out) {
+    if (length == Piece) {
+        for (Index p = 0; p < count; ++p)
+            std::memcpy(out + p * width, source + depth[p], Piece * sizeof(T));
+        return;
+    }
+    for (Index p = 0; p < count; ++p) {
+        const T *from = source + depth[p];
+        std::memcpy(out + p * width, from, Piece * sizeof(T));
+        std::memcpy(out + p * width + length - Piece, from + length - Piece, Piece * sizeof(T));
+    }
+}
+
+template <class T, int Piece> void copy_run(const T *source, const Index *depth, Index count, Index length, Index width, T *out) {
+    if constexpr (Piece > 1) {
+        if (length < Piece) {
+            copy_run<T, Piece / 2>(source, depth, count, length, width, out);
+            return;
+        }
+    }
+    copy_pieces<T, Piece>(source, depth, count, length, width, out);
+}
+
+// The columns lie in runs: each is copied line by line.
+template <class T, int Width> void copy_runs(const T *source, const Index *depth, Index count, const Index *at, T *out) {
+    for (Index j = 0; j < Width;) {
+        const Index length = run_length(at + j, Width - j);
+        copy_run<T, Width>(source + at[j], depth, count, length, Width, out + j);
+        j += length;
+    }
+}
+
+// Every element on its own.
+template <class T> void gather(const T *source, const Index *depth, Index count, const Index *at, Index width, T *out) {
     for (Index p = 0; p < count; ++p, out += width) {
         const T *line = source + depth[p];
         for (Index j = 0; j < width; ++j)
@@ -39,18 +84,43 @@ template <class T> void gather_lines(const T *source, const Index *depth, Index 
     }
 }
 
-// The source runs along the depth: read it that way, a column of the panel at a time.
-template <class T> void gather_columns(const T *source, Index count, const Index *at, Index width, T *out) {
+// L columns of a panel whose source runs along the depth for `count` steps.
+template <class T, int L> void transpose_columns(const T *source, Index count, const Index *at, Index width, T *out) {
     Index p = 0;
-    for (; p + 8 <= count; p += 8)
-        for (Index j = 0; j < width; ++j) {
-            const T *from = source + at[j] + p;
-            for (Index q = 0; q < 8; ++q)
-                out[(p + q) * width + j] = from[q];
+    if constexpr (L > 1)
+        for (; p + L <= count; p += L) {
+            Vector<T, L> block[L];
+            GRADCHECK_UNROLL
+            for (int i = 0; i < L; ++i)
+                block[i] = load<T, L>(source + at[i] + p);
+            transpose<T, L>(block);
+            GRADCHECK_UNROLL
+            for (int i = 0; i < L; ++i)
+                store<T, L>(out + (p + i) * width, block[i]);
         }
     for (; p < count; ++p)
-        for (Index j = 0; j < width; ++j)
-            out[p * width + j] = source[at[j] + p];
+        for (int i = 0; i < L; ++i)
+            out[p * width + i] = source[at[i] + p];
+}
+
+// All columns of the panel: L at a time, the rest by fewer.
+template <class T, int L> void transpose_run(const T *source, Index count, const Index *at, Index columns, Index width, T *out) {
+    Index j = 0;
+    for (; j + L <= columns; j += L)
+        transpose_columns<T, L>(source, count, at + j, width, out + j);
+    if constexpr (L > 1) {
+        if (j < columns)
+            transpose_run<T, L / 2>(source, count, at + j, columns - j, width, out + j);
+    }
+}
+
+template <class T> void transpose_runs(const T *source, const Index *depth, Index count, const Index *at, Index width, T *out) {
+    constexpr int L = lanes<T> < 8 ? lanes<T> : 8;
+    for (Index p = 0; p < count;) {
+        const Index length = run_length(depth + p, count - p);
+        transpose_run<T, L>(source + depth[p], length, at, width, width, out + p * width);
+        p += length;
+    }
 }
 
 // Of a complex row, the line (re, im) at even depth and (-im, re) at odd depth.
@@ -77,12 +147,14 @@ template <class T, int Width> void pack_right_panel(const Product<T> &product, S
     const Index *lines = product.b_depth + depth.first;
     if (product.rotated)
         rotate_lines(product.b, lines, count, at, Index(Width), out);
-    else if (contiguous(at, Width))
-        copy_lines<T, Width>(product.b + at[0], lines, count, out);
-    else if (contiguous(lines, count))
-        gather_columns(product.b + lines[0], count, at, Index(Width), out);
+    else if (4 * runs(at, Width) <= Width)  // four at once and more are worth a vector, two still beat single ones
+        copy_runs<T, Width>(product.b, lines, count, at, out);
+    else if (4 * runs(lines, count) <= count)
+        transpose_runs(product.b, lines, count, at, Index(Width), out);
+    else if (2 * runs(at, Width) <= Width)
+        copy_runs<T, Width>(product.b, lines, count, at, out);
     else
-        gather_lines(product.b, lines, count, at, Index(Width), out);
+        gather(product.b, lines, count, at, Index(Width), out);
 }
 
 // One panel of A: (depth, rows), transposed on the way.
@@ -91,10 +163,10 @@ template <class T> void pack_left_panel(const Product<T> &product, Span rows, Sp
     offsets(product.a_rows, rows.first, rows.last, at);
     const Index height = rows.last - rows.first, count = depth.last - depth.first;
     const Index *lines = product.a_depth + depth.first;
-    if (contiguous(lines, count))
-        gather_columns(product.a + lines[0], count, at, height, out);
+    if (4 * runs(lines, count) <= count)
+        transpose_runs(product.a, lines, count, at, height, out);
     else
-        gather_lines(product.a, lines, count, at, height, out);
+        gather(product.a, lines, count, at, height, out);
 }
 
 }  // namespace gradcheck::GRADCHECK_ISA

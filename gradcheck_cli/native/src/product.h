@@ -45,15 +45,15 @@ struct BatchAxis {
 enum class Spread { none, copied, rotated, widened };
 
 // A stack of `count` small products.  For the kernel that works in place, C has unit columns, and so has B unless
-// it is spread; the rows of B lie a stride apart, or where `b_lines` says.  For dot products, A and B run along the
-// depth by ones.
+// it is spread; the steps of the depth lie a stride apart, or where `a_lines` and `b_lines` say.  For dot products,
+// A and B run along the depth by ones.
 template <class T> struct SmallProducts {
     Index m, n, depth;
     const T *a;
     Index a_row, a_depth;
     const T *b;
     Index b_depth, b_column;
-    const Index *b_lines;
+    const Index *a_lines, *b_lines;
     T *c;
     Index c_row, c_column;
     Spread spread;

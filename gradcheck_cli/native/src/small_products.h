@@ -16,7 +16,7 @@ void multiply_in_place(const SmallProducts<T> &product, const T *a, const T *b, 
     const Index a_row = product.a_row, c_row = product.c_row;
     Vector<T, L> sums[Rows][Vectors] = {};
     for (Index p = 0; p < product.depth; ++p) {
-        const T *right = Lined ? b + product.b_lines[p] : b;
+        const T *left = Lined ? a + product.a_lines[p] : a, *right = Lined ? b + product.b_lines[p] : b;
         Vector<T, L> line[Vectors];
         GRADCHECK_UNROLL
         for (int v = 0; v < Vectors; ++v)
@@ -25,11 +25,12 @@ void multiply_in_place(const SmallProducts<T> &product, const T *a, const T *b, 
         for (int i = 0; i < Rows; ++i) {
             GRADCHECK_UNROLL
             for (int v = 0; v < Vectors; ++v)
-                sums[i][v] += a[i * a_row] * line[v];
+                sums[i][v] += left[i * a_row] * line[v];
         }
-        a += product.a_depth;
-        if (!Lined)
+        if constexpr (!Lined) {
+            a += product.a_depth;
             b += product.b_depth;
+        }
     }
     GRADCHECK_UNROLL
     for (int i = 0; i < Rows; ++i) {
@@ -44,26 +45,35 @@ template <class T> using InPlace = void (*)(const SmallProducts<T> &, const T *a
 // How many vectors of columns a block of few rows takes, so that enough sums are in flight.
 constexpr int block_vectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 
+using DirectHeights = std::make_integer_sequence<int, GRADCHECK_DIRECT_ROWS>;
+
 template <class T, int Vectors, int L, bool Lined, int... Row> InPlace<T> in_place(int rows, std::integer_sequence<int, Row...>) {
     static constexpr InPlace<T> table[] = {
         multiply_in_place<T, Row + 1, (Vectors < block_vectors(Row + 1) ? Vectors : block_vectors(Row + 1)), L, Lined>...};
     return table[rows - 1];
 }
 
-using DirectHeights = std::make_integer_sequence<int, GRADCHECK_DIRECT_ROWS>;
+// The kernel for `rows` rows and no more than block_vectors(rows) vectors.
+template <class T, int L, bool Lined, int... Vector>
+InPlace<T> in_place(int rows, Index vectors, std::integer_sequence<int, Vector...>) {
+    using Choice = InPlace<T> (*)(int, DirectHeights);
+    static constexpr Choice table[] = {in_place<T, Vector + 1, L, Lined>...};
+    return table[vectors - 1](rows, DirectHeights());
+}
 
-// Runs `rows` rows over all columns, at least L; wide blocks first, then two vectors or one.
+// Runs `rows` rows over all columns, at least L: in blocks as wide as can be.
 template <class T, int L, bool Lined> void multiply_rows(const SmallProducts<T> &p, int rows, const T *a, const T *b, T *c) {
-    const Index wide = block_vectors(rows) * L, n = p.n;
-    const InPlace<T> block = in_place<T, 8, L, Lined>(rows, DirectHeights());
-    Index j = 0;
-    for (; n - j >= wide; j += wide)
-        block(p, a, b + j, c + j, wide - L);
-    const InPlace<T> two = in_place<T, 2, L, Lined>(rows, DirectHeights());
-    for (; n - j > L; j += 2 * L)
-        two(p, a, b + j, c + j, n - j < 2 * L ? n - j - L : L);
-    if (n > j)
-        in_place<T, 1, L, Lined>(rows, DirectHeights())(p, a, b + n - L, c + n - L, 0);
+    const Index most = block_vectors(rows);
+    for (Index j = 0; j < p.n;) {
+        const Index left = p.n - j, needed = (left + L - 1) / L, vectors = needed < most ? needed : most;
+        const InPlace<T> block = in_place<T, L, Lined>(rows, vectors, std::make_integer_sequence<int, block_vectors(1)>());
+        if (left < L) {
+            block(p, a, b + p.n - L, c + p.n - L, 0);
+            return;
+        }
+        block(p, a, b + j, c + j, vectors * L <= left ? (vectors - 1) * L : left - L);
+        j += vectors * L;
+    }
 }
 
 // The widest vector that is no wider than the columns.
@@ -111,6 +121,7 @@ template <class T> void spread_right(const SmallProducts<T> &p, const T *b, T *o
 template <class T> void multiply_small(const SmallProducts<T> &products, Index first, Index last) {
     SmallProducts<T> p = products;
     T *spread = nullptr;
+    const T *before = nullptr;  // the B that is spread already: often that of the next product, too
     if (p.spread != Spread::none) {
         spread = static_cast<T *>(scratch(Slot::right, static_cast<std::size_t>(p.depth * p.n) * sizeof(T)));
         p.b_depth = p.n;
@@ -118,7 +129,9 @@ template <class T> void multiply_small(const SmallProducts<T> &products, Index f
     for_places(p.batch, p.batch_rank, first, last, [&](const Place &at) {
         const T *b = products.b + at.b;
         if (spread != nullptr) {
-            spread_right(products, b, spread);
+            if (b != before)
+                spread_right(products, b, spread);
+            before = b;
             b = spread;
         }
         multiply_one(p, products.a + at.a, b, products.c + at.c);

@@ -98,11 +98,12 @@ class Pool {
     std::condition_variable wake_, done_;
     std::vector<std::thread> workers_;
     const std::function<void(Index)> *body_ = nullptr;
-    std::atomic<Index> next_{0};
     Index count_ = 0, seats_ = 0;
-    std::atomic<Index> busy_{0};
-    std::atomic<std::size_t> round_{0};
     std::exception_ptr failure_;
+    // What all threads write, or look at while they wait, lies on cache lines of its own.
+    alignas(64) std::atomic<Index> next_{0};
+    alignas(64) std::atomic<Index> busy_{0};
+    alignas(64) std::atomic<std::size_t> round_{0};
 };
 
 // Never destroyed, since its threads outlive static objects; replaced after a fork, which takes no threads along.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX512F__)
 #define GRADCHECK_VECTOR_BYTES 64
@@ -28,7 +29,14 @@
 
 namespace gradcheck::GRADCHECK_ISA {
 
-#if defined(__GNUC__)
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define GRADCHECK_SHUFFLES
+#endif
+#endif
+
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(GRADCHECK_PLAIN_LOOPS)
+#define GRADCHECK_VECTOR_TYPES
 
 template <class T, int L> struct VectorOf {
     typedef T type __attribute__((vector_size(L * sizeof(T))));
@@ -44,6 +52,8 @@ template <class T, int L> struct Lanes {
             lane[i] += other.lane[i];
         return *this;
     }
+    T operator[](int i) const { return lane[i]; }
+    T &operator[](int i) { return lane[i]; }
     friend Lanes operator*(Lanes v, const Lanes &other) {
         for (int i = 0; i < L; ++i)
             v.lane[i] *= other.lane[i];
@@ -77,5 +87,35 @@ template <class T, int L> inline Vector<T, L> load(const T *from) {
 }
 
 template <class T, int L> inline void store(T *to, const Vector<T, L> &v) { std::memcpy(to, &v, sizeof(v)); }
+
+// a0 b0 a1 b1 ... of the lanes from `First` on, half of each.
+template <class T, int First, int... I>
+inline Vector<T, sizeof...(I)> interleaved(const Vector<T, sizeof...(I)> &a, const Vector<T, sizeof...(I)> &b,
+                                           std::integer_sequence<int, I...>) {
+#if defined(GRADCHECK_VECTOR_TYPES) && defined(GRADCHECK_SHUFFLES)
+    return __builtin_shufflevector(a, b, (First + I / 2 + I % 2 * static_cast<int>(sizeof...(I)))...);
+#else
+    Vector<T, sizeof...(I)> v;
+    ((v[I] = I % 2 == 0 ? a[First + I / 2] : b[First + I / 2]), ...);
+    return v;
+#endif
+}
+
+// Makes the lanes of L vectors of L the vectors: each pass deals two halves of the deck into one another.
+template <class T, int L> inline void transpose(Vector<T, L> (&v)[L]) {
+    using Lanes = std::make_integer_sequence<int, L>;
+    GRADCHECK_UNROLL
+    for (int pass = 1; pass < L; pass *= 2) {
+        Vector<T, L> dealt[L];
+        GRADCHECK_UNROLL
+        for (int i = 0; i < L / 2; ++i) {
+            dealt[2 * i] = interleaved<T, 0>(v[i], v[i + L / 2], Lanes());
+            dealt[2 * i + 1] = interleaved<T, L / 2>(v[i], v[i + L / 2], Lanes());
+        }
+        GRADCHECK_UNROLL
+        for (int i = 0; i < L; ++i)
+            v[i] = dealt[i];
+    }
+}
 
 }  // namespace gradcheck::GRADCHECK_ISA

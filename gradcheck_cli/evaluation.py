@@ -1,0 +1,57 @@
+"""One operator bound to a node and run at the point: what fails becomes an error that names the node and its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.compound import described
+from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
+from gradcheck_cli.graph import MAX_RANK, Array
+from gradcheck_cli.memory import exhausted
+from gradcheck_cli.op import Metadata, Op, bind
+
+Where: TypeAlias = Callable[[], str]  # a node as messages name it, which is spelled only where one is written
+Widen: TypeAlias = Callable[[Any], np.dtype[Any]]
+_FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
+
+
+def bound(
+    op: Op, attrs: Metadata, inputs: Sequence[Any], *, where: Where, widen: Widen, supplied: Mapping[str, Any]
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Which of a node's inputs are operands, and the metadata for the kernel; see `bind`."""
+    try:
+        return bind(op, attrs, inputs, cast=widen, supplied=supplied)
+    except (ModelError, UnsupportedError) as error:
+        raise type(error)(f"{where()}: {error}", code=error.code) from error
+    except (LimitError, MemoryError) as error:
+        raise exhausted(error, where()) from error
+    except _FAILURES as error:
+        raise ModelError(f"{where()} does not fit its inputs {_shapes(inputs)}: {error}") from error
+
+
+def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, widen: Widen) -> Any:
+    """What a composed operator gives for `Var`s; a list of the results of any other for arrays, `widen`ed."""
+    try:
+        with np.errstate(all="ignore"):
+            results = op.forward(*operands, **metadata)
+            return results if op.composed else [_settled(y, widen) for y in (results if op.many else (results,))]
+    except GradcheckError:
+        raise
+    except MemoryError as error:
+        raise exhausted(error, where()) from error
+    except _FAILURES as error:
+        raise ModelError(f"{where()} cannot be computed from {_shapes(operands)}: {error}") from error
+
+
+def _settled(result: Any, widen: Widen) -> Array:
+    array = np.asarray(result)
+    if array.ndim > MAX_RANK:
+        raise ValueError(f"the result has {array.ndim} dimensions; at most {MAX_RANK} are possible")
+    return array.astype(widen(array.dtype), copy=False)
+
+
+def _shapes(values: Sequence[Any]) -> str:
+    return ", ".join(map(described, values)) or "no input"

@@ -1,0 +1,269 @@
+"""A stack of probes that differ from one tensor, their base, in a box each: only the boxes are held.
+
+A perturbed entry of x moves a row, a channel or a window of what is computed from it; elsewhere all probes have the
+values of the base: those of the point, or zeros for tangents and for cotangents of single entries of y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from gradcheck_cli.graph import Array
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+class Crowded(Exception):
+    """More probes than may be made whole at once: they go on so in parts."""
+
+
+class Span(NamedTuple):
+    """Where boxes lie along one axis: all are `length` long, and begin at one place or each at its own, `(Q,)`."""
+
+    start: Array | int
+    length: int
+
+
+Box: TypeAlias = tuple[Span, ...]  # one span for each axis
+
+
+def extent(box: Box) -> Shape:
+    """The shape of boxes."""
+    return tuple(span.length for span in box)
+
+
+def some(box: Box, kept: Array) -> Box:
+    """The boxes of some probes."""
+    return tuple(Span(s.start[kept] if isinstance(s.start, np.ndarray) else s.start, s.length) for s in box)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Values `(Q, *extent(box))` in the boxes of probes number `probes` `(Q,)`, of `count`.
+
+    `base` is what all other entries of a tensor of shape `full` are, and all other probes; None stands for zeros.
+    `most` probes may be made whole at once, and `room` is how many entries a patch may hold as long as there are more.
+    """
+
+    values: Array
+    box: Box
+    probes: Array
+    count: int
+    full: Shape
+    base: Array | None = None
+    most: int = 1 << 62
+    room: int = 1 << 62
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def shape(self) -> Shape:
+        """That of the stack it stands for."""
+        return self.count, *self.full
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of its values."""
+        return self.values.dtype
+
+    def astype(self, dtype: np.dtype[Any], *, copy: bool = True) -> Patch:
+        """The same with values of another dtype."""
+        return replace(self, values=self.values.astype(dtype, copy=copy))
+
+    def dense(self) -> Array:
+        """The stack it stands for; Crowded if its probes are too many for that."""
+        if self.count > self.most:
+            raise Crowded
+        return self.filled()
+
+    def filled(self) -> Array:
+        """The stack it stands for."""
+        if len(self.probes) == self.count and extent(self.box) == self.full:
+            return self.values
+        whole = np.empty(self.shape, self.values.dtype)
+        whole[...] = 0 if self.base is None else self.base
+        _place(self.values, [span.start for span in self.box], whole, self.probes)
+        return whole
+
+    def window(self, need: Box) -> Array:
+        """What its probes hold in other boxes, `(Q, *extent(need))`; zeros beyond the tensor, if that is its base."""
+        offsets = [a.start - b.start for a, b in zip(self.box, need, strict=True)]
+        if extent(need) == extent(self.box) and not any(np.any(offset) for offset in offsets):
+            return self.values
+        shape, dtype = (len(self.probes), *extent(need)), self.values.dtype
+        around = np.zeros(shape, dtype) if self.base is None else windows(self.base, need, shape[0]).astype(dtype)
+        return _overlaid(self.values, offsets, around)
+
+    def moves(self) -> Patch:
+        """How far its values are from the base."""
+        if self.base is None:
+            return self
+        return replace(self, values=self.values - windows(self.base, self.box, len(self.probes)), base=None)
+
+    def unmoved(self) -> Patch:
+        """What its base is in its boxes."""
+        base = np.zeros(self.full) if self.base is None else self.base
+        return replace(self, values=windows(base, self.box, len(self.probes)))
+
+    def upon(self, base: Array) -> Patch:
+        """Its values, which are moves, added to a base."""
+        return replace(self, values=self.values + windows(base, self.box, len(self.probes)), base=base)
+
+    def of(self, probes: Array) -> Patch:
+        """The same with a box for each of these probes, of which its own are some."""
+        if len(probes) == len(self.probes):
+            return self
+        at = np.searchsorted(probes, self.probes)
+        box = tuple(Span(_scattered(s.start, at, len(probes)), s.length) for s in self.box)
+        shape, dtype = (len(probes), *extent(box)), self.values.dtype
+        values = np.zeros(shape, dtype) if self.base is None else windows(self.base, box, shape[0]).astype(dtype)
+        values[at] = self.values
+        return replace(self, values=values, box=box, probes=probes)
+
+    def only(self, kept: Array) -> Patch:
+        """The same without the boxes of some probes, in which they are like the base."""
+        return replace(self, values=self.values[kept], box=some(self.box, kept), probes=self.probes[kept])
+
+    def taken(self, rows: Array) -> Patch:
+        """Some of the probes, by their numbers in order, as a stack of their own."""
+        here = self.only(np.isin(self.probes, rows))
+        return replace(here, probes=np.searchsorted(rows, here.probes), count=len(rows))
+
+    def within(self) -> Patch:
+        """The same with boxes that do not reach beyond the tensor."""
+        if all(_inside(span, n) for span, n in zip(self.box, self.full, strict=True)):
+            return self
+        lengths = [min(span.length, n) for span, n in zip(self.box, self.full, strict=True)]
+        box = tuple(
+            Span(clipped(span.start, 0, n - m), m) for span, n, m in zip(self.box, self.full, lengths, strict=True)
+        )
+        return replace(self, values=self.window(box), box=box)
+
+
+Stack: TypeAlias = Array | Patch
+
+
+def as_stack(values: Any) -> Any:
+    """A patch, or an array."""
+    return values if isinstance(values, Patch) else np.asarray(values)
+
+
+def dense(stack: Any) -> Any:
+    """A stack, made whole if it is a patch."""
+    return stack.dense() if isinstance(stack, Patch) else stack
+
+
+def part(stack: Stack, piece: range) -> Stack:
+    """Some probes of a stack, one after the other."""
+    if not isinstance(stack, Patch):
+        return stack[piece.start : piece.stop]
+    here = stack.only((stack.probes >= piece.start) & (stack.probes < piece.stop))
+    return replace(here, probes=here.probes - piece.start, count=len(piece))
+
+
+def filled(stack: Stack) -> Array:
+    """A stack, made whole however many its probes are."""
+    return stack.filled() if isinstance(stack, Patch) else stack
+
+
+def joined(parts: Iterable[Sequence[Array]], count: int) -> tuple[Array, ...]:
+    """Stacks of `count` probes from those of some probes each; every part is let go before the next is made."""
+    whole: tuple[Array, ...] = ()
+    start = 0
+    for part in parts:
+        whole = whole or tuple(np.empty((count, *stack.shape[1:]), stack.dtype) for stack in part)
+        for target, stack in zip(whole, part, strict=True):
+            target[start : start + len(stack)] = stack
+        start += len(part[0])
+    return whole
+
+
+def taken(stack: Stack, rows: Array) -> Array:
+    """Some probes of a stack, by their numbers in order, made whole."""
+    return stack.taken(rows).dense() if isinstance(stack, Patch) else stack[rows]
+
+
+def in_any_entry(stack: Array) -> Array:
+    """Whether it holds for any entry of each probe, `(P,)`."""
+    return np.asarray(stack.any(axis=tuple(range(1, stack.ndim))))
+
+
+def windows(x: Array, box: Box, count: int) -> Array:
+    """What a tensor holds in each of some boxes, `(count, *extent(box))`."""
+    moving = [d for d, span in enumerate(box) if isinstance(span.start, np.ndarray) and span.length < x.shape[d]]
+    x = x[tuple(slice(None) if d in moving or s.length == x.shape[d] else slice(s.start, s.start + s.length)
+                for d, s in enumerate(box))]  # fmt: skip
+    if not moving:
+        return np.broadcast_to(x, (count, *x.shape))
+    return np.asarray(_slid(x, [box[d].length for d in moving], moving)[tuple(box[d].start for d in moving)])
+
+
+def all_probes(patches: Sequence[Patch]) -> Array:
+    """The probes that have a box in any of them."""
+    first = patches[0].probes
+    if all(p.probes is first or np.array_equal(p.probes, first) for p in patches):
+        return first
+    return reduce(np.union1d, [p.probes for p in patches])
+
+
+def _slid(x: Array, lengths: Sequence[int], axes: Sequence[int], front: int = 0, *, writeable: bool = False) -> Array:
+    """Windows along some axes: `front` axes as they are, where windows begin along each, then all axes of a window."""
+    view = sliding_window_view(x, lengths, axis=tuple(axes), writeable=writeable)
+    last = {axis: x.ndim + i for i, axis in enumerate(axes)}
+    order = [*range(front), *axes, *(last.get(d, d) for d in range(front, x.ndim))]
+    return view.transpose(order)
+
+
+def _place(values: Array, starts: Sequence[Any], whole: Array, probes: Array) -> None:
+    """Put the values of each probe into `whole` where its box begins."""
+    moving = [d for d, start in enumerate(starts) if isinstance(start, np.ndarray)]
+    whole = whole[(slice(None), *(slice(None) if d in moving else slice(s, s + values.shape[1 + d])
+                                  for d, s in enumerate(starts)))]  # fmt: skip
+    if moving:
+        lengths, axes = [values.shape[1 + d] for d in moving], [1 + d for d in moving]
+        whole = _slid(whole, lengths, axes, 1, writeable=True)
+    whole[(probes, *(starts[d] for d in moving))] = values
+
+
+def _overlaid(values: Array, offsets: Sequence[Any], around: Array) -> Array:
+    """`around`, of which what lies at some offsets in each probe is replaced by values, as far as they meet it."""
+    if not len(values):
+        return around
+    inner, before, room = around.shape[1:], [], list(around.shape)
+    starts = []
+    for d, (offset, own) in enumerate(zip(offsets, values.shape[1:], strict=True)):
+        offset = clipped(offset, -own, inner[d])
+        before.append(max(0, -int(np.min(offset))))
+        room[1 + d] += before[d] + max(0, int(np.max(offset)) + own - inner[d])
+        starts.append(offset + before[d])
+    part = (slice(None), *(slice(b, b + n) for b, n in zip(before, inner, strict=True)))
+    whole = np.empty(room, around.dtype)
+    whole[part] = around
+    _place(values, starts, whole, np.arange(len(values)))
+    return whole[part]
+
+
+def _scattered(start: Array | int, at: Array, count: int) -> Array | int:
+    if not isinstance(start, np.ndarray):
+        return start
+    starts = np.zeros(count, np.int64)
+    starts[at] = start
+    return starts
+
+
+def _inside(span: Span, n: int) -> bool:
+    if not isinstance(span.start, np.ndarray):
+        return 0 <= span.start <= n - span.length
+    return not len(span.start) or (int(span.start.min()) >= 0 and int(span.start.max()) <= n - span.length)
+
+
+def clipped(start: Any, least: int, most: int) -> Any:
+    """Where boxes begin, within bounds."""
+    return np.clip(start, least, most) if isinstance(start, np.ndarray) else min(max(int(start), least), most)

@@ -1,0 +1,147 @@
+"""The values of a tape, of which large constants stay in the model's own numbers: they are widened when they are read.
+
+A model of 1 GB in float32 is one of 2 GB in float64, and no step needs more than a tensor or two of that.  So beyond what
+is worth keeping, a weight is widened for the step that reads it and dropped after that, and what steps make of weights
+alone (a transpose, a constant fill) is made anew as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from gradcheck_cli.graph import Array
+from gradcheck_cli.op import Op
+
+LARGE = 1 << 20  # bytes of a tensor that is worth making anew
+KEPT = 256 << 20  # bytes of widened constants that are kept: those that come first
+
+
+class Recipe:
+    """How a tensor is made; `like` has its shape and dtype, and no numbers, `narrow` its numbers as the model has them.
+
+    While anybody holds what was made, readers get the same.
+    """
+
+    __slots__ = ("_held", "_lock", "_make", "like", "narrow")
+
+    def __init__(self, like: Array, make: Callable[[], Array], narrow: Array | None = None) -> None:
+        self.narrow = narrow
+        self.like = np.broadcast_to(np.empty((), like.dtype), like.shape)
+        self._make, self._lock = make, Lock()
+        self._held: ref[Array] | None = None
+
+    def made(self) -> Array:
+        """The tensor."""
+        with self._lock:  # two threads that need it make it once
+            made = None if self._held is None else self._held()
+            if made is None:
+                made = self._make()
+                self._held = ref(made)
+            return made
+
+
+class Values(dict[str, Array]):
+    """Arrays by name; for some of them there is a recipe instead, of which nobody who reads them needs to know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recipes: dict[str, Recipe] = {}
+        self._left = KEPT
+
+    def __missing__(self, name: str) -> Array:
+        return self.recipes[name].made()
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) or name in self.recipes
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self.recipes)
+
+    def like(self, name: str) -> Array:
+        """An array of a tensor's shape and dtype, whose numbers are no matter."""
+        recipe = self.recipes.get(name)
+        return self[name] if recipe is None else recipe.like
+
+    def operand(self, op: Op, name: str) -> Array:
+        """A tensor as an operator takes it beside what has been computed: one that widens may get narrow numbers."""
+        return self.narrowest(name) if op.widens else self[name]
+
+    def narrowest(self, name: str) -> Array:
+        """A tensor, in the model's own numbers where it is widened when it is read."""
+        recipe = self.recipes.get(name)
+        return self[name] if recipe is None or recipe.narrow is None else recipe.narrow
+
+    def copy(self) -> Values:
+        """The same tensors, to which others can be added."""
+        return self._only(super().copy(), self.recipes)
+
+    def part(self, names: Iterable[str]) -> Values:
+        """Some of the tensors, as far as they are there."""
+        names = list(names)
+        return self._only(
+            {n: dict.__getitem__(self, n) for n in names if super(Values, self).__contains__(n)},
+            {n: self.recipes[n] for n in names if n in self.recipes},
+        )
+
+    def _only(self, values: Mapping[str, Array], recipes: Mapping[str, Recipe]) -> Values:
+        made = Values()
+        made.update(values)
+        made.recipes.update(recipes)
+        made._left = self._left
+        return made
+
+    def widened(self, name: str, narrow: Array, dtype: np.dtype[Any]) -> None:
+        """A constant in a wider dtype: for good, or whenever it is read."""
+        size = narrow.size * dtype.itemsize
+        if narrow.dtype == dtype or not self._spare(size):
+            self[name] = narrow.astype(dtype, copy=False)
+        else:
+            like = np.broadcast_to(np.empty((), dtype), narrow.shape)
+            exact = narrow.dtype == np.float32 and dtype == np.float64
+            self.recipes[name] = Recipe(like, lambda: narrow.astype(dtype), narrow if exact else None)
+
+    def derived(
+        self, op: Op, operands: Sequence[str], metadata: Mapping[str, Any], names: Sequence[str], made: Sequence[Array]
+    ) -> bool:
+        """Results of a step that reads nothing but constants: made anew whenever they are read, where that is worth it."""
+        if not any(n in self.recipes for n in operands) and not self._spare(sum(y.nbytes for y in made)):
+            return False
+        for index, (name, y) in enumerate(zip(names, made, strict=False)):
+            if name:
+                turned = self._turned(op, operands, metadata)
+                self.recipes[name] = Recipe(y, self._again(op, operands, metadata, index, y.dtype), turned)
+        return True
+
+    def _turned(self, op: Op, operands: Sequence[str], metadata: Mapping[str, Any]) -> Array | None:
+        """The narrow numbers of a transpose, which it shares with what is transposed."""
+        recipe = self.recipes.get(operands[0]) if turns(op) else None
+        return None if recipe is None or recipe.narrow is None else np.asarray(op.forward(recipe.narrow, **metadata))
+
+    def _again(
+        self, op: Op, operands: Sequence[str], metadata: Mapping[str, Any], index: int, dtype: np.dtype[Any]
+    ) -> Callable[[], Array]:
+        sources = self.part(n for n in operands if n)
+
+        def make() -> Array:
+            with np.errstate(all="ignore"):
+                results = op.forward(*[sources[n] if n else None for n in operands], **metadata)
+            return np.asarray(results[index] if op.many else results).astype(dtype, copy=False)
+
+        return make
+
+    def _spare(self, size: int) -> bool:
+        """A tensor of so many bytes is not to be kept; what is kept is counted."""
+        if size < LARGE or size > self._left:
+            return size >= LARGE
+        self._left -= size
+        return False
+
+
+def turns(op: Op) -> bool:
+    """Its results are numbers of its one operand, in another order in memory."""
+    return (op.domain, op.name) == ("", "Transpose")

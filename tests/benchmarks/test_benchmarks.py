@@ -1,0 +1,152 @@
+"""The plumbing of the benchmarks: tables, goals, processes, networks.  No time is asserted anywhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+
+from benchmarks import goals, models, plots, readme, suites, table, timing
+from benchmarks.alone import alone
+from benchmarks.cases import CASES, Case
+from benchmarks.goals import Goal
+from benchmarks.libraries import numpy_library
+from benchmarks.networks import Network, resnet
+from benchmarks.table import Table
+from gradcheck_cli.formats.onnx_read import read_proto
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.trace import trace
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_is_the_same_function_for_gradcheck_and_for_a_peer(case: Case):
+    ours = trace(read_proto(case.model()).graph, {"x": case.x}, ops=OPS).named["y"].value
+    np.testing.assert_allclose(ours, case.function(numpy_library(), case.weights, case.x).reshape(case.y_shape), 1e-9)
+
+
+TINY_RESNET = Network("tiny ResNet", (1, 3, 32, 32), (1, 5), resnet((1, 1), width=4, classes=5))
+
+
+@pytest.mark.parametrize("network", [models.TINY, TINY_RESNET], ids=lambda network: network.name)
+def test_a_network_is_the_same_function_for_gradcheck_onnx_and_torch(network: Network, tmp_path: Path):
+    weights = network.write(tmp_path / "network.onnx")
+    model = onnx.load(tmp_path / "network.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    x = np.random.default_rng(1).normal(size=network.x_shape).astype(np.float32)
+    [theirs] = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})
+    graph = read_proto(model).graph
+    ours = trace(graph, {"x": x}, ops=OPS).named[graph.outputs[0]].value
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    np.testing.assert_allclose(network.in_torch(torch, weights)(torch.tensor(x).double()), ours, rtol=1e-9, atol=1e-9)
+
+
+def test_resnet_50_has_as_many_weights_as_the_original(tmp_path: Path):
+    weights = Network("ResNet-50", (1, 3, 224, 224), (1, 1000), resnet()).write(tmp_path / "resnet.onnx")
+    statistics = 2 * 26_560  # means and variances, which PyTorch does not count among the parameters
+    assert sum(value.size for value in weights.values()) == 25_557_032 + statistics
+
+
+def test_a_ratio_is_the_median_of_the_rounds():
+    times = {"peer": [4.0, 9.0, 10.0], "ours": [1.0, 3.0, 1.0]}
+    assert timing.ratio(times, "peer", "ours") == 4.0
+
+
+def test_everybody_is_timed_in_every_round():
+    calls: list[str] = []
+    times = timing.in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3)
+    assert {name: len(taken) for name, taken in times.items()} == {"a": 3, "b": 3}
+    changes = sum(one != other for one, other in pairwise(calls))
+    assert changes >= 6  # warm once each, then three rounds of both
+
+
+@pytest.mark.parametrize("least, values, met, shown", [
+    (True, [3.0, 2.0], "yes", "2x to 3x"),
+    (True, [1.9, 7.0], "no", "1.9x to 7x"),
+    (True, [2.5, "absent"], "yes", "2.5x"),
+    (True, ["absent"], "-", "not measured"),
+    (False, [1.0, 2.5], "no", "2.5x to 1x"),
+    (False, [0.5], "yes", "0.5x"),
+])  # fmt: skip
+def test_a_goal_is_judged_by_its_worst_case(least: bool, values: list[object], met: str, shown: str):
+    goal = Goal("what", 2, "T", goals.column("v"), least)
+    assert goal.row({"T": [{"v": value} for value in values]})[2:] == (shown, met)
+
+
+@pytest.mark.parametrize("goal", goals.GOALS, ids=lambda goal: goal.what)
+def test_a_goal_without_results_is_not_measured(goal: Goal):
+    assert goal.row({})[2:] == ("not measured", "-")
+
+
+def test_every_goal_finds_its_figures_in_what_the_quick_suites_give():
+    """But for those of models that a quick run leaves out, and of peers that are not here."""
+    quick = {
+        made.title: made.records for name in ("limit", "scaling") for made in suites.tables(f"benchmarks.{name}", True)
+    }
+    assert not [title for title in quick if title.endswith("not finished")], quick
+    found = {goal.what: goal.row(quick)[2] for goal in goals.GOALS if goal.title in quick}
+    missing = [what for what, measured in found.items() if measured == "not measured"]
+    assert missing == ["memory, 1 GB of float32 weights, process as a whole"]
+    assert len(found) == 5
+
+
+@pytest.fixture
+def broken() -> Iterator[str]:
+    module = ModuleType("benchmarks_broken")
+
+    def tables(quick: bool) -> Iterator[Table]:
+        yield Table("first", ("a",), [(1,)])
+        raise ValueError("what is wrong")
+
+    module.tables = tables  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    yield module.__name__
+    del sys.modules[module.__name__]
+
+
+def test_a_suite_that_breaks_gives_what_it_has_and_why_it_ended(broken: str):
+    first, second = suites.tables(broken, quick=True)
+    assert first.rows == [(1,)]
+    assert second.title.endswith("not finished")
+    assert second.rows[0][1] == "ValueError: what is wrong"
+
+
+def test_memory_is_that_of_a_process_of_its_own():
+    value, small = alone("builtins:dict", a=24)
+    _, large = alone("benchmarks.alone:peak")
+    assert value == {"a": 24}
+    assert 0 < small < 2 * large < 2000
+
+
+def test_a_call_that_fails_alone_says_why():
+    with pytest.raises(RuntimeError, match="math:prod: TypeError: prod"):
+        alone("math:prod", iterable=3)
+
+
+def test_results_go_to_files_and_from_there_into_a_readme(tmp_path: Path):
+    made = [Table("Product kernels", ("products", "faster than NumPy"), [("float64 large", 1.25)])]
+    made.append(goals.table_of(made))
+    table.write_all(made, 60.0, tmp_path)
+    plots.draw(made, tmp_path)
+    results = json.loads((tmp_path / "benchmarks.json").read_text())
+    text = readme.replaced(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n", readme.section(results))
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert "| product kernels, float64 large, against NumPy | at least 0.95x | 1.25x | yes |" in text
+    assert results["versions"]["numpy"] in text
+    assert (tmp_path / "product-kernels.png").stat().st_size > 1000
+    assert "## Product kernels" in (tmp_path / "benchmarks.md").read_text()
+
+
+def test_a_readme_without_marks_is_left_alone():
+    with pytest.raises(SystemExit, match="no section"):
+        readme.replaced("text", "new")

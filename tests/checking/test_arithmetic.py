@@ -1,0 +1,90 @@
+"""Figures of whole Jacobians, computed in pieces: what a plain loop over all entries gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradcheck_cli import verdict
+from gradcheck_cli.verdict import Comparison, Status, Tolerance
+
+SHAPES = [(300, 1000), (70_000, 3), (1, 90_000), (5, 7), (0, 4), (4, 0)]
+ODD = [np.nan, np.inf, -np.inf, 0.0, 1e-320, 1e300]
+pieces = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def jacobians(shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Two Jacobians that differ here and there, with odd numbers among them."""
+    rng = np.random.default_rng(shape)
+    theoretical = rng.normal(size=shape) * 10.0 ** rng.integers(-20, 3, shape)
+    numerical = theoretical * np.where(rng.random(shape) < 0.01, 1.5, 1.0)
+    for each in (theoretical, numerical):
+        each[rng.random(shape) < 0.01] = rng.choice(ODD)
+    return theoretical, numerical
+
+
+def compared(shape: tuple[int, int]) -> Comparison:
+    theoretical, numerical = jacobians(shape)
+    status = np.random.default_rng(1).choice(np.asarray(Status, np.int8), shape, p=[0.9] + [0.1 / 9] * 9)
+    return Comparison(theoretical, numerical, np.zeros(shape), status)
+
+
+@pieces
+def test_the_worst_entries_are_the_first_of_all_in_order(shape: tuple[int, int]) -> None:
+    comparison = compared(shape)
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(comparison.theoretical - comparison.numerical)
+    rank = {Status.FAIL: 0, Status.KINK_OK: 2}
+    entries = [(int(i), int(j)) for i, j in np.argwhere(~np.isin(comparison.status, (Status.PASS, Status.LEFT_OUT)))]
+    expected = sorted(entries, key=lambda at: (rank.get(Status(int(comparison.status[at])), 1),
+                                               -np.nan_to_num(gap[at], nan=np.inf, posinf=np.inf), at))  # fmt: skip
+    assert verdict.worst(comparison) == expected
+    assert verdict.worst(comparison, 10) == expected[:10]
+
+
+@pieces
+def test_what_tolerances_would_do_is_that_of_the_failed_entries(shape: tuple[int, int]) -> None:
+    comparison = compared(shape)
+    with np.errstate(all="ignore"):
+        gap = np.abs(comparison.theoretical - comparison.numerical)
+        size = np.maximum(np.abs(comparison.theoretical), np.abs(comparison.numerical))
+        failed = (comparison.status == Status.FAIL) & np.isfinite(gap)
+        expected = max((gap / size)[failed], default=0.0), max(gap[failed], default=0.0)
+    np.testing.assert_allclose(verdict.needed(comparison), expected)
+
+
+@pieces
+def test_errors_are_the_largest_of_all(shape: tuple[int, int]) -> None:
+    comparison = compared(shape)
+    comparison.numerical[...] = np.where(np.isfinite(comparison.numerical), comparison.numerical, 1.0)
+    comparison.theoretical[...] = np.where(np.isfinite(comparison.theoretical), comparison.theoretical, 2.0)
+    gap = np.abs(comparison.theoretical - comparison.numerical)
+    size = np.maximum(np.abs(comparison.theoretical), np.abs(comparison.numerical))
+    ground = np.maximum(size, verdict.GROUND * np.max(size, axis=0, initial=0.0))
+    relative = np.divide(gap, ground, out=np.zeros(shape), where=gap > 0)
+    expected = np.max(gap, initial=0.0), np.max(relative, initial=0.0)
+    np.testing.assert_allclose(verdict.errors(comparison), expected)
+
+
+@pytest.mark.parametrize("tolerance", [Tolerance(), Tolerance(0.0, 0.0), Tolerance(1e-3, 1e-6)], ids=str)
+@pieces
+def test_entries_pass_whose_difference_is_allowed(shape: tuple[int, int], tolerance: Tolerance) -> None:
+    theoretical, numerical = jacobians(shape)
+    status = verdict.screened(theoretical, numerical, 1e-15, tolerance)
+    with np.errstate(invalid="ignore"):
+        finite = np.isfinite(theoretical - numerical)
+        size = np.where(finite, np.maximum(np.abs(theoretical), np.abs(numerical)), 0.0)
+        largest = verdict.largest_by_column(theoretical, numerical)
+        excess = np.abs(theoretical - numerical) + (8e-15 + 64 * verdict.UNIT) * size
+        allow = tolerance.rtol * size + tolerance.negligible * largest + tolerance.atol
+        clear = ~finite | (np.abs(excess - allow) > 1e-14 * (excess + allow))
+    expected = np.where(finite & (excess <= allow), Status.PASS, Status.NOISE)
+    assert (status == expected)[clear].all()
+
+
+def test_weighted_differences_add_up() -> None:
+    comparison = compared((300, 1000))
+    comparison.theoretical[...], comparison.numerical[...] = np.random.default_rng(2).normal(size=(2, 300, 1000))
+    v, u = np.arange(300.0), np.linspace(0, 1, 1000)
+    expected = v @ np.abs(comparison.theoretical - comparison.numerical) @ u
+    np.testing.assert_allclose(verdict.apart(comparison, v, u), expected)

@@ -1,0 +1,187 @@
+"""Models whose weights do not fit twice: they are widened where they are read, and nothing else is different."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import gradcheck_cli as gc
+from gradcheck_cli.checks.footprint import FREE
+from gradcheck_cli.graph import Array
+from gradcheck_cli.memory import owned
+from gradcheck_cli.tape import Large, Tape
+from gradcheck_cli.trace import trace
+from gradcheck_cli.weights import KEPT, LARGE, Values
+from tests.checking import small
+
+SIDE = 1500
+LAYERS = 1 + KEPT // (8 * SIDE * SIDE)  # the last of them are not kept
+RNG = np.random.default_rng(5)
+WEIGHTS = {f"w{i}": (RNG.normal(size=(SIDE, SIDE)) / SIDE**0.5).astype(np.float32) for i in range(LAYERS + 2)}
+
+
+def deep(wrong: Any = None) -> gc.Model:
+    """Layers of MatMul and Tanh; the last ones by transposed weights, as Gemm has them."""
+    nodes: list[tuple[Any, ...]] = []
+    for i in range(LAYERS + 2):
+        here = f"t{i - 1}" if i else "x"
+        product = (
+            ("Gemm", f"{here} w{i}", f"p{i}", {"transB": 1}) if i >= LAYERS else ("MatMul", f"{here} w{i}", f"p{i}")
+        )
+        nodes += [product, ("Tanh", f"p{i}", f"t{i}")]
+    return small.model(*nodes, x=(1, SIDE), constants=WEIGHTS)
+
+
+def computed(x: Array) -> Array:
+    for i in range(LAYERS + 2):
+        w = WEIGHTS[f"w{i}"].astype(np.float64)
+        x = np.tanh(x @ (w.T if i >= LAYERS else w))
+    return x
+
+
+@pytest.mark.parametrize("mode", ["directional", "nodes"])
+def test_a_model_of_large_weights_is_checked_as_any_other(mode: str) -> None:
+    assert small.check(deep(), mode=mode).status == "pass"
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Tanh"])
+def test_a_wrong_rule_behind_large_weights_is_found(op: str) -> None:
+    record = small.check(deep(), mode="directional", ops=small.with_rule(op, small.scaled(op, 1 + 1e-5)))
+    assert (record.status, record.suspect is not None and record.suspect.op) == ("fail", op)
+
+
+def test_results_are_those_in_float64() -> None:
+    x = RNG.normal(size=(1, SIDE))
+    tape = trace(deep().graph, {"x": x}, ops=gc.OPS)
+    assert np.allclose(tape.named[f"t{LAYERS + 1}"].value, computed(x), rtol=1e-10)
+
+
+def tape_of(size: int, count: int) -> tuple[Tape, list[Any]]:
+    tape = Tape(gc.OPS)
+    return tape, [tape.weight(f"w{i}", np.full((size,), i, np.float32)) for i in range(count)]
+
+
+def test_what_comes_first_is_kept_and_the_rest_is_made_when_it_is_read() -> None:
+    tape, made = tape_of(KEPT // 32, 6)
+    assert [type(var) is Large for var in made] == [False] * 4 + [True] * 2
+    assert all(var.value.dtype == np.float64 and (var.value == i).all() for i, var in enumerate(made))
+    assert all((var.shape, var.ndim, var.size, var.dtype) == ((KEPT // 32,), 1, KEPT // 32, np.float64) for var in made)
+    held = made[-1].value
+    assert tape.values["w5"] is held  # while anybody holds it
+
+
+def test_small_tensors_are_always_kept() -> None:
+    tape, _ = tape_of(KEPT // 8, 2)
+    assert type(tape.weight("small", np.ones(LARGE // 8 - 1, np.float32))) is not Large
+
+
+def test_what_is_made_of_large_weights_is_made_again_and_what_is_fed_is_not() -> None:
+    tape, made = tape_of(KEPT // 8, 2)
+    turned = tape.apply("Reshape", made[1], np.array([2, -1]))
+    doubled = turned + turned
+    assert isinstance(turned, Large)
+    assert isinstance(doubled, Large)
+    assert doubled.shape == (2, KEPT // 16)
+    assert (doubled.value == 2).all()
+    fed = tape.hold("x", np.ones(()))
+    assert type(made[1] * fed) is not Large
+
+
+def test_random_numbers_are_drawn_once() -> None:
+    tape, _ = tape_of(KEPT // 8, 2)
+    drawn = tape.apply("RandomNormal", shape=(LARGE,))
+    assert np.array_equal(drawn.value, tape.values[drawn.name])
+
+
+def test_values_with_recipes_are_a_mapping() -> None:
+    values = Values()
+    values["a"] = np.zeros(2)
+    values.widened("b", np.zeros(KEPT // 8 + 1, np.float32), np.dtype(np.float64))
+    assert "a" in values and "b" in values and "c" not in values  # noqa: PT018
+    assert len(values) == len(values.copy()) == len(values.part(["a", "b", "c"])) == 2
+    assert values.like("b").shape == values["b"].shape
+    with pytest.raises(KeyError):
+        values["c"]
+
+
+def test_a_tape_goes_with_its_last_reader() -> None:
+    """Without a collection of garbage, which does not know how large arrays are."""
+    import gc as garbage
+    import weakref
+
+    garbage.disable()
+    try:
+        tape, _ = tape_of(10, 2)
+        tape.named["y"] = tape.constant(3.0) + tape.var("w0")
+        gone = weakref.ref(tape)
+        del tape
+        assert gone() is None
+    finally:
+        garbage.enable()
+
+
+CHECKS = """
+import resource, sys
+import numpy, onnx
+import gradcheck_cli as gc
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model = gc.load(sys.argv[1])
+assert gc.check(model, mode=sys.argv[2], forward="internal").exit_code == 0
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["directional", "nodes", "auto"])
+@pytest.mark.parametrize("external", [False, True])
+def test_a_model_of_one_gigabyte_takes_less_than_three(mode: str, external: bool, tmp_path: Path) -> None:
+    pytest.importorskip("resource", reason="only Unix says what a process has used")
+    side, rng = 8192, np.random.default_rng(1)
+    nodes, weights, here = [], [], "x"
+    for i in range(4):
+        w = rng.standard_normal((side, side), np.float32) / np.float32(side**0.5)
+        weights.append(numpy_helper.from_array(w, f"w{i}"))
+        out = "y" if i == 3 else f"t{i}"
+        nodes.append(helper.make_node("Gemm", [here, f"w{i}"], [f"p{i}"], transB=i % 2))
+        nodes.append(helper.make_node("Tanh", [f"p{i}"], [out]))
+        here = out
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, side]) for name in "xy")
+    proto = helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights), ir_version=9,
+                              opset_imports=[helper.make_opsetid("", 17)])  # fmt: skip
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=external, location="m.bin")
+    command = [sys.executable, "-c", CHECKS, tmp_path / "m.onnx", mode]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 3e9
+
+
+def wide(channels: int) -> gc.Model:
+    """A model whose values take 2 MB a channel."""
+    filters = np.ones((channels, 1, 1, 1), np.float32)
+    nodes = [("Conv", "x w", "c"), ("Tanh", "c", "t"), ("ReduceSum", "t", "y", {"keepdims": 0})]
+    return small.model(*nodes, x=(1, 1, 512, 512), constants={"w": filters})
+
+
+def test_what_does_not_fit_is_refused_before_it_starts() -> None:
+    record = small.check(wide(40), mode="directional", memory_limit=FREE)
+    assert (record.status, record.code) == ("limit", "GC602")
+    assert re.search(
+        r"d y/d x takes about 1\.\d+ GiB; --memory-limit is 256 MiB\.  --memory-limit 2GiB", record.message
+    )
+    assert not record.evaluations
+
+
+def test_what_fits_is_not_refused() -> None:
+    assert small.check(wide(3), mode="directional", memory_limit=1).status == "pass"
+
+
+def test_memory_that_views_share_counts_once() -> None:
+    x = np.zeros((100, 8))
+    assert owned([x, x.T, x[1:].reshape(-1), np.broadcast_to(x, (9, 100, 8)), x.copy()]) == 2 * x.nbytes

@@ -1,0 +1,222 @@
+"""Stacks of probes: cut into chunks, on threads, in whatever buffers, they give what one probe at a time gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.jacobians.directions import Directions
+from gradcheck_cli.jacobians.jacobian import Backward, by_complex_step, by_ladder, forward_noise
+from gradcheck_cli.jacobians.wider import wider_ladder
+from gradcheck_cli.program import Program
+from gradcheck_cli.stack import Budget, in_chunks
+from gradcheck_cli.stencil import CHEAP_RUNGS
+from gradcheck_cli.tape import Tape
+from gradcheck_cli.trace import trace
+from tests.checking.small import check, model
+
+WEIGHTS = np.random.default_rng(0).normal(size=(24, 24)) / 5
+BUDGETS = [Budget(memory, jobs) for memory, jobs in ((2**30, 2), (2**16, 1), (2**14, 2), (2**18, 3))]
+LAYERS = (("MatMul", "x W", "h"), ("Relu", "h", "r"), ("Sigmoid", "r", "s"), ("Mul", "s h", "m"), ("Exp", "m", "e"),
+          ("ReduceSum", "e", "t"), ("Div", "e t", "d"), ("MatMul", "d V", "y"))  # fmt: skip
+
+
+def layers() -> gc.Model:
+    return model(*LAYERS, x=(3, 24), constants={"W": WEIGHTS, "V": WEIGHTS.T})
+
+
+def traced(tested: gc.Model, ops: Any = gc.OPS) -> Tape:
+    shape = tested.graph.types["x"].shape
+    return trace(tested.graph, {"x": np.random.default_rng(1).normal(size=shape)}, ops=ops)
+
+
+# Chunks
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+@pytest.mark.parametrize("least", [1, 7, 1000])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 64, 1000])
+def test_chunks_cover_every_probe_once_and_in_order(count: int, least: int, jobs: int) -> None:
+    budget = Budget(memory=2**20, jobs=jobs)
+    pieces = list(in_chunks(lambda piece: [3 * p for p in piece], count, 9000, budget, least))
+    assert [p for piece, _ in pieces for p in piece] == list(range(count))
+    assert [r for _, result in pieces for r in result] == [3 * p for p in range(count)]
+    assert all(len(piece) * 9000 <= 2**20 / (2 * jobs) or len(piece) == 1 for piece, _ in pieces)
+
+
+def test_chunks_run_on_as_many_threads_as_there_are_jobs() -> None:
+    met = threading.Barrier(3, timeout=30)
+
+    def run(piece: range) -> int:
+        met.wait()
+        return threading.get_ident()
+
+    budget = Budget(jobs=3)
+    assert len({ident for _, ident in in_chunks(run, 3, 1 << 20, budget)}) == 3
+
+
+def test_chunks_may_run_chunks() -> None:
+    budget = Budget(jobs=2)
+
+    def outer(piece: range) -> int:
+        return sum(sum(inner) for inner, _ in in_chunks(lambda _: None, 100, 1 << 20, budget)) + len(piece)
+
+    assert [result for _, result in in_chunks(outer, 8, 64 << 20, budget)] == [4950 + 1] * 8
+
+
+def test_an_error_in_a_chunk_is_raised_once_no_other_runs_and_the_next_stack_does() -> None:
+    budget, running = Budget(jobs=2), Counter[str]()
+
+    def run(piece: range) -> int:
+        running["now"] += 1
+        try:
+            if piece.start == 3:
+                raise ZeroDivisionError
+            return piece.start
+        finally:
+            running["now"] -= 1
+
+    with pytest.raises(ZeroDivisionError):
+        list(in_chunks(run, 100, 64 << 20, budget))
+    assert not running["now"]
+    assert [result for _, result in in_chunks(lambda piece: piece.start, 4, 64 << 20, budget)] == [0, 1, 2, 3]
+
+
+def test_whoever_stops_listening_stops_the_chunks() -> None:
+    ran = list[int]()
+
+    def run(piece: range) -> None:
+        ran.append(piece.start)
+
+    chunks: Iterator[Any] = in_chunks(run, 1000, 64 << 20, Budget(jobs=2))
+    next(chunks)
+    chunks.close()  # type: ignore[attr-defined]
+    assert len(ran) < 10
+
+
+# Programs
+
+
+@pytest.mark.parametrize("budget", BUDGETS, ids=lambda b: f"{b.memory} bytes, {b.jobs} jobs")
+def test_numbers_do_not_depend_on_chunks_or_threads(budget: Budget) -> None:
+    tape, all_at_once = traced(layers()), Budget(jobs=1)
+    x, y = tape.named["x"].name, tape.named["y"].name
+    program, backward = Program(tape, [x], [y]), Backward(tape, y, [x])
+    rows, noise = Directions(tape.values[x], range(tape.values[x].size)), forward_noise(program)
+    weights, near = WEIGHTS[:5].repeat(3, axis=1), {"rtol": 1e-12, "atol": 1e-14}
+    for jitter in (None, 3):
+        exact = by_complex_step(program, rows, all_at_once, jitter)
+        np.testing.assert_allclose(by_complex_step(program, rows, budget, jitter), exact, **near)
+        theory = backward.along(weights, all_at_once, jitter)[0]
+        np.testing.assert_allclose(backward.along(weights, budget, jitter)[0], theory, **near)
+    first = by_ladder(program, rows, CHEAP_RUNGS, noise, all_at_once)
+    second = by_ladder(program, rows, CHEAP_RUNGS, noise, budget)
+    np.testing.assert_allclose(second.estimate.value, first.estimate.value, rtol=1e-6, atol=1e-9)
+    assert first.crossed.keys() == second.crossed.keys()
+    assert all((second.crossed[step] == rows).all() for step, rows in first.crossed.items())
+
+
+def test_values_on_the_tape_and_stacks_given_are_never_written_to() -> None:
+    tape = traced(layers())
+    x, y = tape.named["x"].name, tape.named["y"].name
+    program, backward = Program(tape, [x], [y]), Backward(tape, y, [x])
+    before = {name: np.array(value) for name, value in tape.values.items()}
+    stack = tape.values[x] * np.linspace(0.9, 1.1, 5)[:, None, None]
+    given = stack.copy()
+    for value in (stack, *tape.values.values()):
+        value.flags.writeable = False
+    program.run({x: stack}, branches=True)
+    program.run({x: stack}, jitter=np.random.default_rng(0))
+    program.tangents({x: stack})
+    backward.along(np.ones((4, tape.values[y].size)), Budget(jobs=1))
+    assert (stack == given).all()
+    assert all((tape.values[name] == value).all() for name, value in before.items())
+
+
+def test_two_runs_of_one_program_share_no_buffer() -> None:
+    tape = traced(layers())
+    x = tape.named["x"].name
+    names = [tape.named[n].name for n in ("h", "r", "s", "m", "e", "y")]
+    program, stack = Program(tape, [x], names), np.repeat(tape.values[x][None], 3, axis=0)
+    first = program.run({x: stack}).outputs
+    kept = [value.copy() for value in first]
+    program.run({x: 1.1 * stack})
+    for value, once in zip(first, kept, strict=True):
+        np.testing.assert_array_equal(value, once)
+    for i, value in enumerate(first):
+        assert not any(np.shares_memory(value, other) for other in first[i + 1 :])
+
+
+def test_what_no_probe_reaches_is_never_computed_again() -> None:
+    calls = Counter[str]()
+
+    def counted(op: gc.Op) -> gc.Op:
+        def forward(*arrays: Any, **metadata: Any) -> Any:
+            calls[op.name] += 1
+            return op.forward(*arrays, **metadata)
+
+        return dataclasses.replace(op, forward=forward)
+
+    ops = {key: counted(op) if op.name in ("Tanh", "Cos", "Exp", "Sin") else op for key, op in gc.OPS.items()}
+    tested = model(("Tanh", "W", "w"), ("Cos", "w", "c"), ("Mul", "x c", "h"), ("Exp", "h", "e"), ("Sin", "h", "dead"),
+                   ("Add", "e c", "y"), x=(4,), constants={"W": np.ones(4)})  # fmt: skip
+    tape = traced(tested, ops)
+    x = tape.named["x"].name
+    program, stack = Program(tape, [x], [tape.named["y"].name]), np.ones((7, 4))
+    calls.clear()
+    program.run({x: stack})
+    program.run({x: stack}, branches=True, jitter=np.random.default_rng(0))
+    assert calls == {"Exp": 2}
+
+
+def test_probes_that_have_to_run_alone_are_moved_by_roundings_as_in_a_stack() -> None:
+    tested = model(("Exp", "x", "e"), ("ReduceSum", "e", "t"), ("NonZero", "x", "at"), ("Cast", "at", "c", {"to": 11}),
+                   ("ReduceSum", "c", "s"), ("Add", "s t", "y"), x=(5,))  # fmt: skip
+    tape = traced(tested)
+    x = tape.named["x"].name
+    program, stack = Program(tape, [x], [tape.named["y"].name]), np.repeat(tape.values[x][None], 3, axis=0)
+    stack[1, 2] = 0  # one place less: no stack
+    together = program.run({x: stack}, jitter=np.random.default_rng(0)).outputs[0]
+    for p in range(3):
+        alone = program.run({x: stack[p : p + 1]}, jitter=np.random.default_rng(0)).outputs[0]
+        np.testing.assert_array_equal(together[p], alone[0])
+
+
+# The ladder
+
+
+SMALL = np.array([1.0, -2e-4, 0.7, 3e-6, -1.3, 0.02])
+
+
+def test_entries_far_smaller_than_the_rest_are_seen_by_larger_steps() -> None:
+    weights = np.random.default_rng(5).normal(size=(6, 6))
+    record = check(model(("MatMul", "x W", "h"), ("Tanh", "h", "y"), x=(6,), constants={"W": weights}), SMALL,
+                   method="richardson")  # fmt: skip
+    assert (record.status, record.worst) == ("pass", ())
+
+
+TINY = np.array([1.0, -2e-4, 0.7, 1e-9, -1.3, 0.02])
+
+
+def spike(width: float) -> gc.Model:
+    """Sums of x + width * tanh(x / width): the slope of that is 1, but 2 in a spike of this width."""
+    weights = np.random.default_rng(5).normal(size=(6, 6))
+    return model(("Div", "x w", "a"), ("Tanh", "a", "t"), ("Mul", "t w", "b"), ("Add", "x b", "c"), ("MatMul", "c W", "y"),
+                 x=(6,), constants={"w": np.float64(width), "W": weights})  # fmt: skip
+
+
+@pytest.mark.parametrize("width", 10.0 ** np.arange(-9, 1))
+def test_larger_steps_bound_what_they_overlook_by_what_small_ones_see(width: float) -> None:
+    tested = spike(width)
+    tape = trace(tested.graph, {"x": TINY}, ops=gc.OPS)
+    program = Program(tape, [tape.named["x"].name], [tape.named["y"].name])
+    found = wider_ladder(program, Directions(TINY, range(6)), forward_noise(program), Budget(jobs=1)).estimate
+    slope = 1 + 1 / np.cosh(np.clip(TINY / width, -300, 300)) ** 2
+    assert (np.abs(found.value - slope[:, None] * tested.graph.constants["W"]) <= 8 * found.error).all()
