@@ -48,13 +48,25 @@ class Decisions:
 
     def note(self, index: int, stack: Array, changed: Array, discrete: bool) -> None:
         """Add what step `index` decided: `stack` is `(P, n)`, `changed` says where that differs from the point's."""
-        numbers = stack.astype(np.float64) if stack.dtype != object else changed.astype(np.float64)
-        weights = np.random.default_rng(index).integers(1, 1 << 62, (2, stack.shape[1]), np.uint64) | np.uint64(1)
-        mixed = np.ascontiguousarray(numbers).view(np.uint64) * _ODD
-        mixed ^= mixed >> np.uint64(29)
-        self.kind[...] += np.where(changed, mixed * weights[0] + weights[1], np.uint64(0)).sum(axis=1, dtype=np.uint64)
-        self.where[...] += np.where(changed, weights[1], np.uint64(0)).sum(axis=1, dtype=np.uint64)
-        self.places[...] += np.where(changed, MANY if discrete else 1, 0).sum(axis=1)
+        rows, places = np.nonzero(changed)  # few, in the order of the probes
+        numbers = stack[rows, places].astype(np.float64) if stack.dtype != object else np.ones(len(rows))
+        factor, here = _digest(places, 2 * index), _digest(places, 2 * index + 1)
+        probes, starts = np.unique(rows, return_index=True)
+        self.kind[probes] += np.add.reduceat(_mixed(numbers.view(np.uint64) * _ODD) * factor + here, starts)
+        self.where[probes] += np.add.reduceat(here, starts)
+        self.places[probes] += (MANY if discrete else 1) * np.diff(starts, append=len(rows))
+
+
+def _digest(places: Array, number: int) -> Array:
+    """An odd number for each place, another one for every `number`."""
+    return _mixed(places.astype(np.uint64) * _ODD + np.uint64(number)) | np.uint64(1)
+
+
+def _mixed(bits: Array) -> Array:
+    """SplitMix64's mixing of 64 bits: https://doi.org/10.1145/2660193.2660195."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,9 @@ def custom(op: str, *inputs: Operand, **attrs: Any) -> Var:
     return tape.emit(op, inputs, attrs, domain="gradcheck")[0]
 
 
-def wanted(x: Var) -> bool:
+def wanted(x: Var | None) -> bool:
     """A rule is to give the cotangent of its operand x; it may give others as well, of which no use is made."""
-    return x.name not in x.tape.spared
+    return x is not None and x.name not in x.tape.spared
 
 
 def real(x: Var) -> Var:

@@ -14,4 +14,3 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         every = [pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS]
         metafunc.parametrize("seed", every if whole(metafunc.config) else SEEDS[:1], ids="seed{}".format)
-
