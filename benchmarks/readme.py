@@ -1,4 +1,4 @@
-"""Puts the measured goals into README.md, between its two marks: figures are never typed.
+"""Puts what was measured into README.md, between its two marks: figures are never typed.
 
 python -m benchmarks.readme [--results DIR] [README]
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,34 @@ from benchmarks.table import FOLDER, Machine, Table
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 
 
+WAYS = {
+    "torch slow": "torch.autograd.gradcheck",
+    "tensorflow": "tf.test.compute_gradient",
+    "jax": "JAX, compiled before",
+    "jax with compiling": "with compiling",
+    "numdifftools": "numdifftools",
+}
+
+
 def section(results: dict[str, Any]) -> str:
-    """The goals as Markdown, with the machine and the versions."""
-    rows = results["tables"]["Goals"]
-    table = Table("", tuple(rows[0]), [tuple(row.values()) for row in rows])
+    """Full checks beside those of other libraries as Markdown, with the machine and the versions."""
+    table = beside_others(results["tables"]["Jacobians"])
     here = Machine(**{name: results[name] for name in Machine.__slots__})
     return f"{BEGIN}\n{table.markdown().removeprefix('## ').strip()}\n\n{here}.\n{END}"
+
+
+def beside_others(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for each function: what its full check takes, and how many times longer others take."""
+    table = Table("", ("full check of", "gradcheck", *(f"{name} takes" for name in WAYS.values())))
+    for case in dict.fromkeys(row["case"] for row in rows):
+        mine = {row["way"]: row for row in rows if row["case"] == case}
+        others = (_times(mine.get(way, {}).get("auto: times faster")) for way in WAYS)
+        table.add(case, f"{1e3 * mine['auto']['seconds']:.3g} ms", *others)
+    return table
+
+
+def _times(ratio: Any) -> str:
+    return f"x {float(f'{ratio:.2g}'):g}" if isinstance(ratio, int | float) else "-"
 
 
 def replaced(text: str, new: str) -> str:

@@ -131,8 +131,14 @@ def test_a_call_that_fails_alone_says_why():
         alone("math:prod", iterable=3)
 
 
+OURS = ("auto", "richardson", "directional")
+
+
 def test_results_go_to_files_and_from_there_into_a_readme(tmp_path: Path):
-    made = [Table("Product kernels", ("products", "faster than NumPy"), [("float64 large", 1.25)])]
+    made = [Table("Product kernels", ("products", "faster than NumPy"), [("float64 large", 1.25)]),
+            Table("Jacobians", ("case", "way", "seconds", *(f"{way}: times faster" for way in OURS)),
+                  [("MLP", "auto", 0.01, 1.0, 1.0, 1.0), ("MLP", "torch slow", 0.07, 7.03, 4.0, 9.0),
+                   ("MLP", "jax", "absent", "", "", "")])]  # fmt: skip
     made.append(goals.table_of(made))
     table.write_all(made, 60.0, tmp_path)
     plots.draw(made, tmp_path)
@@ -141,7 +147,11 @@ def test_results_go_to_files_and_from_there_into_a_readme(tmp_path: Path):
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
-    assert "| product kernels, float64 large, against NumPy | at least 0.95x | 1.25x | yes |" in text
+    assert "| MLP | 10 ms | x 7 | - | - | - | - |" in text
+    assert (
+        "| product kernels, float64 large, against NumPy | at least 0.95x | 1.25x | yes |"
+        in (tmp_path / "benchmarks.md").read_text()
+    )
     assert results["versions"]["numpy"] in text
     assert (tmp_path / "product-kernels.png").stat().st_size > 1000
     assert "## Product kernels" in (tmp_path / "benchmarks.md").read_text()
