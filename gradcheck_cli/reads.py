@@ -76,6 +76,9 @@ def along(*axes: int | str) -> Reads:
     return read
 
 
+lines = along("axis")  # with a result of the same shape: each line along an axis becomes a line
+
+
 def moved(sets: Sets, node: Reading) -> Any:
     """One entry each, which the kernel copies: it runs on the sets.  What it fills in depends on nothing."""
     if any(s is not None and selects for s, selects in zip(sets, node.selects, strict=True)):

@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from gradcheck_cli import native
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jitter import factors
 from gradcheck_cli.lift import Kernel, elementwise
+from gradcheck_cli.reads import lines
 from gradcheck_cli.regions.patch import Patch, Shape, Stack, dense
 from gradcheck_cli.regions.restricted import Restricted
 from gradcheck_cli.regions.ways import same_place
 from gradcheck_cli.step import Step
 from gradcheck_cli.tape import Tape
 
+_HELD = 4 << 20  # bytes: larger local Jacobians are not kept
 _FLOOR = 1e-150  # sizes of x below this count as this
 _STEP = 2.0**-100  # of the complex step, relative to the scale of x: far below any rounding, far above underflow
 
@@ -49,6 +52,8 @@ class Pushforward:
                 return {}
         elif step.op.lift is elementwise and not step.op.many:
             made = self._slope_tangent(index, step, tangents, live)
+        elif (local := self._lines(index, step, tangents, live)) is not None:
+            made = _along_lines(local, np.asarray(tangents[step.operands[0]]), step.metadata["axis"])
         else:
             made = self._complex_tangent(step, tangents, live, jitter)
         pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
@@ -125,6 +130,28 @@ class Pushforward:
             self._slopes[index, i] = np.imag(_continued(step)(*operands, **step.metadata)) / h
         return self._slopes[index, i]
 
+    def _lines(self, index: int, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool]) -> Array | None:
+        """For a step that works on lines along an axis, the Jacobian of each, `(lines, n, n)`: once for all probes.
+
+        None where running each probe costs less, or no finite numbers tell it.
+        """
+        if step.op.reads is not lines or len(live) != 1 or isinstance(tangents[step.operands[0]], Patch):
+            return None
+        x, axis = self.tape.values[step.operands[0]], step.metadata["axis"]
+        n = x.shape[axis] if x.ndim else 0
+        if not 0 < 2 * n <= len(tangents[step.operands[0]]) or n * x.nbytes > _HELD:
+            return None
+        if (index, 0) not in self._slopes:
+            units = np.moveaxis(
+                np.broadcast_to(np.eye(n, dtype=x.dtype).reshape(n, *(1,) * (x.ndim - 1), n), (n, *_last(x, axis))),
+                -1,
+                axis,
+            )
+            made = np.moveaxis(self._complex_tangent(step, {step.operands[0]: units}, live, None), axis, -1)
+            self._slopes[index, 0] = made.reshape(n, -1, n).swapaxes(0, 1)
+        found = self._slopes[index, 0]
+        return found if np.isfinite(found).all() else None
+
     def _complex_tangent(
         self, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool], jitter: np.random.Generator | None
     ) -> Any:
@@ -142,6 +169,18 @@ class Pushforward:
         made = lifted(step, _continued(step), operands, live, self.shapes(step), bases)
         results = [_slope_of(y, h) for y in (made if step.op.many else (made,))]
         return tuple(results) if step.op.many else results[0]
+
+
+def _last(x: Array, axis: int) -> Shape:
+    """The shape with an axis moved behind all others."""
+    return np.moveaxis(x, axis, -1).shape
+
+
+def _along_lines(local: Array, tangent: Array, axis: int) -> Array:
+    """Tangents `(P, *shape)` through the Jacobians `(lines, n, n)` of all lines along an axis."""
+    moved = np.moveaxis(tangent, axis, -1)
+    made = native.matmul(moved.reshape(len(moved), *local.shape[:2]).swapaxes(0, 1), local).swapaxes(0, 1)
+    return np.moveaxis(made.reshape(moved.shape), -1, axis)
 
 
 def lifted(

@@ -127,6 +127,10 @@ class Primal:
         if any("rng" in step.op.schema for step in point.tape.steps):
             raise Unanswered("it draws random numbers")
         feeds = narrowed(self.source, point)
+        if empty := [
+            name for name, value in feeds.items() if not value.size
+        ]:  # its kernels may leave results unwritten
+            raise Unanswered(f"input {empty[0]!r} has no entries")
         whole = {*self.ys} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
         data = b"" if whole else part_of(path, self.ys)
         key = "\0".join((path, self.source.sha256, *(() if whole else self.ys)))

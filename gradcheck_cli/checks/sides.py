@@ -45,7 +45,7 @@ class Sides:
             return cls(tape, y, settings)
         feeds = {name: tape.values[tape.named[name].name] if name in tape.named else point.feeds[name]
                  for name in point.feeds}  # fmt: skip
-        wanted = [name for name in (y, *xs) if name in tape.named]
+        wanted = [name for name in (y, *xs) if name in tape.named or name in tape.blocked]
         wide = trace(graph, feeds, ops=ops, seed=settings.seed, targets=wanted, lenient=True)
         return cls(wide, y, settings, tape)
 

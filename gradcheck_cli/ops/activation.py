@@ -17,7 +17,7 @@ from gradcheck_cli.op import Op, binary, composite, unary, with_axis
 from gradcheck_cli.ops.binary import larger, smaller
 from gradcheck_cli.ops.reduce import total
 from gradcheck_cli.ops.special import log1p
-from gradcheck_cli.reads import along
+from gradcheck_cli.reads import lines
 from gradcheck_cli.regions import ways
 from gradcheck_cli.tape import Var
 
@@ -300,14 +300,14 @@ ACTIVATION: list[Op] = [
     unary("Sigmoid", sigmoid, sigmoid_vjp),
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x)),
     unary("Softsign", softsign, softsign_vjp, step=softsign_step),
-    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=along("axis"), ways=ways.along("axis")),
+    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=lines, ways=ways.along("axis")),
     Op(
         "LogSoftmax",
         log_softmax,
         log_softmax_vjp,
         trailing,
         bind=with_axis(-1),
-        reads=along("axis"),
+        reads=lines,
         ways=ways.along("axis"),
     ),
     composite("Gelu", gelu),

@@ -99,6 +99,13 @@ def test_an_operator_without_a_gradient_is_unsupported_and_says_how_far_one_can_
     assert "Check up to it: --y h" in record.message
 
 
+@pytest.mark.parametrize("dtype", ["model", "float64"])
+def test_an_operator_that_is_not_known_is_unsupported_in_every_dtype(dtype: str):
+    tested = model(("Nothing", "x", "h"), ("Exp", "h", "y"))
+    record = gc.check(tested, "x", "y", dtype=dtype).checks[0]
+    assert (record.status, record.code, record.exit_code) == ("unsupported", "GC502", 5)
+
+
 def test_one_unsupported_pair_does_not_stop_the_others():
     tested = model(("Sin", "x", "s"), ("Exp", "v", "e"), ("Add", "s e", "y"), inputs={"v": (4,)})
     report = gc.check(tested, ["x", "v"], "y", ops=with_rule("Sin", None))

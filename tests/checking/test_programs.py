@@ -104,6 +104,28 @@ def test_whoever_stops_listening_stops_the_chunks() -> None:
 # Programs
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_lines_are_differentiated_once_for_many_probes(op: str, axis: int, dtype: type) -> None:
+    x, counted = np.random.default_rng(1).normal(size=(3, 4, 5)).astype(dtype), Counter[int]()
+    plain = gc.OPS["", op]
+
+    def forward(x: Any, *, axis: int = -1) -> Any:
+        counted[len(x)] += x.dtype.kind == "c"
+        return plain.forward(x, axis=axis)
+
+    ops = {**gc.OPS, plain.key: dataclasses.replace(plain, forward=forward)}
+    tape = trace(model((op, "x", "y", {"axis": axis}), x=x.shape).graph, {"x": x}, ops=ops)
+    program = Program(tape, [tape.named["x"].name], [tape.named["y"].name])
+    tangents = np.random.default_rng(2).normal(size=(40, *x.shape)).astype(x.dtype)
+    each = [program.tangents({program.probes[0]: t[None]})[0] for t in tangents]
+    counted.clear()
+    [many] = program.tangents({program.probes[0]: tangents})
+    np.testing.assert_allclose(many, np.concatenate(each), rtol=0, atol=64 * np.finfo(dtype).eps)
+    assert counted == {x.shape[axis]: 1}  # probes of one run, and not 40
+
+
 @pytest.mark.parametrize("budget", BUDGETS, ids=lambda b: f"{b.memory} bytes, {b.jobs} jobs")
 def test_numbers_do_not_depend_on_chunks_or_threads(budget: Budget) -> None:
     tape, all_at_once = traced(layers()), Budget(jobs=1)

@@ -219,6 +219,7 @@ SKIPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a value inside": ("m (float[3] x) => (float[3] y) { h = Tanh (x)  y = Exp (h) }",
                        {"x": "h", "extra_feed_dict": {"h": np.ones(3)}}, "'h' is given a value"),
     "a kernel that it lacks": ("m (double[3] x) => (double[3] y) { y = ThresholdedRelu (x) }", {}, "NotImplemented"),
+    "nothing": ("m (float[1,0,5,5] x, float[2,0,3,3] w) => (float[1,2,3,3] y) { y = Conv (x, w) }", {}, "no entries"),
     "bfloat16": ("m (bfloat16[3] x) => (bfloat16[3] y) { y = Add (x, x) }", {}, "'x' is bfloat16"),
     "quantizers that do not round": ("m (float[3] x) => (float[3] y) { y = Round (x) }", {"straight_through": True},
                                      "do not round"),
