@@ -85,7 +85,7 @@ SAID = [
     flag("exit_zero", SPEC),
     flag("fail_fast", SPEC),
     said("baseline", "before.json", beside=SPEC),
-    said("timeout", "0.001"),
+    said("timeout", "0.000001"),
     said("memory_limit", "100B", beside=(*BASE, "--mode", "full")),
     flag("allow_python", ("python.gradcheck.yaml", "--output-format", "json")),
     said("output_format", "concise", beside=TEXT),
