@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from threading import local
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from gradcheck_cli import native
+
+if TYPE_CHECKING:  # brings logging, and small checks start no threads
+    from concurrent.futures import ThreadPoolExecutor
 
 Result = TypeVar("Result")
 _CACHED = 16 << 20  # bytes: larger chunks leave the caches, and malloc gives their arrays back to the system each time
@@ -91,6 +93,8 @@ _here = _Here()
 @cache
 def _crew(size: int) -> ThreadPoolExecutor:
     """Threads that wait for work: starting them costs more than many a chunk."""
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(size, "gradcheck")
 
 
@@ -100,6 +104,8 @@ if hasattr(os, "register_at_fork"):
 
 def _threaded(run: Callable[[range], Result], pieces: Sequence[range], jobs: int) -> Iterator[tuple[range, Result]]:
     """The pieces in order, on `jobs` threads."""
+    from concurrent.futures import wait
+
     crew, rest = _crew(jobs), iter(pieces)
     waiting = deque((piece, crew.submit(_alone, run, piece)) for piece in islice(rest, 2 * jobs))
     try:

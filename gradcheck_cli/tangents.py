@@ -1,7 +1,8 @@
 """How a step of a tape carries tangents: derivatives along directions in which some tensors move, for a stack of probes.
 
 Every discrete decision is that of the point, and only forward kernels take part: linear steps run on the tangents,
-elementwise ones contribute their local slope once for all probes, the others run at `x + i h t`.
+elementwise ones contribute their local slope once for all probes, those that work line by line the Jacobian of each
+line where that is less work, the others run at `x + i h t`.
 """
 
 from __future__ import annotations

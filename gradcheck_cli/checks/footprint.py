@@ -18,12 +18,8 @@ _RUN = 2.0  # and of a run for a probe, beside what it holds: what kernels hold 
 
 def beyond(sides: Sides, x: str, graph: Graph) -> LimitError | None:
     """The error for a pair that would take more than the memory limit; None where it fits."""
-    weights, limit, jobs = (
-        sum(v.nbytes for v in graph.constants.values()),
-        sides.settings.memory_limit,
-        sides.settings.jobs,
-    )
-    if weights + _AT_MOST * jobs * sides.held <= FREE:  # seen without a look at each step
+    limit, weights = sides.settings.memory_limit, sum(v.nbytes for v in graph.constants.values())
+    if weights + _AT_MOST * sides.settings.jobs * sides.held <= FREE:  # seen without a look at each step
         return None
     size = weights + working(sides, x)
     if size <= max(limit, FREE):
