@@ -27,8 +27,9 @@ LAYERS = [  # channels in, channels out, size, kernel, stride
 
 def by_weight(x: Array, ct: Array, kernel: int, stride: int, pad: int) -> Array:
     """The gradient by the weight as the rule has it: a convolution of x by the cotangent, channels as batch."""
-    dilated = {"strides": [1, 1], "pads": [pad] * 4, "dilations": [stride, stride]}
-    return conv(x.swapaxes(0, 1), ct.swapaxes(0, 1), **dilated).swapaxes(0, 1)[..., :kernel, :kernel]
+    behind = (ct.shape[-1] - 1) * stride + kernel - pad - x.shape[-1]  # a negative pad cuts off what no window sees
+    dilated = {"strides": [1, 1], "pads": [pad, pad, behind, behind], "dilations": [stride, stride]}
+    return conv(x.swapaxes(0, 1), ct.swapaxes(0, 1), **dilated).swapaxes(0, 1)
 
 
 def tables(quick: bool = False) -> Iterator[Table]:

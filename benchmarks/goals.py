@@ -126,5 +126,8 @@ GOALS = (
     Goal("memory, in units of --memory-limit", 1, "Scaling: memory", shares, least=False),
     Goal("memory, 1 GB of float32 weights, process as a whole", 3000, "Scaling: weights",
          lambda rows: [row["peak, MB"] for row in rows if row["weights, MB"] >= 1000], least=False, unit=" MB"),
+    Goal("many models, cores busy", 85, "Many models", lambda rows: [row["cores busy, %"] for row in rows[-1:]], unit=" %"),
+    Goal("many models, added to each", 30, "Many models", column("added, ms"), least=False, unit=" ms"),
+    Goal("many models, growth of the driver", 8, "Many models", column("driver grew by, MB"), least=False, unit=" MB"),
     Goal("time of an entry, among the most entries to the fewest", 1.1, "Scaling: entries", growth, least=False),
 )  # fmt: skip

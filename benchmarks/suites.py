@@ -11,7 +11,7 @@ from multiprocessing import get_context
 
 from benchmarks.table import Table
 
-SUITES = ("kernels", "convolutions", "jacobians", "limit", "processes", "models", "scaling")
+SUITES = ("kernels", "convolutions", "jacobians", "limit", "processes", "models", "scaling", "zoo")
 
 
 def run(names: Sequence[str], quick: bool = False) -> Iterator[Table]:

@@ -97,10 +97,17 @@ class ModelError(GradcheckError):
 
 
 class UnsupportedError(GradcheckError):
-    """Something valid that gradcheck does not know: an operator, an attribute, a dtype."""
+    """Something valid that gradcheck does not know: an operator, an attribute, a dtype.
+
+    `operators` are those that would have to be known, with their domains, where it is operators.
+    """
 
     exit_code = 5
     code = "GC502"
+
+    def __init__(self, message: str, *, code: str | None = None, operators: Iterable[str] = ()) -> None:
+        super().__init__(message, code=code)
+        self.operators = tuple(dict.fromkeys(operators))
 
 
 class NoGradientError(UnsupportedError, LookupError):
@@ -109,8 +116,8 @@ class NoGradientError(UnsupportedError, LookupError):
     code = "GC501"
 
     def __init__(self, message: str, missing: Iterable[tuple[int, str, str, str]] = ()) -> None:
-        super().__init__(message)
         self.missing = tuple(missing)
+        super().__init__(message, operators=(f"{domain}.{op}" if domain else op for _, op, domain, _ in self.missing))
 
 
 class PointError(GradcheckError):

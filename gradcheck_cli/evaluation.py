@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +17,19 @@ from gradcheck_cli.op import Metadata, Op, bind
 
 Where: TypeAlias = Callable[[], str]  # a node as messages name it, which is spelled only where one is written
 Widen: TypeAlias = Callable[[Any], np.dtype[Any]]
+_quiet = ContextVar("quiet", default=False)
 _FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """What is not finite warns nobody inside: once for all kernels that run there, as each would take its time."""
+    before = _quiet.set(True)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        _quiet.reset(before)
 
 
 def bound(
@@ -34,10 +48,12 @@ def bound(
 
 def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, widen: Widen) -> Any:
     """What a composed operator gives for `Var`s; a list of the results of any other for arrays, `widen`ed."""
+    if not _quiet.get():
+        with quietly():
+            return run(op, operands, metadata, where=where, widen=widen)
     try:
-        with np.errstate(all="ignore"):
-            results = op.forward(*operands, **metadata)
-            return results if op.composed else [_settled(y, widen) for y in (results if op.many else (results,))]
+        results = op.forward(*operands, **metadata)
+        return results if op.composed else [_settled(y, widen) for y in (results if op.many else (results,))]
     except GradcheckError:
         raise
     except MemoryError as error:
@@ -50,7 +66,8 @@ def _settled(result: Any, widen: Widen) -> Array:
     array = np.asarray(result)
     if array.ndim > MAX_RANK:
         raise ValueError(f"the result has {array.ndim} dimensions; at most {MAX_RANK} are possible")
-    return array.astype(widen(array.dtype), copy=False)
+    dtype = widen(array.dtype)
+    return array if dtype is array.dtype else array.astype(dtype, copy=False)
 
 
 def _shapes(values: Sequence[Any]) -> str:

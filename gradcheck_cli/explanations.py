@@ -102,7 +102,8 @@ PAGES = {
         "targets than when the waiver was written.",
         "Remove the entry's `expect:` from the spec. A waiver looks like this: "
         "`expect: {status: fail, reason: ACME-412, until: 2027-03-31}`; its status is fail, inconclusive, "
-        "unsupported, error or limit, and after its last day it is as if it were not there.",
+        "unsupported, error or limit, and after its last day it is as if it were not there. What failed in an earlier "
+        "run as a whole is waived by --baseline.",
         exit_code=1,
     ),
     "GC301": Page(

@@ -173,7 +173,8 @@ def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
     full = f"{domain}.{op}" if domain else op
     reason = next((f": {reason}" for reason, names in _OUTSIDE.items() if full in names), "")
     hint = "" if reason else did_you_mean(op, [name for d, name in ops if d == domain])
-    return UnsupportedError(f"no forward for {full!r} ({where}){reason or (hint and f'.{hint}')}", code="GC502")
+    message = f"no forward for {full!r} ({where}){reason or (hint and f'.{hint}')}"
+    return UnsupportedError(message, code="GC502", operators=[full])
 
 
 def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:

@@ -113,8 +113,10 @@ def _setting(name: str, value: Any) -> Any:
     match name:
         case "mode" | "method" | "dtype" | "forward" | "compat":
             return one_of(value, name, _WORDS[name])
-        case "params" | "coloring" | "straight_through" | "second_order" | "pictures":
+        case "params" | "coloring" | "straight_through" | "second_order":
             return flag(value, name)
+        case "pictures":
+            return value if value in ("none", "wrong", "all") else "all" if flag(value, name) else "none"
         case "init_targets":
             return targets(value, name)
         case "test_data":

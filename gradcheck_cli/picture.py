@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
+from math import ceil, sqrt
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from gradcheck_cli.graph import Array
 
 Over: TypeAlias = Literal["both", "x", "y", "projections"]
 SIDE = 256  # most cells of a tile along an axis
+SMALL_SIDE = 64  # the same of one that goes into files
 PANES = 16  # most images side by side
 LOWEST, HIGHEST, PER_DECADE = -18, 2, 4  # log10 of the errors that a histogram tells apart
 _CLASS = 1000.0  # more than the log10 of any floating-point number
@@ -95,6 +97,13 @@ class Tile:
         if (self.over, self.sizes) != (other.over, other.sizes):
             return max(self, other, key=lambda tile: tile.worst)
         return replace(self, cells=np.maximum(self.cells, other.cells))
+
+    @property
+    def small(self) -> Tile:
+        """The same with so few cells that it may be kept of many checks."""
+        images = len(self.cells) if len(self.sizes) == 3 else 1
+        side = SMALL_SIDE // ceil(sqrt(images))
+        return replace(self, cells=shrunk(self.cells, (*[images] * (len(self.sizes) == 3), side, side)))
 
     def as_json(self) -> dict[str, Any]:
         flat = [round(v, 2) if v > -np.inf else None for v in self.cells.reshape(-1).tolist()]
@@ -184,6 +193,11 @@ class Picture:
             self.noise.merged(other.noise),
             max(curves, key=lambda curve: curve.severity, default=None),
         )
+
+    @property
+    def small(self) -> Picture:
+        """The same in some kilobytes, so that it may be kept of many checks."""
+        return replace(self, tile=self.tile.small)
 
     def as_json(self) -> dict[str, Any]:
         """As JSON holds it, but for numbers that are not finite."""

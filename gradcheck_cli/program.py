@@ -19,13 +19,15 @@ import numpy as np
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jitter import factors, jittered, of_probe
-from gradcheck_cli.lift import Ragged, loop, shape_only
+from gradcheck_cli.lift import Kernel, Ragged, elementwise, loop
 from gradcheck_cli.op import bind
 from gradcheck_cli.outcome import Decisions, Outcome, gathered
 from gradcheck_cli.patched import carries, deviating, pieces, through, whole
-from gradcheck_cli.plan import Planned, planned
-from gradcheck_cli.regions.patch import Crowded, Patch, Stack, as_stack, filled, joined, taken
+from gradcheck_cli.plan import Joined, Planned, between, joined, planned
+from gradcheck_cli.regions import patch
+from gradcheck_cli.regions.patch import Crowded, Patch, Stack, as_stack, filled, taken
 from gradcheck_cli.step import Step
+from gradcheck_cli.tangent_plan import Stage, staged
 from gradcheck_cli.tangents import Pushforward
 from gradcheck_cli.tape import Tape
 
@@ -37,12 +39,16 @@ class Program:
 
     def __init__(self, tape: Tape, probes: Sequence[str], outputs: Sequence[str]) -> None:
         self.tape, self.probes, self.outputs = tape, tuple(probes), tuple(outputs)
-        self.steps = _between(tape, self.probes, {*self.outputs, *tape.guards})
+        self.steps = between(tape.steps, self.probes, {*self.outputs, *tape.guards})
         self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs)}
         self.dies = self._last_uses()
         self.evaluations: Counter[str] = Counter()  # probes that were run, on "real" and on "complex" numbers
         self._pushforward = Pushforward(tape)
         self._counting = Lock()
+        self._branches: dict[int, Array] = {}
+        self._preparing = Lock()
+        self._stages: dict[Any, list[Stage]] = {}  # by the step that they begin with, and what moves there
+        self._chained: dict[int, list[Planned | Joined]] = {}
 
     @cached_property
     def _plan(self) -> list[Planned]:
@@ -138,6 +144,9 @@ class Program:
     ) -> tuple[Array, ...]:
         """The same from step `start` on, before which the tangents `live` are known."""
         for position in range(start, len(self.steps)):
+            if jitter is None and not any(isinstance(stack, Patch) for stack in live.values()):
+                self._carry(live, position)
+                break
             index, step = self.steps[position]
             try:
                 made = self._pushforward.through(index, step, live, jitter)
@@ -145,35 +154,63 @@ class Program:
             except Crowded:
                 parts = pieces(live, count, self._more(position))
                 rest = (self._tangents(part, n, deepcopy(jitter), position) for n, part in parts)
-                return joined(rest, count)
+                return patch.joined(rest, count)
             live.update(made)
             for name in self.dies.get(position, ()):
                 live.pop(name, None)
         return tuple(self._spread(live, name, count, zero=True) for name in self.outputs)
+
+    def _carry(self, live: dict[str, Any], start: int) -> None:
+        """The tangents `live`, whole stacks, through all steps from `start` on."""
+        key = start, frozenset(live)
+        with self._preparing:
+            if key not in self._stages:
+                self._stages[key] = staged(self._pushforward, self.steps[start:], live, self.outputs)
+        for stage in self._stages[key]:
+            stage.run(live)
 
     def _run(
         self, live: dict[str, Any], count: int, branches: bool, jitter: np.random.Generator | None, start: int = 0
     ) -> Outcome:
         """Outputs from step `start` on, before which the values `live` are known, and what is decided there."""
         crossed: dict[int, Array] = {}
-        decisions, values, even = Decisions.none(count), self.tape.values, True
-        plain = False
+        decisions = Decisions.none(count)
         for position in range(start, len(self.steps)):
+            if jitter is None and not any(isinstance(stack, Patch) for stack in live.values()):
+                self._run_whole(live, branches, crossed, decisions, position)
+                break
             ready = self._plan[position]
-            plain = plain or (jitter is None and not any(isinstance(stack, Patch) for stack in live.values()))
             try:
-                if plain and not ready.rebound:
-                    results = ready.run(live, values, even=even)
-                else:
-                    results = self._results(ready.step, live, jitter)
+                results = self._results(ready.step, live, jitter)
                 if branches and ready.decides:
                     self._compare(ready.index, ready.step, live, results, crossed, decisions)
             except Crowded:
                 parts = pieces(live, count, self._more(position))
                 rest = [self._run(part, n, branches, deepcopy(jitter), position) for n, part in parts]
                 return gathered(rest).after(crossed, decisions)
-            even = ready.keep(live, results) and even
+            ready.keep(live, results)
         return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
+
+    def _run_whole(
+        self, live: dict[str, Any], branches: bool, crossed: dict[int, Array], decisions: Decisions, start: int
+    ) -> None:
+        """The values `live`, whole stacks, through all steps from `start` on."""
+        values = self.tape.values
+        even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
+        for ready in self._joined(start):
+            if isinstance(ready, Planned) and ready.rebound:
+                results = self._results(ready.step, live, None)
+            else:
+                results = ready.run(live, values, even=even)
+            if branches and isinstance(ready, Planned) and ready.decides:
+                self._compare(ready.index, ready.step, live, results, crossed, decisions)
+            even = ready.keep(live, results) and even
+
+    def _joined(self, start: int) -> Sequence[Planned | Joined]:
+        with self._preparing:
+            if start not in self._chained:
+                self._chained[start] = joined(self._plan[start:], self.outputs, self.tape.values)
+        return self._chained[start]
 
     def _results(self, step: Step, live: dict[str, Any], jitter: np.random.Generator | None) -> Sequence[Any]:
         """What a step makes of live values, on their boxes where it can."""
@@ -232,13 +269,20 @@ class Program:
             if name and not is_inexact(values[name].dtype)
         ]
         if step.op.branch is not None:
-            here = step.op.branch(*[values[n] if n else None for n in step.operands], **step.metadata)
-            decided.append((np.asarray(self._lifted(step, step.op.branch, live)), np.asarray(here), False))
+            here = self._branch(index, step, step.op.branch)
+            decided.append((np.asarray(self._lifted(step, step.op.branch, live)), here, False))
         for stack, here, discrete in decided:
             changed = np.asarray(stack != here).reshape(stack.shape[0], -1)
             if changed.any():
                 crossed[index] = np.logical_or(changed.any(axis=1), crossed.get(index, False))
                 decisions.note(index, stack.reshape(changed.shape), changed, discrete)
+
+    def _branch(self, index: int, step: Step, branch: Kernel) -> Array:
+        """Which branch a step takes at the point; looked for once where that is more than a comparison."""
+        values, kept = self.tape.values, self._branches if step.op.lift is not elementwise else {}
+        if index not in kept:
+            kept[index] = np.asarray(branch(*[values[n] if n else None for n in step.operands], **step.metadata))
+        return kept[index]
 
     def _compare_few(
         self,
@@ -289,19 +333,3 @@ class Program:
             if name not in self.outputs:
                 dies.setdefault(position, []).append(name)
         return dies
-
-
-def _between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple[int, Step]]:
-    reached = set(probes)
-    forward = []
-    for index, step in enumerate(tape.steps):
-        reads = {*(() if step.op.lift is shape_only else step.operands), *step.statics}
-        if not reached.isdisjoint(reads) and reached.isdisjoint(step.node.outputs):
-            reached.update(n for n in step.node.outputs if n)
-            forward.append((index, step))
-    needed, kept = set(targets), []
-    for index, step in reversed(forward):
-        if not needed.isdisjoint(step.node.outputs):
-            needed.update(step.node.inputs)
-            kept.append((index, step))
-    return kept[::-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 SCHEMA, RUN_SCHEMA = "gradcheck.result/1", "gradcheck.run/1"
 SEVERITY = (130, 70, 2, 1, 4, 5, 6, 3, 7, 0)  # of exit codes, the worst first
+_AS_IT_IS, _LISTS, _MAPPINGS = (str, int, type(None)), (tuple, list), (dict, Mapping)  # dict: abstract types are slow
 EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
 
 
@@ -24,6 +25,7 @@ class ModelInfo:
     opset: Mapping[str, int] = field(default_factory=dict)
     nodes: int = 0
     dtypes: tuple[str, ...] = ()  # of its floating-point inputs and parameters
+    operators: Mapping[str, int] = field(default_factory=dict)  # how often each occurs, the most frequent first
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Check:
     branches: Mapping[str, Any] = field(default_factory=dict)  # of piecewise nodes: total, covered, missed (the first)
     notes: tuple[str, ...] = ()
     message: str = ""  # why nothing could be compared, in one sentence
+    blocked_by: tuple[str, ...] = ()  # operators without a gradient or a kernel, where they are why
     gates: tuple[str, ...] = ()  # what is wrong with its gradient's health, as far as the run asked
     bundle: str | None = None
     waiver: Mapping[str, Any] | None = None
@@ -115,7 +118,7 @@ class Check:
     duration_s: float = 0.0
     peak_rss_mb: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
-    picture: Picture | None = field(default=None, compare=False)  # no part of the JSON record
+    picture: Picture | None = field(default=None, compare=False)  # in the JSON record if asked for
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -136,12 +139,18 @@ class Check:
             return {"GC2": 2, "GC4": 4, "GC7": 7, "GC9": 70}.get(self.code[:3], 4)
         return EXIT_CODES[self.status]
 
-    def as_json(self) -> dict[str, Any]:
-        """The JSON record, strict: non-finite numbers are the strings "nan", "inf", "-inf"."""
-        record = {"schema": SCHEMA, **asdict(replace(self, picture=None))}
-        record.pop("picture")
-        record["model"].pop("dtypes")
-        return dict(strict(record))
+    def as_json(self, *, pictured: bool = False) -> dict[str, Any]:
+        """The JSON record, strict: non-finite numbers are the strings "nan", "inf", "-inf".
+
+        It grows by what pictures are drawn from, if that was kept, only where `pictured`.
+        """
+        record = {"schema": SCHEMA, **{name: strict(getattr(self, name)) for name in _RECORDED}}
+        if pictured and self.picture is not None:
+            record["picture"] = strict(self.picture.small.as_json())
+        return record
+
+
+_RECORDED = tuple(each.name for each in fields(Check) if each.name != "picture")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +196,12 @@ def strict(value: Any) -> Any:
     """A value that strict JSON can hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {str(k): strict(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
+    if isinstance(value, _AS_IT_IS):
+        return value
+    if isinstance(value, _LISTS):
         return [strict(v) for v in value]
+    if isinstance(value, _MAPPINGS):
+        return {str(k): strict(v) for k, v in value.items()}
+    if is_dataclass(value):
+        return {each.name: strict(getattr(value, each.name)) for each in fields(value)}
     return value.item() if hasattr(value, "item") else value

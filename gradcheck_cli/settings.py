@@ -12,6 +12,7 @@ from gradcheck_cli.graph import Array
 
 Mode: TypeAlias = Literal["auto", "full", "nodes", "directional", "sampled"]
 Method: TypeAlias = Literal["auto", "complex-step", "richardson", "central", "forward"]
+Pictures: TypeAlias = Literal["none", "wrong", "all"]
 ANY = ""  # the key of a value that was given without a tensor's name
 
 
@@ -50,7 +51,7 @@ class Settings:
     coloring: bool = True  # probe reals of x together that no entry of y shares
     second_order: bool = False  # the gradient's own gradient too
     compat: Literal["tf"] | None = None  # compare as TensorFlow does
-    pictures: bool = False  # keep what pictures need
+    pictures: Pictures = "none"  # keep what pictures need, of all pairs or of what is wrong
     memory_limit: int = 2 << 30  # bytes of working memory
     jobs: int = os.cpu_count() or 1
     timeout: float | None = None  # seconds

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from gradcheck_cli.chain import Code, Computation
 from gradcheck_cli.graph import Array
 
 _BLOCK = 1 << 15  # entries
@@ -73,36 +77,82 @@ def richardson(differences: Array, steps: Array, noise: Array, valid: Array, ord
     shape = differences.shape[1:]
     noise = np.broadcast_to(noise, shape)
     best = Estimate(*(np.empty(shape, np.result_type(differences, steps)) for _ in range(3)))
+    extrapolation = _extrapolation(len(steps), order)
     for rows in blocks(shape[0], shape[1] * len(steps)):
-        part = differences[:, rows]
+        part, h = differences[:, rows], steps[:, rows, None]
         if not valid[:, rows].all():
             part = np.where(valid[:, rows, None], part, np.nan)
-        rho = 1.2 * (3 - order) * noise[rows] / np.maximum(steps[:, rows], np.finfo(float).tiny)[..., None]
-        best.value[rows] = differences[-1, rows]  # what there is, where nothing tells anything
-        best.error[rows], best.rounding[rows] = np.inf, np.inf
-        _extrapolate(best.part(rows), part, steps[:, rows, None], rho, order)
+        arrays = {"last": differences[-1, rows], "noise": noise[rows]}  # what there is, where nothing tells anything
+        for k in range(len(steps)):
+            arrays[f"d{k}"], arrays[f"h{k}"] = part[k], np.maximum(h[k], np.finfo(float).tiny)
+            arrays |= {f"f{level},{k}": (h[k - level] / h[k]) ** order for level in range(1, min(k, 3) + 1)}
+        best.value[rows], best.error[rows], best.rounding[rows] = extrapolation.run(arrays, part.shape[1:])
+        if order == 1:
+            best.error[rows][_endless(part[-5:], _rounding(noise[rows], h[-5:], order))] = np.inf
     return best
 
 
-def _extrapolate(best: Estimate, differences: Array, steps: Array, rho: Array, order: int) -> None:
-    """Put a few rows into `best`; differences are NaN where they tell nothing, `rho` is the rounding of each."""
-    gap = np.abs(differences[1:] - differences[:-1])
-    _better(best, differences[1:], gap + rho[1:], rho, differences)
-    column = differences
-    for level in range(1, min(4, len(steps))):
-        factor = (steps[:-level] / steps[level:]) ** order
-        new = (factor * column[1:] - column[:-1]) / (factor - 1)
-        gap = np.maximum(np.abs(new - column[1:]), np.abs(new - column[:-1]))
-        _better(best, new, gap + rho[level:], rho, differences)
-        column = new
-    growing = _growing(differences[-4:], rho[-4:]) if order == 2 else _endless(differences[-5:], rho[-5:])
-    best.error[growing] = np.inf
+def _rounding(noise: Array, steps: Array, order: int) -> Array:
+    """The rounding of each difference."""
+    return np.asarray(1.2 * (3 - order) * noise / np.maximum(steps, np.finfo(float).tiny))
 
 
-def _growing(differences: Array, rho: Array) -> Array:
-    """Entries whose finest differences still grow from step to step: the function changes within every step."""
-    coarse, fine = np.abs(differences[:-1]), np.abs(differences[1:])
-    return np.asarray((fine > 2 * coarse + 2 * (rho[:-1] + rho[1:])).any(axis=0))
+@cache
+def _extrapolation(count: int, order: int) -> Computation:
+    """Value, error and rounding from differences `d`, steps `h` and powers `f` of the ratios of two of them."""
+    code = Code()
+    raw: list[Any] = [f"d{k}" for k in range(count)]
+    noise = code.let("multiply", 1.2 * (3 - order), "noise")
+    rho = [code.let("divide", noise, f"h{k}") for k in range(count)]
+    twice = [code.let("multiply", 2.0, r) for r in rho]
+    best: tuple[Any, Any, Any] = ("last", np.inf, np.inf)
+    column = raw
+    for level in range(min(4, count)):
+        first, coarse = max(level, 1), column
+        if level:
+            column = [_combined(code, f"f{level},{first + i}", *pair) for i, pair in enumerate(pairwise(coarse))]
+        for i, candidate in enumerate(column[not level :]):
+            fine, before = _gap(code, candidate, coarse[i + 1]), _gap(code, candidate, coarse[i])
+            gap = code.let("larger", fine, before) if level else before
+            error = _aliased(code, candidate, code.let("add", gap, rho[first + i]), raw, twice, first + i + 1)
+            best = _better(code, best, (candidate, error, rho[first + i]))
+    error = _growing(code, best[1], raw[-4:], rho[-4:]) if order == 2 else best[1]
+    return code.computation([code.let("copy", value) for value in (best[0], error, best[2])])
+
+
+def _gap(code: Code, a: Any, b: Any) -> int:
+    return code.let("magnitude", code.let("subtract", a, b))
+
+
+def _combined(code: Code, factor: str, coarse: Any, fine: Any) -> int:
+    """What two neighbors of a column tell together, their errors being in the ratio of `factor`."""
+    change = code.let("subtract", code.let("multiply", factor, fine), coarse)
+    return code.let("divide", change, code.let("subtract", factor, 1.0))
+
+
+def _aliased(code: Code, candidate: Any, error: Any, raw: Sequence[Any], twice: Sequence[Any], finer: int) -> int:
+    """The error of a candidate: a finer difference that disagrees by more than `twice` its rounding shows aliasing."""
+    alias: Any = 0.0
+    for k in range(finer, len(raw)):
+        beyond = code.let("subtract", _gap(code, raw[k], candidate), twice[k])
+        alias = code.let("larger", alias, beyond)
+    return code.let("add", error, alias)
+
+
+def _better(code: Code, best: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """The estimate with the smaller error, never one that is NaN."""
+    smaller = code.let("less", other[1], best[1])
+    value, error, rounding = (code.let("select", a, b, smaller) for a, b in zip(other, best, strict=True))
+    return value, error, rounding
+
+
+def _growing(code: Code, error: Any, differences: Sequence[Any], rho: Sequence[Any]) -> Any:
+    """The error, infinite where the finest differences still grow: the function changes within every step."""
+    for (coarse, fine), (above, below) in zip(pairwise(differences), pairwise(rho), strict=True):
+        twice = code.let("multiply", 2.0, code.let("magnitude", coarse))
+        most = code.let("add", twice, code.let("multiply", 2.0, code.let("add", above, below)))
+        error = code.let("select", np.inf, error, code.let("less", most, code.let("magnitude", fine)))
+    return error
 
 
 def _endless(differences: Array, rho: Array) -> Array:
@@ -111,23 +161,6 @@ def _endless(differences: Array, rho: Array) -> Array:
     grows = fine > 1.1 * coarse + 2 * (rho[:-1] + rho[1:])
     known = np.isfinite(coarse) & np.isfinite(fine)
     return np.asarray((grows | ~known).all(axis=0) & known.any(axis=0))
-
-
-def _better(best: Estimate, candidates: Array, errors: Array, rho: Array, raw: Array) -> None:
-    """Put candidates where their error is smaller than that of the best so far.
-
-    A finer difference that disagrees by more than its rounding shows that the candidate is aliased.
-    """
-    first = len(raw) - len(candidates)
-    for i, candidate in enumerate(candidates):
-        alias = np.zeros_like(candidate)
-        for finer in range(first + i + 1, len(raw)):
-            np.fmax(alias, np.abs(raw[finer] - candidate) - 2 * rho[finer], out=alias)
-        total = errors[i] + alias
-        smaller = total < best.error  # never where it is NaN
-        np.copyto(best.value, candidate, where=smaller)
-        np.copyto(best.error, total, where=smaller)
-        np.copyto(best.rounding, rho[first + i], where=smaller)
 
 
 def two_steps(coarse: Array, fine: Array, order: int, rho: Array) -> Estimate:

@@ -112,19 +112,19 @@ class Pushforward:
         for i, probed in enumerate(live):
             if probed:
                 term = _through(
-                    _product, [self._slope(index, step, i), tangents[step.operands[i]]], [False, True], shape
+                    _product, [self.slope(index, step, i), tangents[step.operands[i]]], [False, True], shape
                 )
                 total = term if total is None else _through(np.add, [total, term], [True, True], shape)
         if isinstance(total, Patch) or total.shape[1:] == shape:
             return total
         return np.broadcast_to(total, (total.shape[0], *shape))
 
-    def _slope(self, index: int, step: Step, i: int) -> Array:
+    def slope(self, index: int, step: Step, i: int) -> Array:
         """The derivative of an elementwise step by its operand i, at the point."""
         if (index, i) not in self._slopes:
             operands: list[Any] = [self.tape.values[n] if n else None for n in step.operands]
             x = operands[i]
-            h = _STEP * np.where(x == 0, 1.0, np.clip(np.abs(x), _FLOOR, 1.0))
+            h = _STEP * np.where(x == 0, 1.0, np.minimum(np.maximum(np.abs(x), _FLOOR), 1.0))
             operands[i] = x + 1j * h
             rank = self.tape.values[step.node.outputs[0]].ndim
             h = h.reshape((1,) * (rank - h.ndim) + h.shape)

@@ -268,11 +268,13 @@ class Tape:
             return self._compose(record, [operands[i] for i in positions], metadata, name or op, where)
         chosen = arrays if len(positions) == len(arrays) else [arrays[i] for i in positions]
         results = self._evaluate(record, chosen, metadata, where)
-        names = outputs or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
-        label, read = self._label(name, names), _names(operands)
-        step = Step.of(record, read, positions, tuple(names), metadata, attrs, label, self.place)
-        self.steps.append(step)
-        return self._kept(step, results)
+
+        def step() -> Step:
+            names = outputs or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
+            read, label = _names(operands), self._label(name, names)
+            return Step.of(record, read, positions, tuple(names), metadata, attrs, label, self.place)
+
+        return self._recorded(step, results[: len(outputs) or n_outputs])
 
     def _given(self, op: Op, x: Any) -> Any:
         """An operand as an operator takes it; of a large one the shape alone, where no number is looked at yet."""
@@ -281,18 +283,17 @@ class Tape:
         later = op.composed or (turns(op) and x.name in self.fixed)
         return self.values.like(x.name) if later else self.values.operand(op, x.name)
 
-    def _kept(self, step: Step, results: Sequence[Array]) -> tuple[Var, ...]:
-        """Results of a step put on the tape; what is large and made of constants alone is made again when it is read."""
+    def _recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
+        """A step and its results put on the tape; what is large and made of constants alone is made again when read."""
+        step = make()
+        self.steps.append(step)
         names = step.node.outputs
         if self.fixed.issuperset(step.node.inputs) and "rng" not in step.metadata:
             self.fixed.update(names)
             if self.values.derived(step.op, step.operands, step.metadata, names, results):
                 return tuple(Large(self, n) for n in names)
-        made = [Var(self, n, y) for n, y in zip(names, results, strict=False)]
-        for var in made:
-            if var.name:
-                self.values[var.name] = var.value
-        return tuple(made)
+        self.values.update((n, y) for n, y in zip(names, results, strict=False) if n)
+        return tuple([Var(self, n, y) for n, y in zip(names, results, strict=False)])
 
     def guard(self, var: Var) -> Any:
         """The value of `var` as control flow reads it: a probe that changes it crosses a branch."""
@@ -304,8 +305,7 @@ class Tape:
         record = self.ops.get((domain, op))
         if record is not None and _TENSORS.issuperset(map(type, inputs)):
             return record, inputs
-        first = next((x for x in inputs if isinstance(x, Var)), None)
-        dtype = None if first is None else first.dtype
+        dtype = next((x.dtype for x in inputs if isinstance(x, Var)), None)
         operands = [x if isinstance(x, _KNOWN) else self.constant(x, fitting(x, dtype)) for x in inputs]
         if record is None:
             raise no_forward(op, domain, self.ops, where())
@@ -331,8 +331,8 @@ class Tape:
             results = run(op, operands, metadata, where=where, widen=self.widen)
         outputs: tuple[Any, ...] = tuple(results) if isinstance(results, tuple | list) else (results,)
         if op.vjp is not None:
-            names, made = _names(operands), _names(outputs)
-            self.regions.append(Region(start, len(self.steps), op, names, made, metadata, label, self.place))
+            ends = _names(operands), _names(outputs)
+            self.regions.append(Region(start, len(self.steps), op, *ends, metadata, label, self.place))
         return outputs
 
     def _evaluate(
@@ -342,8 +342,7 @@ class Tape:
             raise LimitError(f"{where()}: more than {MAX_STEPS:,} steps; a loop of the model may never end")
         if op.ordered and any(a is not None and a.dtype.kind == "c" for a in arrays):
             raise UnsupportedError(f"{where()}: {op.name} has no meaning for complex numbers", code="GC503")
-        results: Sequence[Array] = run(op, arrays, metadata, where=where, widen=self.widen)
-        return results
+        return list(run(op, arrays, metadata, where=where, widen=self.widen))
 
 
 def _names(operands: Sequence[Any]) -> tuple[str, ...]:

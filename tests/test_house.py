@@ -13,9 +13,9 @@ import gradcheck_cli
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gradcheck_cli"
 FLOORS = """
-__main__
+__main__ pytest_plugin
 cli
-report
+report zoo
 api differentiation gradient_checker inspection backend
 arguments checks export
 faults health model peer
@@ -23,15 +23,16 @@ comparison points operator_facts
 jacobians ops request
 backward custom
 dependence program symbolic trace
-patched
+patched tangent_plan
 tangents
 jitter plan tape
-bundles connections evaluation installed step weights
+bundles connections evaluation installed results step weights
 formats op options record verdict
 regions
 compound lift memory outcome picture reads settings stack stencil
+chain
 graph native signature
-errors explanations measures
+errors explanations measures untrusted
 """
 FLOOR = {name: -i for i, line in enumerate(FLOORS.split("\n")) for name in line.split()}
 LONGEST_FUNCTION, LONGEST_FILE = 50, 350

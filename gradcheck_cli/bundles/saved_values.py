@@ -6,10 +6,8 @@ that are there.
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ import numpy as np
 
 from gradcheck_cli.compound import Map, Optional, Sequence
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.graph import MAX_RANK, Array
+from gradcheck_cli.formats.array_files import Npz
+from gradcheck_cli.graph import Array
 
 MOST_BYTES = 1 << 30  # of all arrays together, unpacked
 _DEEPEST = 16  # sequences in optionals in ...
@@ -91,29 +90,13 @@ class Reader:
 def read_arrays(file: Path) -> dict[str, Array]:
     """The arrays in a .npz file, which may come from anywhere."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            if sum(member.file_size for member in members) > MOST_BYTES:
-                raise ValueError("its arrays take more than 1 GiB")
-            return {member.filename.removesuffix(".npy"): _array_in(archive, member) for member in members}
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError, SyntaxError, zipfile.BadZipFile) as error:
+        arrays = dict(Npz(file, MOST_BYTES))
+    except (OSError, ValueError, MemoryError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    except Exception as error:  # whatever zip's and NumPy's readers say of bytes that make no sense
-        raise UsageError(f"{file} cannot be read: {type(error).__name__}: {error}") from None
-
-
-def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    with archive.open(member) as stream:
-        data = stream.read(member.file_size + 1)
-    head = io.BytesIO(data)
-    version = np.lib.format.read_magic(head)
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = reader(head)
-    if dtype.kind not in _NATIVE or len(shape) > MAX_RANK or any(size < 0 for size in shape):
-        raise ValueError(f"{shown(member.filename)} is no array of numbers")
-    if math.prod(shape) * dtype.itemsize != len(data) - head.tell():
-        raise ValueError(f"the header of {shown(member.filename)} does not fit its size")
-    return np.asarray(np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
+    odd = [name for name, array in arrays.items() if array.dtype.kind not in _NATIVE]
+    if odd:
+        raise UsageError(f"{file} cannot be read: {shown(odd[0])} is no array of numbers")
+    return arrays
 
 
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradcheck_cli import __version__
+from gradcheck_cli.checks.origin import peak_rss_mb, versions
 from gradcheck_cli.checks.power import power
 from gradcheck_cli.comparison.compare import Found
-from gradcheck_cli.errors import GradcheckError, PointError
+from gradcheck_cli.errors import GradcheckError, PointError, UnsupportedError
 from gradcheck_cli.faults.invariants import NONDETERMINISTIC, Broken
 from gradcheck_cli.faults.suspects import surveyed
-from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.graph import Array
 from gradcheck_cli.record import Check, Entry, ModelInfo, derivative
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict import (
@@ -139,6 +137,12 @@ def verdict(comparisons: Sequence[Comparison], counts: Mapping[str, int], max_in
     return "pass", ""
 
 
+def passes(outcome: Outcome, max_inconclusive: float) -> bool:
+    """What was compared at this point would pass by itself."""
+    comparison = outcome.found.comparison
+    return comparison.clean or verdict([comparison], _counts([outcome]), max_inconclusive)[0] == "pass"
+
+
 def worst_entries(outcome: Outcome) -> list[Entry]:
     """The entries that did not pass, failures first; projections have no place in the Jacobian."""
     comparison = outcome.found.comparison
@@ -237,7 +241,7 @@ def _largest(values: Array) -> float:
 
 
 def record_of(
-    pair: Pair, source: Source, settings: Settings, name: str, reproduce: str, dims: Mapping[str, int]
+    pair: Pair, model: ModelInfo, settings: Settings, name: str, reproduce: str, dims: Mapping[str, int]
 ) -> Check:
     """The record of a pair that has gone through all points."""
     rtol = pair.of(settings.rtol, RTOL)
@@ -246,7 +250,7 @@ def record_of(
         check=name,
         status="error",
         code="GC901",
-        model=ModelInfo(source.uri, source.sha256, source.opset, source.nodes, _dtypes(source)),
+        model=model,
         x=pair.x,
         y=pair.y,
         gradient_of=pair.gradient_of,
@@ -255,13 +259,13 @@ def record_of(
         mode=pair.mode or "full",
         method=pair.method,
         chosen=pair.chosen,
-        power=power(pair.mode or "full", rtol, [o.found.comparison for o in pair.outcomes if not o.extra]),
+        power=power(pair.mode or "full", rtol, [o.found for o in pair.outcomes if not o.extra]),
         dtype=settings.dtype,
         rtol=rtol,
         atol=pair.of(settings.atol, ATOL),
         seed=settings.seed,
         points=settings.points,
-        dims={**source.dims, **settings.dims, **dims},
+        dims=dims,
         ranges=dict(pair.ranges),
         suspect=pair.suspect,
         reproduce=reproduce,
@@ -309,27 +313,7 @@ def _lawless(broken: Sequence[Broken], fields: Mapping[str, Any]) -> dict[str, A
 def failed_record(record: Check, error: GradcheckError, notes: tuple[str, ...] = ()) -> Check:
     """A record for what could not be compared: the error's kind as status and code."""
     status = {3: "inconclusive", 5: "unsupported", 6: "limit"}.get(error.exit_code, "error")
-    return replace(record, status=status, code=error.code, message=str(error), notes=notes, entries={})
-
-
-def _dtypes(source: Source) -> tuple[str, ...]:
-    declared = [t.dtype for n, t in source.graph.types.items() if n in source.graph.inputs and t.dtype is not None]
-    arrays = [v.dtype for v in source.graph.constants.values() if v.ndim]
-    return tuple(dict.fromkeys(d.name for d in [*declared, *arrays] if is_inexact(d)))
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Versions of what took part."""
-    onnx = sys.modules.get("onnx")
-    return {"gradcheck": __version__, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
-
-
-def peak_rss_mb() -> float:
-    """The largest resident size of this process so far."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such module
-        return 0.0
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(used / (1 << 20 if sys.platform == "darwin" else 1 << 10), 1)
+    blocked_by = error.operators if isinstance(error, UnsupportedError) else ()
+    return replace(
+        record, status=status, code=error.code, message=str(error), notes=notes, entries={}, blocked_by=blocked_by
+    )

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
-from gradcheck_cli.checks.assemble import Outcome, Pair, record_of
+from gradcheck_cli.checks.assemble import Outcome, Pair, passes, record_of
 from gradcheck_cli.checks.footprint import beyond
-from gradcheck_cli.checks.forecast import Forecast, forecasts
 from gradcheck_cli.checks.modes import PARTIAL, Partial, blameless, plan, survey_of
 from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape, without_gradient
+from gradcheck_cli.checks.origin import model_of
 from gradcheck_cli.checks.precision import Precisions
 from gradcheck_cli.checks.primal import Primal
 from gradcheck_cli.checks.second_order import SecondOrder, asymmetric
@@ -23,6 +21,7 @@ from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
 from gradcheck_cli.comparison.compat import as_tensorflow, compare_as_tensorflow
 from gradcheck_cli.custom import ops_for
 from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError
+from gradcheck_cli.evaluation import quietly
 from gradcheck_cli.faults.invariants import Laws
 from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record
 from gradcheck_cli.formats.source import Source
@@ -42,6 +41,9 @@ from gradcheck_cli.record import Check
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.verdict import ATOL, RTOL, Status, Tolerance
+
+if TYPE_CHECKING:
+    from gradcheck_cli.checks.forecast import Forecast
 
 
 class Listener(Protocol):
@@ -69,7 +71,7 @@ def check(
     record.
     """
     try:
-        with np.errstate(all="ignore"):  # what is not finite is in the verdict, not on stderr
+        with quietly():  # what is not finite is in the verdict, not on stderr
             known = ops_for(source, straight_through(ops) if settings.straight_through else ops)
             return Checking(source, settings, listen, known, see).run(name, reproduce)
     except MemoryError as error:
@@ -128,7 +130,8 @@ class Checking:
             branches.at(point.tape, point.feeds, {(p.x, p.y): sides[p.y].program(p.x) for p in compared})
         self.checkups.look_on(Further(self.source, self.settings, self.ops, self._targets, point), index + 1)
         every = second.with_gradients(pairs)
-        records = (record_of(pair, self.source, self.settings, name, reproduce, dims) for pair in every)
+        model, sizes = model_of(self.source), {**self.source.dims, **self.settings.dims, **dims}
+        records = (record_of(pair, model, self.settings, name, reproduce, sizes) for pair in every)
         records = (r if r.gradient_of else self.checkups.record(branches.record(r)) for r in records)
         return tuple(primal.record(r if r.gradient_of else self.precisions.record(r)) for r in records)
 
@@ -136,7 +139,12 @@ class Checking:
         """The mode of each pair, and word of what that will take."""
         plan(pairs, sides, self.settings)
         if self.listen is not None:
-            self.listen.expect(forecasts(pairs, sides, self.settings))
+            self.listen.expect(self._forecasts(pairs, sides))
+
+    def _forecasts(self, pairs: Sequence[Pair], sides: Mapping[str, Sides]) -> Iterator[Forecast]:
+        from gradcheck_cli.checks.forecast import forecasts  # where somebody asks
+
+        yield from forecasts(pairs, sides, self.settings)
 
     def _comparable(self, pair: Pair, point: Point, sides: Sides, index: int) -> bool:
         """Whether a pair can be compared at a point; what the point says of it goes into the pair."""
@@ -230,11 +238,16 @@ class Checking:
                 if pair.gradient_of and theories and not pair.broken:
                     pair.broken += asymmetric(theories[position], outcome.x, found.comparison, tolerance)
             self._locate(sides, pair)
-            if self.settings.pictures and found.comparison.status.size:
+            wanted = self.settings.pictures == "all" or (self.settings.pictures == "wrong" and self._wrong(pair))
+            if wanted and found.comparison.status.size:
                 from gradcheck_cli.checks.sketch import sketch  # brings what pictures are made of
 
                 program, tolerance = sides.program(pair.x), self._tolerance(pair)
                 pair.pictures.append(sketch(outcome, program, tolerance, self._budget(pair)))
+
+    def _wrong(self, pair: Pair) -> bool:
+        """Its last comparison alone would not pass."""
+        return bool(pair.broken) or not passes(pair.outcomes[-1], self.settings.max_inconclusive)
 
     def _theories(self, backward: Backward, sides: Sides, pairs: Sequence[Pair]) -> list[Theory]:
         """The theoretical side of full comparisons for every x; their rounding errors are measured together, once."""

@@ -9,11 +9,13 @@ from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.memory import owned, spell
+from gradcheck_cli.stack import Budget
 
 FREE = 256 << 20  # bytes that any machine has: a check that takes less is never refused
-_BACKWARD = 1.5  # bytes of a backward pass, for each that was computed on the way
+_BACKWARD = 2.5  # bytes of a backward pass, for each that was computed on the way: too many rather than too few
 _AT_MOST = 8.0  # times what the tape holds, for each thread
-_RUN = 2.0  # and of a run for a probe, beside what it holds: what kernels hold in between
+_RUN = 2.5  # and of a run for a chunk of probes: what kernels hold in between, what malloc keeps for each thread
+_ENDS = 64.0  # times x and y: directions of the one, derivatives along them of the other, at several steps
 
 
 def beyond(sides: Sides, x: str, graph: Graph) -> LimitError | None:
@@ -34,10 +36,12 @@ def beyond(sides: Sides, x: str, graph: Graph) -> LimitError | None:
 
 def working(sides: Sides, x: str) -> float:
     """Bytes beside the model: the forward run, and whichever is more of a backward pass and a large weight's cotangent."""
-    tape, program, jobs = sides.tape, sides.program(x), sides.settings.jobs
+    tape, program, settings = sides.tape, sides.program(x), sides.settings
     made = owned(tape.values[n] for _, step in program.steps for n in step.node.outputs if n in tape.values)
     turn = max((recipe.like.nbytes for recipe in tape.values.recipes.values()), default=0)
-    return sides.held + max(float(turn), _BACKWARD * made + _RUN * jobs * program.bytes_per_probe())
+    probe, ends = program.bytes_per_probe(), sides.value(x).nbytes + sides.value(sides.y).nbytes
+    chunk = probe * Budget(settings.memory_limit, settings.jobs).chunk(probe, program.worth)
+    return sides.held + max(float(turn), _BACKWARD * made + _RUN * settings.jobs * chunk) + _ENDS * ends
 
 
 def _generous(size: float) -> str:

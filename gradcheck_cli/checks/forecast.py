@@ -1,37 +1,31 @@
 """How long a check will take here, told before it starts: what it does is counted, what that takes is timed.
 
-A forward run and a small stack of probes of the largest program at hand are timed, so the forecast follows the machine,
-the kernels and the model.  The mode of a check never depends on it: see `jacobians/cost.py`.
+The mode of a check never depends on it: see `jacobians/cost.py`.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-
-import numpy as np
 
 from gradcheck_cli.checks.assemble import Pair
+from gradcheck_cli.checks.pace import Pace, Paces, pass_over_an_entry
 from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.graph import Array
+from gradcheck_cli.comparison.audit import AUDITED
+from gradcheck_cli.comparison.partial import DOT_TESTS, PROJECTIONS
 from gradcheck_cli.jacobians.cost import SOON, forward_work, pattern_work
 from gradcheck_cli.jacobians.directions import reals
-from gradcheck_cli.program import Program
+from gradcheck_cli.jacobians.jacobian import JITTERED
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.stack import Budget
+from gradcheck_cli.stencil import ALL_RUNGS, CHEAP_RUNGS
 
-_STEP = 1e-5  # seconds of a step that are Python's: what is left of a forward run is arithmetic
-# Forward runs that things take, in Python's part of one and in arithmetic's: all pairs, one; a survey, one pair of it.
-_ONCE, _PAIR, _SURVEY, _SURVEYED = (45.0, 12.0), (30.0, 12.0), (110.0, 20.0), (16.0, 4.0)
-_ROWS = {"richardson": 8.0, "central": 3.0, "forward": 3.0}  # what a row takes, in rows by the complex step
-_COLUMN = 1.2  # and a column
-_PASSES = 60  # over all entries that a comparison makes
-_TIMED = 0.01  # seconds that a stack of probes is timed for, about
-_MOST = 128  # probes in it
-_LONG = 0.03  # seconds of a run that is not made again: a stack of two tells no more
+_JITTER = 3.0  # runs that a run with moved results takes
+_LAWS = 5.0, 3.0  # probes backward and forward that the laws of a gradient take
+_STEP = 1e-5  # seconds that Python takes for a step
+_REST = 30.0, 20.0  # passes over the steps for what is not counted: of all pairs of one y, of each
+_DIFFERENCES = 2.0 * len(CHEAP_RUNGS)  # values for a row by differences, whatever is said of those
+_PASSES = 80  # over all entries that a comparison makes
 _GAIN = 0.7  # of each thread beyond the first
 
 
@@ -47,56 +41,58 @@ class Forecast:
         return f"{self.title}: {self.what}, about {duration(self.seconds)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """What was timed, in seconds: Python's and arithmetic's part of one forward run, one more probe, one entry."""
-
-    work: float  # operations of the program that was timed
-    steps: float
-    arithmetic: float
-    probe: float
-    entry: float
-
-    def runs(self, python: float, arithmetic: float) -> float:
-        """So many forward runs, Python and arithmetic counted apart."""
-        return python * self.steps + arithmetic * self.arithmetic
-
-    def smaller(self, program: Program) -> Pace:
-        """That of another program, as by its operations."""
-        share = min(forward_work(program) / self.work, 1.0)
-        return Pace(self.work, self.steps * share, self.arithmetic * share, self.probe * share, self.entry)
-
-
 def forecasts(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings) -> Iterator[Forecast]:
-    """For each pair, its mode being known; what pairs of one y share counts for the first of them."""
-    for y, side in sides.items():
-        mine = [pair for pair in pairs if pair.y == y and pair.error is None]
-        if not mine:
-            continue
-        pace = paced(max((side.program(pair.x) for pair in mine), key=forward_work), settings)
-        columns = reals(side.value(y))
+    """For each pair, its mode being known; what pairs of one y and mode share counts for the first of them."""
+    for y, mode in dict.fromkeys((pair.y, pair.mode) for pair in pairs if pair.error is None):
+        side, mine = sides[y], [p for p in pairs if (p.y, p.mode) == (y, mode) and p.error is None]
+        paces = Paces(side, [pair.x for pair in mine], settings)
+        largest = max(mine, key=lambda pair: forward_work(side.program(pair.x)))
         for pair in mine:
-            seconds = alone(pair, side, pace.smaller(side.program(pair.x)), settings)
-            if pair is mine[0]:
-                full = any(each.mode == "full" for each in mine)
-                seconds += pace.runs(*_ONCE) + (columns * _COLUMN * pace.probe / threads(settings) if full else 0.0)
-                seconds += pace.runs(*_SURVEY) if any(each.mode == "nodes" for each in mine) else 0.0
+            pace = paces.of(pair.x) if mode == "full" else paces.smaller(pair.x, largest.x)
+            seconds = alone(pair, side, pace, settings)
+            seconds += shared(largest, side, paces, pace, settings) if pair is mine[0] else 0.0
             yield Forecast(pair.title, said(pair, side, settings), seconds * settings.points)
+
+
+def shared(pair: Pair, side: Sides, paces: Paces, pace: Pace, settings: Settings) -> float:
+    """Seconds of what all pairs of one y share: passes backward."""
+    _, columns = size(pair, side, settings)
+    open_ = _JITTER * JITTERED if pace.left else 0.0
+    stacked = paces.cotangents.seconds(columns * (1 + open_)) / threads(settings)
+    seconds = paces.building + stacked + paces.cotangents.seconds(_LAWS[0], _LAWS[0])
+    seconds += paces.survey(pair.x) if pair.mode == "nodes" else 0.0
+    return seconds + _REST[0] * _STEP * len(side.program(pair.x).steps)
 
 
 def alone(pair: Pair, side: Sides, pace: Pace, settings: Settings) -> float:
     """Seconds of what a pair shares with no other."""
-    rows, columns = reals(side.value(pair.x)), reals(side.value(pair.y))
-    if pair.mode == "sampled":
-        rows = columns = math.isqrt(settings.max_entries)
-    elif pair.mode != "full":
-        return pace.runs(*_PAIR) + (pace.runs(*_SURVEYED) if pair.mode == "nodes" else 0.0)
+    rows, columns = size(pair, side, settings)
     program = side.program(pair.x)
     method = "richardson" if program.obstacle is not None else settings.method
-    probes = groups(side, pair.x, rows) * _ROWS.get(method, 1.0) + (
-        columns * _COLUMN if pair.mode == "sampled" else 0.0
-    )
-    return pace.runs(*_PAIR) + probes * pace.probe / threads(settings) + rows * columns * pace.entry
+    probes = groups(side, pair.x, rows) if pair.mode == "full" else rows
+    audited = 1 if pair.mode in ("directional", "nodes") else AUDITED
+    seconds = pace.values.seconds(_JITTER * JITTERED + 2 * len(CHEAP_RUNGS) * audited, 2)
+    seconds += pace.tangents.seconds(_LAWS[1], _LAWS[1])
+    if method in ("richardson", "central", "forward"):
+        seconds += pace.values.seconds(probes * _DIFFERENCES) / threads(settings)
+    else:
+        left = rows * pace.left
+        seconds += pace.tangents.seconds(probes + _JITTER * JITTERED * left) / threads(settings)
+        seconds += pace.values.seconds(2 * len(ALL_RUNGS) * left) / threads(settings)
+    seconds += _REST[1] * _STEP * len(program.steps)
+    return seconds + rows * columns * _PASSES * pass_over_an_entry()
+
+
+def size(pair: Pair, side: Sides, settings: Settings) -> tuple[int, int]:
+    """Rows and columns of what a pair compares."""
+    rows, columns = reals(side.value(pair.x)), reals(side.value(pair.y))
+    if pair.mode == "sampled":
+        drawn = math.isqrt(settings.max_entries)
+        return min(drawn, rows), min(drawn, columns)
+    if pair.mode == "full":
+        return rows, columns
+    count = DOT_TESTS if pair.mode == "nodes" else PROJECTIONS
+    return min(count, rows), min(count, columns)
 
 
 def groups(side: Sides, x: str, rows: int) -> int:
@@ -127,53 +123,3 @@ def duration(seconds: float) -> str:
 def threads(settings: Settings) -> float:
     """How many times faster stacks are on all threads that a check may use."""
     return 1 + _GAIN * (settings.jobs - 1)
-
-
-def paced(program: Program, settings: Settings) -> Pace:
-    """The pace of a program, timed."""
-    name = program.probes[0]
-    here, before = program.tape.values[name], program.evaluations.copy()
-    run = timed(lambda: program.run({name: here[None]}))
-    python = min(_STEP * len(program.steps), run)
-    probe = 2 * run if run > _LONG else probed(program, settings, run)
-    program.evaluations.clear()  # what is timed is no part of the check
-    program.evaluations.update(before)
-    return Pace(forward_work(program), python, run - python, max(probe, run / 1e3), _PASSES * pass_over_an_entry())
-
-
-def probed(program: Program, settings: Settings, run: float) -> float:
-    """Seconds of one more probe in a stack, a run of one value taking `run`."""
-    name = program.probes[0]
-    most = Budget(settings.memory_limit, settings.jobs).chunk(2 * program.bytes_per_probe())
-    count = max(2, min(most, _MOST, int(_TIMED / max(run, 1e-6))))
-    here = program.tape.values[name]
-    one, many = (timed(partial(stacked, program, name, here, size)) for size in (1, count))
-    return (many - one) / (count - 1)
-
-
-def stacked(program: Program, name: str, here: Array, count: int) -> None:
-    """A stack of probes as a row of the Jacobian takes them: tangents where they can be, else values."""
-    stack = np.broadcast_to(here, (count, *here.shape)).copy()
-    if program.obstacle is None:
-        program.tangents({name: stack})
-    else:
-        program.run({name: stack})
-
-
-@cache
-def pass_over_an_entry(count: int = 1 << 20) -> float:
-    """Seconds that an entry takes when arrays that no cache holds are gone through once."""
-    entries = np.ones(count)
-    return timed(lambda: np.add(entries, entries, out=entries)) / count
-
-
-def timed(run: Callable[[], object]) -> float:
-    """Seconds of a call, of the faster of two where the first was short."""
-    start = time.perf_counter()
-    run()
-    first = time.perf_counter() - start
-    if first > _LONG:
-        return first
-    start = time.perf_counter()
-    run()
-    return min(first, time.perf_counter() - start)

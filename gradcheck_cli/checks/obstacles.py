@@ -94,14 +94,14 @@ def without_gradient(
     """The error with what it stops, and the nearest tensor before it that can be checked."""
     stops = f"it stops {'/'.join(derivative(x, y, gradient_of))}."
     if not error.missing or not 0 <= error.missing[0][0] < len(source.graph.nodes):
-        return NoGradientError(f"{error}; {stops}")
+        return NoGradientError(f"{error}; {stops}", error.missing)
     origin, op, domain, label = error.missing[0]
     node, version = source.graph.nodes[origin], source.opset.get(domain)
     full, opset = f"{domain}.{op}" if domain else op, f", opset {version}" if version else ""
     message = f"no gradient for '{full}' ({_place(tape, origin, op, label)}{opset}); {stops}"
     reached = source.graph.reached_from([x]) - {x}
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
-    return NoGradientError(f"{message} Check up to it: --y {shown(before)}" if before else message)
+    return NoGradientError(f"{message} Check up to it: --y {shown(before)}" if before else message, error.missing)
 
 
 def too_large(cost: Cost, sides: Sides, x: str) -> UsageError:

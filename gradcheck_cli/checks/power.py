@@ -5,27 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
-from gradcheck_cli.verdict import Comparison
+from gradcheck_cli.comparison.compare import Found
 
 _MISSED = 0.01  # the probability at which it is said what projections miss
 _CONFIDENCE = 0.95
+_EDGES = [1e-4 * 1.04**i for i in range(290)]  # up to 8: of cells that the sizes of normal numbers are sorted into
 
 
-def power(mode: str, rtol: float, comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def power(mode: str, rtol: float, found: Sequence[Found]) -> dict[str, Any]:
     """The size of error that a check would have missed."""
     if mode == "directional":
-        count = min((min(c.status.shape) for c in comparisons), default=0)
-        return {"missed_below": rtol * missed_size(count), "of": "norm", "probability": _MISSED}
+        size = max((missed_size(*_directions(each)) for each in found), default=math.inf)
+        return {"missed_below": rtol * size, "of": "norm", "probability": _MISSED}
     if mode == "nodes":
         from gradcheck_cli.faults.nodes import FEWEST, TOLERANCE  # loaded by then
 
-        size = missed_size(FEWEST)
+        size = missed_size(FEWEST, FEWEST)
         return {"missed_below": TOLERANCE.rtol * size, "of": "norm of a node's Jacobian", "probability": _MISSED}
     if mode == "sampled":
-        count = sum(c.status.size for c in comparisons)
-        lines = min((min(c.status.shape) for c in comparisons), default=1)
+        count = sum(each.comparison.status.size for each in found)
+        lines = min((min(each.comparison.status.shape) for each in found), default=1)
         whole = {"bad_fraction_of_lines": bad_share(lines)} if lines > 1 else {}
         return {"missed_below": rtol, "bad_fraction": bad_share(count), **whole, "confidence": _CONFIDENCE}
     return {"missed_below": rtol}
@@ -36,20 +38,40 @@ def bad_share(entries: int) -> float:
     return 1.0 - (1.0 - _CONFIDENCE) ** (1.0 / max(entries, 1))
 
 
+def _directions(found: Found) -> tuple[int | None, int | None]:
+    """How many random directions of x met how many of y; None for a basis of all there are."""
+    rows, columns = found.comparison.status.shape
+    here, weights = found.directions, found.weights
+    whole = here is not None and rows == here.here.size, weights is None or columns == weights.shape[1]
+    return None if whole[0] else rows, None if whole[1] else columns
+
+
 @cache
-def missed_size(count: int) -> float:
-    """The size of error, in units of the tolerance, that so many independent projections miss with 1 %."""
-    target = _MISSED ** (1 / max(count, 1))
-    low, high = 1e-12, 0.5
-    for _ in range(100):
+def missed_size(rows: int | None, columns: int | None) -> float:
+    """The size of error, in units of the tolerance, that so many projections miss with 1 %; see `missed`."""
+    if 0 in (rows, columns):
+        return math.inf
+    low, high = 1e-4, 1.0
+    for _ in range(20):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if missed(middle) < target else (low, middle)
+        low, high = (middle, high) if missed(middle, rows, columns) < _MISSED else (low, middle)
     return 1 / low
 
 
-def missed(t: float) -> float:
-    """The probability that a projection on one random direction of each side is below t, where 1 is its variance.
+def missed(t: float, rows: int | None, columns: int | None) -> float:
+    """The probability, at most, that projections on every pair of so many random directions of x and of y are below t.
 
-    That of the product of two normal numbers: the worst case, an error in a single entry.
+    The worst case is an error in a single entry: each projection of it is the product of two normal numbers, and all
+    of them are below t if the product of the largest of x and the largest of y is.  Of a basis (None) the largest is
+    at least 1, in units in which the variance of all is.
     """
-    return 2 * t / math.pi * (1 + math.log(2) - 0.5772156649015329 - math.log(t))
+    if rows is None or columns is None:
+        return _below(t, columns if rows is None else rows)
+    at_most = [0.0, *(_below(edge, rows) for edge in _EDGES), 1.0]
+    shares = [above - below for below, above in pairwise(at_most)]
+    return shares[0] + sum(share * _below(t / edge, columns) for share, edge in zip(shares[1:], _EDGES, strict=True))
+
+
+def _below(t: float, count: int | None) -> float:
+    """The probability that the largest of so many normal numbers is below t; of a basis it is 1."""
+    return float(t > 1) if count is None else math.erf(t / math.sqrt(2)) ** count

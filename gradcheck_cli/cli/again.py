@@ -11,6 +11,7 @@ import rich_click as click
 
 from gradcheck_cli.bundles.bundle import Bundle, load
 from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.resolve import resolve
 from gradcheck_cli.cli.run import Run
@@ -51,7 +52,18 @@ class Again(Run):
     @property
     def settings_typed(self) -> list[str]:
         """Options that make it another check than the one that was saved."""
-        return [name for name in self.given if _FIELDS.get(name, name) in Settings.__dataclass_fields__]
+        return _settings_typed(self.given)
+
+    def _made_with(self, **how: Any) -> Checker:
+        return Repeater(**how, bundle=self.bundle, path=self.path)
+
+
+@dataclass(slots=True)
+class Repeater(Checker):
+    """Checks what its bundle says, as it says it."""
+
+    bundle: Bundle = None  # type: ignore[assignment]  # fields with defaults stand before
+    path: str = ""
 
     def _layers(self, task: Task) -> list[Mapping[str, Any]]:
         return [{"timeout": self.bundle.settings.timeout}, self._seeded(self.given)]
@@ -61,7 +73,7 @@ class Again(Run):
         saved, typed = self.bundle.settings, layers[-1]
         targets = {"x": saved.x, "y": saved.y, "params": saved.params, "test_data": "none"}
         resolved = resolve(source, [{n: v for n, v in targets.items() if v}, typed])
-        names = [*self.settings_typed, *(["method", "delta"] if "delta" in typed else [])]
+        names = [*_settings_typed(self.given), *(["method", "delta"] if "delta" in typed else [])]
         names += ["points"] if "point" in typed else []
         if not _asks_for_other_values(typed):
             saved = replace(saved, dims={**saved.dims, **self.bundle.sizes})
@@ -70,6 +82,10 @@ class Again(Run):
 
     def _command(self, found: Check, task: Task) -> str:
         return f"gradcheck reproduce {quoted(self.path)}"
+
+
+def _settings_typed(given: Mapping[str, Any]) -> list[str]:
+    return [name for name in given if _FIELDS.get(name, name) in Settings.__dataclass_fields__]
 
 
 def _source(bundle: Bundle, given: Mapping[str, Any]) -> Source:

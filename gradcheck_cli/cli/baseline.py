@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.record import RUN_SCHEMA, SCHEMA, Check
+from gradcheck_cli.record import Check
 
 _FINE = ("pass", "waived")
 
@@ -24,15 +22,12 @@ class Baseline:
     @classmethod
     def read(cls, path: str) -> Baseline:
         """Of a file that `--report` wrote, .json or .jsonl; UsageError for anything else."""
+        from gradcheck_cli.results import read_results
+
         try:
-            with open(path, encoding="utf-8") as file:
-                records = [*_records(file.read())]
-            known = {r["id"]: (str(r["status"]), str(r["code"])) for r in records if r["status"] not in _FINE}
-        except OSError as error:
-            raise UsageError(f"--baseline {path} cannot be read: {error.strerror or error}") from None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise UsageError(f"--baseline {path} holds no results; write them with --report results.json") from None
-        return cls(path, known)
+            return cls(path, dict(_known(read_results(path))))
+        except UsageError as error:
+            raise UsageError(f"--baseline {error}") from None
 
     def waived(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
         """The records, those that came out as they did in the baseline waived."""
@@ -46,17 +41,15 @@ class Baseline:
     def _waived(self, check: Check) -> Check:
         if not self.covers(check):
             return check
-        return replace(check, status="waived", waiver={"status": check.status, "reason": self.path, "until": None})
+        waiver = {"status": check.status, "reason": self.path, "until": None, "baseline": True}
+        return replace(check, status="waived", waiver=waiver)
 
 
-def _records(text: str) -> Iterator[Any]:
-    """The records of a document, or of lines."""
-    lines = text.splitlines()
-    first = json.loads(lines[0]) if lines and lines[0].startswith('{"schema"') else json.loads(text)
-    if first["schema"] == RUN_SCHEMA:
-        yield from first["checks"]
-        return
-    for record in map(json.loads, lines):
-        if record["schema"] != SCHEMA:
-            raise ValueError(record["schema"])
-        yield record
+def _known(checks: Iterable[Check]) -> Iterable[tuple[str, tuple[str, str]]]:
+    """What failed; so did what an earlier baseline waived, while a waiver of a spec is up to the spec, and to its end."""
+    for check in checks:
+        waiver = check.waiver or {}
+        if check.status == "waived" and waiver.get("baseline"):
+            yield check.id, (waiver.get("status", "fail"), check.code)
+        elif check.status not in _FINE:
+            yield check.id, (check.status, check.code)

@@ -6,18 +6,17 @@ it; the next run in the same folder finds it and gives it its name.  Saving neve
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.checks.assemble import versions
+from gradcheck_cli.bundles.shelf import FOLDER, adopted, bundle_name, clear, prune, renamed, running
+from gradcheck_cli.checks.origin import versions
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError
@@ -28,23 +27,24 @@ from gradcheck_cli.settings import Settings
 if TYPE_CHECKING:
     from gradcheck_cli.points.point import Point
 
-FOLDER, MOST = os.path.join(".gradcheck", "failures"), 100
 _SAVED_STATUS = ("fail", "inconclusive", "limit")
 _SAVED_EXIT = (6, 70)  # of errors that end a check: limits and bugs
-_FINISHED, _RUNNING = re.compile(r".+-[0-9a-f]{8}"), re.compile(r"(.+-[0-9a-f]{8})\.running-(\d{1,10})")
 
 
 class Bundles:
-    """The bundles of one run; `folder` is None where none are wanted."""
+    """The bundles of one run; `folder` is None where none are wanted.
 
-    def __init__(self, folder: str) -> None:
-        self.folder = None if folder == "none" else Path(folder)
+    One that is `shared` by several processes at a time is looked after by the one that started them.
+    """
+
+    def __init__(self, folder: str, *, shared: bool = False) -> None:
+        self.folder, self.shared = None if folder == "none" else Path(folder), shared
         self.own = folder == FOLDER  # to be made and cleared away, and unseen by git
         self.saved: list[Path] = []
         self.crashed: list[Path] = []
         self.lost: list[str] = []
-        if self.folder is not None:
-            self._adopt(self.folder)
+        if self.folder is not None and not shared:
+            self.crashed += adopted(self.folder)
 
     @contextmanager
     def watching(self, task: Task) -> Iterator[Keeper]:
@@ -79,28 +79,6 @@ class Bundles:
         if self.own and not ignore.exists():
             ignore.write_text("*\n", encoding="utf-8")
 
-    def cleared(self, folder: Path) -> None:
-        """Takes away the folder of all bundles where nothing is left in it."""
-        with suppress(OSError):
-            folder.rmdir()
-            if self.own and os.listdir(folder.parent) == [".gitignore"]:
-                (folder.parent / ".gitignore").unlink()
-                folder.parent.rmdir()
-
-    def _adopt(self, folder: Path) -> None:
-        """Bundles of processes that are no more get their names."""
-        with suppress(OSError):
-            for name in os.listdir(folder):
-                match = _RUNNING.fullmatch(name)
-                if match and not _alive(int(match[2])):
-                    self.crashed.append(_renamed(folder / name, folder / match[1]))
-
-    def prune(self, folder: Path) -> None:
-        """The oldest bundles go where there are too many."""
-        found = [p for p in folder.iterdir() if _FINISHED.fullmatch(p.name) and (p / "bundle.json").is_file()]
-        for path in sorted(found, key=lambda p: p.stat().st_mtime_ns)[: max(0, len(found) - MOST)]:
-            shutil.rmtree(path, ignore_errors=True)
-
 
 class Keeper:
     """One check: begun before it, completed if it fails, taken away if not."""
@@ -124,14 +102,14 @@ class Keeper:
         folder, path = self.bundles.folder, os.path.abspath(self.task.model)
         self.name = bundle_name(self.task.name, path, self.task.graph, *(settings.x or ()), "/", *(settings.y or ()))
         subject = Subject(path, source.sha256, self.task.graph, dict(source.dims))
-        running = folder / f"{self.name}.running-{os.getpid()}"
+        place = running(folder, self.name)
         try:
             self.bundles.made(folder)
-            self.manifest = begin(running, self.task.name, subject, settings, sys.argv, versions())
-            self.running = running
+            self.manifest = begin(place, self.task.name, subject, settings, sys.argv, versions())
+            self.running = place
         except Exception as error:  # whatever goes wrong here has nothing to do with the gradient
             self.trouble = _reason(error)
-            shutil.rmtree(running, ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)
 
     def see(self, index: int, point: Point) -> None:
         """A point of the check: the inputs that were drawn for it."""
@@ -155,8 +133,8 @@ class Keeper:
 
         try:
             complete(self.running, self.manifest, self.settings, self.drawn, self.sizes, records, error)
-            path = _renamed(self.running, self.bundles.folder / self.name)
-            self.bundles.prune(self.bundles.folder)
+            path = renamed(self.running, self.bundles.folder / self.name)
+            prune(self.bundles.folder)
         except Exception as failure:
             self.bundles.lost.append(_reason(failure))
             return None
@@ -169,39 +147,9 @@ class Keeper:
         if self.bundles.folder is not None and self.name:
             if self.running is not None:
                 shutil.rmtree(self.running, ignore_errors=True)
-            self.bundles.cleared(self.bundles.folder)
+            if not self.bundles.shared:
+                clear(self.bundles.folder)
         self.running = None
-
-
-def bundle_name(check: str, *identity: str) -> str:
-    """The name of a check as one of a folder, on every system, and a digest that tells it from others."""
-    digest = hashlib.sha256("\0".join((check, *identity)).encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{re.sub('[^A-Za-z0-9._]+', '-', check)[-60:].strip('-.') or 'check'}-{digest}"
-
-
-def _renamed(folder: Path, name: Path) -> Path:
-    """A folder under its name, in the place of what had it before."""
-    if name.exists():
-        old = name.with_name(f"{name.name}.old-{os.getpid()}")
-        os.replace(name, old)
-        shutil.rmtree(old, ignore_errors=True)
-    os.replace(folder, name)
-    return name
-
-
-def _alive(process: int) -> bool:
-    """A process of this number runs, other than this one; where that cannot be asked, it may."""
-    if process == os.getpid():
-        return False
-    if os.name != "posix":  # there os.kill would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
 
 
 def _reason(error: Exception) -> str:

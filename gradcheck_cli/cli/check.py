@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
 
+from gradcheck_cli.cli import keeping
 from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
 
@@ -25,7 +27,10 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
         from gradcheck_cli.peer.runtime import WORKER
 
         WORKER.warm()  # it gets ready while what follows is imported
-    from gradcheck_cli.cli.run import run
+    if os.environ.get("GRADCHECK_KERNELS") != "numpy":
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # products are not NumPy's: its threads would only spin
+    with keeping():
+        from gradcheck_cli.cli.run import run
 
     given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in _GIVEN}
     return run(models, given, ctx)

@@ -257,7 +257,7 @@ OUTPUT = [
         "--report",
         type=ReportPath(),
         metavar="PATH",
-        help="Also write .json, .jsonl, .xml (JUnit), .html or .md.",
+        help="Also write .json, .jsonl, .xml (JUnit), .html, .md or .sarif; DIR/ is a folder of pages.",
     ),
     _option(
         "Output",

@@ -13,7 +13,9 @@ import rich_click as click
 
 from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.errors import Problem, SpecError, did_you_mean
+from gradcheck_cli.untrusted import content
 
+_LARGEST, _MOST = 4 << 20, 100  # bytes of a configuration file, and problems that are looked for in it
 _NOT_HERE, _ALIASES = ("models",), {"dims": "dim", "feed": "extra_feed_dict", "input_shapes": "x_shape"}
 _BY_EQUALS = ("x_init_value", "extra_feed_dict", "dim")
 _Found: TypeAlias = tuple[Path, Mapping[str, Any], str]
@@ -53,14 +55,16 @@ def _table(file: Path, keys: tuple[str, ...]) -> tuple[Mapping[str, Any], str] |
     import tomllib
 
     try:
-        text = file.read_text(encoding="utf-8")
+        text = content(file, _LARGEST).decode("utf-8").replace("\r\n", "\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SpecError(problems=[Problem(f"cannot be read: {reason}", str(file))]) from None
+    try:
         table: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers too may have too many digits
         if keys:  # somebody else's file: only its own tools need to read it
             return None
-        raise _not_toml(file, text, str(error)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(problems=[Problem(f"cannot be read: {error}", str(file))]) from None
+        raise _not_toml(file, text, "nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
     for key in keys:
         table = table.get(key) if isinstance(table, dict) else None
     return (table, text) if isinstance(table, dict) else None
@@ -77,6 +81,8 @@ def _not_toml(file: Path, text: str, reason: str) -> SpecError:
 def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Context) -> dict[str, Any]:
     problems, found = [], {}
     for key, value in table.items():
+        if len(problems) == _MOST:
+            break
         name = _ALIASES.get(key.replace("-", "_"), key.replace("-", "_"))
         if name not in _KNOWN:
             near = did_you_mean(name, _KNOWN) or f" Known are {', '.join(_KNOWN)}."
@@ -84,7 +90,7 @@ def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Conte
             continue
         try:
             found[name] = _KNOWN[name].type_cast_value(ctx, _from(file.parent, name, _typed(_KNOWN[name], value)))
-        except (click.BadParameter, ValueError) as error:
+        except (click.BadParameter, ValueError, RecursionError) as error:
             reason = error.message if isinstance(error, click.BadParameter) else str(error)
             problems.append(_problem(file, text, key, f"{key}: {reason}"))
     if problems:
@@ -137,8 +143,8 @@ def _text(name: str, value: Any) -> str:
 
 def _problem(file: Path, text: str, key: str, message: str) -> Problem:
     """The problem at the line where a key stands."""
-    pattern = re.compile(rf"^(\s*){re.escape(key)}\s*=|^(\s*\[.*\b){re.escape(key)}\s*\]", re.MULTILINE)
-    match = pattern.search(text)
+    name = re.escape(key)
+    match = re.search(rf"^([ \t]*){name}[ \t]*=|^([ \t]*\[[^\n\]]*\b){name}[ \t]*\]", text, re.MULTILINE)
     if match is None:
         return Problem(message, str(file))
     line = text.count("\n", 0, match.start()) + 1

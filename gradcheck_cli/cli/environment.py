@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import rich_click as click
+from click.core import ParameterSource
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 
 PREFIX = "GRADCHECK"
 SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 _OF_KERNELS = ("GRADCHECK_KERNELS", "GRADCHECK_ISA", "GRADCHECK_NUM_THREADS")
 
 
@@ -21,6 +24,11 @@ def refuse_unknown_variables(options: Iterable[click.Parameter]) -> None:
         if name.startswith(f"{PREFIX}_") and name not in known:
             near = did_you_mean(name, known) or " Options are spelt like GRADCHECK_RTOL."
             raise UsageError(f"{name} is set in the environment, but there is no such option.{near}")
+
+
+def given_in(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were typed, or set in the environment."""
+    return {name: value for name, value in options.items() if ctx.get_parameter_source(name) in _GIVEN}
 
 
 def words(text: str) -> list[str]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
+from gradcheck_cli.cli.check_options import GATED
 from gradcheck_cli.measures import WORDS, Health
 from gradcheck_cli.record import Check
+
+
+def gates_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What fails the run: words of a gradient's health alone leave the outcomes that do as they are."""
+    said = () if options.get("exit_zero") else options.get("fail_on", GATED)
+    return (*GATED, *said) if said and set(said).isdisjoint(GATED) else tuple(said)
 
 
 def with_gates(check: Check, asked: Collection[str]) -> Check:

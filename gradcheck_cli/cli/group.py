@@ -12,20 +12,23 @@ from click.shell_completion import CompletionItem
 from gradcheck_cli import __version__
 from gradcheck_cli.errors import did_you_mean
 
-COMMANDS = ("check", "inspect", "reproduce", "ops", "explain", "schema", "completion")
+COMMANDS = ("check", "zoo", "inspect", "reproduce", "report", "ops", "explain", "schema", "completion")
 _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
 
 
 class Commands(click.RichGroup):
     """A group that needs no command: `gradcheck net.onnx --x a` is `gradcheck check net.onnx --x a`."""
 
+    names: tuple[str, ...] = COMMANDS
+    unnamed, modules = "check", "gradcheck_cli.cli."
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self.names)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        if name not in (*self.names, self.unnamed):
             return None
-        command: click.Command = import_module(f"gradcheck_cli.cli.{name}").command
+        command: click.Command = import_module(f"{self.modules}{name}").command
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -33,9 +36,9 @@ class Commands(click.RichGroup):
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         own = {option for param in self.get_params(ctx) for option in param.opts}
-        if args and args[0] not in own and args[0] not in COMMANDS:
+        if args and args[0] not in own and args[0] not in self.names:
             self._refuse_mistyped(args[0], ctx)
-            args = ["check", *args]
+            args = [self.unnamed, *args]
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -46,7 +49,7 @@ class Commands(click.RichGroup):
         if word.startswith("-") or any(mark in word for mark in _PATH_MARKS) or os.path.exists(word):
             return
         if not ctx.resilient_parsing:
-            raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)}", ctx)
+            raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, self.names)}", ctx)
 
 
 def dashed(token: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -78,10 +79,40 @@ def _files(argument: str) -> list[str]:
         )
     if os.path.exists(argument) or not glob.has_magic(argument):
         return [argument]
-    matches = sorted(glob.glob(argument, recursive=True))
+    matches = sorted(_matching(argument))
     files = [path for match in matches for path in (_inside(match) if os.path.isdir(match) else [match])]
     wanted = [path for path in files if _is_model(path) or (path in matches and not _any_model(files))]
     return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    """What matches a pattern; ** stands for folders, however deep, but for links to folders, which may lead back."""
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        yield from glob.glob(pattern)
+        return
+    depth = parts.index("**")
+    for root in glob.glob(str(Path(*parts[:depth]))) if depth else ["."]:
+        for path in _below(root):
+            if _fits(Path(path).relative_to(root).parts, parts[depth:]):
+                yield path
+
+
+def _below(root: str) -> Iterator[str]:
+    """A folder, and all in it that is not hidden."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield str(Path(folder))
+        yield from (str(Path(folder) / name) for name in names if not name.startswith("."))
+
+
+def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    """The parts of a path match those of a pattern."""
+    if not pattern or pattern[0] != "**":
+        return (not path and not pattern) or (
+            bool(path and pattern) and fnmatch.fnmatchcase(path[0], pattern[0]) and _fits(path[1:], pattern[1:])
+        )
+    return any(_fits(path[start:], pattern[1:]) for start in range(len(path) + 1))
 
 
 def _any_model(files: Iterable[str]) -> bool:

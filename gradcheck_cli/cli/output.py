@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,10 @@ from typing import Any, TextIO
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report import SUFFIXES, axes, render, streamed
+from gradcheck_cli.report import axes, file_format, render, streamed, write
+from gradcheck_cli.report.job_summary import add_summary, job_summary
 from gradcheck_cli.report.text import Style, clean
+from gradcheck_cli.settings import Pictures
 
 
 class Output:
@@ -24,11 +27,16 @@ class Output:
         self.style = style_of(options)
         self.shows = "show" in options
         self._pieces = streamed(self.format)
+        self._summary = job_summary() if self.format == "github" else ""
         self.heatmap, self.plot, self.drawn = bool(options.get("heatmap")), options.get("plot", ""), 0
         if self.plot:
             from gradcheck_cli.report.plot import require_matplotlib
 
             require_matplotlib()
+        if self._illustrated:
+            from gradcheck_cli.report.html import require_jinja
+
+            require_jinja()
 
     @property
     def for_people(self) -> bool:
@@ -39,12 +47,26 @@ class Output:
         """The records of one check that has ended; `show` is what its spec says, if nobody said more."""
         if self._pieces is not None:
             style = self.style if show is None or self.shows else replace(self.style, show=show)
-            _print(self._pieces.section(checks, style))
+            _print(self._obeyed_by_none(self._pieces.section(checks, style)))
 
     @property
     def draws(self) -> bool:
-        """Pictures of the checks were asked for."""
+        """Pictures of all checks were asked for."""
         return self.heatmap or bool(self.plot)
+
+    @property
+    def pictures(self) -> Pictures:
+        """Which checks have to keep what pictures are drawn from: an HTML report shows what is wrong."""
+        return "all" if self.draws else "wrong" if self._illustrated else "none"
+
+    def kept(self, check: Check) -> Check:
+        """A record with as much of its picture as is needed until the end."""
+        wanted = self._illustrated and check.picture is not None and check.status != "pass"
+        return replace(check, picture=check.picture.small if wanted and check.picture is not None else None)
+
+    @property
+    def _illustrated(self) -> bool:
+        return any(file_format(path) == "html" for path in self.reports)
 
     def draw(self, checks: tuple[Check, ...]) -> None:
         """Pictures of checks that have ended: beside what people read, a figure a check."""
@@ -70,22 +92,44 @@ class Output:
         """What comes last on stdout."""
         if self.plot and not self.drawn:
             self._note(f"nothing was compared, so --plot {self.plot} was not written")
-        _print(
-            render(self.format, report, self.style)
-            if self._pieces is None
-            else self._pieces.summary(report, self.style)
-        )
+        if self._pieces is None:
+            self.whole(report)
+        else:
+            _print(self._obeyed_by_none(self._pieces.summary(report, self.style)))
 
-    def write_reports(self, report: Report) -> None:
-        """The files of `--report`, whole: without colors, and with every entry that was kept."""
-        style = Style(show=max(self.style.show, 20))
+    @property
+    def writes(self) -> bool:
+        """There is something to write beside what is printed."""
+        return bool(self.reports or self._summary)
+
+    def whole(self, report: Report) -> None:
+        """All of a report on stdout."""
+        _print(self._obeyed_by_none(render(self.format, report, self.style)))
+
+    def _obeyed_by_none(self, text: str) -> str:
+        """A text in which no name of a model is a command to GitHub's runner, which reads every log for some."""
+        if self.format == "github" or os.environ.get("GITHUB_ACTIONS") != "true":
+            return text
+        return re.sub(r"(?m)^(\s*):(?=:)|(?<=##)(?=\[)", r"\1: ", text)
+
+    def write_reports(self, report: Report, form: str = "") -> None:
+        """The files of `--report`, whole: without colors, and with every entry that was kept.  One that fails is no
+        reason not to write the others."""
+        style, failed = Style(show=max(self.style.show, 20)), list[UsageError]()
         for path in self.reports:
-            text = render(SUFFIXES[os.path.splitext(path)[1]], report, style)
             try:
-                with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-                    file.write(text)
+                write(path, report, style, form)
             except OSError as error:
-                raise UsageError(f"--report {path} cannot be written: {error.strerror or error}") from None
+                failed.append(UsageError(f"--report {path} cannot be written: {error.strerror or error}"))
+            except UsageError as error:
+                failed.append(error)
+        if self._summary:
+            try:
+                add_summary(self._summary, report, style)
+            except OSError as error:
+                self._note(f"the summary of this step cannot be written: {error.strerror or error}")
+        if failed:
+            raise failed[0]
 
 
 def style_of(options: Mapping[str, Any]) -> Style:

@@ -27,7 +27,7 @@ _BYTES = {
     **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)},
     **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
 }
-_REPORTS = (".json", ".jsonl", ".xml", ".html", ".md")
+_REPORTS = (".json", ".jsonl", ".xml", ".html", ".md", ".sarif")
 
 
 class Text(ParamType):
@@ -124,10 +124,13 @@ class ReportPath(Text):
 
     name = "path"
     suffixes: tuple[str, ...] = _REPORTS
+    folders = True  # a path that ends in "/" is a folder of pages
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         suffix = os.path.splitext(value)[1]
-        if suffix not in self.suffixes:
+        if self.folders and (value.endswith(("/", os.sep)) or os.path.isdir(value)):
+            return self._folder(value, param, ctx)
+        if self.suffixes and suffix not in self.suffixes:
             self.fail(f"{value!r} must end in {', '.join(self.suffixes)}.", param, ctx)
         folder = os.path.dirname(value) or "."
         if not os.path.isdir(folder):
@@ -136,11 +139,25 @@ class ReportPath(Text):
             self.fail(f"{value!r} cannot be written.", param, ctx)
         return str(value)
 
+    def _folder(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from gradcheck_cli.report.html.folder import refusal
+
+        if reason := refusal(value):
+            self.fail(f"{value!r} cannot be written: {reason}.", param, ctx)
+        return value
+
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="file")]
+
+
+class AnyPath(ReportPath):
+    """A file to write in a format that something else says."""
+
+    suffixes = ()
 
 
 class PlotPath(ReportPath):
     """A figure to write."""
 
     suffixes = (".png", ".svg")
+    folders = False

@@ -56,7 +56,7 @@ class Planner:
             return [self._task(request, path, spec) for request in spec.checks]
         if not spec.sources:
             what = (
-                "lists models, and a list of models cannot be checked yet"
+                f"lists models, which are checked by `gradcheck zoo {path}`"
                 if spec.models
                 else "has no graphs and no checks"
             )

@@ -12,9 +12,12 @@ import numpy as np
 
 from gradcheck_cli.compound import typed
 from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
+from gradcheck_cli.formats.array_files import Npz, read_npy
 from gradcheck_cli.graph import Array, TensorType
+from gradcheck_cli.untrusted import content
 
 _WORDS = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+_LARGEST = 256 << 20  # bytes of a .json
 _SPECIAL = re.compile(r"(?<![\w.\"'])(nan|inf|infinity)(?![\w.\"'])", re.IGNORECASE)
 
 
@@ -91,14 +94,14 @@ def _path_and_key(given: str) -> tuple[str, str | None]:
 def _read(path: str, key: str | None) -> Array:
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".npz":
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return np.asarray(arrays[_chosen(path, list(arrays.files), key)])
+        arrays = Npz(path)
+        return arrays[_chosen(path, list(arrays), key)]
     if suffix == ".json":
         return _from_json(path, key)
     if key is not None:
         raise UsageError(f"{path} holds a single array; leave out the key {key!r}")
     if suffix == ".npy":
-        return np.asarray(np.load(path, allow_pickle=False))
+        return read_npy(path)
     if suffix == ".pb":
         from gradcheck_cli.formats.onnx_read import read_tensor
 
@@ -114,17 +117,14 @@ def _read_value(path: str, key: str | None, declared: TensorType) -> Any:
 
         return read_value(path, declared)
     if suffix == ".npz" and key is None and declared.kind == "sequence":
-        with np.load(path, allow_pickle=False) as arrays:
-            return _typed([arrays[name] for name in arrays.files], declared, path)
+        return _typed([*Npz(path).values()], declared, path)
     if suffix == ".json" and key is None:
-        with open(path, encoding="utf-8") as file:
-            return _typed(json.load(file), declared, path)
+        return _typed(json.loads(content(path, _LARGEST)), declared, path)
     return _typed(_read(path, key), declared, path)
 
 
 def _from_json(path: str, key: str | None) -> Array:
-    with open(path, encoding="utf-8") as file:
-        value = json.load(file)
+    value = json.loads(content(path, _LARGEST))
     if isinstance(value, dict):
         value = value[_chosen(path, list(value), key)]
     elif key is not None:

@@ -17,14 +17,14 @@ def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, tod
     if expect is None:
         return checks
     until = expect.get("until")
-    if until is not None and today > until:
-        note = f"its waiver ended on {until}"
-        return tuple(replace(c, notes=(*c.notes, note)) if c.status == expect["status"] else c for c in checks)
     waiver = {
         "status": expect["status"],
         "reason": expect.get("reason", ""),
         "until": until.isoformat() if until else None,
     }
+    if until is not None and today > until:
+        ended = {**waiver, "ended": True}
+        return tuple(replace(c, waiver=ended) if c.status == expect["status"] else c for c in checks)
     waived = tuple(replace(c, status="waived", waiver=waiver) if c.status == expect["status"] else c for c in checks)
     if any(c.status != "pass" for c in waived):
         return waived

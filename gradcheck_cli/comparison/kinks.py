@@ -79,11 +79,22 @@ def _settled(
 
 def _near_a_branch(numeric: Numeric) -> bool:
     """Some decision of the model changes when all of x moves by next to nothing, there or back."""
+    if not _decides(numeric.program):
+        return False
     here, count = numeric.directions.here, _LOOKS
     rng = np.random.default_rng(0)
     moves = rng.uniform(0.5, 1.5, (count, here.size)) * rng.choice([-1.0, 1.0], (count, here.size))
     anywhere = Directions(numeric.program.tape.values[numeric.program.probes[0]], moves * scales(here))
     return bool(by_differences(numeric.program, anywhere, CENTRAL, np.full(count, TIE), numeric.job.budget)[1])
+
+
+def _decides(program: Program) -> bool:
+    """Something discrete is decided on the way: elsewhere no probe can cross a branch."""
+    like = program.tape.values.like
+    made = (n for _, step in program.steps for n in step.node.outputs if n)
+    return any(step.op.branch is not None for _, step in program.steps) or any(
+        not is_inexact(like(n).dtype) for n in made
+    )
 
 
 def _alone(numeric: Numeric, tied: Array, sides: tuple[Slopes, Slopes]) -> Array:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.comparison.audit import audited
+from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.directions import Directions, flat
 from gradcheck_cli.jacobians.formulas import by_stencil
 from gradcheck_cli.jacobians.grouped import Colored, grouped_complex_step, grouped_stencil
@@ -22,7 +23,7 @@ from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Method
 from gradcheck_cli.stack import Budget
-from gradcheck_cli.stencil import ALL_RUNGS, CHEAP_RUNGS, Estimate, Stencil, rms, scales
+from gradcheck_cli.stencil import ALL_RUNGS, Estimate, Stencil, rms, scales
 from gradcheck_cli.verdict import (
     Comparison,
     Status,
@@ -34,7 +35,6 @@ from gradcheck_cli.verdict import (
     screened,
 )
 
-AUDITED = 2  # rows that real differences are asked about though the complex step passes them
 _APART = (2.0**-24,)  # of points that noise is read off at, in units of the scale of x
 _HEARD = 3.0  # of noise that is heard: rows by the thousand meet more than its usual size
 _SHARE = 8  # of the memory: what the differences of some rows may take
@@ -194,7 +194,7 @@ class Numeric:
                 noise, open_ = noise if noise.flags.writeable else noise.copy(), rows[still]
                 blur = np.fmax(blur[still], _SAFETY * self.projected_spread(theory)[open_])
                 status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_, blur)
-        wrong = self._audit(value, largest, status)
+        wrong = audited(self, value, largest, status)
         if wrong is not None:
             status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
         return Comparison(theoretical, value, noise, status, self.job.tolerance)
@@ -247,7 +247,7 @@ class Numeric:
         first = judge(t, Estimate(d, blur / 8, blur / 8), largest, floor, tolerance)
         second = judge(t, ladder, largest, floor, tolerance)
         second = np.where((second == Status.FAIL) & ~np.isfinite(ladder.error), Status.DOMAIN, second)
-        disputed = self._contradicted(d, blur, ladder, largest) & (status[open_] != Status.PASS)
+        disputed = self.contradicted(d, blur, ladder, largest) & (status[open_] != Status.PASS)
         result = np.where((first == Status.NOISE) & (second == Status.PASS), Status.PASS, first)
         result = np.where(np.isfinite(d), result, second)
         result = np.where((result == Status.FAIL) & ~np.isfinite(ladder.value), Status.DOMAIN, result)
@@ -258,38 +258,13 @@ class Numeric:
         passed = status[open_] == Status.PASS
         return np.where(passed, Status.PASS, result).astype(np.int8), np.where(passed, 4 * EPS * np.abs(d), error)
 
-    def _contradicted(self, exact: Array, blur: Array | float, ladder: Estimate, largest: Array) -> Array:
+    def contradicted(self, exact: Array, blur: Array | float, ladder: Estimate, largest: Array) -> Array:
         """Entries of which the ladder sees, and sees something else than the complex step."""
         bound = Estimate(ladder.value, ladder.error + blur / 8, ladder.rounding)
         other = judge(exact, bound, largest, np.zeros_like(exact), self.job.tolerance) == Status.FAIL
         still = (ladder.value == 0) & (ladder.rounding == 0)  # y is 0 and stays: a kernel's own rounding may hide it
         blind = still & (np.abs(exact) <= 2 * EPS * np.max(np.abs(exact), axis=1, initial=0.0, keepdims=True))
         return np.asarray(other & ~blind & np.isfinite(exact) & np.isfinite(ladder.error))
-
-    def _audit(self, value: Array, largest: Array, status: Array) -> Array | None:
-        """Passed entries that the ladder contradicts; None where it does so in none of the few rows it is asked about."""
-        program, count = self.program, self.directions.count
-        if any(
-            n in program.reached and is_inexact(program.tape.values[n].dtype)
-            for _, s in program.steps
-            for n in s.statics
-        ):
-            return None  # such as the scales of a Resize: no derivative by declaration, whatever differences see
-        number = min(1 if self.mixed else AUDITED, count)  # a random direction is one of all entries
-        rows = np.sort(np.random.default_rng(count).choice(count, number, replace=False))
-        for ks in (CHEAP_RUNGS, ALL_RUNGS):
-            rows = rows[self._disputes(rows, ks, value, largest, status).any(axis=1)]
-        if not len(rows):
-            return None
-        wrong = self._disputes(np.arange(count), ALL_RUNGS, value, largest, status)
-        self.disputed |= wrong.any(axis=1)
-        return wrong
-
-    def _disputes(self, rows: Array, ks: Sequence[int], value: Array, largest: Array, status: Array) -> Array:
-        if not len(rows):
-            return np.zeros((0, value.shape[1]), bool)
-        ladder = self.estimated(self.ladder(rows, ks).estimate)
-        return self._contradicted(value[rows], 0.0, ladder, largest) & (status[rows] == Status.PASS)
 
     def _blur(self, rows: Array, exact: Array) -> Array:
         """How far rounding may carry entries on either side, shape of `exact`: far where large terms cancel."""

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.memory import require
+
+_PARSED = 100  # bytes that a message takes at most, for each of the file: an empty node is two
 
 
 def belongings(path: Path, *, spec: bool) -> dict[str, Path]:
     """Files by their path relative to the model's folder, that folder's own only; none where the model is not readable."""
+    found = {name: path.parent / name for name in named(path, spec=spec)}
+    try:
+        folders = path.parent.resolve(), path.resolve().parent  # in caches of hubs a model is a link
+        return {name: file for name, file in found.items() if file.is_file() and _lies_in(file, folders)}
+    except (OSError, ValueError, RuntimeError):
+        return {}
+
+
+def named(path: Path, *, spec: bool) -> list[str]:
+    """The paths that a model or spec names, but for those that lead out of its folder, on any system."""
     try:
         names = _named_in_spec(path) if spec else _external_data(path)
-        found = {name: path.parent / name for name in dict.fromkeys(names)}
-        return {name: file for name, file in found.items() if _is_inside(name, file)}
-    except (GradcheckError, OSError, ValueError):
-        return {}
+        return [name for name in dict.fromkeys(names) if not leads_out(name)]
+    except (GradcheckError, OSError, ValueError, MemoryError):
+        return []
 
 
 def copied(files: Mapping[str, Path], folder: Path) -> None:
@@ -29,9 +40,15 @@ def copied(files: Mapping[str, Path], folder: Path) -> None:
         shutil.copyfile(file, place)
 
 
-def _is_inside(name: str, file: Path) -> bool:
-    """It lies where its name says, below the model's folder: a copy would not find its way out either."""
-    return not os.path.isabs(name) and ".." not in Path(name).parts and "\0" not in name and file.is_file()
+def leads_out(name: str) -> bool:
+    """A relative path that is none, or that leads out of the folder it starts from, on any system."""
+    path = PureWindowsPath(name)  # which takes both kinds of slash for one
+    return bool(path.anchor) or ".." in path.parts or "\0" in name or not path.name
+
+
+def _lies_in(file: Path, folders: Iterable[Path]) -> bool:
+    """No link leads out: what belongs to a model is copied, and may be given away with it."""
+    return any(file.resolve().is_relative_to(folder) for folder in folders)
 
 
 def _external_data(path: Path) -> Iterator[str]:
@@ -39,9 +56,13 @@ def _external_data(path: Path) -> Iterator[str]:
     import onnx
     from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-    from gradcheck_cli.formats.onnx_file import parse_model, read_bytes
+    from gradcheck_cli.formats.onnx_file import opened, parse_model
+    from gradcheck_cli.formats.onnx_outline import Outline
 
-    pending: list[Any] = [parse_model(read_bytes(path).data, str(path))]
+    with opened(path) as file:
+        data = Outline(file).data
+    require(_PARSED * len(data), "its graph")  # here no limit of its own ends a process that reads it
+    pending: list[Any] = [parse_model(data, str(path))]
     while pending:
         message = pending.pop()
         if isinstance(message, onnx.TensorProto):

@@ -19,6 +19,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 
 LARGE = 1 << 20  # bytes of a field that is worth leaving out
+_MOST = 10_000_000  # fields that are looked at: some seconds' worth
 _DEEPEST = 100  # messages inside each other, as many as protobuf takes
 _FIXED = {1: 8, 5: 4}  # bytes of a number, by wire type
 _RAW = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
@@ -30,6 +31,7 @@ class Outline:
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
         self._spans: dict[bytes, tuple[int, int]] = {}
+        self._fields = 0  # that were looked at
         size = file.seek(0, 2)
         try:
             self.data = self._without(0, size, ModelProto.DESCRIPTOR, 0)
@@ -54,7 +56,10 @@ class Outline:
             raise _Broken
         made, copied, position = list[bytes](), start, start
         while position < stop:
+            self._fields += 1
             tag, at = self._number(position, stop)
+            if tag < 8 or self._fields > _MOST:  # there is no field 0
+                raise _Broken
             begin, end = self._extent(tag & 7, at, stop)
             if end - begin > LARGE and (inner := self._replaced(kind, tag, begin, end, depth)) is not None:
                 made += [self._read(copied, at), _varint(len(inner)), inner]

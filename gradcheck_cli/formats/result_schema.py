@@ -127,6 +127,9 @@ def _findings() -> Schema:
         ),
         "notes": _said({"type": "array", "items": _TEXT}, "What a reader should know."),
         "message": _said(_TEXT, "Why nothing could be compared."),
+        "blocked_by": _said(
+            {"type": "array", "items": _TEXT}, "Operators without a gradient or a kernel, where they are why."
+        ),
         "gates": _said(
             {"type": "array", "items": {"enum": list(WORDS)}}, "What of --fail-on its gradient's health hit."
         ),
@@ -190,6 +193,7 @@ def _spot() -> Schema:
 
 def _circumstances() -> Schema:
     return {
+        "picture": _said({"type": "object"}, "What pictures are drawn from, kept by a zoo of what is not right."),
         "bundle": _said(_or_null(_TEXT), "Where the failure was saved for `gradcheck reproduce`."),
         "waiver": _said(_or_null({"type": "object"}), "The `expect` of the spec that applies."),
         "reproduce": _said(_TEXT, "The command that shows it again."),
@@ -205,6 +209,11 @@ def _model() -> Schema:
         "sha256": _said({"type": "string", "pattern": "^([0-9a-f]{64})?$"}, "Of the file."),
         "opset": _said({"type": "object", "additionalProperties": {"type": "integer"}}, "By domain."),
         "nodes": _said(_COUNT, "How many nodes the file has."),
+        "operators": _said(
+            {"type": "object", "additionalProperties": _COUNT},
+            "How often each operator occurs, inner graphs included, the most frequent first.",
+        ),
+        "dtypes": _said({"type": "array", "items": _TEXT}, "Of its floating-point inputs and parameters."),
     }
     return _object("The model.", properties, required=["uri"])
 

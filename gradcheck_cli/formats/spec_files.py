@@ -6,36 +6,18 @@ read only if its header agrees with the size of the file.
 
 from __future__ import annotations
 
-import math
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import IO, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from gradcheck_cli.errors import SpecError, did_you_mean
+from gradcheck_cli.formats.array_files import Npz, read_npy
 from gradcheck_cli.formats.yaml_places import Spot
 from gradcheck_cli.graph import Array
 
 MAX_ARRAY_BYTES = 2 << 30
-_FAILURES = (  # what a damaged archive or header can raise
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    SyntaxError,
-    RuntimeError,
-    MemoryError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_FAILURES = (OSError, ValueError, RuntimeError, MemoryError)  # of paths that lead in circles, and of files
 _Read = TypeVar("_Read")
 
 
@@ -54,14 +36,14 @@ class Folder:
             raise spot.error(f"{path!r} is neither a .npy nor a .npz file")
         if key is not None:
             raise spot.error(f"{path!r} holds a single array; leave out the key {key!r}")
-        return _attempt(lambda: _read_npy(file), path, spot)
+        return _attempt(lambda: read_npy(file, MAX_ARRAY_BYTES), path, spot)
 
     def names(self, path: str, spot: Spot) -> tuple[str, ...]:
         """Names of the arrays in a .npz file."""
         file = self.inside(path, spot)
         if file.suffix != ".npz":
             raise spot.error(f"{path!r} is no .npz file, so its arrays have no names")
-        return _attempt(lambda: tuple(_members(file)), path, spot)
+        return _attempt(lambda: tuple(Npz(file, MAX_ARRAY_BYTES)), path, spot)
 
     def inside(self, path: str, spot: Spot) -> Path:
         """The file at a path relative to the folder; refused if it lies elsewhere, by a link too."""
@@ -85,37 +67,13 @@ def _attempt(read: Callable[[], _Read], path: str, spot: Spot) -> _Read:
         raise spot.error(f"{path!r} cannot be read: {error}") from None
 
 
-def _members(file: Path) -> dict[str, zipfile.ZipInfo]:
-    with zipfile.ZipFile(file) as archive:
-        return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-
-
 def _read_member(file: Path, path: str, key: str | None, spot: Spot) -> Array:
-    members = _members(file)
-    if key is None and len(members) == 1:
-        key = next(iter(members))
-    if key not in members:
-        known = ", ".join(list(members)[:10])
-        several = f"has {len(members)} arrays; choose one by key: {known}"
+    arrays = Npz(file, MAX_ARRAY_BYTES)
+    if key is None and len(arrays) == 1:
+        key = next(iter(arrays))
+    if key not in arrays:
+        known = ", ".join(list(arrays)[:10])
+        several = f"has {len(arrays)} arrays; choose one by key: {known}"
         wrong = f"has no array {key!r}; it has {known}" if key else several
-        raise spot.error(f"{path!r} {wrong}.{did_you_mean(key or '', members)}")
-    with zipfile.ZipFile(file) as archive, archive.open(members[key]) as stream:
-        _check_header(stream, members[key].file_size)
-    with np.load(file, allow_pickle=False) as archive_of_arrays:
-        return np.asarray(archive_of_arrays[key])
-
-
-def _read_npy(file: Path) -> Array:
-    with open(file, "rb") as stream:
-        _check_header(stream, file.stat().st_size)
-    return np.asarray(np.load(file, allow_pickle=False))
-
-
-def _check_header(stream: IO[bytes], size: int) -> None:
-    """Refuses a header that asks for more memory than the file has bytes."""
-    version = np.lib.format.read_magic(stream)
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = reader(stream)
-    wanted = math.prod(shape) * dtype.itemsize
-    if wanted > min(size, MAX_ARRAY_BYTES):
-        raise ValueError(f"its header asks for {wanted:,} bytes, the file has {size:,}")
+        raise spot.error(f"{path!r} {wrong}.{did_you_mean(key or '', arrays)}")
+    return arrays[key]

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NoReturn
 import yaml
 
 from gradcheck_cli.errors import Problem, SpecError, did_you_mean
+from gradcheck_cli.untrusted import opened
 
 MAX_BYTES = 8 << 20
 MAX_DEPTH = 64
@@ -75,7 +76,7 @@ for _tag, (_pattern, _first) in _CORE.items():
 def read_text(path: str | Path) -> tuple[str, bytes]:
     """The text of a file in UTF-8, and its bytes."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -1,20 +1,42 @@
 """One backward pass that keeps nothing: the cotangent of every tensor between y and x, as soon as it is whole.
 
-Each rule runs on a tape of its own that holds the values of the forward run it needs, so that memory holds only the
-cotangents which are still waited for, and the tape of the forward run stays as it is.
+Rules run on a tape that forgets what they emit, so that memory holds only the cotangents which are still waited for,
+and the tape of the forward run stays as it is.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.backward import Unit, check_rules, pull_back, units_between
 from gradcheck_cli.graph import Array
-from gradcheck_cli.tape import Tape
+from gradcheck_cli.step import Step
+from gradcheck_cli.tape import Tape, Var
+
+
+class Passing(Tape):
+    """A tape that keeps nothing: what is emitted upon the values of a forward run lives as long as its `Var`s."""
+
+    def __init__(self, forward: Tape) -> None:
+        super().__init__(forward.ops, dtype=forward.dtype, seed=forward.seed)
+        self.values = forward.values
+
+    def hold(self, name: str, value: Any) -> Var:
+        """A value that no step computes; its name is nobody's."""
+        return self.weight(name, np.asarray(value))
+
+    def weight(self, name: str, array: Array) -> Var:
+        """The same for a constant."""
+        dtype = np.dtype(object) if array.dtype.kind in "US" else self.widen(array.dtype)
+        return Var(self, name, array.astype(dtype, copy=False))
+
+    def _recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
+        return tuple([Var(self, "computed", y) for y in results])
 
 
 class Descent:
@@ -29,6 +51,7 @@ class Descent:
         self.units = units_between(tape, xs, [y])
         self.unit: Unit | None = None
         self.broken: Unit | None = None
+        self.passing = Passing(tape)
         check_rules(self.units)
 
     def cotangents(self, cotangent: Array) -> Iterator[tuple[str, Array]]:
@@ -63,10 +86,12 @@ class Descent:
         return [names - large, *({name} for name in sorted(large))]
 
     def _applied(self, unit: Unit, cts: Mapping[str, Array], names: set[str]) -> list[tuple[str, Array]]:
-        """Cotangents of some operands, by the rule on a tape of its own."""
-        tape = Tape(self.tape.ops, dtype=self.tape.dtype, seed=self.tape.seed)
-        tape.values = self.tape.values.part((*unit.operands, *unit.outputs))
-        tape.fixed.update(tape.values.recipes)
+        """Cotangents of some operands, by the rule; beside a large weight on a tape of its own, which can make it anew."""
+        tape: Tape = self.passing
+        if not self.tape.values.recipes.keys().isdisjoint((*unit.operands, *unit.outputs)):
+            tape = Tape(self.tape.ops, dtype=self.tape.dtype, seed=self.tape.seed)
+            tape.values = self.tape.values.part((*unit.operands, *unit.outputs))
+            tape.fixed.update(tape.values.recipes)
         held = [tape.hold(tape.fresh("ct"), cts[n]) if n in cts else None for n in unit.outputs]
         return [(name, ct.value) for name, ct in pull_back(tape, unit, held, names)]
 

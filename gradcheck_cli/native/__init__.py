@@ -1,6 +1,6 @@
-"""Matrix products and convolutions: the only door to the native kernels.
+"""Matrix products, convolutions, pools and elementwise chains: the only door to the native kernels.
 
-`matmul`, `conv` and `conv_transpose` run in C++ for float32, float64, complex64 and complex128 and in
+They run in C++ for float32, float64, complex64 and complex128 (extrema also for int8 and uint8) and in
 NumPy (`reference`) for everything else, or everywhere if `GRADCHECK_KERNELS=numpy`.  The kernels release
 the GIL and thread by themselves, with `GRADCHECK_NUM_THREADS` threads (default: all cores), except
 within `single_threaded()`.  `GRADCHECK_ISA` (avx512, avx2, baseline) overrules the instruction set.
@@ -8,7 +8,12 @@ within `single_threaded()`.  `GRADCHECK_ISA` (avx512, avx2, baseline) overrules 
 
 from __future__ import annotations
 
+from .chains import NAMES, by_numpy, chain
+from .pools import added, maxima, sums, taken, winners
 from .products import conv, conv_transpose, matmul
 from .selection import info, single_threaded, use
 
-__all__ = ["conv", "conv_transpose", "info", "matmul", "single_threaded", "use"]
+__all__ = [
+    "NAMES", "added", "by_numpy", "chain", "conv", "conv_transpose", "info", "matmul", "maxima", "single_threaded", "sums",
+    "taken", "use", "winners",
+]  # fmt: skip

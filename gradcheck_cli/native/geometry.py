@@ -1,4 +1,4 @@
-"""Where the windows of a convolution lie: sizes, zero padding, and the phases of a transposed convolution."""
+"""Where windows lie: sizes, zero padding, the phases of a transposed convolution, and the taps of a pool."""
 
 from __future__ import annotations
 
@@ -106,3 +106,59 @@ def phases(size: int, out: int, kernel: int, stride: int, pad: int, dilation: in
 def margins(axes: Sequence[Sequence[Phase]]) -> Ints:
     """Padding that is enough for all of the phases of each axis, as `padded` takes it."""
     return [max(0, *(phase.pads[side] for phase in axis)) if axis else 0 for side in (0, 1) for axis in axes]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of a pool along one axis (counted from the end), `length` long and padded at both sides."""
+
+    axis: int
+    length: int
+    taps: int
+    stride: int
+    begin: int
+    end: int
+    dilation: int
+    count: int
+
+    @property
+    def positions(self) -> NDArray[Any]:
+        """Where the taps of each window lie, shape `(count, taps)`; outside of the axis is padding."""
+        starts = np.arange(self.count) * self.stride - self.begin
+        return np.asarray(starts[:, None] + np.arange(self.taps) * self.dilation)
+
+    def taken(self, *, padded: bool) -> NDArray[Any]:
+        """How many taps of each window lie on the axis, or on the padded axis."""
+        first, stop = (-self.begin, self.length + self.end) if padded else (0, self.length)
+        last = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation - self.begin
+        if first <= -self.begin and last < stop:
+            return np.full(self.count, self.taps)
+        return np.asarray(np.sum((self.positions >= first) & (self.positions < stop), axis=1))
+
+    def first(self) -> NDArray[Any]:
+        """Where the first tap of each window that is not in the padding lies."""
+        positions = self.positions
+        inside = (positions >= 0) & (positions < self.length)
+        return np.asarray(positions[np.arange(self.count), np.argmax(inside, axis=1)])
+
+    def views(self, x: NDArray[Any], fill: Any) -> Iterator[NDArray[Any]]:
+        """For each tap what all windows see of x, with `fill` around it."""
+        behind = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
+        x = _surrounded(x, self.axis, self.begin, max(0, behind), fill)
+        for start in range(0, self.taps * self.dilation, self.dilation):
+            stop = start + (self.count - 1) * self.stride + 1
+            yield x[_at(self.axis, slice(start, stop, self.stride))]
+
+
+def _surrounded(x: NDArray[Any], axis: int, before: int, behind: int, fill: Any) -> NDArray[Any]:
+    if not before and not behind:
+        return x
+    shape = list(x.shape)
+    shape[axis] += before + behind
+    whole = np.full(shape, fill, x.dtype)
+    whole[_at(axis, slice(before, before + x.shape[axis]))] = x
+    return whole
+
+
+def _at(axis: int, part: slice) -> tuple[Any, ...]:
+    return (..., part, *(slice(None) for _ in range(-axis - 1)))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import reference
-from .geometry import conv_shape, conv_transpose_shape, margins, padded, phases, trailing
+from . import pools, reference
+from .geometry import Windows, conv_shape, conv_transpose_shape, margins, padded, phases, trailing
 from .selection import kernels, native
 
 Array = NDArray[Any]
@@ -25,6 +25,7 @@ _DTYPES: dict[tuple[bool, bool], DType] = {
 }
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 _HALF = {"float16", "bfloat16"}
+_FEW_ROWS, _WORTH_PARTING = 4, 16384  # complex rows, and entries of what they are multiplied by: smaller stays as it is
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -43,6 +44,8 @@ def matmul(a: Array, b: Array) -> Array:
     left, right = x.shape, y.shape
     if left[-1] != right[-2]:
         raise ValueError(f"matmul: {left} by {right}: the inner sizes are {left[-1]} and {right[-2]}, not equal.")
+    if x.dtype == y.dtype and dtype.kind == "c" and left[-2] <= _FEW_ROWS and _worth_parting(y):
+        return _by_parts(x, y)
     out = np.empty((*_lead(left[:-2], right[:-2]), left[-2], right[-1]), dtype)
     if not left[-1]:
         out.fill(0)
@@ -72,7 +75,11 @@ def conv(
         return _otherwise(conv, reference.conv, x, w, **geometry, group=group)
     image, taps, dtype, _ = settled
     rank = len(strides)
-    space = conv_shape(x.shape[x.ndim - rank :], w.shape[w.ndim - rank :], strides, pads, dilations)
+    sizes, kernel = x.shape[x.ndim - rank :], w.shape[w.ndim - rank :]
+    space = conv_shape(sizes, kernel, strides, pads, dilations)
+    if _even(taps, rank):
+        windows = _windows(sizes, space, kernel, strides, pads, dilations)
+        return pools.sums(image.astype(dtype, copy=False), windows) * taps.flat[0]
     out = np.empty((*_conv_lead(x, w, rank), x.shape[-rank - 2], w.shape[-rank - 2], *space), dtype)
     _conv_into(out, padded(image, pads), taps, strides, dilations, group)
     return out
@@ -101,6 +108,11 @@ def conv_transpose(
     rank = len(strides)
     space, kernel = x.shape[x.ndim - rank :], w.shape[w.ndim - rank :]
     out = conv_transpose_shape(space, kernel, **geometry)
+    if _even(taps, rank):
+        windows = _windows(out, space, kernel, strides, pads, dilations)
+        y = pools.spread(image * taps.flat[0], windows)
+        if y is not None:
+            return y
     y = np.zeros((*_conv_lead(x, w, rank), x.shape[-rank - 2], group * w.shape[-rank - 1], *out), dtype)
     turned = _swap_channels(taps, rank, group)
     axes = [phases(*axis) for axis in zip(space, out, kernel, strides, pads[:rank], dilations, strict=True)]
@@ -121,6 +133,25 @@ def conv_transpose(
         if dense is not part:
             part[...] = dense
     return y
+
+
+def _even(w: Array, rank: int) -> bool:
+    """Whether a filter has one channel in and out and all of its taps are alike: it then sums, as a pool does."""
+    return w.ndim == rank + 2 and w.shape[:2] == (1, 1) and w.size > 0 and bool((w == w.flat[0]).all())
+
+
+def _windows(
+    space: Sequence[int],
+    counts: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> list[Windows]:
+    """`counts` windows over `space`, as a pool has them."""
+    rank = len(space)
+    each = zip(space, kernel, strides, pads[:rank], pads[rank:], dilations, counts, strict=True)
+    return [Windows(i - rank, *numbers) for i, numbers in enumerate(each)]
 
 
 def _conv_into(out: Array, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int], group: int) -> None:
@@ -157,6 +188,21 @@ def _settle(a: Array, b: Array) -> tuple[Array, Array, DType, bool] | None:
         a = a.astype(_DTYPES[twofold, left[1]], copy=False)
         b = b.astype(_DTYPES[twofold, right[1]], copy=False)
     return a, b, _DTYPES[twofold, left[1] or right[1]], twofold
+
+
+def _worth_parting(b: Array) -> bool:
+    return b.shape[-2] * b.shape[-1] >= _WORTH_PARTING and b.strides[-1] == b.itemsize
+
+
+def _by_parts(a: Array, b: Array) -> Array:
+    """Few complex rows by a complex matrix that lies row by row: both parts of the rows by it, read once as real pairs."""
+    pairs = b.view(b.real.dtype)
+    parts = matmul(np.concatenate([a.real, a.imag], axis=-2), pairs).view(b.dtype)
+    of_real, of_imag = np.split(parts, 2, axis=-2)
+    y = of_real.copy()
+    y.real -= of_imag.imag
+    y.imag += of_imag.real
+    return y
 
 
 def _vectors(a: Array, b: Array) -> Array:

@@ -1,7 +1,8 @@
-"""The product kernels in NumPy: the reference for the native ones, and what runs where those are missing.
+"""The kernels in NumPy: the reference for the native ones, and what runs where those are missing.
 
 A convolution is a sum over the taps of its kernel of small matrix products, so no window is ever copied
-more than once at a time and every dtype that NumPy can multiply works.
+more than once at a time and every dtype that NumPy can multiply works.  Windows are boxes, so that a sum or a
+maximum over them is one along each axis in turn: shifted views of the axis, one for each tap, combined.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .geometry import conv_shape, conv_transpose_shape, padded, trailing
+from .geometry import Windows, conv_shape, conv_transpose_shape, padded, trailing
 
 Array = NDArray[Any]
 
@@ -95,3 +96,44 @@ def conv_lead(x: Array, w: Array, rank: int) -> tuple[int, ...]:
     """`(*batch, N, group)` of x `(*batch, N, group, C, *space)` and w `(*batch, group, M, C, *kernel)`."""
     batch = np.broadcast_shapes(x.shape[: x.ndim - rank - 3], w.shape[: w.ndim - rank - 3])
     return (*batch, *x.shape[x.ndim - rank - 3 : x.ndim - rank - 1])
+
+
+def combined(x: Array, axes: Sequence[Windows], function: np.ufunc, fill: Any) -> Array:
+    """Sums or extrema over windows, axis by axis."""
+    for axis in axes:
+        views = axis.views(x, fill)
+        x = next(views).copy()
+        for view in views:
+            function(x, view, out=x)
+    return x
+
+
+def winners(x: Array, axes: Sequence[Windows]) -> tuple[Array, Array]:
+    """The maximum of each window and its flat position in the spatial axes; the first at a tie."""
+    space = x.shape[-len(axes) :]
+    place = np.arange(math.prod(space)).reshape(space)
+    for axis in reversed(axes):  # the innermost first: of equals, the first row wins
+        first = axis.first()
+        best = np.take(x, first, axis=axis.axis)
+        chosen = np.broadcast_to(np.take(place, first, axis=axis.axis), best.shape).copy()
+        for view, position in zip(axis.views(x, lowest(x.dtype)), axis.views(place, 0), strict=True):
+            better = view > best
+            np.copyto(best, view, where=better)
+            np.copyto(chosen, position, where=better)
+        x, place = best, chosen
+    return x, place
+
+
+def taken(x: Array, place: Array, rank: int) -> Array:
+    """Entries of x at flat positions in its last `rank` axes; the first axis of positions may be 1."""
+    lead, out = x.shape[: x.ndim - rank], place.shape[place.ndim - rank :]
+    lines = x.reshape(*lead, math.prod(x.shape[x.ndim - rank :]))
+    places = np.broadcast_to(place, (*lead, *out)).reshape(*lead, math.prod(out))
+    return np.take_along_axis(lines, places, axis=-1).reshape(*lead, *out)
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """What never is a maximum."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min
+    return False if dtype.kind == "b" else -np.inf

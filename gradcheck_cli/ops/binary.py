@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.chain import exactly, total
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, elementwise
 from gradcheck_cli.op import Op, binary
 from gradcheck_cli.tape import Var
 
 
+@exactly(lambda a, b: ("divide", a, b))
 def divide(a: Array, b: Array) -> Array:
     """a / b; for integers the quotient truncated towards zero, 0 where b is 0."""
     if a.dtype.kind not in "iu":
@@ -92,6 +94,9 @@ def folded(kernel: Kernel) -> Kernel:
     return lambda *xs: reduce(kernel, xs)
 
 
+added = exactly(total)(folded(np.add))
+
+
 def winner(kernel: Kernel) -> Kernel:
     """Which operand an extremum takes: its index, the first at a tie."""
 
@@ -150,7 +155,7 @@ BINARY: list[Op] = [
     binary("Div", divide, lambda ct, y, a, b: (ct / b, -ct * y / b)),
     binary("Pow", power, power_vjp, step=power_near_real),
     binary("Mod", modulo, modulo_vjp, step=modulo_near_real, branch=whole_part, ordered=True),
-    variadic("Sum", folded(np.add), lambda ct, y, *xs: each(xs, ct), linear="each"),
+    variadic("Sum", added, lambda ct, y, *xs: each(xs, ct), linear="each"),
     variadic("Mean", mean, lambda ct, y, *xs: each(xs, ct / float(len(xs))), linear="each"),
     variadic("Max", folded(np.maximum), extremum_vjp, step=folded(larger), branch=winner(np.maximum), ordered=True),
     variadic("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum), ordered=True),

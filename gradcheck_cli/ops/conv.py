@@ -162,9 +162,14 @@ def scattered(ct: Var, w: Var, shape: Ints, group: int, geometry: dict[str, Any]
 def correlated(x: Var, ct: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var:
     """The sum over windows of their cotangents times what they saw of x: of the shape of the filter.
 
-    Channels and the batch change places: x as `(C / group, group * N, *space)`, ct as `(M, N, *out)`.
+    Channels and the batch change places: x as `(C / group, group * N, *space)`, ct as `(M, N, *out)`.  What lies
+    behind the last window is cut off, be it padding or x: it would make sums that are none of the filter.
     """
-    exchanged = {**geometry, "strides": geometry["dilations"], "dilations": geometry["strides"]}
+    begins = geometry["pads"][: len(shape) - 2]
+    seen = [f - begin for f, begin in zip(uncropped(ct.shape[2:], shape[2:], geometry), begins, strict=True)]
+    ends = [max(0, end - n) for end, n in zip(seen, x.shape[2:], strict=True)]
+    x = _leading(x, (*x.shape[:2], *(min(n, max(1, end)) for end, n in zip(seen, x.shape[2:], strict=True))))
+    exchanged = {"strides": geometry["dilations"], "dilations": geometry["strides"], "pads": (*begins, *ends)}
     images, filters = _by_channel(x, group), _swapped(ct)
     return _leading(_swapped(ct.tape.apply("Conv", images, filters, group=group, **exchanged)), shape)
 

@@ -11,41 +11,31 @@ from typing import Any
 
 import numpy as np
 
+from gradcheck_cli import native
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import on, trailing
+from gradcheck_cli.native.geometry import Windows
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.conv import scattered
 from gradcheck_cli.ops.receptive import pool_reads, pool_ways
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
     Ints,
-    Windows,
     along,
-    combined,
     counts,
-    lowest,
     misfit,
     padded,
     reach,
     settled,
     totals,
-    winners,
 )
 from gradcheck_cli.reads import moved
 from gradcheck_cli.tape import Var
 
 ALPHA = float(np.float32(1e-4))  # as ONNX stores it
 MAX_TAPS = 1 << 20  # of a window along one axis: they are added one by one
-
-
-def at(x: Array, place: Array, rank: int) -> Array:
-    """Entries of x at flat positions in its last `rank` axes."""
-    lead = place.shape[: place.ndim - rank]
-    space, out = (math.prod(v.shape[v.ndim - rank :]) for v in (x, place))
-    flat = np.take_along_axis(x.reshape(*lead, space), place.reshape(*lead, out), axis=-1)
-    return flat.reshape(place.shape)
 
 
 def in_whole(place: Array, shape: Sequence[int], rank: int, storage_order: int) -> Array:
@@ -72,26 +62,30 @@ def max_pool(
     """The maximum of each window of x `(..., N, C, *space)`, and where it lies in `(N, C, *space)`, flat."""
     axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
     if n_outputs == 1:
-        return (combined(x, axes, np.maximum, lowest(x.dtype)),)
-    place, rank = winners(x, axes), len(axes)
-    return at(x, place, rank), in_whole(place, x.shape, rank, storage_order)
+        return (native.maxima(x, axes),)
+    best, place = native.winners(x, axes)
+    return best, in_whole(place, x.shape, len(axes), storage_order)
 
 
-def max_pool_near_real(x: Array, *, kernel_shape: Ints, storage_order: int = 0, **window: Any) -> tuple[Array, ...]:
+def max_pool_near_real(
+    x: Array, *, kernel_shape: Ints, storage_order: int = 0, n_outputs: int = 1, **window: Any
+) -> tuple[Array, ...]:
     """The entries whose real part is the maximum."""
     rank, real = len(kernel_shape), x.real
     if x.ndim > rank + 2 and (real == real[:1]).all():  # tangents at one point have one winner
         real = real[:1]
     place = max_pool_branch(real, kernel_shape=kernel_shape, **window)
-    place = np.broadcast_to(place, (*x.shape[:-rank], *place.shape[-rank:]))
-    return at(x, place, rank), in_whole(place, x.shape, rank, storage_order)
+    y = native.taken(x, place, rank)
+    if n_outputs == 1:
+        return (y,)
+    return y, in_whole(np.broadcast_to(place, y.shape), x.shape, rank, storage_order)
 
 
 def max_pool_branch(
     x: Array, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int, **_: Any
 ) -> Array:
     """Which entry wins each window."""
-    return winners(x.real, along(x, kernel_shape, strides, pads, dilations, ceil_mode))
+    return native.winners(x.real, along(x, kernel_shape, strides, pads, dilations, ceil_mode))[1]
 
 
 def max_pool_vjp(
@@ -127,8 +121,10 @@ def average_pool(
 ) -> Array:
     """The mean of each window, over what it has of the input, or of the padded input."""
     axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
-    mean = combined(x, axes, np.add, 0) / counts(axes, count_include_pad).astype(x.real.dtype)
-    return np.asarray(mean)
+    mean, count = native.sums(x, axes), counts(axes, count_include_pad).astype(x.real.dtype)
+    for part in (mean.real, mean.imag) if mean.dtype.kind == "c" else (mean,):
+        part /= count  # a complex division would take longer
+    return mean
 
 
 def average_pool_vjp(
@@ -154,7 +150,7 @@ def lp_pool(
     """The p-norm of each window."""
     magnitude = np.where(x.real < 0, -x, x) if p % 2 else x
     axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
-    total = combined(magnitude**p, axes, np.add, 0)
+    total = native.sums(magnitude**p, axes)
     root = total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
     return root.astype(x.dtype, copy=False)
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.ops.windows import along, combined, uncropped
+from gradcheck_cli.native.reference import combined
+from gradcheck_cli.ops.windows import along, uncropped
 from gradcheck_cli.reads import Reading, Sets
 from gradcheck_cli.regions.patch import Box, Span, clipped
 from gradcheck_cli.regions.ways import Boxes, Site, Way

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.chain import exactly
 from gradcheck_cli.compound import mapped
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel
@@ -49,6 +50,7 @@ def is_inf(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> A
     return (negative & bool(detect_negative)) | (positive & bool(detect_positive))
 
 
+@exactly(lambda x: ("divide", 1.0, x))
 def reciprocal(x: Array) -> Array:
     """1 / x in the dtype of x."""
     return (np.ones((), x.dtype) / x).astype(x.dtype, copy=False)

@@ -1,14 +1,8 @@
-"""Where windows of convolutions and pools lie: strides, dilations and pads, and sums and maxima over them.
-
-Windows are boxes, so a sum or a maximum over them is one along each axis in turn: shifted views of the axis,
-one for each tap, combined.
-"""
+"""Where windows of convolutions and pools lie: strides, dilations and pads, and how many entries each sees."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -16,6 +10,7 @@ import numpy as np
 
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
+from gradcheck_cli.native.geometry import Windows
 
 Ints = Sequence[int]
 
@@ -99,45 +94,6 @@ def totals(pads: Ints) -> list[int]:
     return [pads[i] + pads[i + rank] for i in range(rank)]
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The windows of a pool along one axis (counted from the end), `length` long and padded at both sides."""
-
-    axis: int
-    length: int
-    taps: int
-    stride: int
-    begin: int
-    end: int
-    dilation: int
-    count: int
-
-    @property
-    def positions(self) -> Array:
-        """Where the taps of each window lie, shape `(count, taps)`; outside of the axis is padding."""
-        starts = np.arange(self.count) * self.stride - self.begin
-        return np.asarray(starts[:, None] + np.arange(self.taps) * self.dilation)
-
-    def taken(self, *, padded: bool) -> Array:
-        """How many taps of each window lie on the axis, or on the padded axis."""
-        first, stop = (-self.begin, self.length + self.end) if padded else (0, self.length)
-        return np.asarray(np.sum((self.positions >= first) & (self.positions < stop), axis=1))
-
-    def first(self) -> Array:
-        """Where the first tap of each window that is not in the padding lies."""
-        positions = self.positions
-        inside = (positions >= 0) & (positions < self.length)
-        return np.asarray(positions[np.arange(self.count), np.argmax(inside, axis=1)])
-
-    def views(self, x: Array, fill: Any) -> Iterator[Array]:
-        """For each tap what all windows see of x, with `fill` around it."""
-        behind = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
-        x = _surrounded(x, self.axis, self.begin, max(0, behind), fill)
-        for start in range(0, self.taps * self.dilation, self.dilation):
-            stop = start + (self.count - 1) * self.stride + 1
-            yield x[_at(self.axis, slice(start, stop, self.stride))]
-
-
 def along(x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int) -> list[Windows]:
     """The windows along each spatial axis of x.
 
@@ -154,54 +110,7 @@ def along(x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: In
     return axes
 
 
-def combined(x: Array, axes: Sequence[Windows], function: np.ufunc, fill: Any) -> Array:
-    """Sums or extrema over windows, axis by axis."""
-    for axis in axes:
-        views = axis.views(x, fill)
-        x = next(views).copy()
-        for view in views:
-            function(x, view, out=x)
-    return x
-
-
-def winners(x: Array, axes: Sequence[Windows]) -> Array:
-    """For each window the flat position of its maximum in the spatial axes; the first at a tie."""
-    space = x.shape[-len(axes) :]
-    place = np.arange(math.prod(space)).reshape(space)
-    for axis in reversed(axes):  # the innermost first: of equals, the first row wins
-        first = axis.first()
-        best = np.take(x, first, axis=axis.axis)
-        chosen = np.broadcast_to(np.take(place, first, axis=axis.axis), best.shape).copy()
-        for view, position in zip(axis.views(x, lowest(x.dtype)), axis.views(place, 0), strict=True):
-            better = view > best
-            np.copyto(best, view, where=better)
-            np.copyto(chosen, position, where=better)
-        x, place = best, chosen
-    return place
-
-
-def lowest(dtype: np.dtype[Any]) -> Any:
-    """What never is a maximum."""
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min
-    return False if dtype.kind == "b" else -np.inf
-
-
 def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
     """By how many entries each window is divided: one number if all are alike, else one for each window."""
     numbers = reduce(np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes])
     return np.asarray(numbers.flat[0] if (numbers == numbers.flat[0]).all() else numbers)
-
-
-def _surrounded(x: Array, axis: int, before: int, behind: int, fill: Any) -> Array:
-    if not before and not behind:
-        return x
-    shape = list(x.shape)
-    shape[axis] += before + behind
-    whole = np.full(shape, fill, x.dtype)
-    whole[_at(axis, slice(before, before + x.shape[axis]))] = x
-    return whole
-
-
-def _at(axis: int, part: slice) -> tuple[Any, ...]:
-    return (..., part, *(slice(None) for _ in range(-axis - 1)))

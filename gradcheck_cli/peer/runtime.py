@@ -69,6 +69,7 @@ class Worker:
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-W", "ignore", str(self.script)], stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # of NumPy's, which it computes nothing with
                 )  # fmt: skip
             except (OSError, ValueError) as error:
                 raise Unanswered(f"its process cannot be started: {error}") from None

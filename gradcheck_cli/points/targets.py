@@ -25,8 +25,9 @@ def choose_x(graph: Graph, ys: Sequence[str], *, params: bool = False) -> tuple[
     """
     needed = graph.needed_for(ys)
     inputs = [n for n in graph.free_inputs if n in needed and is_float(graph, n)]
-    weights = [n for n in parameters(graph) if n in needed and n not in inputs]
-    return tuple([*inputs, *weights] if params else inputs or weights)
+    if inputs and not params:  # parameters are not looked at, which would read all of a large file
+        return tuple(inputs)
+    return (*inputs, *(n for n in parameters(graph) if n in needed and n not in inputs))
 
 
 def choose_y(graph: Graph) -> tuple[str, ...]:

@@ -44,7 +44,8 @@ class Restricted:
             values = self._values(number, way, operands, kept)
             own = first.count, full, base, first.most, first.room
             patch = Patch(values, some(way.out, kept), probes[kept], *own).within()
-            made.append(patch if patch.values.size <= _PAYS * first.count * math.prod(full) else patch.dense())
+            small = patch.values.size <= _PAYS * first.count * math.prod(full)
+            made.append(patch if small or first.count > first.most else patch.dense())
         return tuple(made)
 
     def differing(self, operands: Sequence[Array | Patch | None]) -> Array | None:
@@ -72,11 +73,10 @@ class Restricted:
         patches = [(x, need) for x, need in zip(operands, way.needs, strict=True) if isinstance(x, Patch)]
         first, reached = patches[0][0], int(np.count_nonzero(np.broadcast_to(way.reached, count)))
         made, whole = reached * math.prod(extent(way.out)), first.count * math.prod(full)
-        if first.count > first.most and made > first.room:
-            return False
         if first.count > first.most:
-            return made <= _PAYS * whole
-        if whole * max(way.terms, _SUMMED) - made * max(way.summed, _SUMMED) < _WORTH * _SUMMED:
+            if made > first.room:
+                return False
+        elif whole * max(way.terms, _SUMMED) - made * max(way.summed, _SUMMED) < _WORTH * _SUMMED:
             return False
         if made <= _PAYS * whole:
             return True

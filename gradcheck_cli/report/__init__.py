@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Protocol
 
@@ -9,9 +10,14 @@ from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.text import Style
 
 STREAMED = {"full": "full", "concise": "concise", "jsonl": "json_lines", "github": "github"}
-WHOLE = {"json": "json_document", "junit": "junit", "gitlab": "gitlab", "markdown": "markdown", "html": "html"}
+WHOLE = {
+    "json": "json_document", "junit": "junit", "gitlab": "gitlab", "markdown": "markdown", "html": "html",
+    "sarif": "sarif",
+}  # fmt: skip
 FORMATS = (*STREAMED, *WHOLE)
-SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".xml": "junit", ".html": "html", ".md": "markdown"}
+SUFFIXES = {
+    ".json": "json", ".jsonl": "jsonl", ".xml": "junit", ".html": "html", ".md": "markdown", ".sarif": "sarif",
+}  # fmt: skip
 
 
 class Streamed(Protocol):
@@ -37,6 +43,28 @@ def render(name: str, report: Report, style: Style | None = None) -> str:
         )
     text: str = import_module(f"gradcheck_cli.report.{WHOLE[name]}").document(report, style)
     return text
+
+
+def is_folder(path: str) -> bool:
+    """A report at this path is a folder of pages."""
+    return path.endswith(("/", os.sep)) or os.path.isdir(path)
+
+
+def file_format(path: str) -> str:
+    """The format of a report at a path, by its suffix; a folder is HTML.  Empty for a suffix that says nothing."""
+    return "html" if is_folder(path) else SUFFIXES.get(os.path.splitext(path)[1], "")
+
+
+def write(path: str, report: Report, style: Style, form: str = "") -> None:
+    """A whole report in a file, or in a folder; in a format, if not in that of its suffix."""
+    if is_folder(path):
+        from gradcheck_cli.report.html import write_folder
+
+        write_folder(report, path)
+    else:
+        text = render(form or file_format(path), report, style)
+        with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(text)
 
 
 def by_check(checks: tuple[Check, ...]) -> list[tuple[Check, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report.full import VERDICTS, compared, expectation, headline, share_compared, totals
+from gradcheck_cli.report.full import VERDICTS, compared, ended, expectation, headline, share_compared, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, name, paint, seconds, short
 
@@ -35,6 +35,10 @@ def subject(check: Check) -> str:
 
 def outcome(check: Check) -> str:
     """What happened, on one line."""
+    return "; ".join(filter(None, (_found(check), ended(check))))
+
+
+def _found(check: Check) -> str:
     if check.status == "waived":
         return expectation(check)
     if check.message:
@@ -48,4 +52,4 @@ def outcome(check: Check) -> str:
         return f"{failed}/{checked} {compared(check)} differ, max rel err {short(check.max_rel_err)}"
     if check.status == "inconclusive":
         return f"{check.entries.get('inconclusive', 0)}/{checked} {compared(check)} cannot be judged"
-    return f"{checked} {compared(check)}, max rel err {short(check.max_rel_err)}"
+    return f"{checked} {compared(check, checked)}, max rel err {short(check.max_rel_err)}"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from gradcheck_cli.record import Check, Entry
 from gradcheck_cli.report.text import Style, columns, cut, name, precise, rough, shape, short, table
 
-_NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
+NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
 _ABS_ERR = 2  # the column that is left out where the line would be too long: it follows from the others
-_SLOPES = ("theoretical", "left slope", "right slope", "noise", "verdict")
+SLOPES = ("theoretical", "left slope", "right slope", "noise", "verdict")
 
 
 def entry_lines(check: Check, style: Style) -> Iterator[str]:
@@ -24,10 +24,10 @@ def entry_lines(check: Check, style: Style) -> Iterator[str]:
         else f"entry of {cut(name(check.x), 24)}"
     )
     if any(entry.slopes for entry in shown):
-        rows = [(pair, *_SLOPES), *(_sides(check, entry) for entry in shown)]
+        rows = [(pair, *SLOPES), *(sides(check, entry) for entry in shown)]
         yield from table(rows, "<>>>><", (0, 12, 12, 12, 7))
     else:
-        yield from _plain([(pair, *_NUMBERS), *(_row(check, entry) for entry in shown)], style)
+        yield from _plain([(pair, *NUMBERS), *(row(check, entry) for entry in shown)], style)
     if len(told) > len(shown):
         yield _more(check, len(told), len(shown))
 
@@ -46,7 +46,7 @@ def _more(check: Check, told: int, shown: int) -> str:
     return f"... {max(every, told) - shown} more, --show {told}"
 
 
-def _row(check: Check, entry: Entry) -> tuple[str, ...]:
+def row(check: Check, entry: Entry) -> tuple[str, ...]:
     gap = abs(entry.theoretical - entry.numerical)
     size = max(abs(entry.theoretical), abs(entry.numerical))
     relative = gap / size if size else 0.0
@@ -57,18 +57,18 @@ def _row(check: Check, entry: Entry) -> tuple[str, ...]:
         short(relative),
         rough(entry.noise),
     )
-    return (place(check, entry), *numbers, entry.pattern)
+    return (place(check, entry), *numbers, name(entry.pattern))
 
 
-def _sides(check: Check, entry: Entry) -> tuple[str, ...]:
+def sides(check: Check, entry: Entry) -> tuple[str, ...]:
     """An entry among some at a tie: the slopes from both sides say more than one number."""
     slopes = [precise(slope) for slope in entry.slopes] if entry.slopes else [precise(entry.numerical)] * 2
-    verdict = {"fail": "FAIL", "kink-ok": "KINK-OK"}.get(entry.status, entry.reason)
+    verdict = {"fail": "FAIL", "kink-ok": "KINK-OK"}.get(entry.status, name(entry.reason))
     return (place(check, entry), precise(entry.theoretical), *slopes, rough(entry.noise), verdict)
 
 
 def place(check: Check, entry: Entry) -> str:
     """Where an entry stands: its indices, the part of a complex number, the point if there are several."""
     where = f"{shape(entry.x)} -> {shape(entry.y)}" if check.y_shape else shape(entry.x)
-    part = f" {entry.part}" if entry.part else ""
+    part = f" {name(entry.part)}" if entry.part else ""
     return f"{where}{part}" + (f" point {entry.point}" if check.points > 1 else "")

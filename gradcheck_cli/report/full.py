@@ -72,9 +72,9 @@ def totals(report: Report) -> str:
 
 def header(check: Check, style: Style) -> Iterator[str]:
     """Which model was checked, and how."""
-    opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(check.model.opset.items())]
+    opsets = [f"opset {v}" if not domain else f"{name(domain)} {v}" for domain, v in sorted(check.model.opset.items())]
     size = ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
-    kind = ", ".join(check.model.dtypes)
+    kind = ", ".join(map(name, check.model.dtypes))
     beside = ", and in its own precision" if check.dtype == "model" else ""
     precision = f"{kind} model, checked in float64{beside}" if kind else f"checked in float64{beside}"
     facts = [size, precision, f"seed {check.seed}"] if size else []
@@ -88,7 +88,7 @@ def how_checked(check: Check) -> str:
     """What is not the plain case: mode, method, sizes that were chosen, points."""
     if not check.entries:
         return ""
-    how = [] if (check.mode, check.method) == ("full", "complex-step") else [f"{check.mode}, {check.method}"]
+    how = [] if (check.mode, check.method) == ("full", "complex-step") else [name(f"{check.mode}, {check.method}")]
     how += [count(check.points, "point")] if check.points > 1 else []
     how += [" ".join(f"{name(k)}={v}" for k, v in check.dims.items())] if check.dims else []
     how += [f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items()]
@@ -153,11 +153,11 @@ def _details(check: Check, style: Style) -> Iterator[str]:
         yield from suspect_lines(check.suspect, style)
     if check.status == "fail" and check.needed.get("rtol"):
         yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
-    if check.status == "inconclusive" and (hint := PAGES[check.code].hint):
+    if check.status == "inconclusive" and check.code in PAGES and (hint := PAGES[check.code].hint):
         yield f"  try        {hint}"
     if style.verbosity > 0:
         tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
-        yield f"  method     {check.mode}, {check.method}; {tolerance}; {count(check.points, 'point')}"
+        yield f"  method     {name(f'{check.mode}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
     if style.verbosity > 0 and check.forward:
         yield f"  forward    {held_against(check)}"
     if style.verbosity > 0 and check.coloring:
@@ -170,7 +170,7 @@ def held_against(check: Check) -> str:
     """What the forward run was compared with."""
     if other := check.forward.get("compared_with"):
         absolute, relative = (short(check.forward[f"max_{kind}_err"]) for kind in ("abs", "rel"))
-        return f"as {other} has it: max abs err {absolute}, max rel err {relative}"
+        return f"as {name(other)} has it: max abs err {absolute}, max rel err {relative}"
     return f"not compared with onnxruntime: {name(str(check.forward.get('reason', '')))}"
 
 
@@ -200,20 +200,30 @@ def headline(check: Check) -> str:
     return f"{number} of {checked} {compared(check)} {what}{share}" if what else ""
 
 
-def compared(check: Check) -> str:
-    """What was compared: entries of the Jacobian, or random projections of it."""
-    return "projections" if check.mode in ("directional", "nodes") else "entries"
+def compared(check: Check, number: int = 0) -> str:
+    """What was compared: entries of the Jacobian, or random projections of it; so many of them."""
+    one, many = ("projection", "projections") if check.mode in ("directional", "nodes") else ("entry", "entries")
+    return one if number == 1 else many
 
 
 def expectation(check: Check) -> str:
     """fail, as expected: ACME-412 (until 2027-03-31)."""
     waiver = check.waiver or {}
-    until = f" (until {waiver['until']})" if waiver.get("until") else ""
+    until = f" (until {name(waiver['until'])})" if waiver.get("until") else ""
     reason = f": {name(str(waiver['reason']))}" if waiver.get("reason") else ""
-    return f"{waiver.get('status', '')}, as expected{reason}{until}"
+    return f"{name(waiver.get('status', ''))}, as expected{reason}{until}"
+
+
+def ended(check: Check) -> str:
+    """its waiver, ACME-412, ended on 2027-03-31; nothing where none has."""
+    waiver = check.waiver or {}
+    reason = f", {name(waiver['reason'])}," if waiver.get("reason") else ""
+    return f"its waiver{reason} ended on {name(waiver.get('until') or '')}" if waiver.get("ended") else ""
 
 
 def _paragraphs(check: Check, style: Style) -> Iterator[str]:
+    if text := ended(check):
+        yield from _wrapped(text, style, "  ")
     for note in (*check.notes, *(check.missed if style.verbosity > 0 else ())):
         yield from _wrapped(name(note), style, "  ")
 

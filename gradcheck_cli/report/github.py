@@ -1,13 +1,21 @@
-"""Workflow commands of GitHub Actions: an annotation for each check that did not pass."""
+"""For GitHub Actions: a line of the log for each check, then annotations of those that did not pass.
+
+A step shows ten errors and ten warnings and drops the others without a word, so that what is beyond is counted here.
+"""
 
 from __future__ import annotations
 
-from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.full import totals
-from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, clean, seconds
+from collections.abc import Iterator
 
+from gradcheck_cli.record import Check, Report
+from gradcheck_cli.report import places
+from gradcheck_cli.report.concise import outcome, subject
+from gradcheck_cli.report.full import VERDICTS, totals
+from gradcheck_cli.report.health import gate_text
+from gradcheck_cli.report.text import Style, clean, count, seconds
+
+MOST = 10  # annotations of a level that a step shows
+_LONGEST = 4000  # characters of one
 _LEVELS = {
     "fail": "error",
     "error": "error",
@@ -18,13 +26,31 @@ _LEVELS = {
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
-    """The annotations of one check."""
-    return "".join(f"{annotation(c)}\n" for c in checks if c.status in _LEVELS or c.gates)
+    """The lines of one check; passing ones are left out if `style` is quiet."""
+    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived") or c.gates]
+    return "".join(f"{_line(c)}\n" for c in shown)
 
 
 def summary(report: Report, style: Style) -> str:
-    """How many checks ended how, as a plain line of the log."""
-    return f"{totals(report)} in {seconds(report.duration_s)}\n"
+    """The annotations, and how many checks ended how."""
+    lines = [line for level in ("error", "warning") for line in _annotations(report.checks, level)]
+    return "".join(f"{line}\n" for line in [*lines, f"{totals(report)} in {seconds(report.duration_s)}"])
+
+
+def _line(check: Check) -> str:
+    """PASS net.onnx: d loss/d input  192 entries, max rel err 2.2e-14: no name begins it, so none is a command."""
+    word = f"{VERDICTS[check.status][0]} {check.code if check.status not in ('pass', 'waived') else ''}".strip()
+    gate = f"; {gate_text(check)}" if check.gates else ""
+    return f"{word} {subject(check)}  {outcome(check)}".rstrip().replace("##[", "## [") + gate
+
+
+def _annotations(checks: tuple[Check, ...], level: str) -> Iterator[str]:
+    """As many of one level as are shown; the last one counts the rest."""
+    found = [check for check in checks if _level(check) == level]
+    shown = found if len(found) <= MOST else found[: MOST - 1]
+    yield from (annotation(check) for check in shown)
+    if left := len(found) - len(shown):
+        yield f"::{level} title=gradcheck::{count(left, 'more check')} did not pass: see the log of this step"
 
 
 def annotation(check: Check) -> str:
@@ -32,8 +58,13 @@ def annotation(check: Check) -> str:
     title = f"{check.code} {subject(check)}".strip()
     gate = [gate_text(check)] if check.gates else []
     message = "\n".join([outcome(check), *gate, *check.notes, *([check.reproduce] if check.reproduce else [])])
-    place = f"file={_property(check.model.uri)},title={_property(title)}"
-    return f"::{'error' if check.gates else _LEVELS[check.status]} {place}::{_data(message)}"
+    place = "" if places.is_url(path := places.path(check)) else f"file={_property(path)},"
+    return f"::{_level(check)} {place}title={_property(title)}::{_data(message[:_LONGEST])}"
+
+
+def _level(check: Check) -> str:
+    """How bad it is; empty for a check that passed."""
+    return "error" if check.gates else _LEVELS.get(check.status, "")
 
 
 def _data(text: str) -> str:

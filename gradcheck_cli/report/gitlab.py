@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
+from collections import Counter
 from typing import Any
 
 from gradcheck_cli.record import Check, Report
+from gradcheck_cli.report import places
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style
+from gradcheck_cli.report.text import Style, clean
 
 _SEVERITIES = {
     "fail": "critical",
@@ -23,16 +23,21 @@ _SEVERITIES = {
 
 def document(report: Report, style: Style) -> str:
     """The list of issues; an empty one where all is well."""
-    issues = [_issue(check) for check in report.checks if check.status in _SEVERITIES or check.gates]
+    issues, seen = [], Counter[str]()
+    for check in report.checks:
+        if check.status in _SEVERITIES or check.gates:
+            seen[check.id] += 1
+            issues.append(_issue(check, seen[check.id]))
     return json.dumps(issues, indent=2, allow_nan=False) + "\n"
 
 
-def _issue(check: Check) -> dict[str, Any]:
-    path = os.path.normpath(check.model.uri or check.check).replace(os.sep, "/")
+def _issue(check: Check, occurrence: int) -> dict[str, Any]:
+    """An issue; of those with the same fingerprint only one would be shown."""
+    what = check.code if occurrence == 1 else f"{check.code}\0{occurrence}"
     return {
         "description": f"{subject(check)}: {gate_text(check) or outcome(check)}",
         "check_name": check.code or "gate",
-        "fingerprint": hashlib.sha256(f"{check.id}\0{check.code}".encode(errors="replace")).hexdigest(),
+        "fingerprint": places.fingerprint(check, what),
         "severity": _SEVERITIES.get(check.status, "major"),
-        "location": {"path": path, "lines": {"begin": 1}},
+        "location": {"path": clean(places.path(check)), "lines": {"begin": 1}},
     }

@@ -38,8 +38,8 @@ def gate_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 def gate_text(check: Check) -> str:
     """its gradient is dead, vanishing (--fail-on dead,vanishing)."""
-    words = ", ".join(_WORDS.get(word, word) for word in check.gates)
-    return f"its gradient is {words} (--fail-on {','.join(check.gates)})" if words else ""
+    words = ", ".join(_WORDS.get(word, name(word)) for word in check.gates)
+    return f"its gradient is {words} (--fail-on {','.join(map(name, check.gates))})" if words else ""
 
 
 def health_of(check: Check) -> Health | None:
@@ -55,11 +55,11 @@ def health_tables(checks: Sequence[Check], style: Style) -> Iterator[str]:
         if health is None:
             continue
         title = f"Health of d {name(check.y)} / d {name(check.x)}: "
-        yield from _wrapped("", title + ", ".join(_figures(check)), style, "  ")
+        yield from _wrapped("", title + ", ".join(figures(check)), style, "  ")
         yield from layer_table(health.layers, style)
         if health.depth > len(health.layers):
             yield f"... {health.depth - len(health.layers)} more layers"
-        yield from (line for fact in _findings(health) for line in _wrapped("  ", fact, style, "    "))
+        yield from (line for fact in findings(health) for line in _wrapped("  ", fact, style, "    "))
 
 
 def layer_table(layers: Sequence[Layer], style: Style) -> list[str]:
@@ -75,7 +75,7 @@ def layer_table(layers: Sequence[Layer], style: Style) -> list[str]:
 
 def _cells(layer: Layer) -> tuple[str, ...]:
     spot = layer.spot
-    label = f"{spot.op} {name(spot.name)}" + (f", {name(spot.inside)}" if spot.inside else "")
+    label = f"{name(spot.op)} {name(spot.name)}" + (f", {name(spot.inside)}" if spot.inside else "")
     weights = "" if layer.weights is None else short(layer.weights)
     dead, saturated = (_share(number, layer.units) for number in (layer.dead, layer.saturated))
     return str(spot.node), label, short(layer.norm), percent(layer.zero_fraction), weights, dead, saturated
@@ -101,14 +101,14 @@ def _facts(checks: Sequence[Check]) -> Iterator[str]:
         yield _flow(max(ratios, key=lambda h: _distance(h.ratio)))
 
 
-def _figures(check: Check) -> Iterator[str]:
+def figures(check: Check) -> Iterator[str]:
     if "norm" in check.gradient:
         yield f"norm {short(check.gradient['norm'])}"
         yield f"largest entry {short(check.gradient['max'])}"
         yield f"{percent(check.gradient['zero_fraction'])} zeros"
 
 
-def _findings(health: Health) -> Iterator[str]:
+def findings(health: Health) -> Iterator[str]:
     """What the layers add up to, a sentence each."""
     yield from _entries(health)
     yield from _dead(health)
@@ -150,7 +150,7 @@ def _flow(health: Health) -> str:
 
 
 def _distance(ratio: float | None) -> float:
-    return abs(math.log(ratio)) if ratio else math.inf
+    return abs(math.log(ratio)) if ratio and ratio > 0 else math.inf
 
 
 def _wrapped(label: str, text: str, style: Style, indent: str = _SPACE) -> list[str]:

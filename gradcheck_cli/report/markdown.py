@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.full import VERDICTS, share_compared, totals
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, name, seconds, shape, short
+from gradcheck_cli.report.text import Style, count, name, seconds, shape, short
 
-_HEAD = "| check | x | y | entries | max abs err | max rel err | verdict |"
+_HEAD = "| check | x | y | entries | max abs err | max rel err | verdict |\n|---|---|---|---:|---:|---:|---|\n"
 
 
 def document(report: Report, style: Style) -> str:
     """A table of all checks, then a part for each that did not pass."""
-    lines = [f"## gradcheck: {totals(report)}", "", _HEAD, "|---|---|---|---:|---:|---:|---|"]
-    lines += [_row(check) for check in report.checks]
-    for check in report.checks:
-        if check.status not in ("pass", "waived") or check.gates:
-            lines += ["", *_part(check, style)]
-    return "\n".join([*lines, "", f"{totals(report)} in {seconds(report.duration_s)}"]) + "\n"
+    return _assembled(report, report.checks, [_part(check, style) for check in wrong(report)])
+
+
+def bounded(report: Report, style: Style, most: int) -> str:
+    """The same in so many bytes: without the last of its parts, then without what passed; empty if even that is more."""
+    parts, bad = [_part(check, style) for check in wrong(report)], wrong(report)
+    for checks, shown in ((report.checks, len(parts)), *((bad[:n], n) for n in _fewer(len(bad)))):
+        text = _assembled(report, checks, parts[:shown])
+        if len(text.encode(errors="backslashreplace")) <= most:
+            return text
+    return ""
+
+
+def wrong(report: Report) -> list[Check]:
+    """The checks that did not pass."""
+    return [check for check in report.checks if check.status not in ("pass", "waived") or check.gates]
+
+
+def _fewer(number: int) -> Iterator[int]:
+    """Ever less of a number, down to nothing."""
+    while number:
+        yield number
+        number //= 2
+    yield 0
+
+
+def _assembled(report: Report, checks: Sequence[Check], parts: Sequence[str]) -> str:
+    """A page with rows for some checks."""
+    table = _HEAD + "".join(f"{_row(check)}\n" for check in checks)
+    left = len(report.checks) - len(checks)
+    more = f"\n... and {count(left, 'more check')}\n" if left else ""
+    end = f"\n{totals(report)} in {seconds(report.duration_s)}\n"
+    return f"## gradcheck: {totals(report)}\n\n{table}{more}{''.join(parts)}{end}"
 
 
 def _row(check: Check) -> str:
@@ -29,12 +57,17 @@ def _row(check: Check) -> str:
     errors = (short(check.max_abs_err), short(check.max_rel_err)) if check.entries else ("", "")
     entries = share_compared(check) if check.entries else ""
     x, y = (_code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
-    gate = f", **{', '.join(check.gates)}**" if check.gates else ""
+    gate = f", **{_text(name(', '.join(check.gates)))}**" if check.gates else ""
     verdict = (word if check.status == "pass" else f"**{word}** {check.code}".rstrip()) + gate
     return f"| {' | '.join([_code(check.check), x, y, entries, *errors, verdict])} |"
 
 
-def _part(check: Check, style: Style) -> Iterator[str]:
+def _part(check: Check, style: Style) -> str:
+    return "\n" + "\n".join(_lines(check, style)) + "\n"
+
+
+def _lines(check: Check, style: Style) -> Iterator[str]:
+    """What is to be said of a check that did not pass."""
     yield f"### {VERDICTS[check.status][0]} {check.code}: {_text(subject(check))}"
     yield ""
     yield _text(outcome(check))
@@ -47,17 +80,19 @@ def _part(check: Check, style: Style) -> Iterator[str]:
     if check.suspect is not None:
         label = check.suspect.name or ", ".join(check.suspect.outputs)
         said = f": {_text(name(check.suspect.diagnosis))}" if check.suspect.diagnosis else ""
-        yield from ("", f"Suspect: node {check.suspect.node} {check.suspect.op} {_code(label)}{said}")
+        yield from ("", f"Suspect: node {check.suspect.node} {_text(name(check.suspect.op))} {_code(label)}{said}")
     if check.reproduce:
         yield from ("", "```sh", name(check.reproduce), "```")
 
 
 def _code(text: str) -> str:
-    """A name in a table's cell, whatever is in it."""
-    safe = name(text).replace("|", "\\|")
-    return f"`` {safe} ``" if "`" in safe else f"`{safe}`" if safe else ""
+    """A name, also in a cell of a table: as code where that can hold it."""
+    safe = name(text)
+    return _text(safe) if set(safe) & set("`|\\") or not safe.strip() else f"`{safe}`"
 
 
 def _text(text: str) -> str:
-    """A sentence in which nothing is markup."""
-    return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in text)
+    """A sentence in which nothing is markup, not even where it begins, and nobody is called by name."""
+    escaped = "".join(f"\\{c}" if c in "\\`*_[]<>|#&~!" else c for c in text)
+    escaped = re.sub(r"^\s*(\d*)([-+=.)])", r"\1\\\2", escaped)
+    return re.sub(r"@(?=\w)", "@<!-- -->", escaped)

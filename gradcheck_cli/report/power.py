@@ -6,9 +6,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.record import Check
-from gradcheck_cli.report.text import Style, count, percent
+from gradcheck_cli.report.text import Style, count, name, percent
 
 _NAMES = {"nodes": "node by node", "directional": "random projections", "sampled": "drawn entries"}
+_SAID = {
+    "nodes": {"missed_below", "probability", "of"},
+    "directional": {"missed_below", "probability"},
+    "sampled": {"confidence", "bad_fraction"},
+}
 
 
 def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
@@ -22,8 +27,8 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 def _sentence(mode: str, checks: Sequence[Check]) -> str:
     reasons = [check.chosen for check in checks if check.chosen]
     more = f" (and {count(len(reasons) - 1, 'more pair')} as large)" if len(reasons) > 1 else ""
-    why = f", since {reasons[0]}{more}" if reasons else ""
-    right = [check for check in checks if check.status != "fail"]  # of what failed nothing was missed
+    why = f", since {name(reasons[0])}{more}" if reasons else ""
+    right = [c for c in checks if c.status != "fail" and c.power.keys() >= _SAID[mode]]  # what failed missed nothing
     return f"{_NAMES[mode]}{why}" + (f": {_missed(mode, max(right, key=_weakness))}" if right else "")
 
 
@@ -39,5 +44,5 @@ def _missed(mode: str, check: Check) -> str:
         whole = f" ({percent(lines)} where errors fill whole rows or columns)" if lines else ""
         sure, share = percent(power["confidence"]), percent(power["bad_fraction"])
         return f"if none of {check.entries.get('checked', 0)} is wrong, at most {share} of all are, at {sure}{whole}"
-    of = "the Jacobian's norm" if mode == "directional" else f"the {power['of']}"
+    of = "the Jacobian's norm" if mode == "directional" else f"the {name(power['of'])}"
     return f"an error of {power['missed_below']:.0e} of {of} is missed with at most {percent(power['probability'])}"

@@ -14,9 +14,9 @@ _WHAT = {"overflow": "overflow", "underflow": "underflow", "nan": "NaN"}
 def spelled(spot: Spot, *, brief: bool = False) -> str:
     """A node as sentences name it; in brief without the graph that it lies in, and with no more of its name than fits."""
     if brief:
-        return f"node {spot.node} {spot.op}" + (f" {cut(name(spot.name), 24)!r}" if spot.name else "")
+        return f"node {spot.node} {name(spot.op)}" + (f" {cut(name(spot.name), 24)!r}" if spot.name else "")
     inside = f" in the {name(spot.inside)}" if spot.inside else ""
-    return f"node {spot.node} {spot.op}" + (f" {name(spot.name)!r}" if spot.name else "") + inside
+    return f"node {spot.node} {name(spot.op)}" + (f" {name(spot.name)!r}" if spot.name else "") + inside
 
 
 def precision_text(checks: Sequence[Check]) -> str:
@@ -36,19 +36,19 @@ def precision_text(checks: Sequence[Check]) -> str:
 
 def _facts(check: Check, found: Precision) -> Iterator[str]:
     if found.entries or found.nonfinite:
-        kept = f"{found.dtype} keeps {found.median:.1f} of {found.digits:.1f} digits at the median"
+        kept = f"{name(found.dtype)} keeps {found.median:.1f} of {found.digits:.1f} digits at the median"
         yield f"{kept}, {found.worst:.1f} at worst" + (
             f" ({_entry(check, found)})" if found.worst < found.digits else ""
         )
     else:
-        yield f"{found.dtype}: the gradient is zero"
+        yield f"{name(found.dtype)}: the gradient is zero"
     if found.nonfinite:
         yield f"{_entries(found.nonfinite)} not finite"
     if found.underflow:
         yield f"{_entries(found.underflow)} underflow to 0"
     if found.first is not None:
         way = ", backwards" if found.first.way == "backward" else ""
-        yield f"first {_WHAT[found.first.what]} at {spelled(found.first.spot, brief=True)}{way}"
+        yield f"first {_WHAT.get(found.first.what, name(found.first.what))} at {spelled(found.first.spot, brief=True)}{way}"
 
 
 def _entries(number: int) -> str:

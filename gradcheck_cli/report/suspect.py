@@ -15,19 +15,31 @@ def suspect_lines(suspect: Suspect, style: Style) -> Iterator[str]:
     """The node whose own gradient is wrong, and how that is known."""
     label = f" {name(suspect.name)!r}" if suspect.name else ""
     flow = f"{', '.join(map(name, suspect.inputs))} -> {', '.join(map(name, suspect.outputs))}"
-    yield f"  suspect    node {suspect.node}  {suspect.op}{label}{f'  {flow}' if suspect.inputs else ''}"
-    if suspect.inside:
-        yield f"{_INDENT}in the {name(suspect.inside)}"
-    if suspect.part_of:
-        yield f"{_INDENT}which {name(suspect.part_of)} is composed of"
-    if suspect.rel_err == suspect.rel_err and suspect.at:
-        place = shape(suspect.index) if suspect.index else ""
-        yield f"{_INDENT}fails on its own: max rel err {short(suspect.rel_err)} at {name(suspect.at)}{place}"
+    yield f"  suspect    node {suspect.node}  {name(suspect.op)}{label}{f'  {flow}' if suspect.inputs else ''}"
+    yield from (_INDENT + fact for fact in _own(suspect))
     for sentence in (suspect.diagnosis, *_others(suspect), _unchecked(suspect)):
         yield from textwrap.wrap(
             name(sentence), max(style.width, 40), initial_indent=_INDENT, subsequent_indent=_INDENT,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
+
+
+def evidence(suspect: Suspect) -> Iterator[str]:
+    """How it is known that this node is at fault, a sentence each."""
+    yield from _own(suspect)
+    yield from _others(suspect)
+    yield from filter(None, [_unchecked(suspect)])
+
+
+def _own(suspect: Suspect) -> Iterator[str]:
+    """Where the node stands, and how it fares on its own."""
+    if suspect.inside:
+        yield f"in the {name(suspect.inside)}"
+    if suspect.part_of:
+        yield f"which {name(suspect.part_of)} is composed of"
+    if suspect.rel_err == suspect.rel_err and suspect.at:
+        place = shape(suspect.index) if suspect.index else ""
+        yield f"fails on its own: max rel err {short(suspect.rel_err)} at {name(suspect.at)}{place}"
 
 
 def _others(suspect: Suspect) -> Iterator[str]:

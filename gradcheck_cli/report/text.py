@@ -65,7 +65,7 @@ def precise(value: float) -> str:
 
 def upper(value: float) -> str:
     """A tolerance rounded up to two digits, so that what it was computed for passes: 2.0, 3.1e-05."""
-    if not value or not math.isfinite(value):
+    if not abs(value) > 1e-300 or not math.isfinite(value):  # of smaller ones a hundredth is no number
         return str(value)
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
     return repr(float(f"{math.ceil(value / unit - 1e-9) * unit:.1e}"))
@@ -88,6 +88,8 @@ def percent(share: float) -> str:
 
 def seconds(duration: float) -> str:
     """A duration as one reads it: 0.84s, 12.3s, 3m 20s."""
+    if not math.isfinite(duration):
+        return "?"
     if duration < 10:
         return f"{duration:.2f}s"
     if duration < 120:

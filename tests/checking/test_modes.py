@@ -15,6 +15,7 @@ from gradcheck_cli.comparison.partial import spread
 from gradcheck_cli.graph import Node
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import render
+from gradcheck_cli.verdict import RTOL
 from tests.checking.small import MUTANTS, Mutant, between, check, model, names, scaled, with_rule
 
 MODES = ["full", "nodes", "directional", "sampled"]
@@ -120,20 +121,39 @@ def test_a_dot_test_that_rounding_hides_passes_by_its_nodes_and_says_so():
 # Random projections
 
 
-@pytest.mark.parametrize("t", [0.1, 0.03, 0.01, 1e-3])
-def test_the_probability_that_a_projection_misses_an_error_is_the_formulas(t: float):
+def largest(rng: np.random.Generator, runs: int, count: int | None, size: int = 4) -> np.ndarray:
+    """The largest of so many random directions at one entry, in units of its spread; None: of an orthonormal basis."""
+    if count is not None:
+        return np.abs(rng.normal(size=(runs, count))).max(axis=1)
+    return np.abs(np.linalg.qr(rng.normal(size=(runs, size, size)))[0][:, 0]).max(axis=1) * math.sqrt(size)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 2), (5, 5), (5, 2), (2, 5), (8, 8)])
+@pytest.mark.parametrize("t", [0.5, 0.1])
+def test_the_probability_that_projections_miss_an_error_is_what_chance_gives(t: float, rows: int, columns: int):
     rng = np.random.default_rng(0)
-    product = np.abs(rng.normal(size=1_000_000) * rng.normal(size=1_000_000))
-    assert float(np.mean(product < t)) == pytest.approx(missed(t), rel=0.05)
+    product = largest(rng, 300_000, rows) * largest(rng, 300_000, columns)
+    assert float(np.mean(product < t)) == pytest.approx(missed(t, rows, columns), rel=0.15, abs=2e-4)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_an_error_of_the_size_that_is_said_is_missed_with_at_most_one_percent(count: int):
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 1), (2, 2), (4, 4), (5, 5), (3, 5), (5, 1), (None, 5), (5, None), (None, None)]
+)
+def test_an_error_of_the_size_that_is_said_is_missed_with_at_most_one_percent(rows: int | None, columns: int | None):
     """An error in a single entry, in units of what the tolerance allows for."""
     rng, runs = np.random.default_rng(1), 100_000
-    size = missed_size(count)
-    of_x, of_y = (np.abs(rng.normal(size=(runs, count))).max(axis=1) for _ in range(2))
+    size = missed_size(rows, columns) * (1 + 1e-9)
+    of_x, of_y = (largest(rng, runs, count) for count in (rows, columns))
     assert float(np.mean(of_x * of_y * size < 1)) <= 0.0105
+
+
+def test_a_check_in_random_directions_misses_less_than_twice_its_tolerance_at_any_shape():
+    """What the number of directions is chosen for."""
+    shapes = (60, 60), (60, 1), (60, 4), (4, 4)
+    for rows, columns in shapes:
+        tested = model(("MatMul", "x W", "y"), constants={"W": np.ones((rows, columns))}, x=(rows,))
+        power = check(tested, mode="directional").power["missed_below"]
+        assert power < 2 * RTOL
 
 
 def test_a_directional_check_misses_no_error_of_the_size_that_it_says():

@@ -63,7 +63,9 @@ def compared(x: Any, y: Any, kind: type = float, seed: int = 0, *, of_x: Any = N
     if of_x is None:
         return Outcome(0, Found(Comparison(theoretical, numerical, noise, status), "richardson"), *tensors, False)
     part = Comparison(*(each[np.ix_(of_x, of_y)] for each in (theoretical, numerical, noise, status)))
-    found = Found(part, "richardson", (), Directions(tensors[0], of_x), np.eye(columns)[of_y])
+    seeds = np.zeros((len(of_y), columns))
+    seeds[np.arange(len(of_y)), of_y] = 1
+    found = Found(part, "richardson", (), Directions(tensors[0], of_x), seeds)
     return Outcome(0, found, *tensors, False, drawn=True)
 
 

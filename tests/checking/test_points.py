@@ -12,6 +12,7 @@ import gradcheck_cli as gc
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.points.point import find_point
+from gradcheck_cli.points.targets import choose_x
 from gradcheck_cli.record import Check
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
@@ -179,3 +180,19 @@ def test_what_comes_of_nothing_has_no_least_input():
     record = check(single(("ReduceMax", "x", "y"), shape=(0,)))
     assert record.code in ("GC302", "GC701")
     assert "nan" not in record.message
+
+
+class Unread(np.ndarray):
+    """A weight whose numbers nobody may look at."""
+
+    def __array_ufunc__(self, *args: Any, **more: Any) -> Any:
+        raise AssertionError("the numbers of a weight were read")
+
+
+def test_weights_are_not_read_to_choose_what_to_differentiate_by():
+    weights = np.ones((4, 4)).view(Unread)
+    nodes = (Node("MatMul", ("x", "W"), ("y",)),)
+    graph = Graph(("x",), ("y",), nodes, {"W": weights}, {"x": TensorType(np.dtype(np.float64), (4,))})
+    assert choose_x(graph, ["y"]) == ("x",)
+    with pytest.raises(AssertionError, match="were read"):
+        choose_x(graph, ["y"], params=True)

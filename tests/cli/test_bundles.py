@@ -21,7 +21,8 @@ from onnx import helper, numpy_helper
 
 from gradcheck_cli.bundles import bundle as bundles
 from gradcheck_cli.bundles.saved_values import MOST_BYTES, Reader, Writer, write_arrays
-from gradcheck_cli.cli.bundles import Bundles, bundle_name
+from gradcheck_cli.bundles.shelf import bundle_name, prune
+from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.compound import Map, Optional, Sequence
 from gradcheck_cli.errors import LimitError, UsageError
@@ -113,14 +114,13 @@ def test_the_environment_and_a_configuration_file_say_where(
 
 
 def test_there_are_never_more_than_so_many(folder: Path) -> None:
-    kept = Bundles("many")
     for index in range(105):
         path = Path("many") / bundle_name(f"check {index}")
         path.mkdir(parents=True)
         (path / "bundle.json").write_text("{}")
         os.utime(path, (index, index))
     (Path("many") / "notes-of-mine").mkdir()
-    kept.prune(Path("many"))
+    prune(Path("many"))
     names = {p.name.rpartition("-")[0] for p in Path("many").iterdir()}
     assert names == {f"check-{index}" for index in range(5, 105)} | {"notes-of"}
 

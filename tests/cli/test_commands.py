@@ -19,7 +19,9 @@ def test_help_fits_80_columns_and_lists_the_commands(gradcheck: Command) -> None
         assert ran.code == 0
         assert max(map(len, ran.out.splitlines())) <= 80
     listed = re.findall(r"^│ (\w+) ", gradcheck("--help").out, re.MULTILINE)
-    assert listed == ["check", "inspect", "reproduce", "ops", "explain", "schema", "completion"]
+    assert listed == [
+        "check", "zoo", "inspect", "reproduce", "report", "ops", "explain", "schema", "completion",
+    ]  # fmt: skip
 
 
 def test_without_arguments_help_goes_to_stderr_and_the_run_fails(gradcheck: Command) -> None:
@@ -64,6 +66,13 @@ def test_inspect_as_json(gradcheck: Command) -> None:
     assert (found["schema"], found["x"], found["y"]) == (
         "gradcheck.inspection/1", ["input", "aux_in"], ["loss", "aux_out"],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_of_codes_is_listed(gradcheck: Command, family: str) -> None:
+    for spelling in (family, f"{family.lower()}xx", family.removeprefix("GC")):
+        listed = re.findall(r"^  (GC\d{3})  ", gradcheck("explain", spelling).out, re.MULTILINE)
+        assert listed == [code for code in PAGES if code.startswith(family)]
 
 
 @pytest.mark.parametrize("code", PAGES)

@@ -101,7 +101,7 @@ ERRORS = [  # command line, exit code, what the message begins with
     (
         "mlp.onnx --report x.pdf",
         2,
-        "GC201: Invalid value for '--report': 'x.pdf' must end in .json, .jsonl, .xml, .html, .md.",
+        "GC201: Invalid value for '--report': 'x.pdf' must end in .json, .jsonl, .xml, .html, .md, .sarif.",
     ),
     (
         "mlp.onnx --mode fulll",
@@ -130,8 +130,8 @@ ERRORS = [  # command line, exit code, what the message begins with
     ("mlp.onnx --max-entries 0", 2, "GC201: Invalid value for '--max-entries': 0 is not in the range x>=1."),
     ("mlp.onnx --grad x=y", 2, "GC201: No such option"),
     ("mlp.onnx --plot a.gif", 2, "GC201: Invalid value for '--plot'"),
-    ("mlp.onnx --report a.sarif", 2, "GC201: Invalid value for '--report': 'a.sarif' must end in .json,"),
-    ("zoo mlp.onnx", 2, "GC201: 'zoo' is neither a command nor a file."),
+    ("mlp.onnx --report a.docx", 2, "GC201: Invalid value for '--report': 'a.docx' must end in .json,"),
+    ("zoom mlp.onnx", 2, "GC201: 'zoom' is neither a command nor a file."),
     (
         "schema specs",
         2,

@@ -224,6 +224,39 @@ def test_names_in_any_script_reach_any_terminal(folder: Path, encoding: str) -> 
         assert ran.returncode == (2 if "--x" in args else 0), ran.stderr
 
 
+ENDING = """
+import atexit, sys, threading, time
+class Kept:
+    def __del__(self): print("taken apart")
+kept = Kept()
+def late():
+    time.sleep(0.2)
+    atexit.register(print, "told")
+threading.Thread(target=late).start()
+{}
+from gradcheck_cli.cli import run
+sys.argv = ["gradcheck", {!r}]
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    "before, option, code, said",
+    [
+        ("", "--version", 0, ["told"]),
+        ("", "--nosuch", 2, ["told"]),
+        ("atexit.register(print, 'before')", "--version", 0, ["told", "before", "taken apart"]),
+    ],
+)
+def test_a_process_waits_for_threads_and_functions_at_its_end_and_for_nothing_else(
+    tmp_path: Path, before: str, option: str, code: int, said: list[str]
+) -> None:
+    program = ENDING.format(before, option)
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout.splitlines()[-len(said) :]) == (code, said), ran.stderr
+    assert ("taken apart" in ran.stdout) == bool(before)
+
+
 def test_a_bug_is_one_line_and_a_file(folder: Path) -> None:
     program = "import gradcheck_cli.checks.checking as c, sys\nfrom gradcheck_cli.cli import main\n"
     program += "def bad(*a, **k): raise KeyError('oops')\nc.check = bad\nsys.exit(main(['mlp.onnx']))\n"

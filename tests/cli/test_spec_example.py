@@ -121,7 +121,7 @@ def test_a_record_has_every_field_that_was_promised(gradcheck: Command) -> None:
     for line in ran.out.splitlines():
         assert set(json.loads(line)) >= RECORD
     record = json.loads(ran.out.splitlines()[0])
-    assert set(record["model"]) == {"uri", "sha256", "opset", "nodes"}
+    assert set(record["model"]) == {"uri", "sha256", "opset", "nodes", "dtypes", "operators"}
     assert set(record["entries"]) == {"total", "checked", "failed", "inconclusive", "kink_ok"}
     assert set(record["needed"]) == {"rtol", "atol"}
     assert set(record["gradient"]) == {"norm", "max", "zero_fraction", "finite", "health"}

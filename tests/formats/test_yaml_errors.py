@@ -305,7 +305,7 @@ PARAMS = [
     ("{shape: [2], init: {kind: file, path: none.npy}}", "4:36: there is no file 'none.npy' in the spec's folder"),
     ("{shape: [2], init: {kind: file, path: .}}", "4:36: there is no file '.' in the spec's folder"),
     ("{shape: [2], init: {kind: file, path: w.txt}}", "4:36: 'w.txt' is neither a .npy nor a .npz file"),
-    ("{shape: [2], init: {kind: file, path: pickled.npy}}", "4:36: 'pickled.npy' cannot be read: Object arrays"),
+    ("{shape: [2], init: {kind: file, path: pickled.npy}}", "4:36: 'pickled.npy' cannot be read: it holds Python objects"),
     ("{shape: [2], init: {kind: file, path: huge.npy}}", "4:36: 'huge.npy' cannot be read: its header asks for"),
     ("{shape: [2], init: {kind: file, path: torn.npz}}", "4:36: 'torn.npz' cannot be read: File is not a zip file"),
     ("{shape: [2], init: {kind: file, path: two.npz}}", "4:36: 'two.npz' has 2 arrays; choose one by key: a, bias."),

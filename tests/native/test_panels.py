@@ -98,6 +98,15 @@ def test_matmul_beyond_a_block(isa, left, right, m, n, k):
         same(native.matmul(turned(a, turn_a), turned(b, turn_b)), a, b)
 
 
+@pytest.mark.parametrize("rows", [1, 4, 5, 8, 9])
+@pytest.mark.parametrize("left, right", PAIRS)
+def test_few_rows_by_a_large_matrix(isa, left, right, rows):
+    wide = whole((2, 130, 2 * 131), right, 1)
+    for lead, b in [((), wide[0, :, :131]), ((3, 1), wide[:, :, :131]), ((2,), wide[:, :, ::2])]:
+        a = whole((*lead, rows, 130), left)
+        same(native.matmul(a, b), a, b)
+
+
 @pytest.mark.parametrize("left, right", PAIRS)
 def test_a_stack_of_products_of_one_remaining_column(isa, left, right):
     rows, columns = panel(isa, left, right)

@@ -7,16 +7,23 @@
 namespace gradcheck {
 namespace {
 
-// The offsets of a box of `sizes`, row-major, whose axes step by the last strides of `view`, times `factors`.
-std::vector<Index> box(const View &view, const std::vector<Index> &sizes, const std::vector<Index> &factors) {
+// The stride of the axis-th of the last `count` axes.
+Index last_stride(const View &view, std::size_t axis, std::size_t count) {
+    return view.stride(static_cast<Index>(axis) - static_cast<Index>(count));
+}
+
+// The offsets of a box of `sizes`, row-major, whose axes step by the last strides of `view`, times `factors`; an
+// axis that runs backward in `order` is walked from its end.
+std::vector<Index> box(const View &view, const std::vector<Index> &sizes, const std::vector<Index> &factors, const View &order) {
     std::vector<Index> offsets = {0};
     for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-        const Index step = view.stride(static_cast<Index>(axis) - static_cast<Index>(sizes.size())) * factors[axis];
+        const Index step = last_stride(view, axis, sizes.size()) * factors[axis];
+        const bool backward = last_stride(order, axis, sizes.size()) < 0;
         std::vector<Index> wider;
         wider.reserve(offsets.size() * static_cast<std::size_t>(sizes[axis]));
         for (Index offset : offsets)
             for (Index i = 0; i < sizes[axis]; ++i)
-                wider.push_back(offset + i * step);
+                wider.push_back(offset + (backward ? sizes[axis] - 1 - i : i) * step);
         offsets = std::move(wider);
     }
     return offsets;
@@ -65,8 +72,9 @@ void conv(const View &x, const View &w, const View &y, const std::vector<Index> 
     spread.insert(spread.end(), dilations.begin(), dilations.end());
     const Index m = w.size(outer) / group, channels = w.size(channel);
 
-    Tables tables = {steps(m, w.stride(outer)), box(w, taps, all),           box(x, taps, spread),
-                     box(x, out, strides),      steps(m, y.stride(channel)), box(y, out, ones)};
+    // The depth is walked the way the filter lies: its sums have no order, and forward runs are packed faster.
+    Tables tables = {steps(m, w.stride(outer)), box(w, taps, all, w),        box(x, taps, spread, w),
+                     box(x, out, strides, y),   steps(m, y.stride(channel)), box(y, out, ones, y)};
     std::vector<BatchAxis> batch = batch_axes(w, space + 2, x, space + 2, y, space + 2);
     batch.push_back({y.size(outer), 0, x.stride(outer), y.stride(outer)});
     batch.push_back({group, m * w.stride(outer), channels * x.stride(channel), m * y.stride(channel)});

@@ -1,7 +1,9 @@
 // The kernels, compiled once for each instruction set; GRADCHECK_ISA is its name.
 #include "dot_products.h"
+#include "elementwise.h"
 #include "instruction_set.h"
 #include "loop_nest.h"
+#include "pooling.h"
 #include "small_products.h"
 
 #define GRADCHECK_TEXT_OF(name) #name
@@ -10,10 +12,13 @@
 namespace gradcheck::GRADCHECK_ISA {
 
 template <class T> constexpr Kernels<T> table() {
-    return {multiply_packed<T>, multiply_small<T>, multiply_dots<T>, lanes<T>, Blocks<T>::height, Blocks<T>::width};
+    return {multiply_packed<T>, multiply_small<T>, multiply_dots<T>, operate<T>, lanes<T>, Blocks<T>::height, Blocks<T>::width};
 }
 
+template <class T> constexpr Pools<T> pools() { return {max_windows<T>, find_winners<T>, sum_windows<T>, spread_windows<T>}; }
+
 extern const InstructionSet kernels;
-const InstructionSet kernels = {GRADCHECK_TEXT(GRADCHECK_ISA), table<float>(), table<double>()};
+const InstructionSet kernels = {GRADCHECK_TEXT(GRADCHECK_ISA), table<float>(), table<double>(), pools<float>(),
+                                pools<double>(), pools<std::int8_t>(), pools<std::uint8_t>()};
 
 }  // namespace gradcheck::GRADCHECK_ISA

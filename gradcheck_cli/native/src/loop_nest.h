@@ -55,14 +55,6 @@ template <class T> void pack_right(const Product<T> &product, Span depth, Span c
     }
 }
 
-template <class T> void pack_left(const Product<T> &product, Span rows, Span depth, T *out) {
-    constexpr Index height = Blocks<T>::height;
-    for (Index i = rows.first; i < rows.last; i += height) {
-        pack_left_panel(product, {i, smaller(i + height, rows.last)}, depth, out);
-        out += height * (depth.last - depth.first);
-    }
-}
-
 template <class T> void multiply_block(const Product<T> &product, Span rows, Span columns, Span depth, const T *a, const T *b) {
     constexpr Index height = Blocks<T>::height, width = Blocks<T>::width;
     const Index count = depth.last - depth.first;
@@ -87,7 +79,7 @@ template <class T> void multiply_packed(const Product<T> &product, Span rows, Sp
             pack_right(product, depth, across, b);
             for (Index i = rows.first; i < rows.last; i += Block::rows) {
                 const Span down = {i, smaller(i + Block::rows, rows.last)};
-                pack_left(product, down, depth, a);
+                pack_left_panels<T, Block::rows>(product, down, depth, a);
                 multiply_block(product, down, across, depth, a, b);
             }
         }

@@ -9,7 +9,7 @@ namespace gradcheck {
 namespace {
 
 // B up to this many reals stays in the innermost cache; few rows are not worth packing whatever its size.
-constexpr Index small_right = 8192, few_rows = 4;
+constexpr Index small_right = 8192, few_rows = 8;
 
 // Sizes and strides of the matrices, complex ones counted as such; strides in reals.
 struct Matrices {
@@ -60,8 +60,8 @@ bool fits_in_place(Matrices &x, Pairing pairing, Spread &spread) {
 }
 
 bool fits_dots(const Matrices &x, Pairing pairing) {
-    constexpr Index worth = 16;
-    return pairing == Pairing::none && std::min(x.m, x.n) <= few_rows && x.a_depth == 1 && x.b_depth == 1 && x.depth >= worth;
+    constexpr Index worth = 16, most = 4;
+    return pairing == Pairing::none && std::min(x.m, x.n) <= most && x.a_depth == 1 && x.b_depth == 1 && x.depth >= worth;
 }
 
 // The product of the transposes, transposed.

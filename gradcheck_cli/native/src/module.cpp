@@ -4,10 +4,15 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <cstring>
+#include <deque>
+#include <optional>
 
+#include "chain.h"
 #include "conv.h"
 #include "instruction_set.h"
 #include "matmul.h"
+#include "pool.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -41,6 +46,15 @@ class Buffer {
         return even;
     }
 
+    // The elements, if they lie one after the other in the order of the axes.
+    template <class T> T *dense() const {
+        if (!PyBuffer_IsContiguous(&buffer_, 'C'))
+            throw nb::type_error("operands and result do not lie in order");
+        return static_cast<T *>(buffer_.buf);
+    }
+    Index size(Index axis) const { return buffer_.shape[axis + buffer_.ndim]; }  // axes count from the end, -1 is the last
+    Index elements() const { return buffer_.len / buffer_.itemsize; }
+
   private:
     Py_buffer buffer_;
 };
@@ -73,11 +87,136 @@ bool run_conv(nb::handle x, nb::handle w, nb::handle out, bool twofold, const st
     });
 }
 
+// Runs a chain of five bytes an instruction on operands, then results; false if an array is not aligned.
+bool run_chain(nb::bytes code, nb::sequence arrays, Index operands, Index hidden, bool twofold) {
+    const Index real = twofold ? sizeof(double) : sizeof(float);
+    Chain chain{std::vector<Instruction>(code.size() / sizeof(Instruction)), {}, operands, hidden};
+    if (!chain.code.empty())
+        std::memcpy(chain.code.data(), code.c_str(), chain.code.size() * sizeof(Instruction));
+    std::deque<Buffer> buffers;
+    for (nb::handle array : arrays) {
+        const Buffer &buffer = buffers.emplace_back(array, static_cast<Index>(buffers.size()) >= operands);
+        if (!buffer.aligned(real))
+            return false;
+        chain.arrays.push_back(buffer.view(real));
+    }
+    if (const char *wrong = flaw(chain); *wrong)
+        throw nb::value_error(wrong);
+    nb::gil_scoped_release release;
+    if (twofold)
+        run<double>(chain);
+    else
+        run<float>(chain);
+    return true;
+}
+
+// Taps, stride, begin and dilation of each axis.
+using Geometry = std::vector<std::vector<Index>>;
+
+// The windows of images `whole`, of which there are as many as `pooled` has room for.
+std::vector<Windows> windows(const Buffer &whole, const Buffer &pooled, const Geometry &geometry) {
+    std::vector<Windows> axes;
+    Index axis = -static_cast<Index>(geometry.size());
+    for (const std::vector<Index> &g : geometry) {
+        axes.push_back({whole.size(axis), g.at(0), g.at(1), g.at(2), g.at(3), pooled.size(axis)});
+        ++axis;
+    }
+    return axes;
+}
+
+Index product(const std::vector<Windows> &axes, Index Windows::*size) {
+    Index total = 1;
+    for (const Windows &axis : axes)
+        total *= axis.*size;
+    return total;
+}
+
+enum class Pool { maxima, winners, sums, spread };
+
+template <class T> PoolKernel<T> pool_kernel(Pool kind) {
+    const Pools<T> &pools = instruction_set().pools<T>();
+    return kind == Pool::maxima ? pools.maxima : kind == Pool::winners ? pools.winners : kind == Pool::sums ? pools.sums : pools.spread;
+}
+
+// Calls body(a zero of the type of their reals, how many reals an element has) for elements of this type code.
+template <class Body> auto with_type(char code, const Body &body) {
+    switch (code) {
+    case 'f': return body(float(), Index(1));
+    case 'd': return body(double(), Index(1));
+    case 'F': return body(float(), Index(2));
+    case 'D': return body(double(), Index(2));
+    default: throw nb::type_error("neither real nor complex numbers of single or double precision");
+    }
+}
+
+template <class T>
+void pool_images(Pool kind, const Buffer &x, const Buffer &y, Index *place, const std::vector<Windows> &axes, Index unit) {
+    const Index entries = product(axes, &Windows::length), windows = product(axes, &Windows::count);
+    const Index images = kind == Pool::spread ? y.elements() / entries : x.elements() / entries;
+    const Pooling<T> pooling = {x.dense<T>(), y.dense<T>(), place, axes.data(), static_cast<Index>(axes.size()), unit,
+                                entries * unit, windows * unit};
+    nb::gil_scoped_release release;
+    pool(pooling, images, pool_kernel<T>(kind));
+}
+
+// x and y are arrays of the type `code`, dense and not empty; `places` takes those of winners.
+void run_pool(Pool kind, nb::handle x, nb::handle y, nb::object places, const Geometry &geometry, char code) {
+    if (static_cast<Index>(geometry.size()) > most_axes)
+        throw nb::type_error("images of too many axes");
+    const Buffer from(x, false), to(y, true);
+    const std::vector<Windows> axes = kind == Pool::spread ? windows(to, from, geometry) : windows(from, to, geometry);
+    std::optional<Buffer> place;
+    Index *at = nullptr;
+    if (!places.is_none())
+        at = place.emplace(places, true).dense<Index>();
+    if (code == 'b')
+        pool_images<std::int8_t>(kind, from, to, at, axes, 1);
+    else if (code == 'B')
+        pool_images<std::uint8_t>(kind, from, to, at, axes, 1);
+    else
+        with_type(code, [&](auto zero, Index unit) { pool_images<decltype(zero)>(kind, from, to, at, axes, unit); });
+}
+
+Places places_of(const Buffer &at, const Buffer &whole, const Buffer &some) {
+    return {at.dense<Index>(), at.elements() / some.size(-1), some.elements() / some.size(-1), whole.size(-1), some.size(-1)};
+}
+
+bool run_take_at(nb::handle x, nb::handle places, nb::handle y, Index size) {
+    const Buffer from(x, false), at(places, false), to(y, true);
+    const Places lines = places_of(at, from, to);
+    const void *source = from.dense<char>();
+    void *target = to.dense<char>();
+    nb::gil_scoped_release release;
+    return take_at(lines, size, source, target);
+}
+
+bool run_add_at(nb::handle x, nb::handle places, nb::handle y, char code) {
+    const Buffer from(x, false), at(places, false), to(y, true);
+    const Places lines = places_of(at, to, from);
+    return with_type(code, [&](auto zero, Index unit) {
+        using T = decltype(zero);
+        const T *source = from.dense<T>();
+        T *target = to.dense<T>();
+        nb::gil_scoped_release release;
+        return add_at(lines, unit, source, target);
+    });
+}
+
 }  // namespace
 
 NB_MODULE(_kernels, module) {
     module.def("matmul", run_matmul);
     module.def("conv", run_conv);
+    module.def("chain", run_chain);
+    nb::enum_<Pool>(module, "Pool")
+        .value("MAXIMA", Pool::maxima)
+        .value("WINNERS", Pool::winners)
+        .value("SUMS", Pool::sums)
+        .value("SPREAD", Pool::spread);
+    module.def("pool", run_pool, nb::arg("kind"), nb::arg("x"), nb::arg("y"), nb::arg("places").none(), nb::arg("geometry"),
+               nb::arg("code"));
+    module.def("take_at", run_take_at);
+    module.def("add_at", run_add_at);
     module.def("threads", threads);
     module.def("set_threads", set_threads);
     module.def("set_single_threaded", set_single_threaded);

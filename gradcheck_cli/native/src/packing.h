@@ -157,16 +157,36 @@ template <class T, int Width> void pack_right_panel(const Product<T> &product, S
         gather(product.b, lines, count, at, Index(Width), out);
 }
 
-// One panel of A: (depth, rows), transposed on the way.
-template <class T> void pack_left_panel(const Product<T> &product, Span rows, Span depth, T *out) {
-    Index at[GRADCHECK_PACKED_ROWS];
-    offsets(product.a_rows, rows.first, rows.last, at);
-    const Index height = rows.last - rows.first, count = depth.last - depth.first;
-    const Index *lines = product.a_depth + depth.first;
-    if (4 * runs(lines, count) <= count)
-        transpose_runs(product.a, lines, count, at, height, out);
+// One line of A: `count` elements, side by side or each on its own.
+template <class T> void copy_line(const T *line, const Index *at, Index count, bool dense, T *out) {
+    constexpr Index height = GRADCHECK_PACKED_ROWS;
+    if (!dense)
+        for (Index i = 0; i < count; ++i)
+            out[i] = line[at[i]];
+    else if (count == height)
+        std::memcpy(out, line + at[0], height * sizeof(T));
     else
-        gather(product.a, lines, count, at, height, out);
+        std::memcpy(out, line + at[0], static_cast<std::size_t>(count) * sizeof(T));
+}
+
+// Panels of A for a block, (depth, rows) each.  Where the source runs along the depth each is transposed on the
+// way; elsewhere rows are likely to be neighbours, and a line of all panels is read before the next.
+template <class T, int Rows> void pack_left_panels(const Product<T> &product, Span rows, Span depth, T *out) {
+    constexpr Index height = GRADCHECK_PACKED_ROWS;
+    Index at[Rows];
+    offsets(product.a_rows, rows.first, rows.last, at);
+    const Index all = rows.last - rows.first, count = depth.last - depth.first;
+    const Index *lines = product.a_depth + depth.first;
+    const auto panel = [&](Index i) { return all - i < height ? all - i : height; };
+    if (4 * runs(lines, count) <= count) {
+        for (Index i = 0; i < all; i += height)
+            transpose_runs(product.a, lines, count, at + i, panel(i), out + i * count);
+        return;
+    }
+    const bool dense = contiguous(at, all);
+    for (Index p = 0; p < count; ++p)
+        for (Index i = 0; i < all; i += height)
+            copy_line(product.a + lines[p], at + i, panel(i), dense, out + i * count + p * panel(i));
 }
 
 }  // namespace gradcheck::GRADCHECK_ISA

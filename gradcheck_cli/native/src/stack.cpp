@@ -38,6 +38,9 @@ Axis axis(const std::vector<Index> &table, Index turns, Index outer) {
     return {inner * turns, inner, table.data(), outer};
 }
 
+// Whether the first two positions are neighbours, and so most of the others.
+bool side_by_side(const Axis &axis) { return axis.inner > 1 && axis.table[1] == axis.table[0] + 1; }
+
 // The product of the transposes, transposed.
 template <class T> void turn(Product<T> &p) {
     std::swap(p.a, p.b);
@@ -47,12 +50,6 @@ template <class T> void turn(Product<T> &p) {
 }
 
 Index pieces_of(Index size, Index unit) { return (size + unit - 1) / unit; }
-
-// How many threads some work deserves: waking one costs as much as this many multiplications.
-Index deserved(double multiplications) {
-    constexpr double worth = 4e5;
-    return static_cast<Index>(std::min(static_cast<double>(threads()), 1 + multiplications / worth));
-}
 
 // A cut of C into rows x columns rectangles, at least `wanted` if there are as many panels, with short edges.
 struct Cut {
@@ -79,15 +76,6 @@ Cut cut(Index wanted, Index row_panels, Index column_panels) {
 Span part(Index size, Index unit, Index i, Index parts) {
     const Index panels = pieces_of(size, unit);
     return {std::min(size, panels * i / parts * unit), std::min(size, panels * (i + 1) / parts * unit)};
-}
-
-// Units [0, count) in a few runs for each thread.
-template <class Body> void share(Index count, Index helpers, const Body &body) {
-    const Index runs = helpers == 1 ? 1 : std::min(count, 4 * helpers);
-    for_each(runs, [&](Index i) {
-        for (Index unit = count * i / runs; unit < count * (i + 1) / runs; ++unit)
-            body(unit);
-    });
 }
 
 }  // namespace
@@ -157,7 +145,9 @@ Stack<T> make_stack(const T *a, const T *b, T *c, Tables tables, Pairing pairing
                      axis(t.c_columns, columns.count, columns.c),
                      pairing == Pairing::both};
     const Index n = stack.product.b_columns.count;
-    if (pairing != Pairing::both && n < instruction_set().of<T>().lanes && n < stack.product.a_rows.count) {
+    const bool narrow = n < instruction_set().of<T>().lanes && n < stack.product.a_rows.count;
+    const bool upright = side_by_side(stack.product.c_rows) && !side_by_side(stack.product.c_columns);
+    if (pairing != Pairing::both && (narrow || upright)) {
         turn(stack.product);
         for (BatchAxis &step : stack.batch)
             std::swap(step.a, step.b);
@@ -173,7 +163,7 @@ template <class T> void run(const Stack<T> &stack) {
     const Index helpers = deserved(work * static_cast<double>(repeats));
     const Index wanted = helpers == 1 || repeats >= 4 * helpers ? 1 : pieces_of(helpers, repeats);
     const Cut grid = cut(wanted, pieces_of(m, kernels.height), pieces_of(n, kernels.width));
-    share(repeats * grid.rows * grid.columns, helpers, [&](Index unit) {
+    const auto rectangle = [&](Index unit) {
         const Span columns = part(n, kernels.width, unit % grid.columns, grid.columns);
         unit /= grid.columns;
         const Span rows = part(m, kernels.height, unit % grid.rows, grid.rows);
@@ -183,6 +173,10 @@ template <class T> void run(const Stack<T> &stack) {
         one.b += at.b;
         one.c += at.c;
         kernels.packed(one, rows, columns);
+    };
+    share(repeats * grid.rows * grid.columns, helpers, [&](Index first, Index last) {
+        for (Index unit = first; unit < last; ++unit)
+            rectangle(unit);
     });
 }
 
@@ -192,13 +186,8 @@ void run(const SmallProducts<T> &products, void (*kernel)(const SmallProducts<T>
     const Index m = products.m, n = products.n, repeats = products.count;
     const double work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(products.depth);
     const Index helpers = deserved(work * static_cast<double>(repeats));
-    if (helpers == 1) {
-        kernel(products, 0, repeats);
-        return;
-    }
     if (repeats >= helpers) {
-        const Index runs = std::min(repeats, 4 * helpers);
-        for_each(runs, [&](Index i) { kernel(products, repeats * i / runs, repeats * (i + 1) / runs); });
+        share(repeats, helpers, [&](Index first, Index last) { kernel(products, first, last); });
         return;
     }
     const bool wide = n > m;

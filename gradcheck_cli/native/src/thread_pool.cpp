@@ -1,5 +1,6 @@
 #include "thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -118,6 +119,11 @@ void start_pool() {
 }
 
 }  // namespace
+
+Index deserved(double multiplications) {
+    constexpr double worth = 4e5;
+    return static_cast<Index>(std::min(static_cast<double>(threads()), 1 + multiplications / worth));
+}
 
 Index threads() { return alone ? 1 : most.load(std::memory_order_relaxed); }
 

@@ -50,7 +50,7 @@ def write(check: Check, path: str) -> None:
     kind = os.path.splitext(path)[1].removeprefix(".")
     metadata = {"Date": None, "Creator": "gradcheck"} if kind == "svg" else {"Software": "gradcheck"}
     try:
-        with _own_settings(), open(temporary, "xb") as file:
+        with own_settings(), open(temporary, "xb") as file:
             figure(check).savefig(file, format=kind, dpi=_DPI, metadata=metadata)
         os.replace(temporary, os.path.realpath(path))
     except OSError as error:
@@ -98,7 +98,7 @@ def _foot(check: Check) -> str:
 
 
 @contextmanager
-def _own_settings() -> Iterator[None]:
+def own_settings() -> Iterator[None]:
     """matplotlib as it comes, whatever configuration there is, and silent about letters that its font lacks."""
     with _without_a_word(), _environment("MPLBACKEND", "agg"):  # an unknown name there would be an error
         import matplotlib

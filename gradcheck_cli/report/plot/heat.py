@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import SubFigure
+from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -30,7 +30,7 @@ _FEW = 0.1  # of the cells: if no more are wrong, the worst one is pointed at
 _RING: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 1.5}
 
 
-def draw(panel: SubFigure, check: Check, picture: Picture) -> None:
+def draw(panel: FigureBase, check: Check, picture: Picture) -> None:
     """The heatmap with its legend."""
     tile = picture.tile
     title = textwrap.fill(f"relative error, {axes.cells(check, tile)}", _LINE, break_long_words=False)
@@ -45,7 +45,7 @@ def draw(panel: SubFigure, check: Check, picture: Picture) -> None:
     _legend(panel, levels, marked)
 
 
-def _matrix(panel: SubFigure, check: Check, tile: Tile, levels: Array) -> list[Axes]:
+def _matrix(panel: FigureBase, check: Check, tile: Tile, levels: Array) -> list[Axes]:
     """Rows for entries of x, columns for those of y."""
     pane = panel.subplots()
     _show(pane, levels, tile.sizes, "auto")
@@ -55,7 +55,7 @@ def _matrix(panel: SubFigure, check: Check, tile: Tile, levels: Array) -> list[A
     return [pane]
 
 
-def _images(panel: SubFigure, check: Check, tile: Tile, levels: Array) -> list[Axes]:
+def _images(panel: FigureBase, check: Check, tile: Tile, levels: Array) -> list[Axes]:
     """Images in a grid that is a little wider than tall."""
     images, height, width = tile.sizes
     count = len(levels)
@@ -120,7 +120,7 @@ def _position(index: Sequence[int], sizes: Sequence[int], imaginary: bool) -> in
     return found + prod(sizes) * imaginary
 
 
-def _legend(panel: SubFigure, levels: Array, marked: bool) -> None:
+def _legend(panel: FigureBase, levels: Array, marked: bool) -> None:
     """The levels that occur."""
     known = [(LEVELS[i].fill, LEVELS[i].label) for i in np.unique(levels) if i != NOTHING]
     known += [(NOTHING_FILL, NOTHING_LABEL)] if (levels == NOTHING).any() else []

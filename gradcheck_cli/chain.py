@@ -1,0 +1,245 @@
+"""Chains: elementwise steps that follow one another, run in one pass over memory and without the interpreter's lock.
+
+A step takes part by a formula: exact operations, each of which rounds as NumPy's does, on stacks and constants.  What
+only later steps of a chain read never becomes an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli import native
+from gradcheck_cli.graph import Array, Node
+
+Shape: TypeAlias = tuple[int, ...]
+Kernel: TypeAlias = Callable[..., Any]
+Expression: TypeAlias = "str | float | Array | tuple[str, Any, Any]"  # a stack, a constant, an operation on two of them
+
+_LONGEST = 24  # formulas of a chain: its blocks share a cache
+_WIDEST = 64  # stacks and constants that they read
+_MOST = 16  # that one of them reads
+
+_exact: dict[Kernel, Callable[..., Expression]] = {
+    np.add: lambda a, b: ("add", a, b),
+    np.subtract: lambda a, b: ("subtract", a, b),
+    np.multiply: lambda a, b: ("multiply", a, b),
+    np.negative: lambda x: ("negate", x, x),
+    np.sqrt: lambda x: ("root", x, x),
+}
+
+
+def exactly(expression: Callable[..., Expression]) -> Callable[[Kernel], Kernel]:
+    """Says of a kernel that on floating-point numbers it is an expression of its operands, to the last bit."""
+
+    def known(kernel: Kernel) -> Kernel:
+        _exact[kernel] = expression
+        return kernel
+
+    return known
+
+
+def expressed(kernel: Kernel, operands: Sequence[Expression]) -> Expression | None:
+    """What a kernel makes of operands; None where that is no expression, or one of too many of them."""
+    expression = _exact.get(kernel)
+    return None if expression is None or len(operands) > _MOST else expression(*operands)
+
+
+def total(*terms: Expression) -> Expression:
+    """Terms added up from left to right."""
+    return reduce(lambda a, b: ("add", a, b), terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """What an elementwise step makes: a stack of tensors of a shape, as an expression of what it `reads`."""
+
+    name: str
+    shape: Shape
+    dtype: np.dtype[Any]
+    expression: Expression
+    reads: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Formulas as the code of one native call: from live stacks, of tensors of some shapes, and constants to results."""
+
+    live: Mapping[str, Shape]
+    constants: Sequence[Array]
+    results: Sequence[str]
+    shape: Shape
+    code: bytes
+    hidden: int
+
+    def run(self, live: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Stacks by name; None where live ones are not what they are to be."""
+        rank, stacks = len(self.shape), []
+        count = len(live[next(iter(self.live))])
+        for name, shape in self.live.items():
+            stack = live[name]
+            if stack.shape != (count, *shape):
+                return None
+            missing = rank - len(shape)
+            stacks.append(stack.reshape(count, *(1,) * missing, *shape) if missing else stack)
+        shape = (count, *self.shape)
+        made = native.chain(self.code, [*stacks, *self.constants], shape, len(self.results), self.hidden)
+        return None if made is None else dict(zip(self.results, made, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some steps, by their numbers, that run at once: as a chain, or one alone; and what nobody reads after them."""
+
+    steps: Sequence[int]
+    chain: Chain | None
+    dies: Sequence[str]
+
+
+def parts(
+    nodes: Sequence[Node],
+    formulas: Sequence[Formula | None],
+    outputs: Collection[str],
+    shapes: Callable[[str], Shape],
+    least: int,
+) -> Iterator[Part]:
+    """Steps as parts in an order in which all is there when it is read; chains are of `least` formulas or more."""
+    found = list(_grouped(formulas, least))
+    last = {n: i for i, steps in enumerate(found) for s in steps for n in nodes[s].inputs}
+    for i, steps in enumerate(found):
+        named = {n for s in steps for n in (*nodes[s].inputs, *nodes[s].outputs)}
+        dies = [n for n in named if n and last.get(n, i) <= i and n not in outputs]
+        mine = [f for s in steps if (f := formulas[s]) is not None]
+        wanted = [f.name for f in mine if f.name not in dies]
+        yield Part(steps, linked(mine, wanted, shapes) if wanted and len(mine) >= least else None, dies)
+
+
+def _grouped(formulas: Sequence[Formula | None], least: int) -> Iterator[list[int]]:
+    """Numbers of what runs at once: formulas that follow one another as groups, everything else alone."""
+    for chained, run in groupby(range(len(formulas)), key=lambda i: formulas[i] is not None):
+        if not chained:
+            yield from ([i] for i in run)
+            continue
+        number = {f.name: i for i in run if (f := formulas[i]) is not None}
+        for group in grouped([f for i in number.values() if (f := formulas[i]) is not None]):
+            whole = [number[f.name] for f in group]
+            yield from [whole] if len(whole) >= least else [[i] for i in whole]
+
+
+def grouped(formulas: Sequence[Formula]) -> list[list[Formula]]:
+    """Formulas, in order, as groups of one shape each: a group reads nothing that is made in a later one."""
+    groups: list[list[Formula]] = []
+    home: dict[str, int] = {}
+    for formula in formulas:
+        first = 0
+        for name in formula.reads:
+            if isinstance(name, str) and name in home:
+                first = max(first, home[name] + (not _alike(groups[home[name]][0], formula)))
+        fitting = (i for i in range(first, len(groups)) if _joins(formula, groups[i]))
+        home[formula.name] = index = next(fitting, len(groups))
+        if index == len(groups):
+            groups.append([])
+        groups[index].append(formula)
+    return groups
+
+
+def _alike(a: Formula, b: Formula) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _joins(formula: Formula, group: Sequence[Formula]) -> bool:
+    if not _alike(formula, group[0]) or len(group) >= _LONGEST:
+        return False
+    return len(formula.reads) + sum(len(f.reads) for f in group) <= _WIDEST
+
+
+def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callable[[str], Shape]) -> Chain:
+    """The chain of formulas that are alike, of which the results `wanted` become stacks; `shapes` are those of stacks."""
+    code, made = Code(), dict[str, int]()
+    for formula in formulas:
+        made[formula.name] = code.expression(formula.expression, made)
+    results = [f.name for f in formulas if f.name in wanted]
+    packed, hidden = code.packed([made[name] for name in results])
+    live = {name: shapes(name) for name in code.live}
+    constants = [np.asarray(value, formulas[0].dtype) for value in code.constants.values()]
+    return Chain(live, constants, results, formulas[0].shape, packed, hidden)
+
+
+@dataclass(slots=True)
+class Code:
+    """Instructions under construction: what one makes goes by its number, operands by name, constants by themselves."""
+
+    live: list[str] = field(default_factory=list)
+    constants: dict[Any, Any] = field(default_factory=dict)
+    lines: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def let(self, operation: str, *read: Any) -> int:
+        """What an operation makes of values."""
+        self.lines.append((operation, *(self._value(value) for value in read)))
+        return len(self.lines) - 1
+
+    def expression(self, expression: Expression, known: Mapping[str, Any]) -> int:
+        """What an expression makes of known values and of operands."""
+
+        def value(part: Expression) -> Any:
+            if isinstance(part, tuple):
+                return self.let(part[0], value(part[1]), value(part[2]))
+            return known.get(part, part) if isinstance(part, str) else part
+
+        found = value(expression)
+        return found if isinstance(expression, tuple) else self.let("copy", found)
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in self.live:
+                self.live.append(value)
+            return value
+        if isinstance(value, int):
+            return value
+        key = ("constant", value if isinstance(value, float) else id(value))
+        self.constants[key] = value
+        return key
+
+    def packed(self, results: Sequence[int]) -> tuple[bytes, int]:
+        """The code in bytes, and how many values are hidden; these share places as soon as they are read no more."""
+        place = {value: i for i, value in enumerate([*self.live, *self.constants, *results])}
+        first = most = len(place)
+        last = {value: i for i, (_, *read) in enumerate(self.lines) for value in read}
+        free: list[int] = []
+        code = bytearray()
+        for made, (operation, *read) in enumerate(self.lines):
+            places = [place[value] for value in read]
+            free += {place[v] for v in read if last[v] == made and place[v] >= first}
+            if made not in place:
+                place[made] = free.pop() if free else most
+                most = max(most, place[made] + 1)
+            code += bytes((native.NAMES.index(operation), place[made], *(*places, *places[:1] * 2)[:3]))
+        return bytes(code), most - first
+
+    def computation(self, results: Sequence[int]) -> Computation:
+        """The code, ready to run on arrays."""
+        code, hidden = self.packed(results)
+        constants = [np.asarray(value) for value in self.constants.values()]
+        return Computation(tuple(self.live), constants, code, len(results), hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """Code with the names of its operands."""
+
+    operands: Sequence[str]
+    constants: Sequence[Array]
+    code: bytes
+    results: int
+    hidden: int
+
+    def run(self, arrays: Mapping[str, Array], shape: Shape) -> list[Array]:
+        """The results, of a shape over which arrays broadcast."""
+        operands = [*(arrays[name] for name in self.operands), *self.constants]
+        made = native.chain(self.code, operands, shape, self.results, self.hidden)
+        return native.by_numpy(self.code, operands, shape, self.results, self.hidden) if made is None else made

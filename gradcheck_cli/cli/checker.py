@@ -1,0 +1,141 @@
+"""One task checked: its records whatever happens in it, under all that bears on it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import rich_click as click
+
+from gradcheck_cli.checks.assemble import failed_record
+from gradcheck_cli.checks.checking import Listener, check
+from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.bugs import describe_bug
+from gradcheck_cli.cli.bundles import Bundles, Keeper
+from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.gates import with_gates
+from gradcheck_cli.cli.limits import time_limit
+from gradcheck_cli.cli.reproduce import command_for
+from gradcheck_cli.cli.resolve import resolve
+from gradcheck_cli.cli.tasks import Task
+from gradcheck_cli.cli.waivers import with_waiver
+from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.memory import exhausted, held
+from gradcheck_cli.record import Check, ModelInfo
+from gradcheck_cli.settings import Pictures, Settings
+
+if TYPE_CHECKING:
+    from gradcheck_cli.points.point import Point
+
+
+class Watcher(Listener, Protocol):
+    """Hears of a check's progress, and which model it is about."""
+
+    def begin(self, model: str) -> None: ...
+
+
+def _go_on(failed: Check, error: BaseException) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Checker:
+    """Checks tasks, one at a time; what is said of one is, from weak to strong, `unsaid`, files, its spec, `given`.
+
+    `failing` is told of a task that gives no records of its own, and why; it may raise.
+    """
+
+    given: Mapping[str, Any]  # options that were typed, or set in the environment
+    ctx: click.Context
+    bundles: Bundles
+    progress: Watcher
+    gates: Sequence[str]
+    unsaid: Mapping[str, Any] = field(default_factory=dict)
+    baseline: Baseline = field(default_factory=lambda: Baseline("", {}))
+    pictures: Pictures = "none"
+    failing: Callable[[Check, BaseException], None] = _go_on
+    see: Callable[[int, Point], None] | None = None  # each point, before anything is compared there
+    seed: int = field(default_factory=lambda: secrets.randbelow(1 << 31))  # of whatever asks for a random one
+
+    def check(self, task: Task) -> tuple[Check, ...]:
+        """The records of one task, waived where its spec or the baseline says so."""
+        with self.bundles.watching(task) as keeper:
+            checks = self._timed(task, keeper)
+            waived = self.baseline.waived(with_waiver(checks, task.expect, datetime.date.today()))
+            return keeper.ended(tuple(with_gates(check, self.gates) for check in waived))
+
+    def _timed(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
+        """The records; what their pairs did not take of the time is theirs in equal shares."""
+        start = time.perf_counter()
+        self.progress.begin(task.name)
+        try:
+            checks = self._checked(task, keeper)
+        except (GradcheckError, MemoryError, RecursionError) as error:
+            checks = self._failed(task, _as_ours(error), error)
+        except Exception as error:
+            checks = self._failed(task, GradcheckError(describe_bug(error)), error)
+        finally:
+            self.progress.done()
+        share = (time.perf_counter() - start) / max(len(checks), 1)
+        return tuple(c if c.duration_s else replace(c, duration_s=round(share, 4)) for c in checks)
+
+    def _checked(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
+        layers = self._layers(task)
+        timeout = next((layer["timeout"] for layer in reversed(layers) if layer.get("timeout")), None)
+        with held(), time_limit(timeout):
+            source = task.load()
+            settings = self._settings(source, layers)
+            keeper.begin(source, settings)
+            settings = replace(settings, pictures=self.pictures)
+            checks = check(source, settings, name=task.name, listen=self.progress, see=self._seen_by(keeper))
+        return tuple(replace(c, reproduce=self._command(c, task)) for c in checks)
+
+    def _seen_by(self, keeper: Keeper) -> Callable[[int, Point], None]:
+        def see(index: int, point: Point) -> None:
+            keeper.see(index, point)
+            if self.see is not None:
+                self.see(index, point)
+
+        return see
+
+    def _layers(self, task: Task) -> list[Mapping[str, Any]]:
+        """What bears on one task, from the weakest to the strongest."""
+        config = settings_above(os.path.dirname(task.path) or ".", self.ctx)
+        asked = {"dtype": "model"} if "precision" in self.gates else {}
+        weakest = {**self.unsaid, **asked, **config}
+        return [self._seeded(layer) for layer in (weakest, task.said, self.given)]
+
+    def _settings(self, source: Source, layers: Sequence[Mapping[str, Any]]) -> Settings:
+        settings = resolve(source, layers)
+        if "precision" in self.gates and settings.dtype == "float64":
+            raise UsageError("--fail-on precision asks for the gradient in the model's own dtype: --dtype model.")
+        return settings
+
+    def _command(self, found: Check, task: Task) -> str:
+        return command_for(found, task, self.given)
+
+    def _seeded(self, layer: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**layer, "seed": self.seed} if layer.get("seed") == "random" else layer
+
+    def _failed(self, task: Task, error: GradcheckError, cause: BaseException) -> tuple[Check, ...]:
+        """The record of a task that gave none."""
+        record = Check(id=task.name, check=task.name, status="error", code="", model=ModelInfo(task.path), x="", y="")
+        failed = failed_record(record, error)
+        expected = (task.expect or {}).get("status") == failed.status or self.baseline.covers(failed)
+        if not expected:
+            self.failing(failed, cause if error.exit_code == 70 else error)
+        return (failed,)
+
+
+def _as_ours(error: BaseException) -> GradcheckError:
+    if isinstance(error, GradcheckError):
+        return error
+    if isinstance(error, MemoryError):
+        return exhausted(error)
+    return LimitError("the model is nested too deeply", code="GC603")

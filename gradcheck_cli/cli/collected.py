@@ -1,0 +1,72 @@
+"""The checks of one spec for a runner of tests: found first, done one at a time when it comes to them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import rich_click as click
+from click.core import ParameterSource
+from click.exceptions import Exit
+
+from gradcheck_cli.bundles.shelf import FOLDER
+from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.bundles import Bundles
+from gradcheck_cli.cli.check import command
+from gradcheck_cli.cli.checker import Checker
+from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.gates import gates_of
+from gradcheck_cli.cli.models import Found, common_folder
+from gradcheck_cli.cli.progress import Progress
+from gradcheck_cli.cli.run import planned
+from gradcheck_cli.cli.tasks import Task
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.record import Check, Report
+from gradcheck_cli.report import concise, full
+from gradcheck_cli.report.text import Style
+
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+class Collected:
+    """A spec's tasks, and what checks them; `args` are options of `gradcheck check` as one types them."""
+
+    def __init__(self, path: str, args: str = "") -> None:
+        ctx = _context(path, shlex.split(args))
+        given = {n: v for n, v in ctx.params.items() if n != "models" and ctx.get_parameter_source(n) in _GIVEN}
+        options: Mapping[str, Any] = {**settings_above(common_folder([path]), ctx), **given}
+        self.style = Style(show=options.get("show", 3), health=bool(options.get("health")))
+        self.tasks: Sequence[Task] = planned(Found([path], []), options)
+        self.checker = Checker(
+            given=given,
+            ctx=ctx,
+            bundles=Bundles(options.get("save_failures", FOLDER)),
+            progress=Progress("off", verbose=False),
+            gates=gates_of(options),
+            baseline=Baseline.read(options["baseline"]) if options.get("baseline") else Baseline("", {}),
+        )
+
+    def report(self, task: Task) -> Report:
+        """One task done."""
+        return Report(self.checker.check(task), fail_on=tuple(self.checker.gates))
+
+    def text(self, checks: tuple[Check, ...]) -> str:
+        """What people read of it."""
+        return full.section(checks, self.style).strip()
+
+    def wrong(self, report: Report) -> str:
+        """The same of a task that fails, what is wrong first."""
+        worst = next(check for check in report.checks if replace(report, checks=(check,)).exit_code)
+        return f"{concise.line(worst, self.style)}\n\n{self.text(report.checks)}"
+
+
+def _context(path: str, args: Sequence[str]) -> click.Context:
+    """The options as the command line would take them."""
+    try:
+        return command.make_context("gradcheck", [*args, "--", path])
+    except click.ClickException as error:
+        raise UsageError(error.format_message()) from None
+    except Exit:
+        raise UsageError(f"{shlex.join(args)!r} checks nothing") from None

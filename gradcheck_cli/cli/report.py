@@ -1,0 +1,111 @@
+"""`gradcheck report`: results that were written before, in any format."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+from click.core import ParameterSource
+
+from gradcheck_cli.cli.check_options import OPTIONS
+from gradcheck_cli.cli.param_types import AnyPath, OneOf, ReportPath, Text
+
+if TYPE_CHECKING:
+    from gradcheck_cli.record import Check
+
+FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "gitlab", "markdown", "html", "sarif")
+_AS_IN_CHECK = ("fail_on", "baseline", "health", "show", "verbose", "quiet", "color")
+
+
+@click.pass_context
+def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> int:
+    """Show results again, or turn them into other formats.
+
+    RESULTS are files that --report wrote, .json or .jsonl, or - for the standard input; those of several files make
+    one report.  It exits with 0 whatever they say, unless --gate, --fail-on or --baseline asks for their verdict.
+    """
+    typed = ParameterSource.COMMANDLINE
+    given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) == typed}
+    return _run(results, given, ctx)
+
+
+command = click.RichCommand(
+    name="report",
+    callback=report,
+    help=report.__doc__,
+    params=[
+        click.RichArgument(
+            ["results"], metavar="RESULTS...", nargs=-1, required=True, type=click.Path(allow_dash=True)
+        ),
+        click.RichOption(
+            ["-o", "--output"],
+            panel="Output",
+            multiple=True,
+            type=Text(),
+            metavar="PATH",
+            help="Write .json, .jsonl, .xml (JUnit), .html, .md or .sarif; a folder, DIR/, of HTML. [default: stdout]",
+        ),
+        click.RichOption(
+            ["--output-format", "--format", "output_format"],
+            panel="Output",
+            type=OneOf(FORMATS),
+            metavar="FORMAT",
+            help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}. [default: by suffix; full on stdout]",
+        ),
+        click.RichOption(
+            ["--gate"], panel="Gate", is_flag=True, default=None, help="Exit as the check did: 1 for a wrong gradient."
+        ),
+        *(option for option in OPTIONS if option.name in _AS_IN_CHECK),
+    ],
+)
+
+
+def _run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) -> int:
+    from gradcheck_cli.cli.gates import gates_of
+    from gradcheck_cli.cli.output import Output
+    from gradcheck_cli.measures import WORDS
+    from gradcheck_cli.record import Report
+
+    form = options.get("output_format", "")
+    paths = [_writable(path, AnyPath() if form else ReportPath(), ctx) for path in options.get("output", ())]
+    output = Output({**options, "report": paths})
+    checks = tuple(_judged(_read(results), options))
+    gates = gates_of(options) if "fail_on" in options else (*gates_of(options), *WORDS)
+    found = Report(checks, (), sum(check.duration_s for check in checks), gates)
+    if not paths:
+        output.whole(found)
+    output.write_reports(found, form)
+    return found.exit_code if options.keys() & {"gate", "fail_on", "baseline"} else 0
+
+
+def _writable(path: str, kind: ReportPath, ctx: click.Context) -> str:
+    return kind.convert(path, next(param for param in command.params if param.name == "output"), ctx)
+
+
+def _read(results: Sequence[str]) -> Iterator[Check]:
+    """The records of all files, and of runs of a zoo."""
+    from gradcheck_cli.results import read_results
+    from gradcheck_cli.zoo.folder import is_run
+
+    for path in results:
+        if is_run(path):
+            from gradcheck_cli.cli.zoo.results import records_of
+
+            yield from records_of(path)
+        else:
+            yield from read_results(path, lambda text: print(f"note: {text}", file=sys.stderr))
+
+
+def _judged(checks: Iterator[Check], options: Mapping[str, Any]) -> Iterator[Check]:
+    """The records as a baseline and --fail-on see them, if those are given."""
+    from gradcheck_cli.cli.baseline import Baseline
+    from gradcheck_cli.cli.gates import with_gates
+
+    baseline = Baseline.read(options["baseline"]) if options.get("baseline") else Baseline("", {})
+    asked = options.get("fail_on")
+    for check in checks:
+        [judged] = baseline.waived((check,))
+        yield judged if asked is None else with_gates(replace(judged, gates=()), asked)

@@ -1,0 +1,71 @@
+"""Imported in the server that the children of a zoo are forked from: what a check needs is there before it starts.
+
+Modules that are only imported when something calls for them are so too, and a small model has been checked, since first
+times take longer.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pkgutil
+import tempfile
+from contextlib import suppress
+from importlib import import_module
+
+import gradcheck_cli
+from gradcheck_cli.cli.zoo import check
+from gradcheck_cli.peer.runtime import NAME
+from gradcheck_cli.zoo.child import Desk, Errand
+from gradcheck_cli.zoo.job import MEMORY, Job
+from gradcheck_cli.zoo.server import sweep_in_the_end
+
+_NOT_OF_A_CHECK = {"__main__", "backend", "cli", "differentiation", "gradient_checker", "report", "zoo"}
+_SMALL = """
+<ir_version: 9, opset_import: ["" : 17]>
+small (float[1,2,4,4] x, float[2,2,3,3] w, float[8,3] v) => (float[1,3] y) {
+  shape = Constant <value_ints = [1, 8]> ()
+  c = Conv <pads = [1, 1, 1, 1]> (x, w)
+  r = Relu (c)
+  p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+  f = Reshape (p, shape)
+  m = MatMul (f, v)
+  y = Softmax (m)
+}
+"""
+
+
+def warm() -> None:
+    """Everything is imported, and has been used once."""
+    for found in pkgutil.iter_modules(gradcheck_cli.__path__):
+        if found.name not in _NOT_OF_A_CHECK:
+            _imported(f"gradcheck_cli.{found.name}")
+    with suppress(Exception):  # a broken one is what checks will tell of
+        import_module(NAME)
+    with suppress(Exception):
+        _check_a_model()
+    gc.collect()
+    gc.freeze()  # children would copy the pages that a collector goes through
+
+
+def _imported(name: str) -> None:
+    with suppress(Exception):  # it may need what is not installed
+        module = import_module(name)
+        for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            if not found.name.endswith("_worker"):
+                _imported(f"{name}.{found.name}")
+
+
+def _check_a_model() -> None:
+    """All that a child does, but for what it tells."""
+    import onnx.parser
+
+    with tempfile.TemporaryDirectory(dir=sweep_in_the_end() or None) as folder, open(os.devnull, "wb") as nobody:
+        path = os.path.join(folder, "small.onnx")
+        onnx.save(onnx.parser.parse_model(_SMALL), path)
+        job = Job("small", path, options={"save_failures": "none", "forward": "internal"})
+        errand = Errand(job, "", timeout=None, memory=MEMORY, granted=MEMORY)
+        list(check.records(job, Desk(errand, nobody.fileno())))
+
+
+warm()

@@ -1,0 +1,130 @@
+"""What a zoo has found, read from its store: summed up, rendered, written."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.gates import gates_of
+from gradcheck_cli.cli.output import Output
+from gradcheck_cli.cli.reproduce import quoted
+from gradcheck_cli.record import Check, Report
+from gradcheck_cli.report import render
+from gradcheck_cli.report.concise import outcome, subject
+from gradcheck_cli.report.text import clean, count, name
+from gradcheck_cli.report.zoo import Group, document, worst
+from gradcheck_cli.results import check_from_json
+from gradcheck_cli.zoo.folder import read_about
+from gradcheck_cli.zoo.store import Line, finished, whole
+
+_OF_ONE_MODEL = ("show", "plot", "heatmap")
+_LINES_ELSEWHERE, _LINES_OF_MORE, _LINES_EACH = 40, 14, 2
+
+
+class Results:
+    """The results of a run under the options that say what is shown of them."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        self.folder, self.options = folder, options
+        self.output = Output({name: value for name, value in options.items() if name not in _OF_ONE_MODEL})
+        self.baseline = Baseline.read(options["baseline"]) if options.get("baseline") else Baseline("", {})
+
+    def end(self, jobs: Iterable[str] | None, duration: float = 0.0) -> int:
+        """Writes reports, prints what was asked for, and gives the exit code."""
+        found = self.write(jobs, duration)
+        self._print(self.text(found, duration))
+        if repaired := self.baseline.repaired:
+            note(f"{self.baseline.path}: {count(len(repaired), 'check')} of it passed: write it anew")
+        return found.report(gates_of(self.options), duration).exit_code
+
+    def write(self, jobs: Iterable[str] | None, duration: float = 0.0) -> Found:
+        """Writes reports, and gives what they are about."""
+        found = Found(self.folder, jobs, self.baseline)
+        if self.output.writes:
+            self.output.write_reports(found.full(found.report(gates_of(self.options), duration)))
+        return found
+
+    def interrupted(self, jobs: Iterable[str], duration: float) -> None:
+        """What there is so far, for people, and how to go on."""
+        found = Found(self.folder, jobs, self.baseline)
+        if self.output.for_people and found.lines:
+            self._print(self.text(found, duration))
+        note(f"{count(len(found.lines), 'check')} done; to go on: gradcheck zoo resume {quoted(str(self.folder))}")
+
+    def text(self, found: Found, duration: float = 0.0) -> str:
+        """What goes to stdout."""
+        report = found.report(gates_of(self.options), duration)
+        if self.output.format != "full":
+            return render(self.output.format, found.full(report), self.output.style)
+        more = f"gradcheck zoo status {quoted(str(self.folder))} --show {len(found.lines)}"
+        return document(found.groups, report, found.detail, self.output.style, self._most, more)
+
+    @property
+    def _most(self) -> int:
+        """How many failing models are shown: as many as fit."""
+        terminal = sys.stdout.isatty()
+        lines = shutil.get_terminal_size().lines if terminal else _LINES_ELSEWHERE
+        fitting = max(3, (lines - _LINES_OF_MORE) // _LINES_EACH)
+        return int(self.options.get("show", fitting))
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+@dataclass
+class Found:
+    """The finished jobs of a run: those that were asked for, in that order; all, by name, if none were."""
+
+    folder: Path
+    jobs: Iterable[str] | None
+    baseline: Baseline
+    lines: dict[str, tuple[Line, ...]] = field(init=False)
+    damaged: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        there, self.damaged = finished(self.folder)
+        self.lines = {job: there[job] for job in (sorted(there) if self.jobs is None else self.jobs) if job in there}
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Outcomes by job, those waived that the baseline knows."""
+        outcomes = ((job, tuple(line.check for line in lines)) for job, lines in self.lines.items())
+        return [Group(job, self.baseline.waived(checks)) for job, checks in outcomes]
+
+    def report(self, fail_on: tuple[str, ...], duration: float) -> Report:
+        """All outcomes; records have no more of them."""
+        return Report(tuple(check for group in self.groups for check in group.checks), (), duration, fail_on)
+
+    def full(self, report: Report) -> Report:
+        """The same with whole records."""
+        lines = [line for each in self.lines.values() for line in each]
+        checks = tuple(map(check_from_json, whole(self.folder, lines)))
+        known = Baseline(self.baseline.path, self.baseline.known)
+        return Report(known.waived(checks), report.notes, report.duration_s, report.fail_on)
+
+    def detail(self, job: str) -> str:
+        """Why a job is shown: the worst of its records, on one line."""
+        lines = self.lines[job]
+        decides = worst([line.check for line in lines])
+        line = next(each for each in lines if each.check is decides)
+        check = check_from_json(next(whole(self.folder, [line])))
+        pair = subject(check).removeprefix(name(check.check)).removeprefix(": ")
+        return ": ".join(filter(None, (pair, outcome(check).removeprefix(f"{name(check.check)} "))))
+
+
+def records_of(folder: str) -> tuple[Check, ...]:
+    """All records of a run."""
+    found = Found(Path(folder), read_about(Path(folder)).jobs, Baseline("", {}))
+    return found.full(found.report((), 0.0)).checks
+
+
+def note(text: str) -> None:
+    """A line on stderr."""
+    print(f"note: {clean(text)}", file=sys.stderr)

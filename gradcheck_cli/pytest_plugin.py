@@ -1,0 +1,85 @@
+"""For pytest: every *.gradcheck.yaml that it comes across is a file of tests, and each check in one a test.
+
+Nothing but pytest is imported before such a file is found.  `-p no:gradcheck` leaves them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from gradcheck_cli.cli.collected import Collected
+    from gradcheck_cli.cli.tasks import Task
+
+_SUFFIXES = (".gradcheck.yaml", ".gradcheck.yml")
+_HELP = "options of `gradcheck check` for the checks of *.gradcheck.yaml, as in '--points 3 --rtol 1e-5'"
+
+
+class Wrong(Exception):
+    """A check did not pass; its text is the report."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("gradcheck").addoption("--gradcheck-args", metavar="OPTIONS", help=_HELP)
+    parser.addini("gradcheck_args", _HELP, default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gradcheck: a check of a *.gradcheck.yaml")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if not file_path.name.endswith(_SUFFIXES):
+        return None
+    found: pytest.Collector = SpecFile.from_parent(parent, path=file_path)
+    return found
+
+
+class SpecFile(pytest.File):
+    """The checks of a spec."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        from gradcheck_cli.cli.collected import Collected
+        from gradcheck_cli.errors import GradcheckError
+
+        given = self.config.getoption("--gradcheck-args")
+        args = self.config.getini("gradcheck_args") if given is None else given
+        try:
+            collected = Collected(self._path_seen_from_here(), str(args))
+        except (GradcheckError, ValueError) as error:
+            raise self.CollectError(str(error)) from None
+        for task in collected.tasks:
+            yield CheckItem.from_parent(self, name=task.check or task.name, task=task, collected=collected)
+
+    def _path_seen_from_here(self) -> str:
+        here = self.config.invocation_params.dir
+        return str(self.path.relative_to(here)) if self.path.is_relative_to(here) else str(self.path)
+
+
+class CheckItem(pytest.Item):
+    """One check; what is waived is an expected failure."""
+
+    def __init__(self, *, task: Task, collected: Collected, **more: Any) -> None:
+        super().__init__(**more)
+        self.task, self.collected = task, collected
+        self.add_marker("gradcheck")
+
+    def runtest(self) -> None:
+        report = self.collected.report(self.task)
+        if {check.code for check in report.checks} == {"GC701"}:
+            pytest.skip(report.checks[0].message)
+        if report.exit_code:
+            raise Wrong(self.collected.wrong(report))
+        if any(check.status == "waived" for check in report.checks):
+            pytest.xfail("; ".join(str((check.waiver or {}).get("reason")) for check in report.checks if check.waiver))
+        self.add_report_section("call", "gradcheck", self.collected.text(report.checks))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        return str(excinfo.value) if isinstance(excinfo.value, Wrong) else super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return self.path, None, f"gradcheck: {self.name}"

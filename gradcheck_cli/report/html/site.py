@@ -1,0 +1,232 @@
+"""The report as a folder of pages, or as one page: what is on which, in bounded sizes however many models there are."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from math import ceil
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from gradcheck_cli.explanations import PAGES
+from gradcheck_cli.record import Report
+from gradcheck_cli.report import full
+from gradcheck_cli.report.html import facts
+from gradcheck_cli.report.html.links import InFolder, Links, OnPage
+from gradcheck_cli.report.html.models import (
+    ORDERS,
+    QUIET,
+    Model,
+    Outcome,
+    by_operator,
+    counted,
+    models_of,
+    ordered,
+    outcome_of,
+)
+from gradcheck_cli.report.html.templating import asset, page, parts
+from gradcheck_cli.report.text import name
+
+_CELLS, _TOLD, _ROWS, _OPERATORS = 1000, 40, 500, 200  # of the mosaic, what needs attention, a table's page, operators
+_SECTIONS, _CHECKS = 200, 1000  # most models and checks that a single page tells of in full
+_DRAWN, _DRAWN_EACH = 30, 3  # checks with pictures: of the whole report, of one model
+
+
+class Shown(NamedTuple):
+    """A picture where a page finds it."""
+
+    src: str
+    says: str
+    width: int
+    height: int
+
+
+class Site:
+    """What all pages of a report share."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.models = models_of(report.checks)
+        self.pictured = frozenset(_pictured(self.models))
+
+    def run(self) -> dict[str, Any]:
+        """What the summary says."""
+        attention = [m for m in self.models if m.outcome.key not in QUIET]
+        outcomes = counted(map(outcome_of, self.report.checks))
+        code = self.report.exit_code
+        return {
+            "good": not attention,
+            "title": _title(self.models, attention),
+            "subtitle": f"{full.totals(self.report)}. Exit code {code}.",
+            "outcomes": outcomes,
+            "shares": _shares(outcomes),
+            "mosaic": self.models[:_CELLS],
+            "hidden": len(self.models) > _CELLS,
+            "total": len(self.models),
+            "attention": attention[:_TOLD],
+            "unshown": max(len(attention) - _TOLD, 0),
+            "causes": _causes(attention),
+            "facts": [*facts.of_run(self.report, self.models)],
+            "notes": [name(note) for note in self.report.notes],
+        }
+
+    def operators(self) -> dict[str, Any]:
+        """What the table of operators holds."""
+        rows = by_operator(self.models)
+        return {"operators": rows[:_OPERATORS], "more": max(len(rows) - _OPERATORS, 0)}
+
+    def rows(self, links: Links) -> dict[str, str]:
+        """The rows of the table of models, by slug: in every order the same."""
+        row = parts().model_row
+        return {model.slug: row(model, links) for model in self.models}
+
+
+def folder(report: Report) -> Iterator[tuple[str, bytes]]:
+    """The files of a folder, by their names in it: no script, no style but in a file of its own."""
+    site, look = Site(report), {"policy": "script-src 'none'; object-src 'none'; base-uri 'none'; form-action 'none'"}
+    yield "style.css", asset("style.css").encode()
+    yield "icon.svg", asset("icon.svg").encode()
+    top, below = InFolder(), InFolder("../")
+    rows = site.rows(top)
+    for order in ORDERS:
+        for name_, text in _tables(site, rows, order, top, look):
+            yield name_, text.encode()
+    for model in site.models:
+        pairs, files = [], list[tuple[str, bytes]]()
+        for index, check in enumerate(model.checks, 1):
+            shown = []
+            for drawing in _drawings(site, model, index):
+                file = f"model/{model.slug}-{index}-{drawing.kind}.png"
+                files.append((file, drawing.png))
+                shown.append(_shown(drawing, below.up + file))
+            pairs.append((check, index, shown))
+        yield from files
+        yield f"model/{model.slug}.html", page(
+            "model.html", title=f"{name(model.name[:200])}: {model.outcome.word}", links=below, section="Models",
+            model=model, pairs=pairs, **look,
+        ).encode()  # fmt: skip
+    operators = {"links": top, "section": "Operators", "title": "Operators", **site.operators(), **look}
+    yield "operators.html", page("operators.html", **operators).encode()
+    summary = {"links": top, "section": "Summary", "run": site.run(), **look}
+    yield "index.html", page("summary.html", title=f"gradcheck: {full.totals(report)}", **summary).encode()
+
+
+def single(report: Report) -> str:
+    """The whole report on one page that needs no other file; its script sorts tables, and nothing is lost without it."""
+    site = Site(report)
+    told = _told(site.models)
+    links = OnPage({model.slug for model in told})
+    style, script = asset("style.css"), asset("sort.js")
+    sections = [
+        Markup(page("model.part.html", links=links, model=model, pairs=[
+            (check, index, [_shown(d, _data("image/png", d.png)) for d in _drawings(site, model, index)])
+            for index, check in enumerate(model.checks, 1)
+        ]))
+        for model in told
+    ]  # fmt: skip
+    return page(
+        "single.html", title=f"gradcheck: {full.totals(report)}", links=links, section="", run=site.run(),
+        rows=site.rows(links).values(), order="outcome", pages=1, page=1, note=_note(len(site.models)),
+        sections=sections, untold=len(site.models) - len(told), **site.operators(),
+        look=Markup(style), script=Markup(script), icon="data:image/svg+xml," + quote(asset("icon.svg")),
+        policy=f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
+        "base-uri 'none'; form-action 'none'",
+    )  # fmt: skip
+
+
+def _tables(
+    site: Site, rows: Mapping[str, str], order: str, links: InFolder, look: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """The table of models in one order, as many pages as it takes."""
+    models = ordered(site.models, order)
+    pages = max(1, ceil(len(models) / _ROWS))
+    for number in range(1, pages + 1):
+        some = [rows[model.slug] for model in models[(number - 1) * _ROWS : number * _ROWS]]
+        yield links.models(order, number), page(
+            "models.html", title="Models", links=links, section="Models", rows=some, order=order, page=number,
+            pages=pages, note=_note(len(models)), **look,
+        )  # fmt: skip
+
+
+def _note(number: int) -> str:
+    return f"{number:,} in all; a cell is a pair (x, y), and the heads of columns sort."
+
+
+def _title(models: Sequence[Model], attention: Sequence[Model]) -> str:
+    if not models:
+        return "Nothing was checked"
+    every = f"{len(models):,} model{'s' * (len(models) != 1)}"
+    if not attention:
+        return (
+            f"All gradients of {every} are right"
+            if all(m.outcome.key == "pass" for m in models)
+            else f"{every}: right or waived"
+        )
+    return f"{len(attention):,} of {every} need{'s' * (len(attention) == 1)} attention"
+
+
+def _shares(outcomes: Sequence[tuple[Outcome, int]]) -> list[tuple[Outcome, float, float]]:
+    """Where each outcome begins and how wide it is, in thousandths; no failure is too small to be seen."""
+    widths = [(outcome, max(number, sum(n for _, n in outcomes) / 250)) for outcome, number in outcomes]
+    unit, start, found = 1000 / max(sum(width for _, width in widths), 1), 0.0, list[tuple[Outcome, float, float]]()
+    for outcome, width in widths:
+        found.append((outcome, round(start, 2), round(width * unit, 2)))
+        start += width * unit
+    return found
+
+
+def _causes(models: Iterable[Model]) -> list[tuple[str, str, int, int]]:
+    """By code: what it stands for, how many checks and how many models have it."""
+    codes = [{c.code for c in m.checks if c.code} for m in models]
+    checks = Counter(c.code for m in models for c in m.checks if c.code)
+    holding = Counter(code for each in codes for code in each)
+    return [(code, PAGES[code].title if code in PAGES else "", n, holding[code]) for code, n in checks.most_common(30)]
+
+
+def _pictured(models: Iterable[Model]) -> Iterator[tuple[str, int]]:
+    """Which checks get pictures: some of each model, the worst models first."""
+    left = count(_DRAWN, -1)
+    for model in models:
+        having = [index for index, check in enumerate(model.checks, 1) if check.picture is not None]
+        for index in having[:_DRAWN_EACH]:
+            if not next(left):
+                return
+            yield model.slug, index
+
+
+def _drawings(site: Site, model: Model, index: int) -> Iterator[Any]:
+    if (model.slug, index) in site.pictured:
+        from gradcheck_cli.report.html.pictures import drawings  # brings matplotlib
+
+        yield from drawings(model.checks[index - 1])
+
+
+def _shown(drawing: Any, src: str) -> Shown:
+    from gradcheck_cli.report.html.pictures import HEIGHT, WIDTH
+
+    return Shown(src, drawing.says, WIDTH, HEIGHT)
+
+
+def _told(models: Sequence[Model]) -> list[Model]:
+    """The models that a single page tells of in full."""
+    found, checks = list[Model](), 0
+    for model in models[:_SECTIONS]:
+        checks += len(model.checks)
+        if found and checks > _CHECKS:
+            break
+        found.append(model)
+    return found
+
+
+def _data(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _digest(text: str) -> str:
+    """What a policy lets through: this text alone."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,144 @@
+"""Templates, and how they write numbers and names.
+
+Everything is escaped by default.  What is left of characters that would turn a line around or end it goes when a page
+is done, whatever way it came in.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from gradcheck_cli import __version__
+from gradcheck_cli.errors import shown
+from gradcheck_cli.explanations import PAGES
+from gradcheck_cli.record import Check, Suspect
+from gradcheck_cli.report import full, text
+from gradcheck_cli.report.concise import outcome
+from gradcheck_cli.report.entries import NUMBERS, SLOPES, row, sides
+from gradcheck_cli.report.health import figures, findings, gate_text
+from gradcheck_cli.report.html import facts
+from gradcheck_cli.report.html.models import ORDERS, OUTCOMES, Model, counted, label_of, outcome_of
+from gradcheck_cli.report.suspect import evidence
+
+_SHOWN = 20  # worst entries of a pair
+_NO_LETTERS = "".join(chr(plane << 16 | last) for plane in range(1, 15) for last in (0xFFFE, 0xFFFF))
+_TURNING = re.compile(  # controls, marks of direction, what has no width, halves, private letters, and what is none
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff"
+    f"\U000e0000-\U0010ffff{_NO_LETTERS}]"
+)
+
+
+class Entries(NamedTuple):
+    """The table of a pair's worst entries."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def page(template: str, **values: Any) -> str:
+    """A page, or a part of one."""
+    return harmless(_environment().get_template(template).render(values))
+
+
+def parts() -> Any:
+    """The macros that pages are made of."""
+    return _environment().get_template("parts.html").module
+
+
+def harmless(document: str) -> str:
+    """A document with escapes for characters that would not stay in their place."""
+    return _TURNING.sub(lambda found: shown(found[0]), document)
+
+
+def asset(file: str) -> str:
+    """A file that pages come with."""
+    return files("gradcheck_cli.report.html").joinpath("templates", file).read_text("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("gradcheck_cli.report.html"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters |= {
+        "name": _name, "names": _names, "shape": text.shape, "short": text.short, "rough": text.rough,
+        "seconds": text.seconds, "percent": text.percent, "upper_bound": text.upper,
+        "outcome": outcome_of, "rank": lambda m: [*OUTCOMES].index(m.outcome.key), "label": _label, "why": _why,
+        "headline": _headline, "gate": gate_text, "waiver": full.expectation, "hint": _hint,
+        "share": full.share_compared, "entries": _entries, "findings": _findings, "tally": _tally, "figures": _figures,
+        "facts": facts.of_check, "model_facts": facts.of_model, "healths": facts.healths, "bars": facts.bars,
+        "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
+    }  # fmt: skip
+    found.globals |= {"codes": PAGES, "orders": ORDERS, "version": __version__, "written": _written()}
+    return found
+
+
+def _written() -> str:
+    """Now, or when whoever builds reproducibly says it is."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.datetime.now(datetime.UTC)
+    then = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC) if epoch.isdecimal() else now
+    return then.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _name(label: str, longest: int = 200) -> str:
+    """A name on one line, cut in its middle if nobody could want to read it all."""
+    return text.cut(text.name(label[: 8 * longest]), longest)
+
+
+def _names(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - 6} more" if len(labels) > 6 else ""
+    return ", ".join(_name(label, 60) for label in labels[:6] if label) + more
+
+
+def _label(check: Check, longest: int = 120) -> str:
+    return _name(label_of(check) or check.check, longest)
+
+
+def _headline(check: Check, longest: int = 2000) -> str:
+    """What happened; lines stay lines."""
+    said = full.headline(check) if check.status != "waived" else ""
+    return "\n".join(_name(line, longest) for line in said.split("\n")[:20])
+
+
+def _why(check: Check) -> str:
+    """A line below a model's name: what is wrong first of all."""
+    said = gate_text(check) if outcome_of(check).key == "gate" else outcome(check)
+    return _name(" ".join(filter(None, (check.code, said))), 140)
+
+
+def _hint(check: Check) -> str:
+    return PAGES[check.code].hint if check.status == "inconclusive" and check.code in PAGES else ""
+
+
+def _entries(check: Check) -> Entries:
+    told = [entry for entry in check.worst if entry.status != "kink-ok"]
+    by_sides = any(entry.slopes for entry in told[:_SHOWN])
+    head = ("entry of x" + (" → y" if check.y_shape else ""), *(SLOPES if by_sides else NUMBERS))
+    every = max(check.entries.get("failed", 0) + check.entries.get("inconclusive", 0), len(told))
+    shown = f"The worst {_SHOWN} of {every:,} entries" if every > _SHOWN else text.count(every, "entry", "entries")
+    return Entries(f"{shown} that did not pass", head, [(sides if by_sides else row)(check, e) for e in told[:_SHOWN]])
+
+
+def _findings(suspect: Suspect) -> list[str]:
+    return [_name(sentence, 400) for sentence in evidence(suspect)]
+
+
+def _tally(model: Model) -> str:
+    """143 pairs: 3 fail, 140 pass."""
+    told = ", ".join(f"{number} {found.word.lower()}" for found, number in counted(map(outcome_of, model.checks)))
+    return f"{text.count(len(model.checks), 'check')}: {told}"
+
+
+def _figures(check: Check) -> str:
+    return ", ".join(figures(check))

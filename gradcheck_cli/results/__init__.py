@@ -1,0 +1,115 @@
+"""Results read back: records of a file that `--report` or a zoo wrote, as the `Check`s that they were.
+
+What a field holds is read from the types of `Check` itself; only its mappings of mixed kinds are told of here.  Keys
+that this version does not know are passed over, so that results of a newer one can be shown; whatever else does not
+fit is a UsageError that says where.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_args
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.formats.result_schema import STATUSES
+from gradcheck_cli.measures import Health, Precision
+from gradcheck_cli.record import RUN_SCHEMA, SCHEMA, Check
+from gradcheck_cli.results.json_values import Tell, values
+from gradcheck_cli.results.typed import Reader, Unfit, brief, mapping, optional, plain, reader, record
+
+_CODE = re.compile("(GC[1-9][0-9]{2})?")
+_MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of several kinds by key
+    "forward": {"compared_with": str | None, "max_abs_err": float, "max_rel_err": float, "reason": str},
+    "power": {
+        "missed_below": float, "of": str, "probability": float,
+        "bad_fraction": float, "bad_fraction_of_lines": float, "confidence": float,
+    },
+    "gradient": {
+        "norm": float, "max": float, "zero_fraction": float, "finite": bool,
+        "health": Health | None, "precision": Precision | None,
+    },
+    "branches": {"total": int, "covered": int, "missed": tuple[str, ...]},
+    "waiver": {"status": str, "reason": str, "until": str | None, "baseline": bool, "ended": bool},
+}  # fmt: skip
+_TOGETHER: Mapping[str, tuple[str, ...]] = {  # keys that come together, if there are any
+    "forward": ("compared_with",),
+    "branches": ("total", "covered"),
+    "entries": ("total", "checked"),
+    "nodes": ("total", "checked"),
+    "coloring": ("rows", "colors"),
+}
+
+
+def read_results(path: str, tell: Tell | None = None) -> tuple[Check, ...]:
+    """The records in a file: a run, or records one after another, as in lines; "-" is the standard input.
+
+    A last line that was not written to its end is left out, and `tell` hears of it.  UsageError for anything else.
+    """
+    found: list[Check] = []
+    for value, line in values(path, tell):
+        try:
+            found.extend(map(check_from_json, _records(value)))
+        except UsageError as error:
+            raise UsageError(f"{path}:{line} holds {error}") from None
+    return tuple(found)
+
+
+def check_from_json(value: Mapping[str, Any]) -> Check:
+    """The `Check` that a JSON record was made of; UsageError for what is none."""
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise UsageError(f"no result of gradcheck: {_instead(value)}")
+    try:
+        check = _check_reader()(value)
+    except Unfit as error:
+        raise UsageError(f"no result of gradcheck: {error}") from None
+    assert isinstance(check, Check)
+    return check
+
+
+def _records(value: Any) -> list[Any]:
+    """The records of a run, or the one that stands alone."""
+    if not isinstance(value, dict) or value.get("schema") != RUN_SCHEMA:
+        return [value]
+    checks = value.get("checks")
+    if not isinstance(checks, list):
+        raise UsageError("no results of gradcheck: its checks are no list")
+    return checks
+
+
+def _instead(value: Any) -> str:
+    """What stands where a record should."""
+    if not isinstance(value, dict):
+        return f"{brief(value)} is no record"
+    return f"its schema is {brief(value.get('schema'))}, not {SCHEMA!r}"
+
+
+@cache
+def _check_reader() -> Reader:
+    from gradcheck_cli.results.pictures import picture
+
+    return record(Check, _own, {"picture": optional(picture)})
+
+
+def _own(name: str, hint: Any) -> Reader:
+    """What reads a field of `Check` by this name and of this type."""
+    if name in _MIXED:
+        known = {key: reader(each) for key, each in _MIXED[name].items()}
+        read = mapping(plain, known, _TOGETHER.get(name, ()))
+        return optional(read) if type(None) in get_args(hint) else read
+    if name in _TOGETHER:
+        return mapping(reader(get_args(hint)[1]), {}, _TOGETHER[name])
+    return {"status": _status, "code": _code}.get(name) or reader(hint)
+
+
+def _status(value: Any) -> Any:
+    if value not in STATUSES:
+        raise Unfit(f"should be one of {', '.join(STATUSES)}, and is {brief(value)}")
+    return value
+
+
+def _code(value: Any) -> Any:
+    if not isinstance(value, str) or not _CODE.fullmatch(value):
+        raise Unfit(f"should be a code such as GC101, and is {brief(value)}")
+    return value

@@ -1,0 +1,178 @@
+"""The process of one job: kept apart from all others, bounded, and heard through a pipe alone.
+
+It is forked from a server that has imported everything, so that it is there in some milliseconds.  What a model can do to
+a process ends with it: its group is killed when its job is done, and by the kernel when the driver is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gradcheck_cli.errors import shown
+from gradcheck_cli.zoo.frames import packed
+from gradcheck_cli.zoo.job import Job
+
+_PACE = 0.5  # seconds between two words about the same stage
+_LONGEST_NAME = 200
+_LEAST = 64 << 20  # bytes beside what a child has from the start
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A job with what its process gets: the function ("module:name") that does it, seconds and bytes."""
+
+    job: Job
+    work: str
+    timeout: float | None
+    memory: int
+    granted: int  # bytes that it may take without asking
+    first: int = 0  # of its tasks: those before it are done
+
+
+class Desk:
+    """What a job's work is told, and whom it tells how far it is."""
+
+    def __init__(self, errand: Errand, channel: int) -> None:
+        self.errand, self.channel = errand, channel
+        self.granted, self.threads = errand.granted, 1
+        self.said, self.at = "", 0.0
+
+    def tasks(self, count: int) -> None:
+        """So many tasks there are in all, those included that are done."""
+        self.send("tasks", count)
+
+    def begin(self, name: str) -> None:
+        """The next task begins: its time runs from now on."""
+        self.send("task", name)
+
+    def stage(self, what: str, progress: str = "") -> None:
+        """What is done now; of its progress only now and then."""
+        now = time.monotonic()
+        if what != self.said or now > self.at + _PACE:
+            self.said, self.at = what, now
+            self.send("stage", shown(f"{what}  {progress}".strip())[:_LONGEST_NAME])
+
+    def needs(self, size: float) -> None:
+        """Waits until so much memory, in bytes, can be had; the time limit waits too."""
+        if size > self.granted:
+            self.granted = int(size)
+            with _without_alarm():
+                self.send("needs", self.granted)
+                self.wait()
+
+    def wait(self) -> int:
+        """Waits for a word of the driver: how many threads there are for it."""
+        word = os.read(self.channel, 1)
+        if not word:
+            os._exit(1)
+        return word[0]
+
+    def send(self, kind: str, value: Any) -> None:
+        """A frame, whole."""
+        data = memoryview(packed(kind, value))
+        while data:
+            data = data[os.write(self.channel, data) :]
+
+
+Work: TypeAlias = Callable[[Job, Desk], Iterable[Mapping[str, Any]]]  # the records of a job, as strict JSON has them
+
+
+def serve(errand: Errand, channel: Connection, noise: Connection, leash: Connection) -> None:
+    """All that a child does; it ends the process."""
+    _keep_apart(leash)
+    _redirect(noise)
+    _bound(errand.memory)
+    os.chdir(errand.job.folder or os.curdir)
+    desk = Desk(errand, channel.fileno())
+    work, count = _found(errand.work), 0
+    desk.threads = desk.wait()  # all is ready: there may be no room for it yet
+    for record in work(errand.job, desk):
+        desk.send("record", record)
+        count += 1
+    desk.send("end", count)
+
+
+def _found(work: str) -> Work:
+    module, _, name = work.partition(":")
+    found: Work = getattr(import_module(module), name)
+    return found
+
+
+def _keep_apart(leash: Connection) -> None:
+    """A process group of its own, which dies when nobody holds the other end of the leash: when the driver is gone."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides
+    try:
+        import fcntl
+
+        fcntl.fcntl(leash, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
+    except (AttributeError, OSError):  # only Linux does that by itself
+        threading.Thread(target=_hang_on, args=(leash,), daemon=True).start()
+    driver = parent_process()
+    if driver is None or not driver.is_alive():  # it went before the leash was fastened
+        os._exit(1)
+
+
+def _hang_on(leash: Connection) -> None:
+    with suppress(EOFError, OSError):
+        leash.recv_bytes()
+    os.killpg(0, signal.SIGKILL)
+
+
+def _redirect(noise: Connection) -> None:
+    """Whatever is written to stdout or stderr, by C code too, goes to the driver, which keeps the end of it."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(noise.fileno(), 1)
+    os.dup2(noise.fileno(), 2)
+    os.close(nothing)
+    noise.close()
+    sys.stdout, sys.stderr = (
+        os.fdopen(end, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False) for end in (1, 2)
+    )
+
+
+def _bound(memory: int) -> None:
+    """No core files; allocations beyond the limit fail, where the system can do that; it goes first if memory ends."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        there = [hard for hard in (resource.getrlimit(resource.RLIMIT_DATA)[1],) if hard != resource.RLIM_INFINITY]
+        size = min([max(memory, _data() + _LEAST), *there])  # before the driver sees them held
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def _data() -> int:
+    """Bytes that the limit of data counts already."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmData")).split()[1]) << 10
+    return 0
+
+
+class _without_alarm:
+    """Under it, the alarm of a time limit stands still."""
+
+    def __enter__(self) -> None:
+        self.left = signal.setitimer(signal.ITIMER_REAL, 0)[0] if hasattr(signal, "setitimer") else 0.0
+
+    def __exit__(self, *_: object) -> None:
+        if self.left:
+            signal.setitimer(signal.ITIMER_REAL, self.left)

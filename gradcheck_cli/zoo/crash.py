@@ -1,0 +1,42 @@
+"""The record of a check whose process did not live to give it, and the bundle that it has left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gradcheck_cli.bundles.shelf import FOLDER, adopted, dropped
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.zoo.job import Job
+
+
+def record(job: Job, name: str, error: GradcheckError, **more: Any) -> dict[str, Any]:
+    """It in JSON."""
+    from gradcheck_cli.checks.assemble import failed_record  # brings NumPy, which a driver does without
+    from gradcheck_cli.checks.origin import versions
+    from gradcheck_cli.record import Check, ModelInfo
+
+    name = name or job.uri
+    blank = Check(id=name, check=name, status="limit", code="", model=ModelInfo(job.uri), x="", y="",
+                  versions=versions(), **more)  # fmt: skip
+    return failed_record(blank, error).as_json()
+
+
+def folder_of(job: Job) -> Path | None:
+    """Where bundles of a job are kept; None where they are not."""
+    folder = job.options.get("save_failures", FOLDER)
+    return None if folder == "none" else Path(job.folder, folder)
+
+
+def bundle(job: Job, process: int) -> str | None:
+    """The path of the bundle that a process has begun, under its name."""
+    folder = folder_of(job)
+    found = [] if folder is None else adopted(folder, process)
+    return str(found[0]) if found else None
+
+
+def forget(job: Job, process: int) -> None:
+    """No bundle is left of a check that was interrupted."""
+    folder = folder_of(job)
+    if folder is not None:
+        dropped(folder, process)

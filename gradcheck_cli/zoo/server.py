@@ -1,0 +1,70 @@
+"""The server that children are forked from: it has imported all that they need, so that each is there in milliseconds.
+
+It is that of `multiprocessing`.  It ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.util import get_temp_dir
+
+READY = "gradcheck_cli.cli.zoo.ready"  # what it imports before it forks; above this floor, as what children do
+_OURS, _MOMENT = "_GRADCHECK_DRIVER", 1.0
+
+
+def there_is_one() -> bool:
+    """This system has processes that fork."""
+    return "forkserver" in get_all_start_methods()
+
+
+def warm() -> None:
+    """Starts it, ahead of the first child."""
+    if there_is_one():
+        from multiprocessing import forkserver
+
+        get_context("forkserver").set_forkserver_preload([READY])
+        with calm():
+            forkserver.ensure_running()
+
+
+@contextmanager
+def calm() -> Iterator[None]:
+    """A server that is started under it never hears of Ctrl-C, its BLAS starts no threads, since a fork takes none
+    along, and it knows what to take away when we cannot."""
+    told = {"OPENBLAS_NUM_THREADS": "1", _OURS: f"{os.getpid()} {get_temp_dir()}"}
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def sweep_in_the_end() -> str:
+    """In the server: where its socket is, which goes with it if the process that started it was killed."""
+    driver, _, folder = os.environ.pop(_OURS, "0 ").partition(" ")
+    if folder:
+        atexit.register(_swept, int(driver), folder)
+    return folder
+
+
+def _swept(driver: int, folder: str) -> None:
+    """Its files are closed a moment before a process is gone."""
+    deadline = time.monotonic() + _MOMENT
+    while os.getppid() == driver and time.monotonic() < deadline:
+        time.sleep(_MOMENT / 100)
+    if os.getppid() != driver:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,212 @@
+"""The store of a zoo: a JSON line for each record, in a file that survives whatever ends the run.
+
+The records of a finished job are appended with a single write and synced before the job counts as done.  A line without
+its end was torn by a crash and is dropped; a job is finished when all of its records are there, and of several attempts
+at it the last one counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.record import EXIT_CODES, Check, ModelInfo
+from gradcheck_cli.untrusted import opened
+from gradcheck_cli.zoo.folder import locked, sync, unwritable
+
+RECORDS = "results.jsonl"
+FINE = ("pass", "waived")
+_START = '{"zoo": '  # of every line: what a summary needs comes first and is read without the rest
+_LONGEST = 256 << 20  # bytes of a line; a longer one is none
+_HEAD = 4096  # bytes of a line that hold it, but for very long names
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A record of the store: what a summary needs of it, and where all of it stands."""
+
+    key: str
+    job: str
+    part: int  # of the job's records, from 1
+    of: int
+    timeout: float  # that the job had, in seconds
+    check: Check  # no more of it than its outcome
+    offset: int
+    length: int
+
+
+class Store:
+    """The records of a run, locked by this process, to append to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / RECORDS
+        self._lock, self._one_at_a_time = locked(folder), threading.Lock()
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._size = _without_torn_end(self._file)
+        except OSError as error:
+            self._lock.close()
+            raise unwritable(self.path, error) from None
+        sync(folder)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+        self._lock.close()
+
+    def append(self, job: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
+        """The records of a finished job; UsageError where they cannot be written, and then nothing of them is."""
+        head = {"key": key, "job": job, "timeout": timeout, "of": len(records)}
+        lines = (_written({**head, "part": n, **_outcome(r)}, r) for n, r in enumerate(records, 1))
+        self.append_raw("".join(lines).encode("ascii"))
+
+    def append_raw(self, data: bytes) -> None:
+        """Whole lines as they stand in another store."""
+        with self._one_at_a_time:
+            try:
+                _write(self._file, data)
+                os.fsync(self._file)
+            except OSError as error:
+                with suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+                raise unwritable(self.path, error) from None
+            self._size += len(data)
+
+
+def brief(records: Sequence[Mapping[str, Any]]) -> tuple[Check, ...]:
+    """Records with no more than their outcomes."""
+    return tuple(_brief(_outcome(record)) for record in records)
+
+
+def finished(folder: Path) -> tuple[dict[str, tuple[Line, ...]], int]:
+    """The records of finished jobs by the name of the job, and how many lines were damaged."""
+    jobs: dict[str, tuple[Line, ...]] = {}
+    group: list[Line] = []
+    damaged = 0
+    for line in _lines(folder / RECORDS):
+        damaged += line is None
+        group = _grown(group, line)
+        if group and group[-1].part == group[-1].of:
+            jobs.pop(group[-1].job, None)  # the last attempt stands where it was made
+            jobs[group[-1].job] = tuple(group)
+    return jobs, damaged
+
+
+def whole(folder: Path, lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
+    """All of some records, without what the store adds to them."""
+    for data in raw(folder, lines):
+        try:
+            record = json.loads(data)
+            del record["zoo"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise UsageError(f"{folder / RECORDS} is damaged, or was changed meanwhile") from None
+        yield record
+
+
+def raw(folder: Path, lines: Sequence[Line]) -> Iterator[bytes]:
+    """Lines as they stand in the file."""
+    try:
+        with opened(folder / RECORDS) as file:
+            for line in lines:
+                file.seek(line.offset)
+                yield file.read(line.length)
+    except OSError as error:
+        raise _unreadable(folder / RECORDS, error) from None
+
+
+def _grown(group: list[Line], line: Line | None) -> list[Line]:
+    """The records of one job so far: those before this one, if it follows them."""
+    if line is None or line.part == 1:
+        return [line] if line else []
+    before = [(each.key, each.job, each.of, each.part + 1) for each in group[-1:]]
+    return [*group, line] if (line.key, line.job, line.of, line.part) in before else []
+
+
+def _lines(path: Path) -> Iterator[Line | None]:
+    """The lines of a file; None for one that is damaged.  What has no end is left out."""
+    offset = 0
+    try:
+        with opened(path) as file:
+            while data := file.readline(_LONGEST):
+                if data.endswith(b"\n"):
+                    yield _line(data, offset)
+                offset += len(data)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _line(data: bytes, offset: int) -> Line | None:
+    """What a summary needs of a line."""
+    for end in (_HEAD, len(data)):
+        with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            text = data[:end].decode("ascii")
+            if not text.startswith(_START) or not data.endswith(b"}\n"):
+                return None
+            return _line_of(_DECODER.raw_decode(text, len(_START))[0], offset, len(data))
+    return None
+
+
+def _line_of(head: Mapping[str, Any], offset: int, length: int) -> Line:
+    part, of, timeout = int(head["part"]), int(head["of"]), float(head["timeout"])
+    return Line(str(head["key"]), str(head["job"]), part, of, timeout, _brief(head), offset, length)
+
+
+def _brief(outcome: Mapping[str, Any]) -> Check:
+    """A record with no more than its outcome."""
+    waiver, until = outcome["waiver"], (outcome["waiver"] or {}).get("until")
+    if (outcome["status"] not in EXIT_CODES and outcome["status"] != "error") or not isinstance(until, str | None):
+        raise ValueError(outcome["status"], until)
+    return Check(
+        id=str(outcome["id"]), check=str(outcome["check"]), status=outcome["status"], code=str(outcome["code"]),
+        model=ModelInfo(str(outcome["uri"])), x="", y="", gates=tuple(map(str, outcome["gates"])), waiver=waiver,
+        duration_s=float(outcome["duration_s"]),
+    )  # fmt: skip
+
+
+def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary needs of a record."""
+    kept = {name: record[name] for name in ("id", "check", "status", "code")}
+    more = {"gates": record.get("gates", ()), "waiver": record.get("waiver")}
+    uri, duration = record.get("model", {}).get("uri", record["check"]), record.get("duration_s", 0.0)
+    return {**kept, **more, "uri": uri, "duration_s": duration}
+
+
+def _written(head: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    return json.dumps({"zoo": head, **record}, allow_nan=False, default=str) + "\n"
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _without_torn_end(file: int) -> int:
+    """Takes away what follows the last whole line, and gives the size that is left."""
+    size = end = os.fstat(file).st_size
+    while end:
+        start = max(0, end - (1 << 16))
+        if (found := os.pread(file, end - start, start).rfind(b"\n")) >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(file, end)
+        os.fsync(file)
+    return end
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be read: {error.strerror or error}")

@@ -1,0 +1,113 @@
+"""The plugin for pytest: a spec is a file of tests, a check is a test."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from tests.cli import models
+from tests.cli.conftest import WRONG
+
+INSTALLED = any(entry.name == "gradcheck" for entry in entry_points(group="pytest11"))
+MANIFEST = "gradcheck: 1\nmodels: [{path: mlp.onnx}]\n"
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A folder with an ordinary test, two specs, a side-car and a manifest."""
+    models.mlp(tmp_path / "mlp.onnx")
+    (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
+    (tmp_path / "wrong.gradcheck.yaml").write_text(WRONG)
+    (tmp_path / "mlp.gradcheck.yml").write_text(
+        "gradcheck: 1\nchecks: [{name: mlp, model: mlp.onnx, x: input, y: loss}]\n"
+    )
+    (tmp_path / "zoo.gradcheck.yaml").write_text(MANIFEST)
+    (tmp_path / "other.yaml").write_text("gradcheck: 1\n")
+    return tmp_path
+
+
+def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a folder, the plugin named where this installation does not say that there is one."""
+    plugin = () if INSTALLED else ("-p", "gradcheck_cli.pytest_plugin")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--color=no", *plugin, *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_each_check_is_a_test(suite: Path) -> None:
+    ran = run(suite, "-rA", "-q")
+    outcomes = set(re.findall(r"^(PASSED|FAILED|XFAIL|SKIPPED) (?:\[1\] )?([\w./:]+)", ran.stdout, re.MULTILINE))
+    assert outcomes >= {
+        ("PASSED", "test_plain.py::test_plain"),
+        ("PASSED", "mlp.gradcheck.yml::mlp"),
+        ("PASSED", "wrong.gradcheck.yaml::sum/right"),
+        ("XFAIL", "wrong.gradcheck.yaml::square/known"),
+        ("FAILED", "wrong.gradcheck.yaml::square/wrong"),
+    }
+    assert "1 failed, 3 passed, 1 skipped, 1 xfailed" in ran.stdout
+    assert ran.returncode == 1
+
+
+def test_a_failure_shows_the_report(suite: Path) -> None:
+    out = run(suite, "-q", "wrong.gradcheck.yaml::square/wrong").stdout
+    assert "square/wrong: d loss/d x: FAIL GC101 3/3 entries differ, max rel err 5.0e-01" in out
+    assert "  suspect    node 0  Square  x -> h" in out
+    assert "  reproduce  gradcheck wrong.gradcheck.yaml --check square/wrong --x x --y loss --seed 0 --point 0" in out
+    assert "Traceback" not in out
+
+
+def test_options_of_a_check_are_given_as_one_types_them(suite: Path) -> None:
+    ran = run(suite, "-q", "-k", "wrong and not known", "--gradcheck-args=--rtol 1 --points 2")
+    assert ran.returncode == 0, ran.stdout
+    (suite / "pytest.ini").write_text("[pytest]\ngradcheck_args = --rtol 1\n")
+    assert run(suite, "-q", "wrong.gradcheck.yaml::square/wrong").returncode == 0
+    assert run(suite, "-q", "wrong.gradcheck.yaml::square/wrong", "--gradcheck-args=").returncode == 1
+    (suite / "gradcheck.toml").write_text('fail-on = ""\n')
+    assert run(suite, "-q", "wrong.gradcheck.yaml::square/wrong", "--gradcheck-args=").returncode == 0
+
+
+def test_a_waiver_that_no_longer_holds_fails(suite: Path) -> None:
+    ran = run(suite, "-q", "wrong.gradcheck.yaml::square/known", "--gradcheck-args=--rtol 1")
+    assert ran.returncode == 1
+    assert "FAIL GC203 passes, but is expected to give fail (ACME-412)" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [
+        ("--rtoll 1", "No such option"),
+        ("--help", "'--help' checks nothing"),
+        ("'", "No closing quotation"),
+        ("--baseline none.json", "--baseline none.json cannot be read"),
+    ],
+)
+def test_mistyped_options_are_an_error_of_the_collection(suite: Path, args: str, said: str) -> None:
+    ran = run(suite, "-q", f"--gradcheck-args={args}")
+    assert ran.returncode == 2
+    assert said in ran.stdout
+
+
+def test_a_spec_that_cannot_be_read_fails_with_line_and_column(suite: Path) -> None:
+    (suite / "bad.gradcheck.yaml").write_text("gradcheck: 1\nchecks:\n  - {name: a, detla: 1}\n")
+    ran = run(suite, "-q", "bad.gradcheck.yaml")
+    assert ran.returncode == 1
+    assert "bad.gradcheck.yaml:3:15: unknown key 'detla'" in ran.stdout
+
+
+def test_checks_can_be_chosen_by_marker_and_left_alone(suite: Path) -> None:
+    assert "1 deselected" in run(suite, "-q", "-m", "gradcheck", "--strict-markers").stdout
+    assert "1 passed, 5 deselected" in run(suite, "-q", "-m", "not gradcheck").stdout
+    if INSTALLED:
+        assert run(suite, "-q", "-p", "no:gradcheck").stdout.splitlines()[-1].startswith("1 passed")
+
+
+def test_nothing_heavy_is_imported_where_there_is_no_spec(tmp_path: Path) -> None:
+    (tmp_path / "test_imports.py").write_text(
+        "import sys\ndef test(): assert not {'numpy', 'onnx', 'click', 'rich', 'yaml', 'pydantic'} & set(sys.modules)\n"
+    )
+    ran = run(tmp_path, "-q", "-p", "no:hypothesispytest")
+    assert ran.returncode == 0, ran.stdout

@@ -1,0 +1,102 @@
+"""A report with a check of every outcome, most of them of real runs, as a folder and on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import html5lib
+import pytest
+
+from gradcheck_cli.record import Check, Entry, ModelInfo, Report
+from gradcheck_cli.report.html.site import folder, single
+from tests.checking.small import between, check, model, scaled, with_rule
+
+HTML = "{http://www.w3.org/1999/xhtml}"
+
+
+@dataclass
+class Page:
+    """A parsed page: an error in its HTML is an error here."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        self.tree = html5lib.HTMLParser(strict=True).parse(self.text)
+
+    def all(self, tag: str, **attributes: str) -> list[Any]:
+        found = self.tree.iter(f"{HTML}{tag}")
+        return [
+            e for e in found if all(value in e.get(name.rstrip("_"), "").split() for name, value in attributes.items())
+        ]
+
+    @property
+    def said(self) -> str:
+        """Its text, without markup."""
+        return "".join(self.tree.itertext())
+
+
+def said(element: Any) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+def named(record: Check, label: str, **more: Any) -> Check:
+    """A record under a name of its own."""
+    info = replace(record.model, uri=f"models/{label}", operators=record.model.operators)
+    return replace(record, check=label, model=info, reproduce=f"gradcheck 'models/{label}' --x x --y y", **more)
+
+
+def failed(label: str, status: str, code: str, message: str, **more: Any) -> Check:
+    """The record of a model that could not be checked."""
+    return Check(label, label, status, code, ModelInfo(label), "", "", message=message, **more)
+
+
+@pytest.fixture(scope="session")
+def report() -> Report:
+    passing = check(between("Tanh"))
+    wrong, without_rule = with_rule("Tanh", scaled("Tanh", 2.0)), with_rule("Tanh", None)
+    tie = check(model(("Relu", "x", "a"), ("ReduceSum", "a", "y", {"keepdims": 0})), [0.0, 0.0, 1.0, 2.0])
+    return Report((
+        named(passing, "right.onnx"),
+        named(passing, "other/right.onnx"),
+        named(check(between("Tanh"), ops=wrong, pictures="wrong"), "wrong.onnx"),
+        named(check(between("Tanh", x=(5, 6)), ops=wrong, pictures="wrong", mode="directional"), "projected.onnx"),
+        named(check(between("Tanh"), ops=wrong), "waived.onnx", status="waived",
+              waiver={"status": "fail", "reason": "ACME-412", "until": "2027-03-31"}),
+        named(passing, "vanishing.onnx", gates=("vanishing",)),
+        named(tie, "tie.onnx", status="inconclusive", code="GC301",
+              worst=(Entry((0,), (), 0, 1.0, 0.5, 1e-9, "kink", "inconclusive", slopes=(0.0, 1.0)),)),
+        named(check(between("Tanh"), ops=without_rule), "blocked.onnx"),
+        failed("pointer.onnx", "error", "GC403", "pointer.onnx is a Git LFS pointer, not a model."),
+        failed("endless.onnx", "limit", "GC601", "not done within 10m (--timeout)\nlast seen in: points"),
+    ), ("a note",), 1.5)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def files(report: Report) -> Mapping[str, bytes]:
+    """The folder of pages, by path."""
+    return dict(folder(report))
+
+
+@pytest.fixture(scope="session")
+def pages(files: Mapping[str, bytes]) -> dict[str, Page]:
+    return {path: Page(data.decode()) for path, data in files.items() if path.endswith(".html")}
+
+
+@pytest.fixture(scope="session")
+def page(report: Report) -> Page:
+    """The single page."""
+    return Page(single(report))
+
+
+@pytest.fixture(scope="session")
+def written(files: Mapping[str, bytes], page: Page, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both on the disk: the folder `site` and the page `single.html`."""
+    root = tmp_path_factory.mktemp("report")
+    for path, data in files.items():
+        (root / "site" / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / "site" / path).write_bytes(data)
+    (root / "single.html").write_text(page.text, "utf-8")
+    return root

@@ -1,0 +1,162 @@
+"""The pages in a real browser, under the policy that CI servers set: no script, no inline style, nothing from outside."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradcheck_cli.record import Report
+from gradcheck_cli.report.html.models import models_of
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core says what is accessible")
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium: apt-get install chromium")
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+POLICY = "default-src 'none'; style-src 'self'; img-src 'self'"
+PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
+Open = Callable[..., Any]
+
+
+class Strict(http.server.SimpleHTTPRequestHandler):
+    """Serves the folder as strictly as CI servers do; the single page is for those who open it from a disk."""
+
+    def end_headers(self) -> None:
+        if self.path.startswith("/site/"):
+            self.send_header("Content-Security-Policy", POLICY)
+        super().end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(written: Path) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Strict, directory=str(written)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=QUIET)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def shown(browser: Any, address: str) -> Iterator[Open]:
+    """Opens a page of the report; whatever the browser complains of fails the test."""
+    contexts, complaints = [], []
+
+    def opened(path: str, viewport: Any = DESK, **more: Any) -> Any:
+        contexts.append(context := browser.new_context(viewport=viewport, **more))
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append((path, message.text)))
+        page.on("pageerror", lambda error: complaints.append((path, str(error))))
+        page.on("requestfailed", lambda request: complaints.append((path, request.url)))
+        page.on("response", lambda answer: complaints.extend([(path, answer.url)] if answer.status >= 400 else []))
+        page.goto(address + path)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def paths(report: Report) -> dict[str, str]:
+    """A page of each kind."""
+    slugs = {model.name: model.slug for model in models_of(report.checks)}
+    models = {
+        name: f"site/model/{slugs[name]}.html" for name in ("wrong.onnx", "right.onnx", "tie.onnx", "endless.onnx")
+    }
+    return {"summary": "site/index.html", "models": "site/models.html", "operators": "site/operators.html",
+            "single": "single.html", **models}  # fmt: skip
+
+
+KINDS = ("summary", "models", "operators", "single", "wrong.onnx", "right.onnx", "tie.onnx", "endless.onnx")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_and_fit_on_a_phone(kind: str, scheme: str, shown: Open, paths: dict[str, str]):
+    for viewport in (DESK, PHONE):
+        page = shown(paths[kind], viewport, color_scheme=scheme)
+        found = axe.Axe().run(page).response["violations"]
+        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_styles_and_pictures_get_through_the_policy(shown: Open, paths: dict[str, str]):
+    page = shown(paths["wrong.onnx"])
+    assert page.evaluate("getComputedStyle(document.querySelector('.badge')).fontWeight") == "700"
+    sizes = page.evaluate("[...document.images].map(image => image.naturalWidth)")
+    assert len(sizes) == 2
+    assert min(sizes) > 100
+
+
+def test_a_failure_stands_out_in_both_schemes(shown: Open, paths: dict[str, str]):
+    for scheme in ("light", "dark"):
+        page = shown(paths["summary"], color_scheme=scheme)
+        colors = {kind: page.evaluate(f"getComputedStyle(document.querySelector('.mosaic .{kind}')).backgroundColor")
+                  for kind in ("fail", "pass", "inconclusive")}  # fmt: skip
+        assert len(set(colors.values())) == 3
+
+
+def test_one_gets_from_the_summary_to_a_failure_and_back(shown: Open, paths: dict[str, str]):
+    page = shown(paths["summary"])
+    page.get_by_role("link", name="wrong.onnx").last.click()
+    assert page.get_by_role("heading", level=1).inner_text() == "wrong.onnx"
+    page.get_by_role("link", name="Models").last.click()
+    assert page.get_by_role("heading", level=1).inner_text() == "Models"
+    page.get_by_role("link", name="gradcheck").first.click()
+    assert page.get_by_role("heading", level=1).inner_text() == "7 of 10 models need attention"
+
+
+def test_links_sort_the_table_of_a_folder(shown: Open, paths: dict[str, str]):
+    page = shown(paths["models"])
+    page.get_by_role("link", name="Model", exact=True).click()
+    names = page.locator("tbody th a").all_inner_texts()
+    assert names == sorted(names)
+    assert page.locator("th[aria-sort]").all_inner_texts() == ["Model"]
+
+
+def test_buttons_sort_the_table_of_the_single_page(shown: Open, paths: dict[str, str]):
+    page = shown(paths["single"])
+    head = page.locator(".models thead").get_by_role("button", name="Model")
+    orders = []
+    for _ in range(2):
+        head.click()
+        orders.append(page.locator(".models tbody th a").all_inner_texts())
+    assert orders[0] == sorted(orders[0])
+    assert orders[1] == orders[0][::-1]
+    page.locator(".models thead").get_by_role("button", name="Max rel err").click()
+    keys = page.evaluate("[...document.querySelectorAll('.models tbody tr')].map(row => +row.cells[4].dataset.key)")
+    assert keys == sorted(keys, reverse=True)
+
+
+def test_without_script_the_single_page_says_as_much(shown: Open, paths: dict[str, str]):
+    texts = [shown(paths["single"], java_script_enabled=on).locator("main").text_content() for on in (True, False)]
+    assert texts[0] == texts[1]
+
+
+def test_one_click_selects_the_whole_command_and_nothing_else(shown: Open, report: Report, paths: dict[str, str]):
+    [record] = [c for c in report.checks if c.check == "wrong.onnx"]
+    for viewport in (DESK, PHONE):
+        page = shown(paths["wrong.onnx"], viewport)
+        page.locator("pre.command").click()
+        assert page.evaluate("getSelection().toString()") == record.reproduce

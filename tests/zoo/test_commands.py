@@ -1,0 +1,476 @@
+"""`gradcheck zoo` as one types it: what it prints, what it keeps, how it goes on, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gradcheck_cli.cli import main
+from tests.cli import models
+from tests.cli.conftest import WRONG
+
+COMMAND = [sys.executable, "-m", "gradcheck_cli", "zoo"]
+
+
+class Ran(NamedTuple):
+    """What a run gave: exit code, stdout and stderr with times taken out."""
+
+    code: int
+    out: str
+    err: str
+
+
+Zoo = Callable[..., Ran]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with models that pass, fail, cannot be judged, cannot be read."""
+    (tmp_path / "models" / "sub").mkdir(parents=True)
+    models.mlp(tmp_path / "models/mlp.onnx")
+    models.conv(tmp_path / "models/sub/conv.onnx")
+    models.log(tmp_path / "models/sub/log.onnx")
+    models.unknown_operator(tmp_path / "models/unknown.onnx")
+    (tmp_path / "models/lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n")
+    (tmp_path / "models/wrong.gradcheck.yaml").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def zoo(folder: Path, capsys: pytest.CaptureFixture[str]) -> Zoo:
+    """Runs `gradcheck zoo` in the folder."""
+
+    def run(*args: str) -> Ran:
+        code = main(["zoo", *args])
+        captured = capsys.readouterr()
+        return Ran(code, re.sub(r"in \d[\dm. ]*s\b", "in TIME", captured.out), captured.err)
+
+    return run
+
+
+def records(run: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's store."""
+    return [json.loads(line) for line in (Path(run) / "results.jsonl").read_text("ascii").splitlines()]
+
+
+def jobs(run: str | Path) -> list[str]:
+    """The jobs of a run's lines, each attempt once."""
+    return [record["zoo"]["job"] for record in records(run) if record["zoo"]["part"] == 1]
+
+
+SUMMARY = """\
+              models  checks
+passed             3       4
+waived             1       1
+failed             1       1
+inconclusive       1       1
+unsupported        1       1
+errors             1       1
+
+FAIL GC101  models/wrong.gradcheck.yaml::square/wrong
+  d loss/d x: 3/3 entries differ, max rel err 5.0e-01
+ERROR GC403  models/lfs.onnx
+  is a Git LFS pointer (63 bytes), not a model. `git lfs pull` fetches the
+  model.
+UNSUPPORTED GC502  models/unknown.onnx
+  d y/d x: no forward for 'acme.Magic' (node 1 Magic 'y')
+INCONCLUSIVE GC302  models/sub/log.onnx
+  d y/d x: 'y' is not finite at point 0: first NaN at node 1 Log 'y' (input min
+  -2.99). Narrow: --val-range x:LOW,HIGH
+
+9 checks: 4 passed, 1 waived, 1 failed, 1 inconclusive, 1 unsupported, 1 error in TIME
+"""
+
+
+def test_every_model_gets_a_record_and_failures_come_first(zoo: Zoo):
+    ran = zoo("models")
+    assert (ran.code, ran.out) == (1, SUMMARY)
+    assert len([line for line in ran.err.splitlines() if re.match(r"\[[1-8]/8\] [A-Z]+", line)]) == 8
+    assert sorted({record["model"]["uri"] for record in records(".gradcheck/zoo/models")}) == [
+        f"models/{name}" for name in ("lfs.onnx", "mlp.onnx", "sub/conv.onnx", "sub/log.onnx", "unknown.onnx",
+                                      "wrong.gradcheck.yaml")
+    ]  # fmt: skip
+    assert Path(".gradcheck/.gitignore").read_text() == "*\n"
+
+
+def test_the_same_command_repeats_nothing_and_gives_the_same(zoo: Zoo):
+    first = zoo("models", "--run", "run")
+    before = Path("run/results.jsonl").read_bytes()
+    again = zoo("models", "--run", "run", "--output-format", "full", "--report", "r.json")
+    assert again[:2] == first[:2]
+    assert again.err == "note: 8 of 8 checks were done before, in run; --rerun all does them again\n"
+    assert Path("run/results.jsonl").read_bytes() == before
+
+
+def test_what_has_changed_is_checked_again_alone(zoo: Zoo, folder: Path):
+    zoo("models", "--run", "run")
+    done = len(jobs("run"))
+    models.mlp(folder / "models/sub/conv.onnx")
+    (folder / "models/mlp.gradcheck.yaml").write_text("gradcheck: 1\ndefaults: {seed: 4}\nchecks: []\n")
+    zoo("models", "--run", "run")
+    assert sorted(jobs("run")[done:]) == ["models/mlp.onnx", "models/sub/conv.onnx"]
+    assert {r["seed"] for r in records("run")[-4:] if r["check"] == "models/mlp.onnx"} == {4}
+    zoo("models", "--run", "run", "--seed", "9")
+    assert sorted(jobs("run")[done + 2 :]) == sorted({*jobs("run")})
+
+
+def test_rerun_does_again_what_failed_or_all(zoo: Zoo):
+    zoo("models", "--run", "run")
+    every = sorted(jobs("run"))
+    zoo("models", "--run", "run", "--rerun", "failed")
+    assert len(jobs("run")) == len(every) + 4
+    zoo("models", "--run", "run", "--rerun", "all")
+    assert sorted(jobs("run")[len(every) + 4 :]) == every
+
+
+def test_the_shards_of_a_run_merged_are_the_run(zoo: Zoo):
+    zoo("models", "--run", "whole")
+    for index in (1, 2, 3):
+        assert zoo("models", "--run", f"part{index}", "--shard", f"{index}/3").code in (0, 1, 3, 4, 5, 7)
+    parts = [part for part in ("part1", "part2", "part3") if os.path.exists(part)]
+    assert zoo("merge", *parts, "-o", "merged")[:2] == (0, f"merged: 8 checks of {len(parts)} runs\n")
+    assert sorted(jobs("merged")) == sorted(jobs("whole"))
+
+    def lasting(run: str) -> list[Any]:
+        passing = ("duration_s", "peak_rss_mb", "bundle")
+        return sorted(([r["zoo"]["key"], {k: v for k, v in r.items() if k not in (*passing, "zoo")}] for r in records(run)),
+                      key=str)  # fmt: skip
+
+    assert lasting("merged") == lasting("whole")
+    assert zoo("status", "merged", "--output-format", "json").code == 0
+    assert zoo("diff", "whole", "merged")[:2] == (0, "9 checks: nothing has changed\n")
+
+
+def test_runs_are_merged_into_a_new_folder_alone(zoo: Zoo, folder: Path):
+    zoo("models/mlp.onnx", "--run", "one")
+    assert zoo("merge", "one", "-o", "one").err == "error GC201: one is there already; runs are put into a new folder\n"
+    assert zoo("merge", "none", "-o", "two").code == 2
+    assert zoo("merge", "one", "-o", "no/where/two").code == 0
+    assert sorted(os.listdir("no/where")) == ["two"]
+
+
+def test_runs_that_are_no_parts_of_one_are_told(zoo: Zoo):
+    zoo("models/mlp.onnx", "--run", "one")
+    zoo("models/mlp.onnx", "models/sub/conv.onnx", "--run", "two", "--seed", "3")
+    assert zoo("merge", "one", "two", "-o", "both").err == "note: the runs differ in sources and options\n"
+    (line,) = [r for r in records("both") if r["check"] == "models/mlp.onnx" and r["x"] == "input"]
+    assert line["seed"] == 3
+
+
+def test_status_tells_how_far_a_run_is(zoo: Zoo, folder: Path):
+    assert zoo("status")[0::2] == (7, "error GC701: there is no run in .gradcheck/zoo; gradcheck zoo SRC begins one\n")
+    zoo("models")
+    (folder / "models/sub/log.onnx").rename(folder / "models/new.onnx")
+    lines = Path(".gradcheck/zoo/models/results.jsonl").read_text().splitlines(keepends=True)
+    Path(".gradcheck/zoo/models/results.jsonl").write_text("".join(line for line in lines if "lfs.onnx" not in line))
+    status = zoo("status", ".gradcheck/zoo/models", "--show", "1")
+    assert status.code == 0
+    assert status.out.startswith(
+        ".gradcheck/zoo/models  interrupted, 7/8 checks\n  models\n  gradcheck ",
+    )
+    assert "  to go on: gradcheck zoo resume .gradcheck/zoo/models\n" in status.out
+    assert "\n... 2 more models: gradcheck zoo status .gradcheck/zoo/models --show 7\n" in status.out
+    told = json.loads(zoo("status", ".gradcheck/zoo/models", "--output-format", "json").out)
+    assert {k: told[k] for k in ("state", "jobs", "done", "failing", "exit_code")} == {
+        "state": "interrupted", "jobs": 8, "done": 7, "failing": 3, "exit_code": 1,
+    }  # fmt: skip
+    assert zoo("status").out == (
+        "run                    done  failing\n.gradcheck/zoo/models   7/8        3  interrupted\n"
+    )
+
+
+def test_resume_goes_on_from_the_folder_where_it_was_begun(zoo: Zoo, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    zoo("models", "--run", "run", "--seed", "5")
+    lines = Path("run/results.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if "conv.onnx" not in line and "mlp.onnx" not in line]
+    Path("run/results.jsonl").write_text("".join(kept))
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    resumed = zoo("resume", "../run", "--report", "r.json")
+    assert resumed.code == 1
+    again = {record["zoo"]["job"] for record in records("../run")[len(kept) :]}
+    assert again == {"models/mlp.onnx", "models/sub/conv.onnx"}
+    assert {record["seed"] for record in records("../run") if record["code"] not in ("GC403", "GC302", "GC502")} == {5}
+    assert len(json.loads(Path("r.json").read_text())["checks"]) == 9
+    assert zoo("resume", "../nothing").err.startswith("error GC201: ../nothing holds no run of `gradcheck zoo`.")
+
+
+def test_a_random_seed_stays_the_same_when_a_run_is_gone_on_with(zoo: Zoo):
+    zoo("models/sub/conv.onnx", "--run", "run", "--seed", "random")
+    zoo("resume", "run")
+    assert len(jobs("run")) == 1
+
+
+def test_a_run_is_reported_in_every_format(zoo: Zoo):
+    zoo("models", "--run", "run")
+    names = [f"r.{suffix}" for suffix in ("json", "jsonl", "xml", "md")]
+    assert zoo("report", "run", *(word for name in names for word in ("-o", name))) == (0, "", "")
+    assert len(json.loads(Path("r.json").read_text())["checks"]) == 9
+    assert json.loads(Path("r.json").read_text())["exit_code"] == 1
+    assert len(Path("r.jsonl").read_text().splitlines()) == 9
+    assert "zoo" not in json.loads(Path("r.jsonl").read_text().splitlines()[0])
+    assert zoo("report", "run", "-o", "r.txt").code == 2
+
+
+@pytest.mark.parametrize("form", ["concise", "json", "jsonl", "junit", "github", "gitlab", "markdown"])
+def test_a_run_is_printed_in_every_format(zoo: Zoo, form: str):
+    ran = zoo("models/wrong.gradcheck.yaml", "models/mlp.onnx", "--run", "run", "--output-format", form)
+    assert ran.code == 1
+    assert "square/wrong" in ran.out
+
+
+CHANGES = """\
+newly failing (2)
+  models/sub/conv.onnx::d y/d x  INCONCLUSIVE GC302
+  square/known::d loss/d x       WAIVED -> FAIL GC203
+
+fixed (1)
+  square/wrong::d loss/d x  FAIL GC101 -> PASS
+
+gone (2)
+  models/sub/conv.onnx::d loss/d image  PASS
+  models/unknown.onnx::d y/d x          UNSUPPORTED GC502
+
+new (1)
+  models/unknown.onnx::d loss/d image  PASS
+
+9 checks: 2 newly failing, 1 fixed, 2 gone, 1 new
+"""
+
+
+def test_diff_tells_what_fails_newly_what_is_fixed_what_is_gone_and_what_is_new(zoo: Zoo, folder: Path):
+    zoo("models", "--run", "old")
+    spec = folder / "models/wrong.gradcheck.yaml"
+    spec.write_text(WRONG.replace("dx = Mul (dy, x)", "h = Mul (dy, x)\n      dx = Add (h, h)"))
+    models.log(folder / "models/sub/conv.onnx")
+    models.conv(folder / "models/unknown.onnx")
+    zoo("models", "--run", "new")
+    told = zoo("diff", "old", "new")
+    assert (told.code, told.out) == (1, CHANGES)
+    assert zoo("diff", "new", "new")[:2] == (0, "9 checks: nothing has changed\n")
+    back = json.loads(zoo("diff", "new", "old", "--output-format", "json").out)
+    assert (back["schema"], back["exit_code"]) == ("gradcheck.diff/1", 1)
+    assert sorted({change["kind"] for change in back["changes"]}) == ["fixed", "gone", "new", "newly failing"]
+    assert zoo("diff", "old", "nothing").code == 2
+
+
+def test_diff_takes_files_of_results_too(zoo: Zoo):
+    zoo("models/sub", "--run", "run", "--report", "r.json", "--report", "r.jsonl")
+    assert (
+        zoo("diff", "r.json", "run")[:2] == zoo("diff", "run", "r.jsonl")[:2] == (0, "2 checks: nothing has changed\n")
+    )
+    assert zoo("diff", "models/lfs.onnx", "run").code == 2
+
+
+def test_what_no_source_means_is_exit_code_7_and_an_unknown_command_is_told_the_nearest(zoo: Zoo, folder: Path):
+    (folder / "empty").mkdir()
+    assert zoo("empty").code == 7
+    assert zoo("models", "-k", "nothing").code == 7
+    said = zoo("statsu", "x").err
+    assert said.startswith("error GC201: 'statsu' is neither a command nor a file. Did you mean 'status'?")
+    assert not Path(".gradcheck").exists()
+
+
+def test_a_source_may_be_called_like_a_command(zoo: Zoo, folder: Path):
+    shutil.copytree(folder / "models/sub", folder / "status")
+    assert zoo("./status", "-k", "conv").code == 0
+    assert jobs(".gradcheck/zoo/status") == ["status/conv.onnx"]
+
+
+def test_a_list_names_its_models_and_says_how_they_are_checked(zoo: Zoo, folder: Path):
+    text = """gradcheck: 1
+models:
+  - {path: models/mlp.onnx, name: small, seed: 7, x: [input], y: [loss]}
+  - {path: models/lfs.onnx, expect: {status: error, reason: not here}}
+  - {path: models/none.onnx}
+  - {path: models/sub/conv.onnx, sha256: "%s"}
+"""
+    (folder / "list.gradcheck.yaml").write_text(text % ("0" * 64))
+    ran = zoo("list.gradcheck.yaml", "--run", "run")
+    assert ran.code == 4
+    found = {record["check"]: record for record in records("run")}
+    assert sorted(found) == ["models/lfs.onnx", "models/none.onnx", "models/sub/conv.onnx", "small"]
+    assert (found["small"]["seed"], found["small"]["x"], found["small"]["status"]) == (7, "input", "pass")
+    assert found["models/lfs.onnx"]["status"] == "waived"
+    assert "does not exist" in found["models/none.onnx"]["message"]
+    assert "SHA-256" in found["models/sub/conv.onnx"]["message"]
+
+
+def test_what_could_not_be_had_is_tried_again(zoo: Zoo, folder: Path):
+    (folder / "list.gradcheck.yaml").write_text("gradcheck: 1\nmodels: [{path: 'http://127.0.0.1:9/a.onnx'}]\n")
+    for attempt in (1, 2):
+        assert zoo("list.gradcheck.yaml", "--run", "run").code == 4
+        assert len(jobs("run")) == attempt
+
+
+def test_fail_fast_begins_no_more_models(zoo: Zoo):
+    zoo("models", "--run", "run", "--fail-fast", "-j", "1")
+    assert len(jobs("run")) < 8
+
+
+def test_a_baseline_waives_what_failed_before(zoo: Zoo):
+    zoo("models", "--run", "run", "--report", "old.json")
+    ran = zoo("models", "--run", "run", "--baseline", "old.json")
+    assert (ran.code, "5 waived" in ran.out) == (0, True)
+
+
+def test_more_time_is_a_reason_to_try_again(zoo: Zoo):
+    assert zoo("models/sub/conv.onnx", "--run", "run", "--timeout", "0.001s").code == 6
+    zoo("models/sub/conv.onnx", "--run", "run", "--timeout", "0.001s")
+    assert len(jobs("run")) == 1
+    assert zoo("models/sub/conv.onnx", "--run", "run", "--timeout", "5m").code == 0
+
+
+def test_a_bug_of_gradcheck_is_a_reason_to_try_again(zoo: Zoo):
+    assert zoo("models/mlp.onnx", "--run", "run").code == 0
+    store = Path("run/results.jsonl")
+    store.write_text(store.read_text().replace('"status": "pass", "code": ""', '"status": "error", "code": "GC901"'))
+    assert zoo("status", "run", "-q").out.splitlines()[0].startswith("run  finished")
+    assert zoo("models/mlp.onnx", "--run", "run").code == 0
+    assert jobs("run") == ["models/mlp.onnx"] * 2
+
+
+def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Zoo, folder: Path):
+    hostile = folder / "models" / "a\n\x1b[2J\x07\u202e" / ("b" * 200)
+    hostile.mkdir(parents=True)
+    (hostile / "x.onnx").write_text("nothing")
+    ran = zoo("models", "--run", "run")
+    assert not set(ran.out + ran.err) & {"\x1b", "\x07", "\u202e"}
+    assert max(map(len, ran.out.splitlines()[:-1])) <= 80
+    assert zoo("status", "run").code == 0
+
+
+def test_a_folder_that_cannot_be_written_is_one_error(zoo: Zoo, folder: Path):
+    (folder / "file").write_text("")
+    ran = zoo("models", "--run", "file/run")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error GC201: file/run cannot be written: Not a directory")
+
+
+def test_several_runs_make_one_report(zoo: Zoo):
+    zoo("models/mlp.onnx", "--run", "one")
+    zoo("models/lfs.onnx", "--run", "two")
+    ran = zoo("report", "one", "two", "--format", "concise", "--gate")
+    assert (ran.code, ran.out.splitlines()[-1]) == (4, "3 checks: 2 passed, 1 error in TIME")
+    assert [line.partition(":")[0] for line in ran.out.splitlines()[:-1]] == ["models/mlp.onnx"] * 2 + [
+        "models/lfs.onnx"
+    ]
+    assert zoo("report", "models").err == "error GC201: models holds no run of `gradcheck zoo`. Runs there: one, two.\n"
+
+
+# --- processes
+
+
+def slow(folder: Path, count: int = 12) -> None:
+    """Models that take some tenths of a second each."""
+    shutil.rmtree(folder / "models")
+    (folder / "models").mkdir()
+    for index in range(count):
+        text = f"""net (float[2,{24 + index}] x) => (float loss) {{
+            h = MatMul (x, W)
+            t = Tanh (h)
+            loss = ReduceSum <keepdims = 0> (t)
+        }}"""
+        models.save(folder / "models" / f"{index:02}.onnx", text, W=[[0.1] * 24] * (24 + index))
+
+
+def started(*args: str, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **more
+    )
+
+
+def wait_for_records(run: Path, least: int) -> None:
+    """Until some records are there."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with_lines = run / "results.jsonl"
+        if with_lines.exists() and with_lines.read_bytes().count(b"\n") >= least:
+            return
+        time.sleep(0.02)
+    raise AssertionError("no record after a minute")
+
+
+@pytest.mark.parametrize("by, code", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
+def test_a_run_that_is_ended_goes_on_and_repeats_nothing(folder: Path, zoo: Zoo, by: signal.Signals, code: int):
+    slow(folder)
+    process = started("models", "--run", "run", "-j", "1")
+    wait_for_records(folder / "run", 2)
+    process.send_signal(by)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    if by != signal.SIGKILL:
+        assert "to go on: gradcheck zoo resume run\n" in err
+    before = jobs("run")
+    assert 0 < len(before) < 12
+    assert zoo("resume", "run").code == 0
+    assert len(jobs("run")) == len({*jobs("run")}) == 12
+    assert jobs("run")[: len(before)] == before
+
+
+def test_a_second_run_in_the_same_folder_is_refused(folder: Path, zoo: Zoo):
+    slow(folder)
+    process = started("models", "--run", "run", "-j", "1")
+    wait_for_records(folder / "run", 1)
+    ran = zoo("models", "--run", "run")
+    told = json.loads(zoo("status", "run", "--output-format", "json").out)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert (ran.code, told["state"]) == (2, "running")
+    assert f"run is in use by process {process.pid}; wait for it to end" in ran.err
+
+
+def test_a_full_disk_ends_the_run_with_one_error_and_loses_nothing(folder: Path, zoo: Zoo):
+    slow(folder, 4)
+    zoo("models/00.onnx", "models/01.onnx", "--run", "run")
+    size = (folder / "run/results.jsonl").stat().st_size
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, size + 10))
+
+    process = started("models", "--run", "run", "--save-failures", "none", preexec_fn=full)
+    _, err = process.communicate(timeout=60)
+    errors = [line for line in err.splitlines() if line.startswith("error")]
+    assert (process.returncode, len(errors)) == (2, 1), err
+    assert "results.jsonl cannot be written: File too large; what was finished before is kept" in errors[0]
+    assert (folder / "run/results.jsonl").stat().st_size == size
+    assert zoo("models", "--run", "run").code == 0
+    assert len(jobs("run")) == 4
+
+
+def test_in_a_terminal_a_bar_says_how_far_it_is_and_what_runs(folder: Path):
+    slow(folder)
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    command = [*COMMAND, "models", "--run", "run", "-j", "1", "--color", "never"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        seen = b""
+        with suppress(OSError):  # which is how a terminal ends
+            while data := os.read(ours, 4096):
+                seen += data
+        out, _ = process.communicate()
+    os.close(ours)
+    assert process.returncode == 0
+    frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode()).replace("\r", "\n").split("\n")
+    assert any("/12" in line for line in frames)
+    assert any(line.lstrip().startswith("models/") for line in frames)
+    assert max(len(line) for line in frames) <= 80
+    assert "\x1b" not in out
