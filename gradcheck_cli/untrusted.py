@@ -1,0 +1,52 @@
+"""Files that come from elsewhere, and may be anything: a pipe that keeps its reader waiting, a device or a hole without end."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import TypeAlias
+
+Path: TypeAlias = "str | os.PathLike[str]"
+LARGEST = 256 << 30  # bytes of a file that is read through
+_BLOCK = 1 << 20
+
+
+def opened(path: Path) -> BufferedReader:
+    """A regular file, open to be read; OSError for anything else, and nothing is waited for."""
+    file = open(path, "rb", opener=_at_once)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return file
+
+
+def content(path: Path, most: int) -> bytes:
+    """All bytes of a regular file that has at most so many; OSError for any other."""
+    return b"".join(blocks(path, most))
+
+
+def blocks(path: Path, most: int = LARGEST) -> Iterator[bytes]:
+    """The bytes of a regular file, as many as it says that it has: files of the kernel may go on for ever."""
+    with opened(path) as file:
+        left = os.fstat(file.fileno()).st_size
+        if left > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
+        while left > 0 and (block := file.read(min(_BLOCK, left))):
+            left -= len(block)
+            yield block
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a regular file; OSError for one that cannot be read, or takes hours."""
+    found = hashlib.sha256()
+    for block in blocks(path):
+        found.update(block)
+    return found.hexdigest()
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
