@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 SCHEMA, RUN_SCHEMA = "gradcheck.result/1", "gradcheck.run/1"
 SEVERITY = (130, 70, 2, 1, 4, 5, 6, 3, 7, 0)  # of exit codes, the worst first
-_AS_IT_IS, _LISTS, _MAPPINGS = (str, int, type(None)), (tuple, list), (dict, Mapping)  # dict: abstract types are slow
+_AS_IT_IS = {str, int, bool, type(None)}  # in JSON
 EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
 
 
@@ -194,14 +195,20 @@ def worst_code(codes: set[int]) -> int:
 
 def strict(value: Any) -> Any:
     """A value that strict JSON can hold."""
+    kind: type = type(value)
+    if kind in _AS_IT_IS:
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if isinstance(value, _AS_IT_IS):
-        return value
-    if isinstance(value, _LISTS):
+    if isinstance(value, tuple | list):
         return [strict(v) for v in value]
-    if isinstance(value, _MAPPINGS):
+    if isinstance(value, dict | Mapping):  # dict first: abstract types are slow to ask
         return {str(k): strict(v) for k, v in value.items()}
     if is_dataclass(value):
-        return {each.name: strict(getattr(value, each.name)) for each in fields(value)}
+        return {name: strict(getattr(value, name)) for name in _names(kind)}
     return value.item() if hasattr(value, "item") else value
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))

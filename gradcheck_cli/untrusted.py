@@ -1,4 +1,4 @@
-"""Files that come from elsewhere, and may be anything: a pipe that keeps its reader waiting, a device or a hole without end."""
+"""Files that come from elsewhere, and may be anything: a pipe that keeps its reader waiting, a device without end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = 1 << 20
 
 def opened(path: Path) -> BufferedReader:
     """A regular file, open to be read; OSError for anything else, and nothing is waited for."""
-    file = open(path, "rb", opener=_at_once)
+    file = open(path, "rb", opener=_at_once)  # noqa: SIM115  # the caller closes it
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -40,7 +40,7 @@ def blocks(path: Path, most: int = LARGEST) -> Iterator[bytes]:
             yield block
 
 
-def digest(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """The SHA-256 of a regular file; OSError for one that cannot be read, or takes hours."""
     found = hashlib.sha256()
     for block in blocks(path):

@@ -75,6 +75,12 @@ class Comparison:
     crossed: Mapping[int, Array] = field(default_factory=dict)  # the same for rows whose perturbation goes too far
     unfit: int = 0  # failed entries outside of the different slopes that y has at a tie
     outside: int = 0  # failed entries that are zero by the structure of the model
+    largest: Array | None = None  # by column of the whole Jacobian, where these are some of its rows
+
+    @property
+    def scale(self) -> Array:
+        """The largest finite magnitude in each column, `(y_size,)`."""
+        return largest_by_column(self.theoretical, self.numerical) if self.largest is None else self.largest
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
@@ -238,7 +244,7 @@ def needed(comparison: Comparison) -> tuple[float, float]:
 def errors(comparison: Comparison) -> tuple[float, float]:
     """The largest absolute error, and the largest relative to an entry or to a hundredth of its column's largest."""
     theoretical, numerical = comparison.theoretical, comparison.numerical
-    ground = np.maximum(GROUND * largest_by_column(theoretical, numerical), _LEAST)  # of nothing, no error is none
+    ground = np.maximum(GROUND * comparison.scale, _LEAST)  # of nothing, no error is none
     absolute, relative = 0.0, 0.0
     for rows in blocks(*theoretical.shape):
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -281,7 +287,8 @@ def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
     size = magnitude(theoretical[rows, columns], numerical[rows, columns])
     tol = 8 * comparison.noise[rows, columns] + 64 * UNIT * size
     some, place = np.unique(columns, return_inverse=True)
-    largest = largest_by_column(theoretical[:, some], numerical[:, some])[place]
+    known = comparison.largest
+    largest = (largest_by_column(theoretical[:, some], numerical[:, some]) if known is None else known[some])[place]
     allow = allowance(size, largest, comparison.tolerance)
     measured = np.isin(comparison.status[rows, columns], (*PASSED, Status.FAIL, Status.NOISE, Status.CURVATURE))
     return np.where(measured & np.isfinite(tol), allow + 2 * tol, np.inf)

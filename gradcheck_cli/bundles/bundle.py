@@ -10,7 +10,6 @@ One that comes from elsewhere is read as any other file is: nothing in it is run
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -26,6 +25,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.memory import installed
 from gradcheck_cli.record import strict
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.untrusted import content, sha256_of
 
 SCHEMA, MANIFEST, VALUES, MODEL = "gradcheck.bundle/1", "bundle.json", "values.npz", "model"
 COPIED = 64 << 20  # bytes of a model that are copied; a larger one is referred to by path and digest
@@ -55,8 +55,8 @@ class Subject:
             if not os.path.isabs(self.path) or self.path.startswith(("//", "\\\\")):
                 raise UsageError(f"{shown(self.path)!r} is no absolute path of a model")
             return Path(self.path)
-        place = (folder / self.copy).resolve()
-        if not place.is_relative_to(folder.resolve()):
+        place = _resolved(folder / self.copy)
+        if not place.is_relative_to(_resolved(folder)):
             raise UsageError(f"{shown(self.copy)!r} lies outside of the bundle")
         return place
 
@@ -96,7 +96,8 @@ class Bundle:
         digests = {"": self.subject.sha256, **self.subject.files}
         for path, digest in digests.items():
             file = place.parent / path if path else place
-            if digest and file.resolve().is_relative_to(place.parent.resolve()) and digest_of(file) not in (digest, ""):
+            inside = _resolved(file).is_relative_to(_resolved(place.parent))
+            if digest and inside and digest_of(file) not in (digest, ""):
                 found.append(f"{file} is not the file that was checked: its digest differs")
         return found
 
@@ -181,10 +182,7 @@ def versions_now(names: Mapping[str, Any]) -> dict[str, str]:
 def digest_of(file: Path) -> str:
     """The SHA-256 of a file; "" for one that cannot be read, of which others will speak."""
     try:
-        if not file.is_file():
-            return ""
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return sha256_of(file)
     except OSError:
         return ""
 
@@ -195,8 +193,8 @@ def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
     reader = Reader(folder / VALUES if (folder / VALUES).is_file() else None)
     model = manifest["model"]
     subject = Subject(
-        _text(model["path"]), _text(model["sha256"]), _text(model["graph"]), options.sizes(model["dims"], "dims"),
-        {_text(name): _text(digest) for name, digest in model["files"].items()}, _text(model["copy"]),
+        _path(model["path"]), _text(model["sha256"]), _text(model["graph"]), options.sizes(model["dims"], "dims"),
+        {_path(name): _text(digest) for name, digest in model["files"].items()}, _path(model["copy"]),
     )  # fmt: skip
     drawn = {int(i): {_text(n): reader.value(v) for n, v in values.items()} for i, values in manifest["drawn"].items()}
     return Bundle(
@@ -265,12 +263,8 @@ def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _manifest(file: Path) -> dict[str, Any]:
-    if file.exists() and not file.is_file():  # a pipe could keep us waiting for ever
-        raise UsageError(f"{file} is no regular file")
     try:
-        with file.open("rb") as stream:
-            data = stream.read(_LONGEST + 1)
-        found = json.loads(data) if len(data) <= _LONGEST else None
+        found = json.loads(content(file, _LONGEST))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
@@ -278,6 +272,19 @@ def _manifest(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise UsageError(f"{file} is no bundle of a failed check: its schema is not {SCHEMA}")
     return found
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # links that lead in circles
+        raise UsageError(f"{shown(str(path))} cannot be read: {error}") from None
+
+
+def _path(value: Any) -> str:
+    if "\0" in _text(value):
+        raise UsageError(f"{value[:40]!r} is no path")
+    return _text(value)
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradcheck_cli.checks import curve
-from gradcheck_cli.checks.assemble import Outcome, entry_at
+from gradcheck_cli.checks.tally import Outcome, entry_at
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.picture import (
@@ -34,7 +34,6 @@ from gradcheck_cli.verdict import (
     Tolerance,
     allowance,
     blocks,
-    largest_by_column,
     magnitude,
     worst,
 )
@@ -66,7 +65,7 @@ class Place(NamedTuple):
 def sketch(outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
     """The picture of one comparison."""
     comparison = outcome.found.comparison
-    largest = largest_by_column(comparison.theoretical, comparison.numerical)
+    largest = comparison.scale
     picture, place = seen(outcome, largest)
     return replace(picture, curve=_curve(outcome, program, tolerance, budget, place, largest))
 
@@ -121,6 +120,7 @@ def _shape(sizes: tuple[int, ...]) -> tuple[int, ...]:
 def _cells_of(outcome: Outcome, over: Over, sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """For each row and for each column of a comparison a number: their sum is the cell that an entry belongs to."""
     rows, columns = (np.arange(size) for size in outcome.found.comparison.status.shape)
+    rows = rows + outcome.first
     found = outcome.found
     if outcome.drawn and found.directions is not None and found.weights is not None:
         rows, columns = found.directions.rows, np.argmax(found.weights, axis=1)

@@ -10,7 +10,17 @@ from typing import Any
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from gradcheck_cli.cli.param_types import ByteSize, Duration, NumberOr, OneOf, PlotPath, ReportPath, Text, Words
+from gradcheck_cli.cli.param_types import (
+    ByteSize,
+    Duration,
+    NumberOr,
+    OneOf,
+    PlotPath,
+    ReportPath,
+    Scheduler,
+    Text,
+    Words,
+)
 
 GATED = ("fail", "inconclusive", "unsupported")
 GATES = (*GATED, "nonfinite", "dead", "vanishing", "exploding", "precision")  # what may fail a run, if asked to
@@ -241,6 +251,20 @@ LIMITS = [
         type=click.IntRange(min=1),
         metavar="INT",
         help="Threads. [default: all cores]",
+    ),
+    _option(
+        "Limits",
+        "--engine",
+        type=OneOf(("local", "dask")),
+        metavar="local|dask",
+        help="Where all entries are compared: here, or in parts by the workers of a Dask cluster. [default: local]",
+    ),
+    _option(
+        "Limits",
+        "--dask",
+        type=Scheduler(),
+        metavar="WHERE",
+        help="The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. [default: as Dask is configured]",
     ),
     _option("Limits", "--allow-python", is_flag=True, default=None, help="Let a spec call Python functions."),
 ]

@@ -31,6 +31,7 @@ from gradcheck_cli.record import Check, ModelInfo
 from gradcheck_cli.settings import Pictures, Settings
 
 if TYPE_CHECKING:
+    from gradcheck_cli.checks.parts import Elsewhere
     from gradcheck_cli.points.point import Point
 
 
@@ -93,7 +94,10 @@ class Checker:
             settings = self._settings(source, layers)
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
-            checks = check(source, settings, name=task.name, listen=self.progress, see=self._seen_by(keeper))
+            others = _others(source, settings, self.given)
+            checks = check(
+                source, settings, name=task.name, listen=self.progress, see=self._seen_by(keeper), elsewhere=others
+            )
         return tuple(replace(c, reproduce=self._command(c, task)) for c in checks)
 
     def _seen_by(self, keeper: Keeper) -> Callable[[int, Point], None]:
@@ -131,6 +135,16 @@ class Checker:
         if not expected:
             self.failing(failed, cause if error.exit_code == 70 else error)
         return (failed,)
+
+
+def _others(source: Source, settings: Settings, given: Mapping[str, Any]) -> Elsewhere | None:
+    """Who compares the entries, if not this process: naming a cluster asks for it."""
+    where = given.get("dask")
+    if given.get("engine", "dask" if where else "local") == "local":
+        return None
+    from gradcheck_cli.zoo.shards import elsewhere  # where somebody asks for it
+
+    return elsewhere(where or "", source, settings)
 
 
 def _as_ours(error: BaseException) -> GradcheckError:

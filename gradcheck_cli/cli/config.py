@@ -16,7 +16,9 @@ from gradcheck_cli.errors import Problem, SpecError, did_you_mean
 from gradcheck_cli.untrusted import content
 
 _LARGEST, _MOST = 4 << 20, 100  # bytes of a configuration file, and problems that are looked for in it
-_NOT_HERE, _ALIASES = ("models",), {"dims": "dim", "feed": "extra_feed_dict", "input_shapes": "x_shape"}
+_NOT_HERE = ("models", "engine", "dask")  # of one run
+_ALIASES = {"dims": "dim", "feed": "extra_feed_dict", "input_shapes": "x_shape"}
+_BY_HAND = "code is run when --allow-python is typed: a file that comes with a model cannot allow it"
 _BY_EQUALS = ("x_init_value", "extra_feed_dict", "dim")
 _Found: TypeAlias = tuple[Path, Mapping[str, Any], str]
 _KNOWN: dict[str, click.Parameter] = {p.name: p for p in OPTIONS if p.name and p.name not in _NOT_HERE}
@@ -79,7 +81,7 @@ def _not_toml(file: Path, text: str, reason: str) -> SpecError:
 
 
 def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Context) -> dict[str, Any]:
-    problems, found = [], {}
+    problems, found = list[Problem](), dict[str, Any]()
     for key, value in table.items():
         if len(problems) == _MOST:
             break
@@ -87,6 +89,9 @@ def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Conte
         if name not in _KNOWN:
             near = did_you_mean(name, _KNOWN) or f" Known are {', '.join(_KNOWN)}."
             problems.append(_problem(file, text, key, f"unknown key {key!r}.{near}"))
+            continue
+        if name == "allow_python":
+            problems.append(_problem(file, text, key, _BY_HAND))
             continue
         try:
             found[name] = _KNOWN[name].type_cast_value(ctx, _from(file.parent, name, _typed(_KNOWN[name], value)))

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report import axes, file_format, render, streamed, write
+from gradcheck_cli.report import axes, file_format, parts, streamed, write
 from gradcheck_cli.report.job_summary import add_summary, job_summary
 from gradcheck_cli.report.text import Style, clean
 from gradcheck_cli.settings import Pictures
@@ -47,7 +47,7 @@ class Output:
         """The records of one check that has ended; `show` is what its spec says, if nobody said more."""
         if self._pieces is not None:
             style = self.style if show is None or self.shows else replace(self.style, show=show)
-            _print(self._obeyed_by_none(self._pieces.section(checks, style)))
+            self.put(self._pieces.section(checks, style))
 
     @property
     def draws(self) -> bool:
@@ -95,16 +95,21 @@ class Output:
         if self._pieces is None:
             self.whole(report)
         else:
-            _print(self._obeyed_by_none(self._pieces.summary(report, self.style)))
+            self.put(self._pieces.summary(report, self.style))
 
     @property
     def writes(self) -> bool:
         """There is something to write beside what is printed."""
         return bool(self.reports or self._summary)
 
+    def put(self, text: str) -> None:
+        """Text on stdout."""
+        _print(self._obeyed_by_none(text))
+
     def whole(self, report: Report) -> None:
         """All of a report on stdout."""
-        _print(self._obeyed_by_none(render(self.format, report, self.style)))
+        for part in parts(self.format, report, self.style):
+            self.put(part)
 
     def _obeyed_by_none(self, text: str) -> str:
         """A text in which no name of a model is a command to GitHub's runner, which reads every log for some."""

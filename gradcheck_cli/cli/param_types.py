@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from gradcheck_cli.cli.environment import words
 from gradcheck_cli.errors import did_you_mean
+from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]  # generic only in newer releases of click
@@ -161,3 +162,14 @@ class PlotPath(ReportPath):
 
     suffixes = (".png", ".svg")
     folders = False
+
+
+class Scheduler(ParamType):
+    """Where a Dask cluster is."""
+
+    name = "scheduler"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(SCHEDULER, str(value)) and not os.path.isfile(value):
+            self.fail(f"{value!r} is no Dask scheduler; {SCHEDULERS}", param, ctx)
+        return str(value)

@@ -29,7 +29,10 @@ def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> i
     """
     typed = ParameterSource.COMMANDLINE
     given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) == typed}
-    return _run(results, given, ctx)
+    from gradcheck_cli.results import many
+
+    with many():
+        return _run(results, given, ctx)
 
 
 command = click.RichCommand(
@@ -72,7 +75,8 @@ def _run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context)
     form = options.get("output_format", "")
     paths = [_writable(path, AnyPath() if form else ReportPath(), ctx) for path in options.get("output", ())]
     output = Output({**options, "report": paths})
-    checks = tuple(_judged(_read(results), options))
+    pictured = form == "html" or output.pictures != "none"
+    checks = tuple(_judged(_read(results, pictured), options))
     gates = gates_of(options) if "fail_on" in options else (*gates_of(options), *WORDS)
     found = Report(checks, (), sum(check.duration_s for check in checks), gates)
     if not paths:
@@ -85,8 +89,8 @@ def _writable(path: str, kind: ReportPath, ctx: click.Context) -> str:
     return kind.convert(path, next(param for param in command.params if param.name == "output"), ctx)
 
 
-def _read(results: Sequence[str]) -> Iterator[Check]:
-    """The records of all files, and of runs of a zoo."""
+def _read(results: Sequence[str], pictured: bool) -> Iterator[Check]:
+    """The records of all files, and of runs of a zoo, with what pictures are drawn from only where there will be some."""
     from gradcheck_cli.results import read_results
     from gradcheck_cli.zoo.folder import is_run
 
@@ -94,7 +98,7 @@ def _read(results: Sequence[str]) -> Iterator[Check]:
         if is_run(path):
             from gradcheck_cli.cli.zoo.results import records_of
 
-            yield from records_of(path)
+            yield from records_of(path, pictured=pictured)
         else:
             yield from read_results(path, lambda text: print(f"note: {text}", file=sys.stderr))
 

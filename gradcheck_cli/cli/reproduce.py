@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gradcheck_cli.cli.tasks import Task
     from gradcheck_cli.record import Check
 
-_NOT_AGAIN = ("models", "expression", "check", "baseline", "test_data", "save_failures", "fail_fast")
+_NOT_AGAIN = ("models", "expression", "check", "baseline", "test_data", "save_failures", "fail_fast", "engine", "dask")
 _REPEATED = (
     "mode", "max_entries", "x_shape", "y_shape", "dim", "x_init_value", "extra_feed_dict", "init_targets", "test_data",
     "val_range", "method", "delta", "dtype", "forward", "rtol", "atol", "max_inconclusive", "straight_through", "coloring",

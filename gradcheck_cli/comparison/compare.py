@@ -41,16 +41,21 @@ class Found:
     colors: int | None = None  # groups that rows were probed in, where not each was probed alone
 
 
-def compare_full(program: Program, theory: Theory, job: Job, structure: Structure | None = None) -> Found:
-    """Every entry of the Jacobian that `program` leads from x to y; by colors of its `structure`, where they are few."""
+def compare_full(
+    program: Program, theory: Theory, job: Job, structure: Structure | None = None, some: range | None = None
+) -> Found:
+    """Every entry of the Jacobian that `program` leads from x to y, or of some of its rows.
+
+    Where all are asked for and the colors of its `structure` are few, rows of one color share a probe.
+    """
     x = program.tape.values[program.probes[0]]
-    coloring = None if structure is None else structure.coloring
-    rows = Directions(x, range(reals(x))) if coloring is None else Colored(x, coloring)
+    coloring = None if structure is None or some is not None else structure.coloring
+    rows = Directions(x, range(reals(x)) if some is None else some) if coloring is None else Colored(x, coloring)
     found = compare_along(program, theory, rows, job)
-    return found if structure is None else _placed(found, structure)
+    return found if structure is None else _placed(found, structure, rows)
 
 
-def _placed(found: Found, structure: Structure) -> Found:
+def _placed(found: Found, structure: Structure, directions: Directions) -> Found:
     """The comparison with what fails outside of the sparsity pattern counted: no number is needed to see it is wrong."""
     status = found.comparison.status
     count = found.comparison.count(Status.FAIL)
@@ -58,7 +63,7 @@ def _placed(found: Found, structure: Structure) -> Found:
     if pattern is not None:
         for some in blocks(*status.shape):
             rows, columns = np.nonzero(status[some] == Status.FAIL)
-            outside += int(np.count_nonzero(~pattern.holds(rows + some.start, columns)))
+            outside += int(np.count_nonzero(~pattern.holds(directions.rows[rows + some.start], columns)))
     if not outside:
         return found
     what = f"{outside} of {count} wrong entries" if count > 1 else "the wrong entry"
@@ -71,7 +76,7 @@ def compare_along(
 ) -> Found:
     """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
     before = Counter(program.evaluations)
-    numeric = Numeric(program, directions, job, weights)
+    numeric = Numeric(program, directions, job, weights, theory.largest)
     comparison, method, notes = _by_method(numeric, theory)
     if method != "complex-step":
         comparison = numeric.uncontradicted(comparison)

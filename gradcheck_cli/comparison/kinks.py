@@ -23,7 +23,7 @@ from gradcheck_cli.lift import elementwise
 from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.stencil import CENTRAL, scales
-from gradcheck_cli.verdict import PASSED, Comparison, Status, judge_between, largest_by_column
+from gradcheck_cli.verdict import PASSED, Comparison, Status, judge_between
 
 _FARTHER = 2.0**-20  # a perturbation that a continuous operator answers much more to than to TIE
 _LOOKS = 2  # random directions, there and back, that a tie somewhere in x is looked for along
@@ -49,7 +49,7 @@ def _settled(
 ) -> Comparison:
     """The comparison with what the slopes from both sides say of the rows `tied`."""
     left, right = (numeric.estimated(side.estimate) for side in sides)
-    t, first, largest = old.theoretical[tied], old.status[tied], largest_by_column(old.theoretical, old.numerical)
+    t, first, largest = old.theoretical[tied], old.status[tied], old.scale
     passed = np.isin(first, PASSED)
     made, apart = judge_between(t, left, right, largest, numeric.floor(tied, largest), old.tolerance, passed)
     if numeric.mixed:  # between slopes of random directions anything can hide

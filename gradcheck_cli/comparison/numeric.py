@@ -54,10 +54,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for."""
+    """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for.
+
+    `largest` has the largest magnitude of each column in the whole Jacobian where `values` are some of its rows.
+    """
 
     values: Array
     spread: Callable[[], Array]
+    largest: Array | None = None
 
 
 class Numeric:
@@ -66,10 +70,18 @@ class Numeric:
     What belongs to entries of y that are not finite is zero throughout.
     """
 
-    def __init__(self, program: Program, directions: Directions, job: Job, weights: Array | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        directions: Directions,
+        job: Job,
+        weights: Array | None,
+        known: Array | None = None,
+    ) -> None:
         self.program, self.directions, self.job = program, directions, job
         self.finite = np.isfinite(flat(program.tape.values[program.outputs[0]]))
         self.weights = None if weights is None else self.cleared(weights)
+        self.known = None if known is None else self.cleared(known)
         self.disputed = np.zeros(directions.count, bool)  # rows in which the two numerical sides contradict each other
         self._noise: Array | None = None
 
@@ -79,6 +91,10 @@ class Numeric:
         if self.weights is None:
             return ~self.finite
         return np.logical_and(~self.weights.any(axis=1), not self.finite.all())
+
+    def largest(self, theoretical: Array, numerical: Array) -> Array:
+        """The natural scale of each column: its largest magnitude, in the whole Jacobian where these are some rows."""
+        return largest_by_column(theoretical, numerical) if self.known is None else self.known
 
     @property
     def mixed(self) -> bool:
@@ -157,7 +173,7 @@ class Numeric:
     def judged(self, theoretical: Array, rows: Rows) -> Comparison:
         """The comparison with rows whose error bound is known; those that cross a branch tell nothing."""
         estimate = self.estimated(rows.estimate)
-        largest = largest_by_column(theoretical, estimate.value)
+        largest = self.largest(theoretical, estimate.value)
         every = np.arange(self.directions.count)
         crossed = any_of(rows.crossed, len(every))
         reach = np.where(crossed[:, None], np.inf, self.reach(every))  # of those, ties are looked at by themselves
@@ -167,7 +183,9 @@ class Numeric:
             status[some] = judge(theoretical[some], part, largest, floor, self.job.tolerance, reach[some])
         status[crossed[:, None] & (status != Status.PASS)] = Status.JUMP
         lost = among((status == Status.JUMP).any(axis=1), rows.crossed)
-        return Comparison(theoretical, estimate.value, estimate.error, status, self.job.tolerance, crossed=lost)
+        return Comparison(
+            theoretical, estimate.value, estimate.error, status, self.job.tolerance, crossed=lost, largest=self.known
+        )
 
     def uncontradicted(self, comparison: Comparison) -> Comparison:
         """A comparison by differences without failures of entries that the complex step, where it goes, passes."""
@@ -175,7 +193,7 @@ class Numeric:
         if not len(rows) or self.program.obstacle is not None:
             return comparison
         theoretical, exact = comparison.theoretical[rows], self._complex(rows)
-        largest = largest_by_column(theoretical, exact)
+        largest = self.largest(theoretical, exact)
         right = screened(theoretical, exact, 4 * EPS, self.job.tolerance, largest) == Status.PASS
         status = comparison.status.copy()
         status[rows] = np.where((status[rows] == Status.FAIL) & right, Status.NOISE, status[rows])
@@ -197,7 +215,7 @@ class Numeric:
         wrong = audited(self, value, largest, status)
         if wrong is not None:
             status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
-        return Comparison(theoretical, value, noise, status, self.job.tolerance)
+        return Comparison(theoretical, value, noise, status, self.job.tolerance, largest=self.known)
 
     def _exact(self, theoretical: Array) -> tuple[Array, Array, Array]:
         """Values by the complex step, which entries pass, and the largest of each column: by groups where x has colors.
@@ -208,12 +226,12 @@ class Numeric:
         if isinstance(self.directions, Colored):
             together = grouped_complex_step(self.program, self.directions, self.job.budget)
         value = self._complex(every) if together is None else self.cleared(together)
-        largest = largest_by_column(theoretical, value)
+        largest = self.largest(theoretical, value)
         status = screened(theoretical, value, 4 * EPS, self.job.tolerance, largest)
         open_ = np.flatnonzero(status.any(axis=1)) if together is not None else every[:0]
         if len(open_):
             value[open_] = self._complex(open_)
-            largest = largest_by_column(theoretical, value)
+            largest = self.largest(theoretical, value)
             status = screened(theoretical, value, 4 * EPS, self.job.tolerance, largest)
         return value, status, largest
 

@@ -46,14 +46,21 @@ class Broken:
 class Laws:
     """The laws of one backward pass, and of what leads from each of its x to y.
 
-    `columns` are the theoretical Jacobians, where all of them were computed.  `anew` is another pass from the same y,
-    for which all rules were applied once more.
+    `columns` are the theoretical Jacobians, where all columns were computed; `some` are the rows of them that were.
+    `anew` is another pass from the same y, for which all rules were applied once more.
     """
 
     def __init__(
-        self, backward: Backward, columns: Sequence[Array], seed: int, budget: Budget, anew: Descended | None = None
+        self,
+        backward: Backward,
+        columns: Sequence[Array],
+        seed: int,
+        budget: Budget,
+        anew: Descended | None = None,
+        some: Sequence[range] | None = None,
     ) -> None:
         self.backward, self.columns, self.budget = backward, columns, budget
+        self.some = [range(reals(backward.tape.values[x])) for x in backward.xs] if some is None else some
         self.anew = anew if backward.seed.dtype.kind == "f" else None
         self.position, self.tolerance = 0, Tolerance()  # of the x at hand
         self.rng, count = np.random.default_rng([seed, 2]), reals(backward.seed.value)
@@ -144,9 +151,9 @@ class Laws:
 
     def _alone(self, position: int, turn: int) -> bool:
         """A column of the Jacobian is the same when it runs alone."""
-        column = int(self.chosen[turn])
-        row, stacked = self._columns_alone[turn][position][0], self.columns[position][:, column]
-        return not self._beyond(row - stacked, row, lambda: self._spread(position, self._unit(column))[0])
+        column, rows = int(self.chosen[turn]), slice(self.some[position].start, self.some[position].stop)
+        row, stacked = self._columns_alone[turn][position][0][rows], self.columns[position][:, column]
+        return not self._beyond(row - stacked, row, lambda: self._spread(position, self._unit(column))[0][rows])
 
     def _rule(self, fault: str) -> tuple[str, Unit | None]:
         """The rule that has a fault when it is applied alone, in words, and what it differentiates."""
@@ -203,18 +210,19 @@ class Laws:
         A comparison of projections is such a test already.  Where nothing flows, tangents are what a complex step leaves
         of zero.
         """
-        x = program.tape.values[program.probes[0]]
-        if not program.steps or not program.analytic or comparison.status.shape != (reals(x), self.u.size):
+        x, some = program.tape.values[program.probes[0]], self.some[position]
+        if not program.steps or not program.analytic or comparison.status.shape != (len(some), self.u.size):
             return
         if not comparison.theoretical.any():
             return
-        v = self.rng.normal(size=(1, reals(x)))
+        v = np.zeros((1, reals(x)))
+        v[:, some.start : some.stop] = self.rng.normal(size=(1, len(some)))
 
         def forth(jitter: np.random.Generator | None = None) -> Array:
             return self.u * flat_stack(program.tangents({program.probes[0]: shaped(v, x)}, jitter)[0])[0]
 
         there, back = forth(), self._rows[position][1] * v[0]
-        accepted = apart(comparison, np.abs(v[0]), np.abs(self.u))
+        accepted = apart(comparison, np.abs(v[0, some.start : some.stop]), np.abs(self.u))
         gap = np.array([max(0.0, abs(there.sum() - back.sum()) - accepted)])
         size = np.array([np.abs(there).sum(), np.abs(back).sum()])
 

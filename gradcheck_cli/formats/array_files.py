@@ -102,5 +102,7 @@ def _sober() -> Iterator[None]:
         yield
     except (OSError, ValueError, MemoryError):
         raise
+    except zipfile.BadZipFile as error:
+        raise ValueError(str(error)) from None
     except Exception as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None

@@ -71,7 +71,7 @@ def _read_member(file: Path, path: str, key: str | None, spot: Spot) -> Array:
     arrays = Npz(file, MAX_ARRAY_BYTES)
     if key is None and len(arrays) == 1:
         key = next(iter(arrays))
-    if key not in arrays:
+    if key is None or key not in arrays:
         known = ", ".join(list(arrays)[:10])
         several = f"has {len(arrays)} arrays; choose one by key: {known}"
         wrong = f"has no array {key!r}; it has {known}" if key else several

@@ -30,7 +30,7 @@ from gradcheck_cli.stencil import (
     rungs,
 )
 from gradcheck_cli.tape import Tape
-from gradcheck_cli.verdict import epsilon
+from gradcheck_cli.verdict import epsilon, largest_by_column
 
 EPS = float(np.finfo(np.float64).eps)
 JITTERED = 4  # runs that measure rounding
@@ -58,15 +58,28 @@ class Backward:
                 jacobian[:, piece.start : piece.stop] = cotangents.T  # in the order of what it is held against
         return found
 
-    def spreads(self, theoretical: Sequence[Array], budget: Budget) -> list[Array]:
-        """How far the entries of all `jacobians` move if every result on the way is moved by some roundings."""
+    def spreads(self, theoretical: Sequence[Array], budget: Budget, some: Sequence[range] | None = None) -> list[Array]:
+        """How far the entries of all `jacobians`, or of some of their rows, move if every result on the way is moved by
+        some roundings."""
         found = [np.zeros(jacobian.shape) for jacobian in theoretical]
+        wanted = [slice(None)] * len(found) if some is None else [slice(rows.start, rows.stop) for rows in some]
         for seed in range(JITTERED):
-            for piece, rows in self._chunks(None, budget, seed):
-                for spread, jacobian, cotangents in zip(found, theoretical, rows, strict=True):
+            for piece, every in self._chunks(None, budget, seed):
+                for spread, jacobian, rows, cotangents in zip(found, theoretical, wanted, every, strict=True):
                     part = spread[:, piece.start : piece.stop]
-                    np.fmax(part, np.abs(cotangents.T - jacobian[:, piece.start : piece.stop]), out=part)
+                    moved = np.abs(cotangents[:, rows].T - jacobian[:, piece.start : piece.stop])
+                    np.fmax(part, moved, out=part)
         return found
+
+    def rows(self, some: Sequence[range], budget: Budget) -> tuple[list[Array], list[Array]]:
+        """Some rows of the Jacobian by each x, and the largest finite magnitude in each of its whole columns."""
+        columns = reals(self.seed.value)
+        found, largest = [np.zeros((len(rows), columns)) for rows in some], [np.zeros(columns) for _ in some]
+        for piece, every in self._chunks(None, budget):
+            for jacobian, most, rows, cotangents in zip(found, largest, some, every, strict=True):
+                jacobian[:, piece.start : piece.stop] = cotangents[:, rows.start : rows.stop].T
+                most[piece.start : piece.stop] = largest_by_column(cotangents.T, cotangents.T)
+        return found, largest
 
     def along(self, weights: Array, budget: Budget, jitter: int | None = None) -> list[Array]:
         """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`.
@@ -250,6 +263,8 @@ def by_steps(program: Program, directions: Directions, steps: Array, noise: Arra
         part = directions if len(piece) == directions.count else directions.part(np.asarray(piece))
         return _extrapolated(program, part, steps[:, some], noise, budget)
 
+    if not directions.count:  # of nothing there is still a shape
+        return run(range(0))
     size, _ = directions.room(program, budget)
     made = in_chunks(run, directions.count, size, budget, program.worth)
     return Rows.joined((rows for _, rows in made), directions.count)

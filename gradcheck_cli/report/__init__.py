@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from typing import Protocol
 
 from gradcheck_cli.record import Check, Report
@@ -36,13 +38,17 @@ def streamed(name: str) -> Streamed | None:
 
 def render(name: str, report: Report, style: Style | None = None) -> str:
     """A whole report in a format."""
-    style = style or Style()
+    return "".join(parts(name, report, style or Style()))
+
+
+def parts(name: str, report: Report, style: Style) -> Iterator[str]:
+    """The same bit by bit, as far as the format allows: of many records the whole takes much memory."""
     if (pieces := streamed(name)) is not None:
-        return "".join(pieces.section(group, style) for group in by_check(report.checks)) + pieces.summary(
-            report, style
-        )
-    text: str = import_module(f"gradcheck_cli.report.{WHOLE[name]}").document(report, style)
-    return text
+        yield from (pieces.section(group, style) for group in by_check(report.checks))
+        yield pieces.summary(report, style)
+    else:
+        document: str | Iterator[str] = import_module(f"gradcheck_cli.report.{WHOLE[name]}").document(report, style)
+        yield from (document,) if isinstance(document, str) else document
 
 
 def is_folder(path: str) -> bool:
@@ -62,9 +68,10 @@ def write(path: str, report: Report, style: Style, form: str = "") -> None:
 
         write_folder(report, path)
     else:
-        text = render(form or file_format(path), report, style)
+        text = parts(form or file_format(path), report, style)
+        first = next(text, "")  # what cannot be made leaves an earlier file as it is
         with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
+            file.writelines(chain([first], text))
 
 
 def by_check(checks: tuple[Check, ...]) -> list[tuple[Check, ...]]:

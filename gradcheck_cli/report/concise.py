@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.full import VERDICTS, compared, ended, expectation, headline, share_compared, totals
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, name, paint, seconds, short
+from gradcheck_cli.report.text import Style, name, paint, seconds, short, without_excerpt
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
@@ -42,7 +42,7 @@ def _found(check: Check) -> str:
     if check.status == "waived":
         return expectation(check)
     if check.message:
-        return name(check.message.removeprefix(f"{check.code}: ").replace("\n", "  "))
+        return name("  ".join(without_excerpt(check.message.removeprefix(f"{check.code}: "))))
     if check.nodes and check.status == "fail":
         return f"{headline(check)}, max rel err {short(check.max_rel_err)}"
     if check.nodes and check.status == "pass":

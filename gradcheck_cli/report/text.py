@@ -40,6 +40,12 @@ def name(text: str) -> str:
     return shown(text)
 
 
+def without_excerpt(message: str) -> list[str]:
+    """The lines of a message but for the line of a file that it shows, with a caret below: that takes a fixed width."""
+    lines = message.split("\n")
+    return lines[:-2] if lines[-1].strip() == "^" else lines
+
+
 def cut(text: str, width: int) -> str:
     """A name cut in its middle to a width in columns."""
     if columns(text) <= width or width < 3:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.bundles.shelf import renamed, running
+from gradcheck_cli.bundles.shelf import prune, renamed, running
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.memory import spell
 from gradcheck_cli.zoo import crash
@@ -114,7 +114,8 @@ class Cluster:
         known = {address: size for address, size in offered.items() if size is not None}
         largest = max(known, key=known.__getitem__, default="")
         if known and wanted > known[largest]:
-            said = f"is predicted to take {spell(wanted)}, and the largest worker, {largest}, offers {spell(known[largest])}"
+            most = f"the largest worker, {largest}, offers {spell(known[largest])}"
+            said = f"is predicted to take {spell(wanted)}, and {most}"
             self._give(parcel.job, [crash.record(parcel.job, "", LimitError(said, code="GC602"))])
             return
         future = self.client.submit(
@@ -146,7 +147,7 @@ class Cluster:
             if (sent := self.out.get(ticket)) is not None:
                 self._heard(sent, kind, value)
         if not is_on(self.client):
-            raise gone(self.client)
+            raise gone()
         if time.monotonic() > self.looked + _SECOND:
             self._look()
 
@@ -172,7 +173,7 @@ class Cluster:
         if sent.future.status == "finished":
             self._accept(sent, sent.future.result())
         elif not is_on(self.client):
-            raise gone(self.client)
+            raise gone()
         elif _is_lost(sent.future):
             if sent.began > RETRIES or sent.tries > 2 * RETRIES:
                 self._give_up(sent)
@@ -191,7 +192,9 @@ class Cluster:
         try:
             self._anew(sent, with_contents(sent.parcel))
         except (OSError, GradcheckError) as error:
-            reason = error if isinstance(error, GradcheckError) else LimitError(f"it cannot be sent: {error}", code="GC603")
+            reason = (
+                error if isinstance(error, GradcheckError) else LimitError(f"it cannot be sent: {error}", code="GC603")
+            )
             self._give(sent.parcel.job, [crash.record(sent.parcel.job, "", reason)])
 
     def _give_up(self, sent: Sent) -> None:
@@ -216,14 +219,20 @@ class Cluster:
 
     def _end(self) -> None:
         """Nothing is asked for any more: workers stop what they do."""
-        with suppress(Exception):  # the scheduler may be gone
+        with suppress(Exception):  # the scheduler may be about to go
+            if not is_on(self.client):
+                return
             self.client.cancel([sent.future for sent in self.out.values()], force=True)
             self.client.unsubscribe_topic(self.topic)
 
 
 def _is_lost(future: Future[Answer]) -> bool:
     """No fault of the job's own: its worker, or what it ran in, is no more."""
-    return future.status in ("cancelled", "lost") or type(future.exception()).__name__ in ("KilledWorker", "Lost", "GivenUp")
+    return future.status in ("cancelled", "lost") or type(future.exception()).__name__ in (
+        "KilledWorker",
+        "Lost",
+        "GivenUp",
+    )
 
 
 def _refused(error: BaseException | None) -> GradcheckError:
@@ -233,13 +242,16 @@ def _refused(error: BaseException | None) -> GradcheckError:
 def _save(job: Job, bundles: Bundles) -> None:
     """Bundles that came with an answer, where those of this machine are kept."""
     folder = crash.folder_of(job)
+    if folder is None or not bundles:
+        return
     with suppress(OSError):  # a bundle that cannot be kept is no reason to lose a record
-        for name, files in bundles.items() if folder is not None else ():
+        for name, files in bundles.items():
             place = running(folder, name)
             for path, content in _inside(place, files):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             renamed(place, folder / name)
+        prune(folder)
 
 
 def _inside(place: Path, files: Mapping[str, bytes]) -> Iterator[tuple[Path, bytes]]:

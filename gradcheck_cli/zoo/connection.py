@@ -10,22 +10,22 @@ import logging
 import os
 import re
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import LimitError, UsageError, shown
 from gradcheck_cli.memory import left
-from gradcheck_cli.zoo.job import cores
+from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, cores
 from gradcheck_cli.zoo.parcel import difference, versions
 from gradcheck_cli.zoo.worker import MEMORY
 
 if TYPE_CHECKING:
     from distributed import Client
 
+_SILENT = logging.CRITICAL + 1
 _WAIT = 60.0  # seconds for the first worker to be there
-_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://\S+")
-_LOCAL = re.compile(r"local(?::(\d{1,4}))?")
 _QUIET = {
     "distributed.admin.large-graph-warning-threshold": "1TB",  # models go along where workers do not see them
     "distributed.comm.timeouts.connect": "10s",
@@ -43,12 +43,14 @@ def connected(where: str = "") -> Iterator[Client]:
         import distributed
     except ImportError:
         raise UsageError("--engine dask needs Dask: pip install 'gradcheck-cli[dask]'") from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is said by the run
+    logging.getLogger("distributed").setLevel(_SILENT)  # what matters is said by the run
     with dask.config.set(_QUIET):
         where = where or dask.config.get("scheduler-address", None) or "local"
         with _cluster(where) as at:
             try:
-                client = distributed.Client(**at, set_as_default=False)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of versions that differ: said below, in full
+                    client = distributed.Client(**at, set_as_default=False)
             except (OSError, ValueError) as error:
                 raise UsageError(f"no Dask scheduler answers at {shown(where)}: {_brief(error)}") from None
             try:
@@ -62,30 +64,29 @@ def connected(where: str = "") -> Iterator[Client]:
 @contextmanager
 def _cluster(where: str) -> Iterator[Mapping[str, Any]]:
     """How a client is told of a cluster, which is there meanwhile."""
-    if (match := _LOCAL.fullmatch(where)) is not None:
+    if (match := re.fullmatch(LOCAL_CLUSTER, where)) is not None:
         from distributed import LocalCluster
 
-        count = max(1, int(match[1] or cores()))
+        count = max(1, int(match["workers"] or cores()))
         share = int(0.9 * left()) // count
         with LocalCluster(
             n_workers=count, threads_per_worker=1, resources={MEMORY: share}, memory_limit=0, dashboard_address=None,
-            silence_logs=logging.CRITICAL,
+            silence_logs=_SILENT,
         ) as cluster:  # fmt: skip
             yield {"address": cluster}
-    elif _ADDRESS.fullmatch(where):
+    elif re.fullmatch(SCHEDULER, where):
         yield {"address": where}
     elif os.path.isfile(where):
         yield {"scheduler_file": where}
     else:
-        known = "write tcp://HOST:8786, the path of a scheduler file, or local:N for N workers on this machine"
-        raise UsageError(f"{shown(where)!r} is no Dask scheduler; {known}")
+        raise UsageError(f"{shown(where)!r} is no Dask scheduler; {SCHEDULERS}")
 
 
 def _await_workers(client: Client, where: str) -> None:
     deadline = time.monotonic() + _WAIT
     while not workers_of(client):
         if time.monotonic() > deadline:
-            hint = f"dask worker {where}" if _ADDRESS.fullmatch(where) else "dask worker"
+            hint = f"dask worker --scheduler-file {where}" if os.path.isfile(where) else f"dask worker {where}"
             raise UsageError(f"the scheduler at {shown(where)} has no worker after {_WAIT:.0f} s; start some: {hint}")
         time.sleep(0.2)
 
@@ -94,7 +95,7 @@ def _require_same(client: Client) -> None:
     """UsageError that lists who is not like this machine."""
     there: dict[str, Any] = {"the scheduler": _asked(client)}
     there |= {f"worker {address}": found for address, found in client.run(versions, on_error="return").items()}
-    apart = [f"  {who}: {what}" for who, what in sorted(there.items()) if (what := _apart(what))]
+    apart = [f"  {who}: {how}" for who, found in sorted(there.items()) if (how := _apart(found))]
     if apart:
         shown_ = [*apart[:20], *([f"  ... and {len(apart) - 20} more"] if len(apart) > 20 else [])]
         raise UsageError("\n".join(["the cluster is not like this machine; it needs the same versions:", *shown_]))
@@ -119,7 +120,7 @@ def workers_of(client: Client) -> Mapping[str, Mapping[str, Any]]:
     try:
         return dict(client.scheduler_info(n_workers=-1)["workers"])
     except (OSError, RuntimeError, TimeoutError):
-        raise gone(client) from None
+        raise gone() from None
 
 
 def is_on(client: Client) -> bool:
@@ -127,7 +128,7 @@ def is_on(client: Client) -> bool:
     return str(client.status) == "running"
 
 
-def gone(client: Client) -> LimitError:
+def gone() -> LimitError:
     """That the cluster is no more."""
     said = "the Dask scheduler is gone; what was finished is kept, and the same command goes on with the rest"
     return LimitError(said, code="GC603")

@@ -6,7 +6,6 @@ where results go to, nor how many jobs run at once, nor how long they may take.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -18,10 +17,10 @@ from typing import Any
 from gradcheck_cli import __version__
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.belongings import belongings
-from gradcheck_cli.untrusted import opened
+from gradcheck_cli.untrusted import blocks, sha256_of
 
-_OF_A_MODEL, _LARGEST = 2 << 30, 256 << 30  # bytes of a model; of any file whose content is looked at
-_BLOCK, _MARK = 1 << 20, b"location"  # the key under which an ONNX tensor says where its data is
+_OF_A_MODEL = 2 << 30  # bytes
+_MARK = b"location"  # the key under which an ONNX tensor says where its data is
 
 
 def key_of(job: str, files: Iterable[Path], settings: Mapping[str, Any]) -> str:
@@ -61,7 +60,7 @@ def _names_data(file: Path) -> bool:
     """Some tensor may have its data in another file: parsing the model for it is worth it."""
     end = b""
     with suppress(OSError, ValueError):
-        for block in _blocks(file, _OF_A_MODEL):
+        for block in blocks(file, _OF_A_MODEL):
             if _MARK in end + block:
                 return True
             end = block[-len(_MARK) :]
@@ -70,25 +69,16 @@ def _names_data(file: Path) -> bool:
 
 def content_of(file: Path) -> str:
     """A digest of a file; what keeps it from being read, where it cannot be, which its job will say too."""
-    digest = hashlib.sha256()
     try:
-        for block in _blocks(file, _LARGEST):
-            digest.update(block)
+        return sha256_of(file)
     except (OSError, ValueError) as error:
-        return f"unreadable: {getattr(error, 'strerror', None) or error}"
-    return digest.hexdigest()
+        return f"unreadable: {getattr(error, 'strerror', None) or error}{_last_change(file)}"
 
 
-def _blocks(file: Path, most: int) -> Iterator[bytes]:
-    """The bytes of a file, as many as it says that it has: files of the kernel may go on for ever."""
-    with opened(file) as content:
-        about = os.fstat(content.fileno())
-        if about.st_size > most:  # read for hours, and maybe of nothing but holes
-            raise OSError(errno.EFBIG, f"{about.st_size} bytes of {about.st_mtime_ns}")
-        left = about.st_size
-        while left > 0 and (block := content.read(min(_BLOCK, left))):
-            left -= len(block)
-            yield block
+def _last_change(file: Path) -> str:
+    with suppress(OSError, ValueError):
+        return f", of {file.stat().st_mtime_ns}"
+    return ""
 
 
 def _hex(text: str) -> str:

@@ -75,7 +75,7 @@ class Engine:
                 feed.close()
                 self._end()
 
-    def _fill(self, feed: Feed) -> bool:
+    def _fill(self, feed: Feed[Job]) -> bool:
         """Starts a child for each place and one that stands by; False where nothing is left to do."""
         while len(self.children) <= self.limits.jobs and (job := feed.take()) is not None:
             self._prepare(job)
@@ -189,7 +189,8 @@ class Engine:
         Where all wait, the first of them gets what it wants; while some wait, nobody begins.
         """
         running = [child for child in self.children if not child.fresh]
-        threads = cores() if last and len(self.children) == 1 else max(1, cores() // self.limits.jobs)
+        share = cores() if last and len(self.children) == 1 else max(1, cores() // self.limits.jobs)
+        threads = self.limits.threads or share
         for child in running:
             size = self.admission.bounded(child.wants)
             if child.wants and (self.admission.fits(child.pid, size) or all(other.wants for other in running)):

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 TIMEOUT, MEMORY = 600.0, 8 << 30
+LOCAL_CLUSTER = r"local(?::(?P<workers>[1-9]\d{0,3}))?"
+SCHEDULER = rf"{LOCAL_CLUSTER}|(?!local:)((tcp|tls|ws|wss|ucx)://)?[^\s/]+:\d+"
+SCHEDULERS = "write tcp://HOST:8786, the path of a scheduler file, or local:N for N workers on this machine"
 
 
 def cores() -> int:
@@ -44,6 +47,7 @@ class Limits:
     timeout: float | None = TIMEOUT
     memory: int = MEMORY
     room: int = 0  # bytes for all of them together; 0 is what the machine has left
+    threads: int = 0  # of each; 0 is its share of the machine
 
 
 Records = Sequence[Mapping[str, Any]]  # of gradcheck.result/1, as strict JSON has them

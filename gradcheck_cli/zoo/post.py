@@ -76,5 +76,3 @@ class Post:
 
     def ended(self, job: Job, records: Records) -> None:
         pass
-
-

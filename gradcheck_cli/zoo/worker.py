@@ -74,20 +74,26 @@ def _performed(parcel: Parcel, place: Path, worker: Any, topic: str) -> Answer:
     if kept != "none":
         job = replace(job, options={**job.options, "save_failures": str(saved)})
     room = int(worker.state.total_resources.get(MEMORY, 0))
-    limits = replace(parcel.limits, jobs=worker.state.nthreads, room=room)
+    limits = replace(parcel.limits, jobs=worker.state.nthreads, room=room, threads=_threads())
 
     def told(kind: str, value: Any) -> None:
         worker.log_event(topic, {"ticket": parcel.ticket, "kind": kind, "value": value})
 
     def given_up() -> bool:
-        return _is_given_up(worker, parcel.ticket)
+        return is_given_up(worker, parcel.ticket)
 
     records = _done(replace(job, key=parcel.ticket), (limits, parcel.work, parcel.command), told, given_up)
     names = {str(saved): kept, str(root): ""}
     return Answer(worker.address, renamed(records, names), _bundles(saved, names))
 
 
-def _is_given_up(worker: Any, ticket: str) -> bool:
+def _threads() -> int:
+    """Of each job: there may be more workers on the machine, so one, unless somebody says otherwise."""
+    said = os.environ.get("GRADCHECK_NUM_THREADS", "")
+    return int(said) if said.isdecimal() and int(said) else 1
+
+
+def is_given_up(worker: Any, ticket: str) -> bool:
     """The job was cancelled, its driver is gone, or the worker is about to end."""
     task = worker.state.tasks.get(ticket)
     ending = worker.status.name in ("closing", "closed", "stopping", "failed")
@@ -99,9 +105,9 @@ def _bundles(folder: Path, names: Mapping[str, str]) -> Bundles:
     found: dict[str, dict[str, bytes]] = {}
     left = MOST_SAVED
     for path in sorted(folder.rglob("*")):
-        if not path.is_file() or (left := left - path.stat().st_size) < 0:
-            continue
         name, _, inside = path.relative_to(folder).as_posix().partition("/")
+        if not inside or not path.is_file() or (left := left - path.stat().st_size) < 0:
+            continue
         content = path.read_bytes()
         for old, new in names.items() if path.suffix == ".json" else ():
             content = content.replace(old.encode(), new.encode())

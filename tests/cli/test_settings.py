@@ -197,3 +197,9 @@ def test_a_range_that_is_typed_counts_more_than_one_of_the_spec(gradcheck: Comma
     assert 0.5 <= largest() <= 1
     assert 5 <= largest("--val-range", "5,6") <= 6
     assert 5 <= largest("--val-range", "x:5,6") <= 6
+
+
+def test_no_file_beside_a_model_allows_code_to_be_run(gradcheck: Command, folder: Path) -> None:
+    (folder / "gradcheck.toml").write_text("allow-python = true\n")
+    ran = gradcheck("mlp.onnx")
+    assert (ran.code, "code is run when --allow-python is typed" in ran.err) == (2, True)

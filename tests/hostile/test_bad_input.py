@@ -127,7 +127,7 @@ FEEDS = {
     "pickle.npy": (npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n") + b"cos\nsystem\n.", 2),
     "odd.npy": (npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }\n"), 2),
     "text.npy": (npy(b"[" * 1000), 2),
-    "lying.npy": (npy(HUGE) + bytes(80), 6),
+    "lying.npy": (npy(HUGE) + bytes(80), 2),
     "zeros.npz": (bytes(100), 2),
     "half.npz": (npz(a=np.ones(9))[:50], 2),
     "spoiled.npz": (npz(a=np.ones(9)).replace(b"NUMPY", b"YPMUN"), 2),

@@ -342,7 +342,7 @@ def test_a_bug_of_gradcheck_is_a_reason_to_try_again(zoo: Zoo):
     assert zoo("models/mlp.onnx", "--run", "run").code == 0
     store = Path("run/results.jsonl")
     store.write_text(store.read_text().replace('"status": "pass", "code": ""', '"status": "error", "code": "GC901"'))
-    assert zoo("status", "run", "-q").out.splitlines()[0].startswith("run  finished")
+    assert zoo("status", "run").out.splitlines()[0].startswith("run  finished")
     assert zoo("models/mlp.onnx", "--run", "run").code == 0
     assert jobs("run") == ["models/mlp.onnx"] * 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -190,7 +191,16 @@ def test_an_archive_cannot_write_outside_its_folder(zoo: Path):
     assert not list((zoo / "cache").rglob(".*"))
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", b"\x1f\x8b\x08\x00broken"])
+BROKEN = (
+    b"",
+    b"nonsense",
+    b"\x1f\x8b\x08\x00broken",
+    gzip.compress(bytes(9000), 0, mtime=0)[:20] + b"\xff" * 500,
+    b"BZh9" + bytes(500),
+)
+
+
+@pytest.mark.parametrize("data", BROKEN, ids=lambda data: str(data[:8]))
 def test_an_archive_that_is_none_is_one_error(zoo: Path, data: bytes):
     (zoo / "broken.tar.gz").write_bytes(data)
     with pytest.raises(GradcheckError, match="cannot be unpacked"):

@@ -12,7 +12,7 @@ import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.cli.check_options import GATE, GATED, OUTPUT
-from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.models import is_spec, side_car
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.selection import select
@@ -25,7 +25,9 @@ from gradcheck_cli.zoo import hub, remote
 from gradcheck_cli.zoo.digest import content_of, files_named, folder_of_data, key_of, read_along
 from gradcheck_cli.zoo.job import Job
 
-_OF_THE_RUN = ("expression", "check", "rerun", "shard", "folder", "show", "report", "baseline")
+_OF_THE_RUN = (
+    "expression", "check", "rerun", "shard", "folder", "show", "report", "baseline", "engine", "dask",
+)  # fmt: skip
 _NOT_BEARING = {*(option.name for option in (*GATE, *OUTPUT)), *_OF_THE_RUN, "timeout", "jobs"}  # on what is found
 
 
@@ -77,8 +79,12 @@ class Maker:
         path, options = self._local(place), {n: v for n, v in self.given.items() if n not in _OF_THE_RUN}
         config = _bearing(settings_above(_folder(place), self.ctx))
         said = {**config, **place.said} if place.url else place.said  # no configuration file lies above a copy
-        key = self._key(place, path, [config, place.said, _bearing(self.given)])
-        return Job(place.uri, str(path), place.task, options, said, place.expect, key=key)
+        layers = [config, place.said, _bearing(self.given)]
+        files = tuple(dict.fromkeys(_files(path, place, {name: v for layer in layers for name, v in layer.items()})))
+        key = self._key(place, files, layers)
+        above = file_above(_folder(place), self.ctx)
+        every = tuple(str(file) for file in (*files, *([above] if above and not place.url else [])))
+        return Job(place.uri, str(path), place.task, options, said, place.expect, key=key, files=every)
 
     def _local(self, place: Place) -> Path:
         """The file, fetched where it lies behind a URL, with test data where an archive has some."""
@@ -89,12 +95,11 @@ class Maker:
         wanted = place.archive is not None and self.given.get("test_data", "auto") == "auto"
         return _with_test_data(path, place.archive) if wanted and place.archive else path
 
-    def _key(self, place: Place, path: Path, layers: Sequence[Mapping[str, Any]]) -> str:
+    def _key(self, place: Place, files: Sequence[Path], layers: Sequence[Mapping[str, Any]]) -> str:
         """The key, of everything that bears on the result."""
-        known = {name: value for layer in layers for name, value in layer.items()}
         gates = sorted({*self.gates} - {*GATED})
         settings = {"layers": layers, "expect": place.expect, "gates": gates, "task": place.task}
-        return key_of(place.job, _files(path, place, known), settings)
+        return key_of(place.job, files, settings)
 
 
 def unmade(place: Place, error: GradcheckError) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def show_run(folder: str, options: Mapping[str, Any]) -> None:
     _write(f"  gradcheck {about.version}, {about.created}\n")
     if look.state == "interrupted":
         _write(f"  to go on: gradcheck zoo resume {quoted(folder)}\n")
-    _write("\n" + results.text(look.found))
+    _write("\n")
+    results.show(look.found)
 
 
 def show_runs(options: Mapping[str, Any]) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli.check_options import OPTIONS
-from gradcheck_cli.cli.param_types import OneOf, ParamType
+from gradcheck_cli.cli.param_types import OneOf, ParamType, Scheduler
 
-_LEFT_OUT = ("models", "plot", "heatmap", "health", "show")  # of one model, or said otherwise
+_LEFT_OUT = ("models", "plot", "heatmap", "health", "show", "engine", "dask")  # of one model, or said otherwise
 _HELP = {  # of options that mean something else where models are many
     "jobs": "Models at once. [default: one a core]",
     "timeout": "For each model: 30s, 10m, 1h. [default: 10m]",
@@ -54,9 +54,19 @@ SHOW = own("--show", type=click.IntRange(min=0), metavar="INT", help="Failing mo
 RERUN = own(
     "--rerun", type=OneOf(("failed", "all")), metavar="failed|all", help="Do again what failed, or all that was done."
 )
+ENGINE = own(
+    "--engine", type=OneOf(("local", "dask")), metavar="local|dask",
+    help="Where models are checked: on this machine, or on a Dask cluster. [default: local]",
+)  # fmt: skip
+DASK = own(
+    "--dask", type=Scheduler(), metavar="WHERE",
+    help="The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. [default: as Dask is configured]",
+)  # fmt: skip
 RUN_OPTIONS: list[click.Parameter] = [
     own("--run", "folder", metavar="DIR", help="Where results are kept. [default: .gradcheck/zoo/NAME]"),
     RERUN,
+    ENGINE,
+    DASK,
     own("--shard", type=Shard(), metavar="I/N", help="Only this part of the models, the same at any time."),
     SHOW,
 ]

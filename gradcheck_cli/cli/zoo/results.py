@@ -15,11 +15,10 @@ from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report import render
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.text import clean, count, name
 from gradcheck_cli.report.zoo import Group, document, worst
-from gradcheck_cli.results import check_from_json
+from gradcheck_cli.results import check_from_json, many
 from gradcheck_cli.zoo.folder import read_about
 from gradcheck_cli.zoo.store import Line, finished, whole
 
@@ -38,32 +37,36 @@ class Results:
     def end(self, jobs: Iterable[str] | None, duration: float = 0.0) -> int:
         """Writes reports, prints what was asked for, and gives the exit code."""
         found = self.write(jobs, duration)
-        self._print(self.text(found, duration))
+        self.show(found, duration)
         if repaired := self.baseline.repaired:
             note(f"{self.baseline.path}: {count(len(repaired), 'check')} of it passed: write it anew")
         return found.report(gates_of(self.options), duration).exit_code
 
+    @many()
     def write(self, jobs: Iterable[str] | None, duration: float = 0.0) -> Found:
         """Writes reports, and gives what they are about."""
         found = Found(self.folder, jobs, self.baseline)
         if self.output.writes:
-            self.output.write_reports(found.full(found.report(gates_of(self.options), duration)))
+            report = found.report(gates_of(self.options), duration)
+            self.output.write_reports(found.full(report, pictured=self.output.pictures != "none"))
         return found
 
     def interrupted(self, jobs: Iterable[str], duration: float) -> None:
         """What there is so far, for people, and how to go on."""
         found = Found(self.folder, jobs, self.baseline)
         if self.output.for_people and found.lines:
-            self._print(self.text(found, duration))
+            self.show(found, duration)
         note(f"{count(len(found.lines), 'check')} done; to go on: gradcheck zoo resume {quoted(str(self.folder))}")
 
-    def text(self, found: Found, duration: float = 0.0) -> str:
+    @many()
+    def show(self, found: Found, duration: float = 0.0) -> None:
         """What goes to stdout."""
         report = found.report(gates_of(self.options), duration)
         if self.output.format != "full":
-            return render(self.output.format, found.full(report), self.output.style)
+            self.output.whole(found.full(report))
+            return
         more = f"gradcheck zoo status {quoted(str(self.folder))} --show {len(found.lines)}"
-        return document(found.groups, report, found.detail, self.output.style, self._most, more)
+        self.output.put(document(found.groups, report, found.detail, self.output.style, self._most, more))
 
     @property
     def _most(self) -> int:
@@ -72,10 +75,6 @@ class Results:
         lines = shutil.get_terminal_size().lines if terminal else _LINES_ELSEWHERE
         fitting = max(3, (lines - _LINES_OF_MORE) // _LINES_EACH)
         return int(self.options.get("show", fitting))
-
-    def _print(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
 
 
 @dataclass
@@ -102,10 +101,11 @@ class Found:
         """All outcomes; records have no more of them."""
         return Report(tuple(check for group in self.groups for check in group.checks), (), duration, fail_on)
 
-    def full(self, report: Report) -> Report:
-        """The same with whole records."""
+    def full(self, report: Report, *, pictured: bool = False) -> Report:
+        """The same with whole records, those of what pictures are drawn from included only where `pictured`."""
         lines = [line for each in self.lines.values() for line in each]
-        checks = tuple(map(check_from_json, whole(self.folder, lines)))
+        records = whole(self.folder, lines) if pictured else map(_without_picture, whole(self.folder, lines))
+        checks = tuple(map(check_from_json, records))
         known = Baseline(self.baseline.path, self.baseline.known)
         return Report(known.waived(checks), report.notes, report.duration_s, report.fail_on)
 
@@ -119,10 +119,14 @@ class Found:
         return ": ".join(filter(None, (pair, outcome(check).removeprefix(f"{name(check.check)} "))))
 
 
-def records_of(folder: str) -> tuple[Check, ...]:
+def records_of(folder: str, *, pictured: bool) -> tuple[Check, ...]:
     """All records of a run."""
     found = Found(Path(folder), read_about(Path(folder)).jobs, Baseline("", {}))
-    return found.full(found.report((), 0.0)).checks
+    return found.full(found.report((), 0.0), pictured=pictured).checks
+
+
+def _without_picture(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "picture"}
 
 
 def note(text: str) -> None:

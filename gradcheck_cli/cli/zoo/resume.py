@@ -7,10 +7,10 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli.environment import SETTINGS, given_in
-from gradcheck_cli.cli.zoo.options import CHECK_OPTIONS, RERUN, SHOW
+from gradcheck_cli.cli.zoo.options import CHECK_OPTIONS, DASK, ENGINE, RERUN, SHOW
 
 _HERE = ("jobs", "timeout", "fail_fast", "fail_on", "exit_zero", "baseline", "output_format", "report", "color",
-         "progress", "verbose", "quiet")  # fmt: skip
+         "progress", "verbose", "quiet", "allow_python")  # fmt: skip
 
 
 @click.pass_context
@@ -30,6 +30,8 @@ command = click.RichCommand(
     params=[
         click.RichArgument(["folder"], metavar="RUN", type=click.Path()),
         RERUN,
+        ENGINE,
+        DASK,
         SHOW,
         *(option for option in CHECK_OPTIONS if option.name in _HERE),
     ],

@@ -20,9 +20,12 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     run that was interrupted, and does again only what has changed.
     """
     refuse_unknown_variables(OPTIONS)
-    from gradcheck_cli.zoo.server import warm
+    if options["engine"] == "local" and options["dask"]:
+        raise click.UsageError("--dask names a cluster, and --engine local wants none.")
+    if options["engine"] != "dask" and not options["dask"]:
+        from gradcheck_cli.zoo.server import warm
 
-    warm()  # it gets ready while what follows is imported
+        warm()  # it gets ready while what follows is imported
     from gradcheck_cli.cli.zoo.running import begin
 
     return begin(sources, given_in(ctx, options), ctx)

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import chain
 from pathlib import Path
@@ -35,7 +35,14 @@ from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.store import FINE, Line, Store, brief, finished
 
 HOME = os.path.join(".gradcheck", "zoo")
-_OF_ONE_TIME = {*(option.name for option in OUTPUT), "folder", "rerun", "show", "fail_fast"}  # not for the next time
+_OF_ONE_TIME = {
+    *(option.name for option in OUTPUT),
+    "folder",
+    "rerun",
+    "show",
+    "fail_fast",
+    "allow_python",
+}  # not for the next time, whatever a run's folder says
 
 
 def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
@@ -50,11 +57,12 @@ def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
     """Goes on with a run; `given` stands above what was given for it."""
     about, place = read_about(Path(folder)), Path(os.path.abspath(folder))
     reports = tuple(os.path.abspath(path) + "/" * path.endswith("/") for path in given.get("report", ()))
-    options = {**about.options, **given, **({"report": reports} if reports else {})}
+    kept = {name: value for name, value in about.options.items() if name not in _OF_ONE_TIME}
+    options = {**kept, **given, **({"report": reports} if reports else {})}
     try:
         with chdir(about.folder):
             return _run(about.sources, options, place, ctx)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{folder} was begun in {about.folder}, which is no more; run `gradcheck zoo` again") from None
 
 
@@ -96,7 +104,8 @@ class ZooRun:
         self.before, damaged = finished(self.store.folder)
         if damaged:
             note(f"{self.store.path}: {count(damaged, 'damaged line')} left out, to be checked again")
-        self.progress = ZooProgress(self.options.get("progress", "auto"), len(self.places))
+        shown = "off" if self.results.output.style.verbosity < 0 else self.options.get("progress", "auto")
+        self.progress = ZooProgress(shown, len(self.places))
         self.limits = Limits(
             jobs=self.options.get("jobs") or cores(),
             timeout=self.options.get("timeout") or TIMEOUT,
@@ -113,7 +122,7 @@ class ZooRun:
         except KeyboardInterrupt:
             self.results.interrupted(jobs, time.monotonic() - began)
             raise
-        if self.progress.kept:
+        if self.progress.kept and self.results.output.style.verbosity >= 0:
             kept = f"{self.progress.kept} of {count(len(jobs), 'check')} were done before"
             note(f"{kept}, in {self.store.folder}; --rerun all does them again")
         return self.results.end(jobs, time.monotonic() - began)
@@ -121,7 +130,18 @@ class ZooRun:
     def _do_all(self) -> None:
         waiting = self._jobs()
         if (first := next(waiting, None)) is not None:  # else no engine has to be started
-            engine.run(chain([first], waiting), self.limits, self._done, self.progress)
+            self._run_engine(chain([first], waiting))
+
+    def _run_engine(self, jobs: Iterable[Job]) -> None:
+        """On this machine, or on a cluster: naming one asks for it."""
+        where = self.options.get("dask")
+        if self.options.get("engine", "dask" if where else "local") == "local":
+            engine.run(jobs, self.limits, self._done, self.progress)
+            return
+        from gradcheck_cli.zoo import cluster  # where somebody asks for one
+
+        limits = replace(self.limits, jobs=self.options.get("jobs") or 0)
+        cluster.run(where or "", jobs, limits, self._done, self.progress)
 
     def _jobs(self) -> Iterator[Job]:
         """What is to be done; read by the engine in a thread of its own, ahead of what runs."""

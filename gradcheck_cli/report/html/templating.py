@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from gradcheck_cli import __version__
 from gradcheck_cli.errors import shown
@@ -71,7 +72,7 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     found.filters |= {
-        "name": _name, "names": _names, "shape": text.shape, "short": text.short, "rough": text.rough,
+        "name": _name, "names": _names, "path": _path, "shape": text.shape, "short": text.short, "rough": text.rough,
         "seconds": text.seconds, "percent": text.percent, "upper_bound": text.upper,
         "outcome": outcome_of, "rank": lambda m: [*OUTCOMES].index(m.outcome.key), "label": _label, "why": _why,
         "headline": _headline, "gate": gate_text, "waiver": full.expectation, "hint": _hint,
@@ -96,6 +97,11 @@ def _name(label: str, longest: int = 200) -> str:
     return text.cut(text.name(label[: 8 * longest]), longest)
 
 
+def _path(label: str, longest: int = 120) -> Markup:
+    """A path that is broken behind its slashes where it is too long for a line."""
+    return Markup("/<wbr>").join(_name(label, longest).split("/"))
+
+
 def _names(labels: Sequence[str]) -> str:
     more = f" and {len(labels) - 6} more" if len(labels) > 6 else ""
     return ", ".join(_name(label, 60) for label in labels[:6] if label) + more
@@ -108,7 +114,7 @@ def _label(check: Check, longest: int = 120) -> str:
 def _headline(check: Check, longest: int = 2000) -> str:
     """What happened; lines stay lines."""
     said = full.headline(check) if check.status != "waived" else ""
-    return "\n".join(_name(line, longest) for line in said.split("\n")[:20])
+    return "\n".join(_name(line, longest) for line in text.without_excerpt(said)[:20])
 
 
 def _why(check: Check) -> str:

@@ -1,0 +1,179 @@
+"""All pairs of one y compared at one point: by one backward pass, with its laws, and what is at fault where some fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from gradcheck_cli.checks.assemble import Outcome, Pair, passes
+from gradcheck_cli.checks.modes import PARTIAL, Partial, blameless, survey_of
+from gradcheck_cli.checks.obstacles import without_gradient
+from gradcheck_cli.checks.parts import Part, row_theories
+from gradcheck_cli.checks.precision import Precisions
+from gradcheck_cli.checks.second_order import asymmetric
+from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
+from gradcheck_cli.comparison.compat import compare_as_tensorflow
+from gradcheck_cli.errors import LimitError, NoGradientError
+from gradcheck_cli.faults.invariants import Laws
+from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.health.checkup import Checkups
+from gradcheck_cli.jacobians.columns import Columns
+from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.memory import exhausted
+from gradcheck_cli.settings import Settings
+from gradcheck_cli.stack import Budget
+from gradcheck_cli.verdict import ATOL, RTOL, Status, Tolerance
+
+if TYPE_CHECKING:
+    from gradcheck_cli.checks.forecast import Forecast
+
+
+class Listener(Protocol):
+    """Hears of a check's progress; how long pairs will take is only timed if it asks."""
+
+    def expect(self, forecasts: Iterator[Forecast]) -> None: ...
+    def start(self, title: str, total: int) -> None: ...
+    def advance(self, done: int, total: int) -> None: ...
+    def done(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Comparing:
+    """Compares pairs of one model; `part` are the rows of each Jacobian, if not all of them, until the `deadline`."""
+
+    source: Source
+    settings: Settings
+    listen: Listener | None
+    precisions: Precisions
+    checkups: Checkups
+    part: Part | None
+    deadline: float | None
+
+    def compare_all(self, sides: Sides, pairs: list[Pair], index: int) -> None:
+        """All pairs of one y at one point; they share the time of their common backward pass."""
+        for mode in ("full", *PARTIAL):
+            start, group = time.perf_counter(), [p for p in pairs if p.mode == mode]
+            try:
+                self._compare(sides, group, index)
+            except MemoryError as error:
+                for pair in (p for p in group if not p.outcomes or p.outcomes[-1].point != index):
+                    pair.error = exhausted(error)
+            for pair in group:
+                pair.seconds += (time.perf_counter() - start) / len(group)
+
+    def _compare(self, sides: Sides, pairs: list[Pair], index: int) -> None:
+        """Pairs of one mode, by one backward pass; one by one where some rule is missing."""
+        if not pairs:
+            return
+        try:
+            backward = Backward(sides.tape, sides.theory_name(pairs[0].y), [sides.theory_name(p.x) for p in pairs])
+        except NoGradientError as error:
+            if len(pairs) > 1:
+                for pair in pairs:
+                    self._compare(sides, [pair], index)
+            else:
+                pairs[0].error = without_gradient(
+                    error, self.source, sides.tape, pairs[0].x, pairs[0].y, pairs[0].gradient_of
+                )
+            return
+        quiet = self.budget(pairs[0], shown=False)
+        self.precisions.at(sides, backward, pairs, index, quiet)
+        whole = pairs[0].mode == "full" and self.settings.compat is None
+        theories = self._theories(backward, sides, pairs) if whole else []
+        columns = [theory.values for theory in theories]
+        anew = None if pairs[0].gradient_of else self.checkups.descended(pairs[0].y)
+        rows = None if self.part is None else self._rows(sides, pairs)
+        laws = Laws(backward, columns, self.settings.seed, quiet, anew, rows)
+        some = None if pairs[0].mode == "full" else Partial(pairs[0].mode, backward, self.settings, quiet)
+        for position, pair in enumerate(pairs):
+            found = self._found(sides, pair, position, theories, some)
+            first = 0 if rows is None else rows[position].start
+            outcome = Outcome(index, found, sides.value(pair.x), sides.value(pair.y), pair.mode != "full",
+                              first=first, part=rows is not None)  # fmt: skip
+            if some is not None:
+                outcome = some.completed(outcome, sides, pair, position, self._job(sides, pair))
+                self.done()
+            pair.outcomes.append(outcome)
+            pair.method = found.method
+            if self.settings.compat is None:
+                tolerance = self._tolerance(pair)
+                pair.broken += laws.broken(position, sides.program(pair.x), found.comparison, tolerance)
+                if pair.gradient_of and theories and not pair.broken:
+                    pair.broken += asymmetric(theories[position], outcome.x, found.comparison, tolerance)
+            self._locate(sides, pair)
+            wrong = self.part is not None or self._wrong(pair)  # of a part alone one cannot tell
+            wanted = self.settings.pictures == "all" or (self.settings.pictures == "wrong" and wrong)
+            if wanted and found.comparison.status.size:
+                from gradcheck_cli.checks.sketch import sketch  # brings what pictures are made of
+
+                program, tolerance = sides.program(pair.x), self._tolerance(pair)
+                pair.pictures.append(sketch(outcome, program, tolerance, self.budget(pair)))
+
+    def _wrong(self, pair: Pair) -> bool:
+        """Its last comparison alone would not pass."""
+        return bool(pair.broken) or not passes(pair.outcomes[-1], self.settings.max_inconclusive)
+
+    def _theories(self, backward: Backward, sides: Sides, pairs: Sequence[Pair]) -> list[Theory]:
+        """The theoretical side of full comparisons for every x; their rounding errors are measured together, once."""
+        if self.part is not None:
+            return row_theories(backward, self._rows(sides, pairs), self.budget(pairs[0]))
+        columns = Columns(backward, [sides.structure(pair.x) for pair in pairs], self.budget(pairs[0]))
+        return [Theory(each, partial(lambda at: columns.spreads[at], at)) for at, each in enumerate(columns.values)]
+
+    def _rows(self, sides: Sides, pairs: Sequence[Pair]) -> list[range]:
+        """The rows of each Jacobian that are compared here."""
+        return [(self.part or Part()).rows(reals(sides.value(pair.x))) for pair in pairs]
+
+    def _job(self, sides: Sides, pair: Pair) -> Job:
+        return Job(self.settings.method, self.settings.delta, self._tolerance(pair), self.budget(pair))
+
+    def _found(
+        self, sides: Sides, pair: Pair, position: int, theories: Sequence[Theory], some: Partial | None
+    ) -> Found:
+        job, program = self._job(sides, pair), sides.program(pair.x)
+        try:
+            if self.settings.compat is not None:
+                return compare_as_tensorflow(sides.tape, program, pair.x, pair.y, job)
+            if some is not None:
+                return some.compare(program, position, job)
+            rows = None if self.part is None else self._rows(sides, [pair])[0]
+            return compare_full(program, theories[position], job, sides.structure(pair.x), rows)
+        finally:
+            self.done()
+
+    def done(self) -> None:
+        if self.listen is not None:
+            self.listen.done()
+
+    def _locate(self, sides: Sides, pair: Pair) -> None:
+        """After a failure every node on the way is checked on its own."""
+        outcome = pair.outcomes[-1]
+        failed = bool(pair.broken) or any(o.found.comparison.count(Status.FAIL) for o in pair.outcomes)
+        if pair.suspect is not None or not (failed or outcome.survey):
+            return
+        survey = outcome.survey or survey_of(sides, pair, self.settings.seed, self.budget(pair, shown=False))
+        pair.suspect = suspect_record(survey, self.source.graph) or lawless_suspect(pair.broken, self.source.graph)
+        if failed and pair.suspect is None:
+            pair.notes.append(blameless(sides, pair, survey, self.settings.seed))
+
+    def _tolerance(self, pair: Pair) -> Tolerance:
+        return Tolerance(pair.of(self.settings.rtol, RTOL), pair.of(self.settings.atol, ATOL))
+
+    def budget(self, pair: Pair, *, shown: bool = True) -> Budget:
+        listen = self.listen if shown else None
+        if listen is not None:
+            listen.start(pair.title, 0)
+
+        def progress(done: int, total: int) -> None:
+            if listen is not None:
+                listen.advance(done, total)
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise LimitError(f"{pair.title} took more than {self.settings.timeout:g} s")
+
+        return Budget(self.settings.memory_limit, self.settings.jobs, progress)

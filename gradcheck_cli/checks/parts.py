@@ -1,0 +1,126 @@
+"""A full check in parts, each of some rows of every Jacobian: compared wherever there is room, put together in one place.
+
+How many parts there are depends on the check alone, never on who compares them, and so does what each of them finds: the
+record is the same wherever, and by however many, they are compared.  What is not about single entries is looked at once.
+
+A row is judged against the largest gradient of its whole column, which every part sees: the backward pass goes through
+all of x anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial, reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.checks.assemble import Pair, verdict_of
+from gradcheck_cli.checks.tally import Tally, merged
+from gradcheck_cli.comparison.compare import Theory
+from gradcheck_cli.errors import GradcheckError, PointError, UsageError
+from gradcheck_cli.faults.invariants import Broken
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.settings import Settings
+from gradcheck_cli.stack import Budget
+
+if TYPE_CHECKING:  # what most checks do not need
+    from gradcheck_cli.picture import Picture
+
+LEAST = 16  # parts: a few for each of some workers
+_SHARE = 4  # of the memory that a check may take: what both Jacobians of a part may take
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of `count` parts; of none it has no rows."""
+
+    index: int = 0
+    count: int = 0
+
+    def rows(self, size: int) -> range:
+        """The rows of a Jacobian with so many."""
+        if not self.count:
+            return range(0)
+        return range(size * self.index // self.count, size * (self.index + 1) // self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a part has found of one pair; plain data."""
+
+    tallies: tuple[Tally, ...]
+    method: str
+    error: GradcheckError | None
+    missed: tuple[PointError, ...]
+    broken: tuple[Broken, ...]
+    suspect: Any
+    notes: tuple[str, ...]
+    pictures: Mapping[int, Picture]  # by point
+
+
+Shares: TypeAlias = "Mapping[tuple[str, str], Share]"  # by x and y
+Points: TypeAlias = "Mapping[int, Mapping[str, Any]]"  # what is fed at each
+Elsewhere: TypeAlias = "Callable[[int, Points], Iterable[tuple[int, Shares]]]"  # all parts, about so many, in any order
+
+
+def parts_of(memory: float, settings: Settings) -> int:
+    """How many parts a check is in whose Jacobians take so many bytes."""
+    return max(LEAST, int(-(-memory * _SHARE // settings.memory_limit)))
+
+
+def require_whole(settings: Settings) -> None:
+    """UsageError for what cannot be done in parts."""
+    if settings.mode not in ("auto", "full"):
+        raise UsageError(f"--engine dask is for all entries of a Jacobian: leave out --mode {settings.mode}.")
+    for said, name in ((settings.second_order, "--second-order"), (settings.compat is not None, "--compat")):
+        if said:
+            raise UsageError(f"--engine dask does not go together with {name}.")
+
+
+def row_theories(backward: Backward, some: Sequence[range], budget: Budget) -> list[Theory]:
+    """The theoretical side of some rows by each x."""
+    if not any(map(len, some)):
+        return [Theory(np.zeros((0, reals(backward.seed.value))), lambda: np.zeros((0, 0))) for _ in some]
+    values, largest = backward.rows(some, budget)
+
+    @cache
+    def spreads() -> list[Array]:
+        return backward.spreads(values, budget, some)
+
+    return [Theory(v, partial(lambda at: spreads()[at], at), most)
+            for at, (v, most) in enumerate(zip(values, largest, strict=True))]  # fmt: skip
+
+
+def share_of(pair: Pair) -> Share:
+    """What a part has found of a pair."""
+    return Share(
+        tallies=tuple(pair.tallies),
+        method=pair.method,
+        error=pair.error,
+        missed=tuple(pair.missed),
+        broken=tuple(replace(each, unit=None) for each in pair.broken),
+        suspect=pair.suspect,
+        notes=tuple(pair.notes),
+        pictures=dict(zip((o.point for o in pair.outcomes), pair.pictures, strict=False)),
+    )
+
+
+def put_together(pair: Pair, shares: Sequence[Share], settings: Settings) -> None:
+    """A pair with what all parts have found, in their order."""
+    points = [outcome.point for outcome in pair.outcomes]
+    by_point = [[t for share in shares for t in share.tallies if t.point == point] for point in points]
+    pair.elsewhere = [merged(tallies) for tallies in by_point if tallies]
+    pair.method = next((share.method for share in shares if share.method), pair.method)
+    pair.error = next((share.error for share in shares if share.error is not None), pair.error)
+    pair.broken = list({each.law: each for share in shares for each in share.broken}.values())
+    pair.suspect = next((share.suspect for share in shares if share.suspect is not None), None)
+    pair.notes = list(dict.fromkeys(note for notes in (pair.notes, *(s.notes for s in shares)) for note in notes))
+    passed = not pair.broken and verdict_of(pair.elsewhere, settings.max_inconclusive) == "pass"
+    pair.pictures = []
+    for point in points if settings.pictures == "all" or not passed else ():
+        pictures = [share.pictures[point] for share in shares if point in share.pictures]
+        pair.pictures += [reduce(lambda all_, one: all_.merged(one), pictures)] if pictures else []

@@ -1,0 +1,124 @@
+"""One huge Jacobian on a Dask cluster: its parts go to workers, and come back as what they have found.
+
+Parts are compared in the workers themselves; one whose worker is lost is given to another by the scheduler.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
+from gradcheck_cli.memory import spell
+from gradcheck_cli.zoo.connection import connected, gone, is_on, workers_of
+from gradcheck_cli.zoo.parcel import difference, versions
+from gradcheck_cli.zoo.worker import MEMORY, GivenUp, is_given_up
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+    from gradcheck_cli.checks.parts import Elsewhere, Points, Shares
+    from gradcheck_cli.formats.source import Source
+    from gradcheck_cli.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What all parts are of: every worker has it."""
+
+    source: Source
+    settings: Settings
+
+
+def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
+    """Whoever compares parts of this check: the workers of a cluster, which `where` is as `connected` takes it."""
+
+    def ask(count: int, points: Points) -> Iterator[tuple[int, Shares]]:
+        there = Held(replace(source, drawn=points), replace(settings, test_data=None, jobs=1))
+        with connected(where) as client:
+            yield from _compared(client, there, count, settings.memory_limit)
+
+    return ask
+
+
+def _compared(client: Client, held: Held, count: int, memory: int) -> Iterator[tuple[int, Shares]]:
+    """The shares of all parts as they come; what one of them raises ends it."""
+    from distributed import as_completed
+
+    resources = _asked(client, memory)
+    [with_data] = client.scatter([held], broadcast=True, hash=False)
+    tickets = {f"gradcheck-{uuid.uuid4().hex}": index for index in range(count)}
+    futures = [
+        client.submit(share, with_data, index, count, ticket, versions(), key=ticket, pure=False, resources=resources)
+        for ticket, index in tickets.items()
+    ]
+    try:
+        for future in as_completed(futures, loop=client.loop):
+            yield tickets[future.key], _answer(client, future)
+    finally:
+        with suppress(Exception):  # the scheduler may be about to go
+            if is_on(client):
+                client.cancel(futures, force=True)
+
+
+def _asked(client: Client, memory: int) -> Mapping[str, int] | None:
+    """What a part asks its worker for, where workers say what they have; LimitError where none has as much."""
+    offered = {a: worker["resources"].get(MEMORY, 0) for a, worker in workers_of(client).items()}
+    largest = max(offered, key=offered.__getitem__)
+    if not offered[largest]:
+        return None
+    if offered[largest] < memory:
+        said = f"a part may take {spell(memory)}, and the largest worker, {largest}, offers {spell(offered[largest])}"
+        raise LimitError(f"{said}; a lower --memory-limit makes parts smaller", code="GC602")
+    return {MEMORY: memory}
+
+
+def _answer(client: Client, future: Future[Shares]) -> Shares:
+    try:
+        shares: Shares = future.result()
+    except GradcheckError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        if not is_on(client):
+            raise gone() from None
+        lost = future.status in ("cancelled", "lost") or type(error).__name__ == "KilledWorker"
+        what = "workers were lost while they compared it, killed or out of memory" if lost else _brief(error)
+        raise LimitError(f"a part of the Jacobian was not compared: {what}", code="GC603") from None
+    return shares
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {shown(str(error))[:300]}"
+
+
+def share(held: Held, index: int, count: int, ticket: str, needed: Mapping[str, str]) -> Shares:
+    """What a part finds, in a thread of a Dask worker."""
+    from distributed import get_worker
+
+    from gradcheck_cli.checks.checking import check_part  # a scheduler reads this module too
+    from gradcheck_cli.checks.parts import Part
+
+    worker: Any = get_worker()
+    if differs := difference(needed, versions()):
+        raise UsageError(f"worker {worker.address} is not like the machine that asks: {differs}")
+    return check_part(held.source, held.settings, Part(index, count), listen=_Asking(worker, ticket))
+
+
+class _Asking:
+    """Stops a part that nobody waits for any more."""
+
+    def __init__(self, worker: Any, ticket: str) -> None:
+        self.worker, self.ticket = worker, ticket
+
+    def expect(self, forecasts: Iterable[Any]) -> None: ...
+    def start(self, title: str, total: int) -> None: ...
+    def done(self) -> None: ...
+
+    def advance(self, done: int, total: int) -> None:
+        if is_given_up(self.worker, self.ticket):
+            raise GivenUp

@@ -1,0 +1,117 @@
+"""Checks in parts: the record is that of the whole, however many parts there are and whoever compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.checks.checking import check, check_part
+from gradcheck_cli.checks.parts import Part, Points, Shares
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.record import Check
+from gradcheck_cli.settings import Settings
+from tests.checking.small import RNG, model, scaled, with_rule
+
+WIDE = RNG.normal(size=(30, 5))
+KINKED = np.where(np.arange(30) % 7 == 0, 0.0, RNG.normal(size=30))
+CASES: dict[str, tuple[gc.Model, Mapping[Any, Any], dict[str, Any]]] = {
+    "right": (model(("MatMul", "x w", "h"), ("Tanh", "h", "y"), x=(30,), constants={"w": WIDE}), gc.OPS, {}),
+    "fewer rows than parts": (model(("Exp", "x", "y"), x=(2,)), gc.OPS, {}),
+    "no entries": (model(("Exp", "x", "y"), x=(0,)), gc.OPS, {}),
+    "kinks": (model(("Relu", "x", "h"), ("MatMul", "h w", "y"), x=(30,), constants={"w": WIDE}), gc.OPS,
+              {"x_init_value": {"x": KINKED}}),
+    "jumps": (model(("Floor", "x", "f"), ("Mul", "f x", "y"), x=(30,)), gc.OPS, {"x_init_value": {"x": KINKED}}),
+    "wrong": (model(("MatMul", "x w", "h"), ("Tanh", "h", "y"), x=(30,), constants={"w": WIDE}),
+              with_rule("Tanh", scaled("Tanh", 2.0)), {}),
+    "wrong in one row": (model(("Slice", "x a b", "s"), ("Exp", "s", "e"), ("MatMul", "x w", "h"), ("Add", "h e", "y"),
+                               x=(30,), constants={"w": WIDE, "a": np.array([3]), "b": np.array([4])}),
+                         with_rule("Exp", scaled("Exp", 0.5)), {}),
+    "not finite": (model(("Log", "x", "y"), x=(30,)), gc.OPS, {"x_init_value": {"x": np.arange(30.0) - 3}}),
+    "differences": (model(("MatMul", "x w", "h"), ("Tanh", "h", "y"), x=(30,), constants={"w": WIDE}), gc.OPS,
+                    {"method": "richardson"}),
+    "two points": (model(("Sin", "x", "h"), ("MatMul", "h w", "y"), x=(30,), constants={"w": WIDE}), gc.OPS,
+                   {"points": 2}),
+    "two tensors": (model(("MatMul", "x w", "h"), ("Mul", "h v", "y"), x=(30,), constants={"w": WIDE},
+                          inputs={"v": (5,)}), gc.OPS, {}),
+}  # fmt: skip
+_OF_TIME = {"duration_s": 0.0, "peak_rss_mb": 0.0, "picture": None}
+
+
+def in_parts(name: str, count: int = 0, *, backwards: bool = False, **more: Any) -> tuple[Check, ...]:
+    """The records of a case whose parts are compared one by one; 0: as many parts as there should be."""
+    tested, ops, given = CASES[name]
+    settings = Settings(mode="full", jobs=1, forward="internal", **{**given, **more})
+
+    def elsewhere(advised: int, points: Points) -> Iterator[tuple[int, Shares]]:
+        number = count or advised
+        source = replace(tested.source, drawn=points)
+        for index in reversed(range(number)) if backwards else range(number):
+            yield index, check_part(source, settings, Part(index, number), ops=ops)
+
+    return check(tested.source, settings, name=name, ops=ops, elsewhere=elsewhere)
+
+
+def whole(name: str) -> tuple[Check, ...]:
+    tested, ops, given = CASES[name]
+    settings = Settings(mode="full", jobs=1, forward="internal", coloring=False, **given)
+    return check(tested.source, settings, name=name, ops=ops)
+
+
+def lasting(checks: tuple[Check, ...]) -> list[Check]:
+    """Records without what another run of the same check may have otherwise."""
+    return [replace(record, **_OF_TIME) for record in checks]
+
+
+def exact(record: Check) -> dict[str, Any]:
+    """What of a record no rounding touches."""
+    names = ("id", "status", "code", "entries", "method", "suspect", "ranges", "notes", "message", "health", "forward")
+    found = {name: getattr(record, name) for name in names if hasattr(record, name)}
+    return {**found, "worst": [(e.x, e.y, e.point, e.status, e.pattern, e.reason) for e in record.worst]}
+
+
+def figures(record: Check) -> list[float]:
+    """Its numbers."""
+    worst = [number for e in record.worst for number in (e.theoretical, e.numerical)]
+    return [record.max_abs_err, record.gradient.get("norm", 0), record.gradient.get("max", 0),
+            record.gradient.get("zero_fraction", 0), *record.needed.values(), *worst]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 0])
+def test_the_record_of_all_parts_is_that_of_the_whole(name: str, count: int) -> None:
+    found, expected = in_parts(name, count), whole(name)
+    assert [exact(record) for record in found] == [exact(record) for record in expected]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(figures(one), figures(other), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_record_does_not_depend_on_who_compares_which_part_and_when(name: str) -> None:
+    assert lasting(in_parts(name)) == lasting(in_parts(name, backwards=True))
+
+
+def test_pictures_of_parts_are_that_of_the_whole() -> None:
+    tested, ops, given = CASES["wrong in one row"]
+    settings = Settings(mode="full", jobs=1, forward="internal", pictures="wrong", coloring=False, **given)
+    [expected] = check(tested.source, settings, name="whole", ops=ops)
+    [found] = in_parts("wrong in one row", 3, pictures="wrong")
+    assert found.picture is not None
+    assert expected.picture is not None
+    np.testing.assert_allclose(found.picture.tile.cells, expected.picture.tile.cells, rtol=0, atol=0.5)
+    assert (found.picture.errors.counts[3] == expected.picture.errors.counts[3]).all()  # of failures
+    assert found.picture.curve is not None
+    assert found.picture.curve.x == (3,)
+    [right] = in_parts("right", 3, pictures="wrong")
+    assert right.picture is None
+
+
+@pytest.mark.parametrize("more", [{"mode": "sampled"}, {"second_order": True}, {"compat": "tf"}])
+def test_what_cannot_be_done_in_parts_is_refused(more: dict[str, Any]) -> None:
+    tested = CASES["right"][0]
+    with pytest.raises(UsageError, match="--engine dask"):
+        check(tested.source, Settings(**more), name="m", elsewhere=lambda count, points: iter(()))
