@@ -9,6 +9,7 @@ import atexit
 import os
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from multiprocessing.util import get_temp_dir
 
 READY = "gradcheck_cli.cli.zoo.ready"  # what it imports before it forks; above this floor, as what children do
 _OURS, _MOMENT = "_GRADCHECK_DRIVER", 1.0
+_LONGEST = 60  # characters of a folder in which the name of a socket still fits into the 108 that it may have
 
 
 def there_is_one() -> bool:
@@ -38,7 +40,7 @@ def warm() -> None:
 def calm() -> Iterator[None]:
     """A server that is started under it never hears of Ctrl-C, its BLAS starts no threads, since a fork takes none
     along, and it knows what to take away when we cannot."""
-    told = {"OPENBLAS_NUM_THREADS": "1", _OURS: f"{os.getpid()} {get_temp_dir()}"}
+    told = {"OPENBLAS_NUM_THREADS": "1", _OURS: f"{os.getpid()} {_folder()}"}
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -51,6 +53,18 @@ def calm() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _folder() -> str:
+    """Where the server's socket is: a temporary folder, which `multiprocessing` makes once."""
+    long = len(tempfile.gettempdir()) > _LONGEST
+    if not long:
+        return get_temp_dir()
+    asked, tempfile.tempdir = tempfile.tempdir, "/tmp"
+    try:
+        return get_temp_dir()
+    finally:
+        tempfile.tempdir = asked
 
 
 def sweep_in_the_end() -> str:

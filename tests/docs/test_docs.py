@@ -185,7 +185,8 @@ def test_the_readme_names_options_and_codes_that_exist():
 
     text = (ROOT / "README.md").read_text("utf-8")
     every = (*OPTIONS, *RUN_OPTIONS, *report.params)
-    known = {name for option in every for name in option.opts} | {"--help", "--rm"}  # of docker
+    others = {"--rm", "--nthreads", "--resources", "--array"}  # of docker, dask, sbatch
+    known = {name for option in every for name in option.opts} | {"--help"} | others
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
     assert set(re.findall(r"\bGC\d{3}\b", text)) <= set(PAGES)
 
