@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli import __version__
+from gradcheck_cli import __version__, native
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.memory import spell
 from gradcheck_cli.zoo.digest import content_of
@@ -114,7 +114,8 @@ def _known(files: Iterable[str]) -> list[str]:
 def versions() -> dict[str, str]:
     """What results depend on beside the model."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"gradcheck": __version__, "python": python, **{name: _version(name) for name in _PACKAGES}}
+    kernels = str(native.info()["kernels"])
+    return {"gradcheck": __version__, "kernels": kernels, "python": python, **{n: _version(n) for n in _PACKAGES}}
 
 
 def _version(package: str) -> str:

@@ -26,7 +26,7 @@ from tests.zoo import hostile
 from tests.zoo.test_engine import is_gone, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="groups of processes as Linux has them")
-ROOT = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 DASK = [sys.executable, "-m", "dask"]
 GIB = 1 << 30
 Given = dict[str, list[dict[str, Any]]]
@@ -39,6 +39,9 @@ class Started:
         self.folder, self.file = folder, folder / "scheduler.json"
         self.processes: list[subprocess.Popen[bytes]] = []
         self.scheduler: subprocess.Popen[bytes] | None = None
+        self.path = folder / "path"  # with these tests; their neighbour, the package's source, may have no kernels
+        self.path.mkdir()
+        (self.path / "tests").symlink_to(TESTS)
 
     @property
     def address(self) -> str:
@@ -46,7 +49,7 @@ class Started:
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
         log = open(self.folder / f"log-{len(self.processes)}", "wb")  # noqa: SIM115  # the process has it
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        environment = {**os.environ, "PYTHONPATH": str(self.path), **environment}
         with log:
             process = subprocess.Popen(
                 [*DASK, *command], cwd=self.folder, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
@@ -225,12 +228,19 @@ def test_a_scheduler_that_goes_away_is_said_and_what_is_finished_stays(two: Star
     assert until(lambda: all(map(is_gone, children)), 60)
 
 
+def test_a_worker_without_the_native_kernels_is_not_like_this_machine(two: Started) -> None:
+    two.work(GRADCHECK_KERNELS="numpy")
+    assert until(lambda: len(_workers(two)) == 3)
+    with pytest.raises(UsageError, match=r"needs the same versions:\n  worker tcp\S+: kernels numpy \(here native\)$"):
+        run(two.address, ["right"])
+
+
 @pytest.mark.filterwarnings("ignore:Mismatched versions found")  # that of the test's own client
 def test_workers_that_differ_are_listed_before_anything_is_sent(two: Started, tmp_path: Path) -> None:
     other = tmp_path / "other/numpy-1.2.3.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.2.3\n")
-    two.work(PYTHONPATH=f"{other.parent}:{ROOT}")
+    two.work(PYTHONPATH=f"{other.parent}:{two.path}")
     assert until(lambda: len(_workers(two)) == 3)
     with pytest.raises(UsageError) as caught:
         run(two.address, ["right"])
