@@ -339,7 +339,10 @@ def test_a_process_that_is_interrupted_leaves_nothing(folder: Path) -> None:
     process = running("wrong.gradcheck.yaml", "--check", "sum/right", "--points", "1000000")
     until(lambda: [*FAILURES.glob("*.running-*/bundle.json")])
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    try:
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
     assert not Path(".gradcheck").exists()
 
 
