@@ -39,7 +39,8 @@ def load(
     Args:
         path: a `.onnx` file or a `.gradcheck.yaml` spec.
         dims: sizes for symbolic dimensions, by name, in entries.
-        graph: which graph of a spec; may be left out where there is only one.
+        graph: which graph of a spec; may be left out where there is only one.  "training_info" is the first step of
+            an ONNX model's training algorithm.
         allow_python: whether a spec may name Python functions to import.
 
     Returns:
@@ -55,9 +56,10 @@ def load(
     known = ", ".join(repr(name) for name in spec.sources)
     if graph is not None and (not isinstance(graph, str) or graph not in spec.sources):
         raise UsageError(f"{os.fspath(path)} has no graph {graph!r}; it has {known}.")
-    if graph is None and len(spec.sources) != 1:
+    if graph is None and spec.meant is None:
         raise UsageError(f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): say which, as graph=...")
-    source = next(iter(spec.sources.values())) if graph is None else spec.sources[graph]
+    source = spec.meant if graph is None else spec.sources[graph]
+    assert source is not None
     arguments.require_open(source, sizes)
     return Model(source, OPS, sizes)
 
@@ -154,9 +156,11 @@ def save(
 ) -> None:
     """Writes the model with its derivatives as an ONNX file whose outputs are `outputs`.
 
-    The file is ONNX, of the lowest opset from 18 on that has the operators.  It holds primitive operators in the
-    model's own dtypes, for fixed shapes: composed operators are written out, loops are unrolled.  Its inputs are those
-    of the model that the outputs need.
+    The file is ONNX, of the model's opset, or the lowest from 18 on that has the operators.  It is right for every size
+    of the model's open dimensions, way through its branches and number of iterations, in the model's own dtypes.  The
+    model's nodes stay as they are, and so does what it says of itself; weights that lie in another file get one called
+    `<name>.data`.  The inputs of the file are those of the model that the outputs need; all of them where all of the
+    model's outputs are among them.  Dimensions that have to be equal, or have one size alone, are declared so.
 
     Args:
         model: what `load` gave.
@@ -165,12 +169,13 @@ def save(
         feeds: values by tensor or name that the file holds as constants.
 
     Raises:
-        ValueError: an output is no tensor of the model, or is given twice; a dimension is open
-            (`load(..., dims=...)` fixes it); the path cannot be written.
-        UnsupportedError: a complex operator, which ONNX does not have; a branch, a loop or a shape that follows from
-            values of an input (`feeds` fixes it).
+        ValueError: an output is no tensor of the model, or is given twice; the path cannot be written, or is what
+            the model was read from.
+        UnsupportedError: a complex operator, which ONNX does not have; a shape that follows from values of an input
+            (`feeds` fixes it); something that follows from an open dimension by no operator of ONNX
+            (`load(..., dims=...)` fixes it).
     """
-    from gradcheck_cli.export import export
+    from gradcheck_cli.export.writing import export
 
     if not isinstance(model, Model):
         raise UsageError(f"model is {options.described(model)}, not what load() gives.")

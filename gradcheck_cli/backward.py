@@ -125,7 +125,7 @@ def unbroadcast(ct: Var, shape: tuple[int, ...]) -> Var:
         return ct
     front = ct.ndim - len(shape)
     axes = [i for i in range(ct.ndim) if i < front or (shape[i - front] == 1 and ct.shape[i] != 1)]
-    return sym.reshape(sym.sum(ct, axes), shape)
+    return sym.reshape(sym.sum(ct, axes, keepdims=len(axes) > front), shape)
 
 
 def inexact(x: Var) -> bool:

@@ -18,36 +18,10 @@ from gradcheck_cli import native
 from gradcheck_cli.graph import Array, Node
 
 Shape: TypeAlias = tuple[int, ...]
-Kernel: TypeAlias = Callable[..., Any]
 Expression: TypeAlias = "str | float | Array | tuple[str, Any, Any]"  # a stack, a constant, an operation on two of them
 
 _LONGEST = 24  # formulas of a chain: its blocks share a cache
 _WIDEST = 64  # stacks and constants that they read
-_MOST = 16  # that one of them reads
-
-_exact: dict[Kernel, Callable[..., Expression]] = {
-    np.add: lambda a, b: ("add", a, b),
-    np.subtract: lambda a, b: ("subtract", a, b),
-    np.multiply: lambda a, b: ("multiply", a, b),
-    np.negative: lambda x: ("negate", x, x),
-    np.sqrt: lambda x: ("root", x, x),
-}
-
-
-def exactly(expression: Callable[..., Expression]) -> Callable[[Kernel], Kernel]:
-    """Says of a kernel that on floating-point numbers it is an expression of its operands, to the last bit."""
-
-    def known(kernel: Kernel) -> Kernel:
-        _exact[kernel] = expression
-        return kernel
-
-    return known
-
-
-def expressed(kernel: Kernel, operands: Sequence[Expression]) -> Expression | None:
-    """What a kernel makes of operands; None where that is no expression, or one of too many of them."""
-    expression = _exact.get(kernel)
-    return None if expression is None or len(operands) > _MOST else expression(*operands)
 
 
 def total(*terms: Expression) -> Expression:

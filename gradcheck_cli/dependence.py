@@ -18,6 +18,8 @@ _COUNTED = {  # operands in which an operator counts what makes its shape
     "Compress": (1,), "NonMaxSuppression": (0, 1), "NonZero": (0,), "Range": (0, 1, 2), "StringSplit": (0,), "Unique": (0,),
 }  # fmt: skip
 
+_COUNTING = {"Shape", "Size"}  # what these give has the same shape whatever is counted
+
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
@@ -27,9 +29,12 @@ class Dependence:
     shapes: frozenset[str]
 
     @staticmethod
-    def on(fed: Iterable[str], tape: Tape, graph: Graph) -> Dependence:
-        """What depends on the values of some tensors on the tape of a graph; their own shapes are given."""
-        values, shapes, known = set(fed), set[str](), -1
+    def on(fed: Iterable[str], tape: Tape, graph: Graph, shaped: Iterable[str] = ()) -> Dependence:
+        """What depends on the values of some tensors on the tape of a graph.
+
+        Their own shapes are given; those of `shaped` are known to depend on values.
+        """
+        values, shapes, known = set(fed), set(shaped), -1
         choosing = {index: node for index, node in enumerate(graph.nodes) if any(node.subgraphs)}
         while known != len(values) + len(shapes):  # a choice that is found to depend changes what comes before it
             known = len(values) + len(shapes)
@@ -47,7 +52,21 @@ def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
     read = () if step.op.lift is shape_only else step.operands
     counted = {step.operands[i] for i in _COUNTED.get(step.op.name, ()) if i < len(step.operands)}
     moved = not shapes.isdisjoint(step.operands)
-    if moved or not values.isdisjoint(counted.union(step.statics)):
+    if "kept" in step.metadata:
+        shapes.update(_shaped_by(step, values, shapes))
+    elif step.op.name not in _COUNTING and (moved or not values.isdisjoint(counted.union(step.statics))):
         shapes.update(step.node.outputs)
     if moved or not values.isdisjoint([*read, *step.statics]):
         values.update(step.node.outputs)
+
+
+def _shaped_by(step: Step, values: set[str], shapes: set[str]) -> set[str]:
+    """Outputs of a node with graphs inside whose shapes depend on values, by what is known of it (`export.kept.Kept`)."""
+    kept, read = step.metadata["kept"], set(step.operands)
+    moved, fed = not shapes.isdisjoint(read), not values.isdisjoint(kept.counted)
+    followed = {i: x in shapes for i, x in enumerate(kept.like)}
+
+    def depends(i: int) -> bool:
+        return followed.get(i, (moved and i in kept.loose) or (fed and i in kept.ragged))
+
+    return {y for i, y in enumerate(step.outputs) if y and depends(i)}

@@ -87,8 +87,8 @@ def gradients(
     stops = [] if stop_gradients is None else arguments.tensors(stop_gradients, "stop_gradients", empty=True)
     model = arguments.model_of([*y_list, *x_list, *stops], "ys, xs and stop_gradients")
     how: dict[str, Any] = {
-        "scope": model.scope(_scope(name)),
-        "aggregate": _aggregate(aggregation_method),
+        "scope": model.scope(scope_of(name)),
+        "aggregate": aggregate_of(aggregation_method),
         "gate": options.flag(gate_gradients, "gate_gradients"),
         "colocate": options.flag(colocate_gradients_with_ops, "colocate_gradients_with_ops"),
         "zeros": options.member(unconnected_gradients, UnconnectedGradients, "unconnected_gradients")
@@ -110,11 +110,12 @@ def gradients(
     try:
         done = model.add(request)
     except NoGradientError as error:
-        raise NoGradientError(_all_missing(error, model.source), error.missing) from error
+        raise NoGradientError(all_missing(error, model.source), error.missing) from error
     return [None if result is None else Tensor(model, result) for result in done.results]
 
 
-def _scope(name: Any) -> str:
+def scope_of(name: Any) -> str:
+    """The name under which nodes are added."""
     if name is None:
         return "gradients"
     if not isinstance(name, str) or not _SCOPE.fullmatch(name):
@@ -122,7 +123,8 @@ def _scope(name: Any) -> str:
     return name
 
 
-def _aggregate(method: Any) -> Callable[[Sequence[Var]], Var]:
+def aggregate_of(method: Any) -> Callable[[Sequence[Var]], Var]:
+    """How cotangents of one tensor are added."""
     chosen = AggregationMethod.ADD_N if method is None else method
     return _AGGREGATIONS[options.member(chosen, AggregationMethod, "aggregation_method")]
 
@@ -163,7 +165,7 @@ def _compatible(a: Sequence[Any], b: Sequence[Any]) -> bool:
     return len(a) == len(b) and all(not isinstance(s, int) or not isinstance(t, int) or s == t for s, t in pairs)
 
 
-def _all_missing(error: NoGradientError, source: Source) -> str:
+def all_missing(error: NoGradientError, source: Source) -> str:
     """All operators without a gradient, with node, operator, domain and version."""
     lines = dict.fromkeys(
         f"{domain + '.' if domain else ''}{op} (node {origin} {label!r}, domain {domain or 'ai.onnx'!r}, "

@@ -44,7 +44,8 @@ PAGES = {
     ),
     "GC102": Page(
         "the gradient has the wrong shape",
-        "A gradient rule gives a tensor whose shape is not that of the operand it belongs to.",
+        "A gradient rule gives a tensor whose shape is not that of the operand it belongs to. Or somebody else's "
+        "gradient, of --grad or found in the model, is neither of the shape of x nor a whole Jacobian.",
         "A sum over broadcast axes that is missing, or a transposition that is one too many. Values are "
         "not compared, since broadcasting could hide the difference.",
         "Compare the shape that the report names with the operand's, in the rule of that operator.",
@@ -78,6 +79,25 @@ PAGES = {
         "A rule or a kernel written in Python that draws numbers of its own, keeps state from call to call, or shares it "
         "among threads. ONNX's own random operators are seeded and do not count.",
         "The message names the node. Let the function depend on its arguments alone, or fix the tensor by --feed.",
+    ),
+    "GC110": Page(
+        "the outputs of two models differ",
+        "`gradcheck diff A B` fed both models the same values, and an output of B is not that of A: by more than the "
+        "tolerance, relative to an entry or to a tenth of the largest one, plus 8 times what rounding of the weights "
+        "does to A, as it was measured. Outputs that are no floats must be equal.",
+        "A rewriting that is none: a weight transposed, an attribute dropped, another epsilon, a Relu with a leak. Or "
+        "more digits were lost than expected, in float16 or by a quantizer.",
+        "The suspect is the node of B at which the first result differs. In the record, theoretical is the entry of A, "
+        "numerical that of B. `--rtol` says how much does not matter; `--map` which tensor stands for which.",
+    ),
+    "GC111": Page(
+        "the gradients of two models differ",
+        "`gradcheck diff A B` pulled the same cotangents of an output back through both models, by the rules of their "
+        "operators, and what arrives at an input or a parameter differs, by the same measure as for outputs (GC110).",
+        "The outputs differ, and so do their slopes. Or the outputs are the same and a part of B is cut off from "
+        "the gradient: it was folded to a constant, rounds, or goes through integers.",
+        "Look at the outputs first. Where those are the same, the suspect is the node of B behind which gradients still "
+        "are. Nothing flows through quantizers: `--straight-through` compares as training does.",
     ),
     "GC201": Page(
         "a wrong argument",
@@ -133,7 +153,9 @@ PAGES = {
         "must be to be seen all the same.",
         "Rounding in the forward run is large compared with the entry: huge values that cancel, float32 "
         "inside the model.",
-        "--dtype float64 and --method auto (the defaults), a higher --rtol, or another point: --seed, --val-range.",
+        "--dtype float64 and --method auto (the defaults), a higher --rtol, or another point: --seed, --val-range. Where "
+        "onnxruntime evaluates y (--forward onnxruntime), --mode directional too: sums of entries are larger than single "
+        "ones.",
         hint="--method auto, another --seed, or a higher --rtol",
     ),
     "GC304": Page(

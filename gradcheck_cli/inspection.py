@@ -80,6 +80,8 @@ class Inspection:
     dims: Mapping[str, int] = field(default_factory=dict)
     costs: tuple[PairCost, ...] = ()
     obstacle: str = ""  # why the model could not be run
+    init_targets: tuple[str, ...] = ()  # that can be run first
+    updates: Mapping[str, str] = field(default_factory=dict)  # of a training step: initializer -> its next value
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--output-format json` prints."""
@@ -112,6 +114,8 @@ def inspect(source: Source, settings: Settings) -> Inspection:
         dims={} if point is None else {**source.dims, **settings.dims, **point.dims},
         costs=() if point is None else tuple(_costs(graph, point, xs, ys)),
         obstacle=obstacle,
+        init_targets=tuple(source.initializations),
+        updates=source.updates,
     )
 
 

@@ -12,6 +12,7 @@ from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.regions.patch import Patch, windows
 from gradcheck_cli.step import Step
 
+_OF_ONE = {"Sigmoid"}  # what others compute from numbers as large as 1, however small it is
 ROUNDINGS = 16.0  # by which results are moved where their rounding error is measured: more than chance can cancel
 
 
@@ -24,6 +25,8 @@ def jittered(values: Any, step: Step, rng: np.random.Generator) -> Any:
             return jittered(values.dense(), step, rng)
         by = factors(np.broadcast_to(values.dtype.type(0), (1, *values.full)), rng)[0]
         return replace(values, values=_times(values.values, windows(by, values.box, len(values.probes))))
+    if step.op.name in _OF_ONE and isinstance(rng, Others):
+        return values + (factors(values, rng) - 1) * np.maximum(np.abs(values), 1)
     if step.op.normwise:
         largest = np.max(np.abs(values), axis=tuple(range(1, values.ndim)), keepdims=True, initial=0)
         return values + (factors(values, rng) - 1) * largest
@@ -46,6 +49,10 @@ class Apart(np.random.Generator):
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
         """Numbers for a stack, of the size `(1, ...)` for each probe."""
         return np.concatenate([rng.uniform(low, high, size) for rng in self.each])
+
+
+class Others(Apart):
+    """The same, by which results are moved as other implementations may round them."""
 
 
 def _times(values: Array, by: Array) -> Array:

@@ -24,8 +24,8 @@ from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import open_dims
 from gradcheck_cli.points.elements import ready_to_draw, spread, with_element
-from gradcheck_cli.points.point import find_point
-from gradcheck_cli.request import Request, derive, name_results
+from gradcheck_cli.points.point import Point, find_point
+from gradcheck_cli.request import Request, Seed, derive, name_results
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Tape, Var
 
@@ -88,7 +88,9 @@ class Model:
     @property
     def tensors(self) -> tuple[str, ...]:
         """Names of all tensors, those of derivatives included."""
-        return (*self.graph.tensors, *(name for request in self.requests for name in request.results if name))
+        results = (name for request in self.requests for name in request.results if name)
+        seeds = (seed.name for request in self.requests for seed in request.seeds)
+        return tuple(dict.fromkeys([*self.graph.tensors, *seeds, *results]))
 
     def __getitem__(self, name: str) -> Tensor:
         if not isinstance(name, str):
@@ -201,17 +203,26 @@ class Model:
         self.requests.append(done)
         return done
 
-    def tape(self, targets: Sequence[str], settings: Settings) -> Tape:
-        """A run as far as `targets`, with the derivatives that they need."""
-        wanted = self.requests_for(targets)
-        forward = {n for r in wanted for n in r.reads}
+    def tape(
+        self, targets: Sequence[str], settings: Settings, ops: Ops | None = None, *, general: bool = False
+    ) -> Tape:
+        """A run as far as `targets`, with the derivatives that they need; by other operators than the model's, if given.
+
+        `general` is that of the tape while the derivatives are added.
+        """
+        tape = self.point(targets, settings, ops).tape
+        tape.general = general
+        for request in self.requests_for(targets):
+            name_results(tape, request, derive(tape, request))
+        return tape
+
+    def point(self, targets: Sequence[str], settings: Settings, ops: Ops | None = None) -> Point:
+        """A run of the model itself, as far as `targets` and their derivatives need it."""
+        forward = {n for r in self.requests_for(targets) for n in r.reads}
         names = [n for n in dict.fromkeys([*targets, *forward]) if n in set(self.graph.tensors)]
         feeds = spread(self.graph, settings.extra_feed_dict)
         settings = replace(settings, dims={**self.dims, **settings.dims}, extra_feed_dict=feeds)
-        tape = find_point(ready_to_draw(self.source, feeds), settings, self.ops, names).tape
-        for request in wanted:
-            name_results(tape, request, derive(tape, request))
-        return tape
+        return find_point(ready_to_draw(self.source, feeds), settings, ops or self.ops, names)
 
     def requests_for(self, targets: Sequence[str]) -> list[Request]:
         """The derivatives that some tensors need, in order."""
@@ -223,14 +234,14 @@ class Model:
         return wanted[::-1]
 
     def _named(self, request: Request, found: Sequence[Var | None], *, by_graph: bool) -> Request:
-        pairs = zip(request.xs, found, strict=True)
-        return replace(request, results=tuple(self._result(request, x, v, by_graph=by_graph) for x, v in pairs))
+        each = zip(request.xs, found, request.names or [""] * len(request.xs), strict=True)
+        return replace(request, results=tuple(self._result(request, x, v, n, by_graph=by_graph) for x, v, n in each))
 
-    def _result(self, request: Request, x: str, found: Var | None, *, by_graph: bool) -> str | None:
+    def _result(self, request: Request, x: str, found: Var | None, wanted: str, *, by_graph: bool) -> str | None:
         """The name of a result; one that is a tensor of the model already gets another."""
         if found is None and not request.zeros and not self._may_connect(request, x, by_graph=by_graph):
             return None
-        name, taken = f"{request.scope}/{x}" if found is None else found.name, set(self.tensors)
+        name, taken = wanted or (f"{request.scope}/{x}" if found is None else found.name), set(self.tensors)
         candidates = (f"{name}:{i}" if i else name for i in count())
         return next(n for n in candidates if n not in taken)
 
@@ -283,7 +294,9 @@ class Model:
 def _as_sampled(request: Request, tape: Tape) -> Request:
     """The request with ones for initial gradients that do not have the size that y has on this tape."""
 
-    def fitting(y: str, given: str | Array | None) -> str | Array | None:
+    def fitting(y: str, given: str | Array | Seed | None) -> str | Array | Seed | None:
+        if isinstance(given, Seed):
+            return given
         value = tape.named[given].value if isinstance(given, str) else given
         return given if value is not None and value.shape == tape.named[y].shape else None
 

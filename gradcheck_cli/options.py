@@ -12,14 +12,14 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.settings import ANY, Method, Mode, Settings
+from gradcheck_cli.settings import ANY, Forward, Method, Mode, Numbers, Settings
 
 Member = TypeVar("Member", bound=Enum)
 _WORDS = {
     "mode": get_args(Mode),
     "method": get_args(Method),
     "dtype": ("float64", "model"),
-    "forward": ("internal",),
+    "forward": get_args(Forward),
     "compat": ("tf",),
 }
 _LIMITS = {  # whole, from, to
@@ -66,6 +66,21 @@ def step(delta: Any) -> float:
     if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not (0 < float(delta) < np.inf):
         raise UsageError(f"delta={delta!r} must be a positive, finite number.")
     return float(delta)
+
+
+def _claimed(value: Any, place: str) -> str | Numbers:
+    """A claimed gradient: the name of a tensor, or numbers."""
+    if isinstance(value, str | Numbers):
+        return value
+    if isinstance(getattr(value, "name", None), str):
+        return str(value.name)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise UsageError(f"{place} is {described(value)}; it must be a tensor's name or an array of numbers.")
+    return Numbers(array)
 
 
 def path(value: Any, argument: str) -> str | os.PathLike[str]:
@@ -119,6 +134,10 @@ def _setting(name: str, value: Any) -> Any:
             return value if value in ("none", "wrong", "all") else "all" if flag(value, name) else "none"
         case "init_targets":
             return targets(value, name)
+        case "grad":
+            return by_name({ANY: value} if isinstance(value, str) else value, name, "{x: tensor or numbers}", _claimed)
+        case "grad_model":
+            return os.fspath(path(value, name))
         case "test_data":
             return "auto" if isinstance(value, str) and value == "auto" else Path(path(value, name))
         case "dims":

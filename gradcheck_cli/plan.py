@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.chain import Chain, Formula, expressed, parts
+from gradcheck_cli.chain import Chain, Formula, parts
+from gradcheck_cli.exact import expressed
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.lift import elementwise, shape_only, trailing
 from gradcheck_cli.regions.patch import as_stack

@@ -5,6 +5,7 @@ Nothing but pytest is imported before such a file is found.  `-p no:gradcheck` l
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,8 @@ class SpecFile(pytest.File):
         given = self.config.getoption("--gradcheck-args")
         args = self.config.getini("gradcheck_args") if given is None else given
         try:
-            collected = Collected(self._path_seen_from_here(), str(args))
+            workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+            collected = Collected(self._path_seen_from_here(), str(args), workers)
         except (GradcheckError, ValueError) as error:
             raise self.CollectError(str(error)) from None
         for task in collected.tasks:

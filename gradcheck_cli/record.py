@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     from gradcheck_cli.picture import Picture
 
 SCHEMA, RUN_SCHEMA = "gradcheck.result/1", "gradcheck.run/1"
 SEVERITY = (130, 70, 2, 1, 4, 5, 6, 3, 7, 0)  # of exit codes, the worst first
+COMPARISON = "comparison"  # the method of records that hold one model against another
 _AS_IT_IS = {str, int, bool, type(None)}  # in JSON
 EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
 
@@ -45,6 +46,12 @@ class Entry:
     reason: str = ""  # why it stayed open: "noise", "curvature", "domain", "jump", "underflow", "nonderivative"
     unseen: float | None = None  # the size of error that would have been seen for certain, where it stayed open
     slopes: tuple[float, float] | None = None  # of y from the left and from the right, where x lies at a tie
+    given: float | None = None  # what others claim, where that is judged; `theoretical` is NaN where a rule is missing
+
+    @property
+    def judged(self) -> float:
+        """The value that the numerical one was held against."""
+        return self.theoretical if self.given is None else self.given
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class Check:
     x: str
     y: str
     gradient_of: str = ""  # where y is the gradient of a tensor by x: that tensor
+    claim: Mapping[str, Any] = field(default_factory=dict)  # what others give for it, where that was judged
     x_shape: tuple[int, ...] = ()
     y_shape: tuple[int, ...] = ()
     mode: str = "full"
@@ -129,9 +137,24 @@ class Check:
         return (*named, *([f"and {more} more branch{'es'[: 2 * (more > 1)]} not covered"] if more else []))
 
     @property
-    def derivative(self) -> tuple[str, str]:
-        """What was checked, above and below the line."""
+    def of_two_models(self) -> bool:
+        """One model was held against another: entries are `theoretical` in A, `numerical` in B."""
+        return self.method == COMPARISON
+
+    @property
+    def derivative(self) -> tuple[str, ...]:
+        """What was checked, above and below the line; an output alone where two models were compared."""
+        if self.of_two_models and not self.x:
+            return (f"output {self.y}",)
         return derivative(self.x, self.y, self.gradient_of)
+
+    @property
+    def outcome(self) -> Check:
+        """No more of it than its name and what became of it."""
+        return Check(
+            self.id, self.check, self.status, self.code, ModelInfo(self.model.uri), "", "", gates=self.gates,
+            waiver=self.waiver, duration_s=self.duration_s,
+        )  # fmt: skip
 
     @property
     def exit_code(self) -> int:
@@ -154,21 +177,73 @@ class Check:
 _RECORDED = tuple(each.name for each in fields(Check) if each.name != "picture")
 
 
+class Kept(Sequence[Check]):
+    """Records that stay in a file, however many there are: each is read when it is asked for.
+
+    `outcomes` are the same records with no more of them than their names and what became of them; `read` gives those of
+    some places, in that order.
+    """
+
+    def __init__(self, outcomes: Sequence[Check], read: Callable[[Sequence[int]], Iterator[Check]]) -> None:
+        self.outcomes, self.read = outcomes, read
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __iter__(self) -> Iterator[Check]:
+        return self.read(range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Check: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Kept: ...
+
+    def __getitem__(self, index: int | slice) -> Check | Kept:
+        if isinstance(index, slice):
+            return self.some(range(len(self))[index])
+        return next(self.read((range(len(self))[index],)))
+
+    def some(self, places: Sequence[int]) -> Kept:
+        """Those of some places, which stay in their file too."""
+        return Kept([self.outcomes[i] for i in places], lambda some: self.read([places[i] for i in some]))
+
+    def changed(self, change: Callable[[Check], Check], *, by_all: bool = False) -> Kept:
+        """The same, each changed: by what is in its outcome, or by all of it."""
+        outcomes = (change(check).outcome for check in self) if by_all else map(change, self.outcomes)
+        return Kept([*outcomes], lambda places: map(change, self.read(places)))
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """All records of a run, and what is worth saying about it as a whole."""
 
-    checks: tuple[Check, ...]
+    checks: Sequence[Check]
     notes: tuple[str, ...] = ()
     duration_s: float = 0.0
     fail_on: tuple[str, ...] = ("fail", "inconclusive", "unsupported")
 
     @property
+    def outcomes(self) -> Sequence[Check]:
+        """The checks; of those that are read one at a time, no more than their outcomes."""
+        return self.checks.outcomes if isinstance(self.checks, Kept) else self.checks
+
+    def those(self, claim: Callable[[Check], object]) -> Sequence[Check]:
+        """The checks whose outcomes fit a claim."""
+        found = [place for place, outcome in enumerate(self.outcomes) if claim(outcome)]
+        return self.checks.some(found) if isinstance(self.checks, Kept) else [self.checks[place] for place in found]
+
+    @property
+    def wrong(self) -> Sequence[Check]:
+        """The checks that did not pass, or that are not let through."""
+        return self.those(lambda check: check.status not in ("pass", "waived") or check.gates)
+
+    @property
     def exit_code(self) -> int:
         """The worst exit code of all checks; 7 if there is none."""
-        codes = {c.exit_code for c in self.checks if self._gates(c)}
-        codes |= {1 for c in self.checks if not {*self.fail_on}.isdisjoint(c.gates)}
-        return worst_code(codes or {0 if self.checks else 7})
+        codes = {c.exit_code for c in self.outcomes if self._gates(c)}
+        codes |= {1 for c in self.outcomes if not {*self.fail_on}.isdisjoint(c.gates)}
+        return worst_code(codes or {0 if self.outcomes else 7})
 
     def _gates(self, check: Check) -> bool:
         gated = check.status in ("fail", "inconclusive", "unsupported")

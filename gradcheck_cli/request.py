@@ -16,23 +16,40 @@ from gradcheck_cli.tape import Tape, Var
 
 
 @dataclass(frozen=True, slots=True)
+class Seed:
+    """An initial gradient that is an input of its own, of the shape of its y.
+
+    One that is not `open` is of no matter to any result: it is only differentiated by.
+    """
+
+    name: str
+    open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One call of `gradients`: names of tensors, and how to add the nodes.
 
-    `grad_ys` are names, arrays or None (ones); `results` the names of the handles that the call gave, None
-    where y and x are not connected.
+    `grad_ys` are names, arrays, seeds or None (ones); `names` are those that the results are to have, if any;
+    `results` the names of the handles that the call gave, None where y and x are not connected.
     """
 
     scope: str
     ys: tuple[str, ...]
     xs: tuple[str, ...]
-    grad_ys: tuple[str | Array | None, ...]
+    grad_ys: tuple[str | Array | Seed | None, ...]
     stop: tuple[str, ...]
     aggregate: Callable[[Sequence[Var]], Var]
     gate: bool
     colocate: bool
     zeros: bool
     results: tuple[str | None, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def seeds(self) -> tuple[Seed, ...]:
+        """Inputs that it adds."""
+        return tuple(given for given in self.grad_ys if isinstance(given, Seed))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -81,13 +98,25 @@ def name_results(tape: Tape, request: Request, found: Sequence[Var | None]) -> N
                 tape.named[name] = sym.zeros_like(tape.named[x]) if var is None else var
 
 
-def _seed(tape: Tape, y: Var, given: str | Array | None, index: int) -> Var:
-    """The cotangent of y that a call gave: a tensor, numbers, or ones."""
+def _seed(tape: Tape, y: Var, given: str | Array | Seed | None, index: int) -> Var:
+    """The cotangent of y that a call gave: a tensor, numbers, an input, or ones."""
     if given is None:
         return tape.constant(np.ones(y.shape, y.dtype), name=f"grad_ys_{index}")
+    if isinstance(given, Seed):
+        return _input(tape, y, given)
     value = tape.named[given].value if isinstance(given, str) else given
     if value.shape != y.shape:
         raise UsageError(f"grad_ys[{index}] has shape {list(value.shape)}; {y.name!r} has {list(y.shape)} in this run.")
     if isinstance(given, str):
         return sym.cast(tape.named[given], y.dtype)
     return tape.constant(value.astype(y.dtype), name=f"grad_ys_{index}")
+
+
+def _input(tape: Tape, y: Var, seed: Seed) -> Var:
+    """The input that a seed is on a tape."""
+    if seed.name not in tape.named:
+        name = tape.fresh(seed.name)
+        rng = np.random.default_rng(len(tape.steps))
+        values = rng.uniform(-1, 1, y.shape).astype(y.dtype)
+        tape.named[seed.name] = tape.hold(name, values) if seed.open else tape.weight(name, np.zeros_like(values))
+    return tape.named[seed.name]

@@ -12,8 +12,21 @@ from gradcheck_cli.graph import Array
 
 Mode: TypeAlias = Literal["auto", "full", "nodes", "directional", "sampled"]
 Method: TypeAlias = Literal["auto", "complex-step", "richardson", "central", "forward"]
+Forward: TypeAlias = Literal["internal", "onnxruntime"]
 Pictures: TypeAlias = Literal["none", "wrong", "all"]
 ANY = ""  # the key of a value that was given without a tensor's name
+NOTHING = "none"  # of `grad` without a name: no gradients of others are looked for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """An array, and where it comes from."""
+
+    values: Array
+    origin: str = "numbers"
+
+    def __str__(self) -> str:
+        return self.origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +56,11 @@ class Settings:
     delta: float | None = None
     method: Method = "auto"
     dtype: Literal["float64", "model"] = "float64"
-    forward: Literal["internal"] | None = None  # None: held against onnxruntime, where that is installed
+    forward: Forward | None = None  # who evaluates y; None: internal, held against onnxruntime if it is there
     rtol: Mapping[str, float] = field(default_factory=dict)  # where nothing is given, that of the verdict
     atol: Mapping[str, float] = field(default_factory=dict)
+    grad: Mapping[str, str | Numbers] = field(default_factory=dict)  # claimed gradients by x, and seeds by y
+    grad_model: str | None = None  # the file of another model that has them
     max_inconclusive: float = 0.02
     straight_through: bool = False  # quantizers do not round
     coloring: bool = True  # probe reals of x together that no entry of y shares
@@ -55,3 +70,8 @@ class Settings:
     memory_limit: int = 2 << 30  # bytes of working memory
     jobs: int = os.cpu_count() or 1
     timeout: float | None = None  # seconds
+
+    @property
+    def run_in(self) -> Literal["float64", "model"]:
+        """The dtype of the run at a point: the model's own if that is to be looked at, or if others run it too."""
+        return "model" if self.forward == "onnxruntime" else self.dtype

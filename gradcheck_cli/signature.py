@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-SUPPLIED = ("n_outputs", "rng", "tape")  # keywords that the tape supplies, never a node
+SUPPLIED = ("n_outputs", "outputs", "rng", "tape")  # keywords that the tape supplies, never a node
 _DTYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
 _EMPTY = inspect.Parameter.empty
 

@@ -199,7 +199,19 @@ def take(x: Var, index: int, axis: int) -> Var:
 
 def pad(x: Var, pads: Sequence[int]) -> Var:
     """x with zeros around it: `pads` are the widths before each axis, then those behind (negative: cut off)."""
-    return x.tape.apply("Pad", x, ints(x.tape, pads)) if any(pads) else x
+    return x.tape.apply("Pad", x, ints(x.tape, pads)) if any(pads) or x.tape.general else x
+
+
+def fill(x: Var, like: Var, first: int = 0, before: Sequence[int] = ()) -> Var:
+    """x with zeros around its axes from `first` on, so many `before` each, to the sizes of `like`, or cut to them."""
+    before = before or (0,) * (x.ndim - first)
+    if not x.tape.general:
+        rest = [n - m - b for n, m, b in zip(like.shape[first:], x.shape[first:], before, strict=True)]
+        return pad(x, (*(0,) * first, *before, *(0,) * first, *rest))
+    start = {"start": first} if first else {}
+    beyond = like.tape.apply("Shape", like, **start) - x.tape.apply("Shape", x, **start)
+    beyond = beyond - ints(x.tape, before) if any(before) else beyond
+    return x.tape.apply("Pad", x, concat([ints(x.tape, (*(0,) * first, *before, *(0,) * first)), beyond], 0))
 
 
 def cast(x: Var, dtype: Any) -> Var:

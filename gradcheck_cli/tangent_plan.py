@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.chain import Chain, Formula, expressed, parts, total
+from gradcheck_cli.chain import Chain, Formula, parts, total
+from gradcheck_cli.exact import expressed
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.lift import elementwise
 from gradcheck_cli.step import Step

@@ -143,7 +143,7 @@ class Tape:
     `values` holds constants, feeds and results alike; `constants` names those that no step computes and no feed gave,
     `fixed` them and what is computed from them alone, "" for an operand that is left out among them.
     `named` maps tensors of the traced graph to their `Var`s, `compounds` its sequences, optionals and maps to records
-    of `Var`s, `blocked` what could not be computed to the reason.
+    of `Var`s, `blocked` what could not be computed to the reason.  If `general`, other sizes are to have the same steps.
     """
 
     def __init__(self, ops: Ops, *, dtype: str = "float64", seed: int = 0) -> None:
@@ -160,6 +160,7 @@ class Tape:
         self.blocked: dict[str, GradcheckError] = {}
         self.reserved: set[str] = set()
         self.spared: frozenset[str] = frozenset()
+        self.general = False
         self.place = Place()
         self._wide: Mapping[Any, np.dtype[Any]] = {} if dtype == "model" else _WIDE
         self._scope = ""
@@ -262,7 +263,7 @@ class Tape:
         where = partial(self.place.of, op, name or (outputs[0] if outputs else op))
         record, operands = self._operator(domain, op, inputs, where)
         arrays = [x.value if type(x) is Var else self._given(record, x) for x in operands]
-        supplied = self._supplied(record, n_outputs) if record.signature.supplied else {}
+        supplied = self._supplied(record, n_outputs, outputs) if record.signature.supplied else {}
         positions, metadata = bound(record, attrs, arrays, where=where, widen=self.widen, supplied=supplied)
         if record.composed:
             return self._compose(record, [operands[i] for i in positions], metadata, name or op, where)
@@ -274,7 +275,7 @@ class Tape:
             read, label = _names(operands), self._label(name, names)
             return Step.of(record, read, positions, tuple(names), metadata, attrs, label, self.place)
 
-        return self._recorded(step, results[: len(outputs) or n_outputs])
+        return self.recorded(step, results[: len(outputs) or n_outputs])
 
     def _given(self, op: Op, x: Any) -> Any:
         """An operand as an operator takes it; of a large one the shape alone, where no number is looked at yet."""
@@ -283,12 +284,12 @@ class Tape:
         later = op.composed or (turns(op) and x.name in self.fixed)
         return self.values.like(x.name) if later else self.values.operand(op, x.name)
 
-    def _recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
+    def recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
         """A step and its results put on the tape; what is large and made of constants alone is made again when read."""
         step = make()
         self.steps.append(step)
         names = step.node.outputs
-        if self.fixed.issuperset(step.node.inputs) and "rng" not in step.metadata:
+        if self.fixed.issuperset(step.operands + step.statics) and "rng" not in step.metadata:
             self.fixed.update(names)
             if self.values.derived(step.op, step.operands, step.metadata, names, results):
                 return tuple(Large(self, n) for n in names)
@@ -316,9 +317,9 @@ class Tape:
         under = f"{self._scope}/{name}" if name and self._scope else name
         return under or (outputs[0] if self.place.origin < 0 else "")
 
-    def _supplied(self, op: Op, n_outputs: int) -> dict[str, Any]:
+    def _supplied(self, op: Op, n_outputs: int, outputs: Sequence[str]) -> dict[str, Any]:
         """What a kernel may ask the tape for."""
-        supplied: dict[str, Any] = {"n_outputs": n_outputs, "tape": self}
+        supplied: dict[str, Any] = {"n_outputs": n_outputs, "outputs": outputs, "tape": self}
         if "rng" in op.signature.supplied:
             supplied["rng"] = np.random.default_rng([self.seed, len(self.steps), len(self.values)])
         return supplied

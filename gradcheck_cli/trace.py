@@ -51,7 +51,7 @@ def trace(
     tensors behind it (`Tape.blocked`) instead of raising.
     """
     tape = Tape(ops, dtype=dtype, seed=seed)
-    tape.reserved = set(graph.tensors)
+    tape.reserved = names_within(graph)
     needed = _needed(graph, graph.outputs if targets is None else targets, feeds)
     scope: dict[str, Any] = {}
     for name in graph.tensors:
@@ -66,6 +66,11 @@ def trace(
         with tape.from_node(index, node.metadata):
             _step(tape, node, scope, feeds, lenient)
     return tape
+
+
+def names_within(graph: Graph) -> set[str]:
+    """The names of all tensors, those of graphs inside of nodes among them."""
+    return set(graph.tensors).union(*(names_within(inner) for node in graph.nodes for inner in node.subgraphs))
 
 
 def result(tape: Tape, name: str) -> Any:

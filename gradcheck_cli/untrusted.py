@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import pathlib
 import stat
 from collections.abc import Iterator
 from io import BufferedReader
@@ -38,6 +39,17 @@ def blocks(path: Path, most: int = LARGEST) -> Iterator[bytes]:
         while left > 0 and (block := file.read(min(_BLOCK, left))):
             left -= len(block)
             yield block
+
+
+def inside(folder: pathlib.Path, path: str, whose: str) -> pathlib.Path:
+    """What a path from elsewhere means in a folder; ValueError where it would lie outside of it, by a link too."""
+    if "\0" in path or pathlib.PureWindowsPath(path).anchor or os.path.isabs(path):
+        raise ValueError(f"the path {path!r} is absolute; it must be relative to {whose}")
+    root = folder.resolve()
+    file = (root / path).resolve()
+    if not file.is_relative_to(root):
+        raise ValueError(f"the path {path!r} leads out of {whose}")
+    return file
 
 
 def sha256_of(path: Path) -> str:

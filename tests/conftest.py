@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT] + [str(_ROOT)]
 
 os.environ["GRADCHECK_SAVE_FAILURES"] = "none"  # failures are wanted here: they leave nothing in the working folder
-for _ignored in ("SIGHUP", "SIGINT"):  # by a shell that started pytest in the background: commands under test would be deaf
+for _ignored in ("SIGHUP", "SIGINT"):  # by a shell that started pytest in the background: what is tested would be deaf
     if (_signal := getattr(signal, _ignored, None)) and signal.getsignal(_signal) == signal.SIG_IGN:
         signal.signal(_signal, signal.default_int_handler if _ignored == "SIGINT" else signal.SIG_DFL)
 

@@ -16,8 +16,9 @@ FLOORS = """
 __main__ pytest_plugin
 cli
 report zoo
-api differentiation gradient_checker inspection backend
+api differentiation equivalence gradient_checker inspection backend
 arguments checks export
+claims
 faults health model peer
 comparison points operator_facts
 jacobians ops request
@@ -30,6 +31,7 @@ bundles connections evaluation installed results step weights
 formats op options record verdict
 regions
 compound lift memory outcome picture reads settings stack stencil
+exact
 chain
 graph native signature
 errors explanations measures untrusted

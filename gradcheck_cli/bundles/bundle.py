@@ -18,21 +18,25 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gradcheck_cli.bundles.saved_values import Reader, Writer, write_arrays
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats import SPEC_SUFFIXES, read
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.memory import installed
 from gradcheck_cli.record import strict
-from gradcheck_cli.settings import Settings
+from gradcheck_cli.settings import Numbers, Settings
 from gradcheck_cli.untrusted import content, sha256_of
 
 SCHEMA, MANIFEST, VALUES, MODEL = "gradcheck.bundle/1", "bundle.json", "values.npz", "model"
+GRAD_MODEL = "grad_model"  # the folder of another model, whose gradients are checked
 COPIED = 64 << 20  # bytes of a model that are copied; a larger one is referred to by path and digest
 DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again by seed
 _LONGEST = 64 << 20  # bytes of a bundle.json
 _TARGETS, _FEEDS = ("x", "y"), ("x_init_value", "extra_feed_dict")
 _ABSENT = ("test_data",)  # shipped values are among those that were drawn
+_CLAIMS = ("grad", "grad_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,8 @@ def complete(
     """Adds what a check has found, the values that it drew, and its model."""
     writer = Writer()
     entry = _settings_entry(settings, writer)
+    if settings.grad_model is not None:
+        entry["grad_model"] = _copied(settings.grad_model, folder / GRAD_MODEL)
     total = sum(getattr(v, "nbytes", 0) for values in drawn.values() for v in values.values())
     kept = drawn if total <= DRAWN else {}
     values = {str(i): {n: writer.entry(v) for n, v in values.items()} for i, values in kept.items()}
@@ -201,7 +207,7 @@ def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
         folder=folder,
         check=_text(manifest["check"]),
         subject=subject,
-        settings=_settings(manifest["settings"], reader),
+        settings=_settings(manifest["settings"], reader, folder),
         sizes=options.sizes(manifest["sizes"], "sizes"),
         drawn=drawn,
         records=tuple(dict(record) for record in manifest["records"]),
@@ -211,7 +217,7 @@ def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
     )
 
 
-def _settings(entry: Mapping[str, Any], reader: Reader) -> Settings:
+def _settings(entry: Mapping[str, Any], reader: Reader, folder: Path) -> Settings:
     """Settings as they were, each value as one that a call could give; nothing beyond what this machine has."""
     from gradcheck_cli import options
 
@@ -220,17 +226,46 @@ def _settings(entry: Mapping[str, Any], reader: Reader) -> Settings:
         raise UsageError(f"it has the setting {shown(str(unfit[0]))!r}, which this version of gradcheck does not know")
     named = {name: options.targets(entry[name], name) for name in _TARGETS if entry.get(name) is not None}
     feeds = {name: {_text(n): reader.value(v) for n, v in entry.get(name, {}).items()} for name in _FEEDS}
-    plain = options.settings({n: v for n, v in entry.items() if n not in (*_TARGETS, *_FEEDS, *_ABSENT)})
-    given: dict[str, Any] = {**named, **feeds, **plain}
+    plain = options.settings({n: v for n, v in entry.items() if n not in (*_TARGETS, *_FEEDS, *_ABSENT, *_CLAIMS)})
+    claims = {_text(n): _claim(v, reader) for n, v in entry.get("grad", {}).items()}
+    other = _other_model(entry.get("grad_model"), folder)
+    given: dict[str, Any] = {**named, **feeds, **plain, "grad": claims, "grad_model": other}
     found = Settings(**given)
     jobs, memory = min(found.jobs, os.cpu_count() or 1), min(found.memory_limit, installed())
     return replace(found, jobs=jobs, memory_limit=memory)
 
 
 def _settings_entry(settings: Settings, writer: Writer) -> dict[str, Any]:
-    entry = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in (*_FEEDS, *_ABSENT)}
+    entry = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in (*_FEEDS, *_ABSENT, *_CLAIMS)}
+    claims = {n: by if isinstance(by, str) else [by.origin, writer.entry(by.values)] for n, by in settings.grad.items()}
+    entry |= {"grad": claims, "grad_model": settings.grad_model and os.path.abspath(settings.grad_model)}
     given = {name: {n: writer.entry(v) for n, v in getattr(settings, name).items()} for name in _FEEDS}
     return {**{name: value for name, value in entry.items() if value is not None}, **given}
+
+
+def _claim(entry: Any, reader: Reader) -> str | Numbers:
+    """A claimed gradient: the name of a tensor, or numbers with where they were from."""
+    if isinstance(entry, str):
+        return entry
+    origin, values = entry
+    return Numbers(np.asarray(reader.value(values)), _text(origin))
+
+
+def _other_model(path: Any, folder: Path) -> str | None:
+    """The model that computes the gradients, in the bundle or where it was."""
+    return None if path is None else str(Subject(_path(path), copy="" if os.path.isabs(path) else path).place(folder))
+
+
+def _copied(model: str, folder: Path) -> str:
+    """A model with what belongs to it, copied; where that is too large, the path it stays at."""
+    from gradcheck_cli.formats.belongings import belongings, copied
+
+    path = Path(os.path.abspath(model))
+    others = belongings(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
+    if sum(file.stat().st_size for file in (path, *others.values())) > COPIED:
+        return str(path)
+    copied({path.name: path, **others}, folder)
+    return f"{folder.name}/{path.name}"
 
 
 def _with_copy(subject: Subject, folder: Path) -> Subject:

@@ -19,6 +19,7 @@ from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict import ATOL, REASONS, RTOL, Status
 
 if TYPE_CHECKING:  # what most checks do not need
+    from gradcheck_cli.claims.claim import Claim
     from gradcheck_cli.picture import Picture
 
 
@@ -47,6 +48,8 @@ class Pair:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)  # of inputs that had to be drawn elsewhere
     broken: list[Broken] = field(default_factory=list)  # laws that do not hold
     pictures: list[Picture] = field(default_factory=list)  # of each point, if asked for
+    claim: Claim | None = None  # of others, which is what is judged
+    claimed: dict[str, Any] = field(default_factory=dict)  # what the record says of it
 
     @property
     def tallies(self) -> list[Tally]:
@@ -61,7 +64,8 @@ class Pair:
     @property
     def title(self) -> str:
         """The derivative: "d loss/d x"."""
-        return "/".join(derivative(self.x, self.y, self.gradient_of))
+        by = "" if self.claim is None else f" by {self.claim.by}"
+        return "/".join(derivative(self.x, self.y, self.gradient_of)) + by
 
     def of(self, values: Mapping[str, float], default: float) -> float:
         """What a setting by tensor name is for this pair."""
@@ -142,8 +146,33 @@ def record_of(
     pair: Pair, model: ModelInfo, settings: Settings, name: str, reproduce: str, dims: Mapping[str, int]
 ) -> Check:
     """The record of a pair that has gone through all points."""
+    record = _begun(pair, model, settings, name, reproduce, dims)
+    errors = [*([pair.error] if pair.error is not None else []), *pair.missed]
+    if errors and not pair.failed:
+        return failed_record(record, errors[0], tuple(dict.fromkeys(pair.notes)))
+    fields = summary(pair.tallies, settings.max_inconclusive)
+    surveys = [o.survey for o in pair.outcomes if o.survey is not None]
+    told = surveyed(surveys, fields, settings.max_inconclusive)
+    if settings.forward == "onnxruntime" and told.get("status") == "pass":  # which has no part in nodes on their own
+        told = {name: value for name, value in told.items() if name not in ("status", "code")}
+    fields.update(told)
+    fields.update(_beside_drawn(pair.tallies, fields))
+    if pair.broken:
+        fields.update(_lawless(pair.broken, fields))
+    notes = (
+        *fields["notes"],
+        *dict.fromkeys(pair.notes),
+        *(line for error in errors for line in str(error).splitlines()),
+    )
+    return replace(record, **{**fields, "notes": notes})
+
+
+def _begun(
+    pair: Pair, model: ModelInfo, settings: Settings, name: str, reproduce: str, dims: Mapping[str, int]
+) -> Check:
+    """What a record says whatever was found."""
     rtol = pair.of(settings.rtol, RTOL)
-    record = Check(
+    return Check(
         id=f"{name}::{pair.title}",
         check=name,
         status="error",
@@ -152,12 +181,14 @@ def record_of(
         x=pair.x,
         y=pair.y,
         gradient_of=pair.gradient_of,
+        claim=dict(pair.claimed),
         x_shape=pair.x_shape,
         y_shape=pair.y_shape,
         mode=pair.mode or "full",
         method=pair.method,
         chosen=pair.chosen,
         power=power(pair.mode or "full", rtol, [o.found for o in pair.outcomes if not o.extra]),
+        source="onnxruntime" if settings.forward == "onnxruntime" and pair.claim is None else "internal",
         dtype=settings.dtype,
         rtol=rtol,
         atol=pair.of(settings.atol, ATOL),
@@ -172,17 +203,6 @@ def record_of(
         versions=versions(),
         picture=reduce(lambda all_, one: all_.merged(one), pair.pictures) if pair.pictures else None,
     )
-    errors = [*([pair.error] if pair.error is not None else []), *pair.missed]
-    if errors and not pair.failed:
-        return failed_record(record, errors[0], tuple(dict.fromkeys(pair.notes)))
-    fields = summary(pair.tallies, settings.max_inconclusive)
-    surveys = [o.survey for o in pair.outcomes if o.survey is not None]
-    fields.update(surveyed(surveys, fields, settings.max_inconclusive))
-    fields.update(_beside_drawn(pair.tallies, fields))
-    if pair.broken:
-        fields.update(_lawless(pair.broken, fields))
-    notes = (*fields["notes"], *dict.fromkeys(pair.notes), *map(str, errors))
-    return replace(record, **{**fields, "notes": notes})
 
 
 def _beside_drawn(tallies: Sequence[Tally], fields: Mapping[str, Any]) -> dict[str, Any]:

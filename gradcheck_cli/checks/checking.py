@@ -15,9 +15,10 @@ from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats
 from gradcheck_cli.checks.origin import model_of
 from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_together, require_whole, share_of
 from gradcheck_cli.checks.precision import Precisions
-from gradcheck_cli.checks.primal import Primal
+from gradcheck_cli.checks.primal import Primal, require_runtime
 from gradcheck_cli.checks.second_order import SecondOrder
 from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.claims.asked import Asked, asked
 from gradcheck_cli.comparison.branches import Branches
 from gradcheck_cli.comparison.compat import as_tensorflow
 from gradcheck_cli.custom import ops_for
@@ -40,6 +41,7 @@ from gradcheck_cli.record import Check
 from gradcheck_cli.settings import ANY, Settings
 
 if TYPE_CHECKING:
+    from gradcheck_cli.checks.claiming import Claiming
     from gradcheck_cli.checks.forecast import Forecast
 
 
@@ -96,17 +98,21 @@ class Checking:
         if part is not None:
             require_whole(settings)
         source, settings = opened(source, settings if settings.compat is None else as_tensorflow(settings), ops)
+        require_runtime(source, settings)
         self.source, self.settings, self.listen, self.ops, self.see = source, settings, listen, ops, see
         self.part, self.elsewhere, self.memory = part, elsewhere, 0.0
         self.fed: dict[int, Mapping[str, Any]] = {}
         self.graph, self.precisions = source.graph, Precisions(settings.seed)
-        self.ys = settings.y or choose_y(self.graph)
-        self.xs = settings.x or choose_x(self.graph, self.ys, params=settings.params)
+        wanted = asked(source, settings) if part is None else Asked((), settings.x, settings.y or choose_y(self.graph))
+        self.ys = wanted.ys
+        self.xs = choose_x(self.graph, self.ys, params=settings.params) if wanted.xs is None else wanted.xs
         if settings.x and settings.params:
-            self.xs = tuple(dict.fromkeys([*settings.x, *parameters(self.graph)]))
+            self.xs = tuple(dict.fromkeys([*self.xs, *parameters(self.graph)]))
         self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, _ticking(source.uri, settings.timeout))
         deadline = None if settings.timeout is None else time.monotonic() + settings.timeout
         self.comparing = Comparing(source, settings, listen, self.precisions, self.checkups, part, deadline)
+        self.claiming = self._claiming(wanted)
+        self.claims = [] if self.claiming is None else self.claiming.pairs
 
     def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
         """All points, all pairs."""
@@ -120,16 +126,27 @@ class Checking:
             gradients = [(p, s) for p, s in second.at(ready, sides, point) if self._comparable(p, point, s, index)]
             sides, ready = {**sides, **{p.y: s for p, s in gradients}}, [*ready, *(p for p, _ in gradients)]
             self._check(ready, sides, index)
-            primal.hear(pairs)
+            if self.claiming is not None:
+                self.claiming.at(point, index)
+            primal.hear([*pairs, *self.claims])
             compared = [p for p in ready if p.error is None and not p.gradient_of]
             branches.at(point.tape, point.feeds, {(p.x, p.y): sides[p.y].program(p.x) for p in compared})
         self.checkups.look_on(Further(self.source, self.settings, self.ops, self._targets, point), index + 1)
         self._gather(pairs)
         every = second.with_gradients(pairs)
         model, sizes = model_of(self.source), {**self.source.dims, **self.settings.dims, **point.dims}
-        records = (record_of(pair, model, self.settings, name, reproduce, sizes) for pair in every)
-        records = (r if r.gradient_of else self.checkups.record(branches.record(r)) for r in records)
-        return tuple(primal.record(r if r.gradient_of else self.precisions.record(r)) for r in records)
+        pairs = [*every, *self.claims]
+        records = (record_of(pair, model, self.settings, name, reproduce, sizes) for pair in pairs)
+        records = (r if r.gradient_of or r.claim else self.checkups.record(branches.record(r)) for r in records)
+        return tuple(primal.record(r if r.gradient_of or r.claim else self.precisions.record(r)) for r in records)
+
+    def _claiming(self, wanted: Asked) -> Claiming | None:
+        """What compares the gradients that others have made, where there are some."""
+        if not wanted.claims:
+            return None
+        from gradcheck_cli.checks.claiming import Claiming  # most models have none
+
+        return Claiming(self.source, self.settings, self.ops, self.comparing, wanted)
 
     def shares(self) -> Shares:
         """What a part finds, and nothing but its entries and laws."""
@@ -159,7 +176,7 @@ class Checking:
         """The pairs that are left, both sides of each y, and the pairs that can be compared at a point."""
         require_floats(self.graph, point.tape, self.settings.x or (), self.settings.y or ())
         pairs = [p for p in pairs if is_floating(point.tape, p.x) and is_floating(point.tape, p.y)]
-        if not pairs:
+        if not pairs and not self.claims:
             raise self._without("float output")
         sides = {y: Sides.at(point, self.graph, y, self.xs, self.settings, self.ops) for y in self.ys}
         return pairs, sides, [p for p in pairs if p.error is None and self._comparable(p, point, sides[p.y], index)]
@@ -221,7 +238,7 @@ class Checking:
 
     @property
     def _targets(self) -> list[str]:
-        return [*self.ys, *self.xs]
+        return list(dict.fromkeys([*self.ys, *self.xs, *(pair.x for pair in self.claims)]))
 
     def _points(self) -> Iterator[int]:
         if self.settings.point is not None:
@@ -234,12 +251,14 @@ class Checking:
         tolerances = [n for n in (*settings.rtol, *settings.atol, *settings.val_range) if n != ANY]
         given = [*settings.x_shape, *settings.y_shape, *settings.x_init_value, *settings.extra_feed_dict]
         require(graph, [*(settings.x or ()), *(settings.y or ()), *tolerances, *given], uri)
-        if not self.ys or not self.xs:
+        claimed = [pair.x for pair in self.claims]
+        if not self.ys or not (self.xs or claimed):
             what = "float output" if not self.ys else "float tensor that its outputs depend on"
             raise self._without(what)
         fed = settings.extra_feed_dict
-        connected = any(reached_past(graph, x, fed).intersection(self.ys) for x in self.xs)
-        check_paths(graph, settings.x or (() if connected else self.xs), self.ys, fed)
+        xs = dict.fromkeys([*self.xs, *claimed])
+        connected = any(reached_past(graph, x, fed).intersection(self.ys) for x in xs)
+        check_paths(graph, settings.x or (() if connected else tuple(xs)), self.ys, fed)
 
     def _without(self, what: str) -> UnsupportedError:
         return UnsupportedError(f"{self.source.uri} has no {what}: there is no gradient to check.", code="GC501")

@@ -17,7 +17,7 @@ from gradcheck_cli.checks.second_order import asymmetric
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
 from gradcheck_cli.comparison.compat import compare_as_tensorflow
-from gradcheck_cli.errors import LimitError, NoGradientError
+from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError
 from gradcheck_cli.faults.invariants import Laws
 from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record
 from gradcheck_cli.formats.source import Source
@@ -83,7 +83,8 @@ class Comparing:
                 )
             return
         quiet = self.budget(pairs[0], shown=False)
-        self.precisions.at(sides, backward, pairs, index, quiet)
+        if self.settings.dtype == "model":
+            self.precisions.at(sides, backward, pairs, index, quiet)
         whole = pairs[0].mode == "full" and self.settings.compat is None
         theories = self._theories(backward, sides, pairs) if whole else []
         columns = [theory.values for theory in theories]
@@ -103,7 +104,7 @@ class Comparing:
             pair.method = found.method
             if self.settings.compat is None:
                 tolerance = self._tolerance(pair)
-                pair.broken += laws.broken(position, sides.program(pair.x), found.comparison, tolerance)
+                pair.broken += laws.broken(position, sides.program(pair.x), found.own or found.comparison, tolerance)
                 if pair.gradient_of and theories and not pair.broken:
                     pair.broken += asymmetric(theories[position], outcome.x, found.comparison, tolerance)
             self._locate(sides, pair)
@@ -141,11 +142,26 @@ class Comparing:
             if self.settings.compat is not None:
                 return compare_as_tensorflow(sides.tape, program, pair.x, pair.y, job)
             if some is not None:
-                return some.compare(program, position, job)
+                return self._evaluated(some.compare(program, position, job), sides, pair, job)
             rows = None if self.part is None else self._rows(sides, [pair])[0]
-            return compare_full(program, theories[position], job, sides.structure(pair.x), rows)
+            found = compare_full(program, theories[position], job, sides.structure(pair.x), rows)
+            return self._evaluated(found, sides, pair, job)
         finally:
             self.done()
+
+    def _evaluated(self, found: Found, sides: Sides, pair: Pair, job: Job) -> Found:
+        """What was found, with y evaluated by whom the settings name."""
+        if self.settings.forward != "onnxruntime" or sides.narrow is None:
+            return found
+        from gradcheck_cli.comparison.peered import RESOLVED, with_peer  # brings what few checks need
+        from gradcheck_cli.peer.probes import Probes
+
+        try:
+            peer = Probes(self.source, sides.narrow, sides.fed, pair.x, pair.y, self.settings)
+            return with_peer(found, sides.program(pair.x), job, peer, pair.of(self.settings.rtol, RESOLVED))
+        except (UsageError, UnsupportedError) as error:  # of one pair, such as an x that is no tensor of the file
+            pair.error = error
+            return found
 
     def done(self) -> None:
         if self.listen is not None:

@@ -1,14 +1,19 @@
 """What a check holds at its fullest moment, estimated from the forward run: what does not fit is refused before it starts.
 
-The Jacobians of a full comparison are not in it (see `jacobians/cost.py`), nor is what the interpreter takes.
+What the interpreter takes is not in it, nor are the Jacobians of a full comparison (see `jacobians/cost.py`), but in
+`largest`, by which a zoo decides what runs beside what.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.errors import LimitError
-from gradcheck_cli.graph import Graph
+from gradcheck_cli.graph import Graph, is_inexact
+from gradcheck_cli.jacobians.cost import HELD
 from gradcheck_cli.memory import owned, spell
+from gradcheck_cli.points.point import Point
 from gradcheck_cli.stack import Budget
 
 FREE = 256 << 20  # bytes that any machine has: a check that takes less is never refused
@@ -42,6 +47,18 @@ def working(sides: Sides, x: str) -> float:
     probe, ends = program.bytes_per_probe(), sides.value(x).nbytes + sides.value(sides.y).nbytes
     chunk = probe * Budget(settings.memory_limit, settings.jobs).chunk(probe, program.worth)
     return sides.held + max(float(turn), _BACKWARD * made + _RUN * settings.jobs * chunk) + _ENDS * ends
+
+
+def largest(point: Point, limit: int) -> float:
+    """Bytes beside the model that any pair at a point may take, known before there are pairs: whole Jacobians are in
+    it, of all that floats in and all that comes out, as far as the memory limit lets them grow."""
+    values, steps = point.tape.values, point.tape.steps
+    made = {name: values.like(name) for step in steps for name in step.node.outputs if name in values}
+    read = {name for step in steps for name in step.operands}
+    rows = sum(x.size for x in point.feeds.values() if isinstance(x, np.ndarray) and is_inexact(x.dtype))
+    columns = sum(y.size for name, y in made.items() if name not in read)
+    run = sum(y.nbytes for y in made.values())
+    return (1.0 + _BACKWARD + _RUN) * run + min(HELD * rows * columns, limit)
 
 
 def _generous(size: float) -> str:

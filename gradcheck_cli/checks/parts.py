@@ -76,7 +76,12 @@ def require_whole(settings: Settings) -> None:
     """UsageError for what cannot be done in parts."""
     if settings.mode not in ("auto", "full"):
         raise UsageError(f"--engine dask is for all entries of a Jacobian: leave out --mode {settings.mode}.")
-    for said, name in ((settings.second_order, "--second-order"), (settings.compat is not None, "--compat")):
+    others = settings.forward == "onnxruntime"
+    for said, name in (
+        (settings.second_order, "--second-order"),
+        (settings.compat is not None, "--compat"),
+        (others, "--forward onnxruntime"),
+    ):
         if said:
             raise UsageError(f"--engine dask does not go together with {name}.")
 

@@ -17,9 +17,11 @@ _EDGES = [1e-4 * 1.04**i for i in range(290)]  # up to 8: of cells that the size
 
 def power(mode: str, rtol: float, found: Sequence[Found]) -> dict[str, Any]:
     """The size of error that a check would have missed."""
-    if mode == "directional":
+    rtol, by = max([rtol, *(each.hidden for each in found)]), rtol
+    if mode == "directional" or (mode == "nodes" and rtol > by):  # of a peer nodes say nothing
         size = max((missed_size(*_directions(each)) for each in found), default=math.inf)
-        return {"missed_below": rtol * size, "of": "norm", "probability": _MISSED}
+        of = "norm" if mode == "directional" else "Jacobian's norm"
+        return {"missed_below": rtol * size, "of": of, "probability": _MISSED}
     if mode == "nodes":
         from gradcheck_cli.faults.nodes import FEWEST, TOLERANCE  # loaded by then
 
@@ -30,7 +32,7 @@ def power(mode: str, rtol: float, found: Sequence[Found]) -> dict[str, Any]:
         lines = min((min(each.comparison.status.shape) for each in found), default=1)
         whole = {"bad_fraction_of_lines": bad_share(lines)} if lines > 1 else {}
         return {"missed_below": rtol, "bad_fraction": bad_share(count), **whole, "confidence": _CONFIDENCE}
-    return {"missed_below": rtol}
+    return {"missed_below": rtol, **({"of": "the largest entry for the same y"} if rtol > by else {})}
 
 
 def bad_share(entries: int) -> float:

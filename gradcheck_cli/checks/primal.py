@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.errors import GradcheckError, ModelError
+from gradcheck_cli.errors import GradcheckError, ModelError, UsageError
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, describe, is_inexact
@@ -63,7 +63,7 @@ class Primal:
 
     def __init__(self, source: Source, settings: Settings, ops: Ops, ys: Sequence[str]) -> None:
         self.source, self.settings, self.ops, self.ys = source, settings, ops, ys
-        self.wanted = settings.forward is None and is_file(source)
+        self.wanted = settings.forward != "internal" and is_file(source)
         self.asked: Asked | None = None
         self.reason = self._obstacle() if self.wanted else ""
         self.errors: dict[str, tuple[float, float]] = {}  # by y, absolute and relative, the largest of all points
@@ -187,8 +187,26 @@ class Primal:
 
 
 def is_file(source: Source) -> bool:
-    """The model is an ONNX file, which onnxruntime can read for itself."""
-    return bool(source.sha256) and not source.uri.lower().endswith(SPEC_SUFFIXES)
+    """The model is an ONNX file, which onnxruntime can read for itself; it knows no training steps."""
+    return bool(source.sha256) and not source.step and not source.uri.lower().endswith(SPEC_SUFFIXES)
+
+
+def require_runtime(source: Source, settings: Settings) -> None:
+    """UsageError where onnxruntime is to evaluate the numerical side, and cannot as things are."""
+    if settings.forward != NAME:
+        return
+    if not installed():
+        raise UsageError(f"--forward {NAME} needs {NAME}: python -m pip install 'gradcheck-cli[runtime]'")
+    if not is_file(source):
+        raise UsageError(f"--forward {NAME} runs ONNX files; {source.uri} is none.")
+    for said, option in (
+        (settings.method == "complex-step", "--method complex-step, which its kernels do not let through"),
+        (settings.second_order, "--second-order: the file does not compute its own gradient"),
+        (settings.straight_through, "--straight-through: its quantizers round"),
+        (settings.compat is not None, f"--compat {settings.compat}"),
+    ):
+        if said:
+            raise UsageError(f"--forward {NAME} does not go together with {option}.")
 
 
 def narrowed(source: Source, point: Point) -> dict[str, Array]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.jacobians.coloring import Structure
@@ -24,16 +25,19 @@ if TYPE_CHECKING:
 
 
 _BACKWARD = 3  # forward runs that a backward pass is worth
+_PROBES = 8  # forward runs of a row where others evaluate y: theirs and ours at the same points
 
 
 class Sides:
     """One tape for one y, in float64; `narrow` is the run in the model's own dtype, if that is to be looked at.
 
-    Either Jacobian comes from `tape`.
+    Either Jacobian comes from `tape`; `fed` is what both runs start from.
     """
 
-    def __init__(self, tape: Tape, y: str, settings: Settings, narrow: Tape | None = None) -> None:
-        self.tape, self.y, self.settings, self.narrow = tape, y, settings, narrow
+    def __init__(
+        self, tape: Tape, y: str, settings: Settings, narrow: Tape | None = None, fed: Mapping[str, Any] | None = None
+    ) -> None:
+        self.tape, self.y, self.settings, self.narrow, self.fed = tape, y, settings, narrow, fed or {}
         self._programs: dict[str, Program] = {}
         self._structures: dict[str, Structure] = {}
 
@@ -41,13 +45,13 @@ class Sides:
     def at(cls, point: Point, graph: Graph, y: str, xs: Sequence[str], settings: Settings, ops: Ops) -> Sides:
         """The sides at a point, for all xs."""
         tape = point.tape
-        if settings.dtype != "model":
+        if settings.run_in != "model":
             return cls(tape, y, settings)
         feeds = {name: tape.values[tape.named[name].name] if name in tape.named else point.feeds[name]
                  for name in point.feeds}  # fmt: skip
         wanted = [name for name in (y, *xs) if name in tape.named or name in tape.blocked]
         wide = trace(graph, feeds, ops=ops, seed=settings.seed, targets=wanted, lenient=True)
-        return cls(wide, y, settings, tape)
+        return cls(wide, y, settings, tape, feeds)
 
     @cached_property
     def surveyor(self) -> Surveyor:
@@ -81,6 +85,8 @@ class Sides:
         """What comparing all entries would take; the colors of the rows count where they matter and are soon known."""
         program, rows, columns = self.program(x), reals(self.value(x)), reals(self.value(self.y))
         cost = full_cost(program, rows, columns)
+        if self.settings.forward == "onnxruntime":  # to which every row is a question of its own
+            return replace(cost, work=cost.work + _PROBES * rows * forward_work(program))
         if cost.work < SOON or cost.memory > self.settings.memory_limit or pattern_work(program, rows) > SOON:
             return cost
         coloring = self.structure(x).coloring

@@ -82,6 +82,8 @@ class Outcome:
     survey: Survey | None = None  # every node on its own
     first: int = 0  # the row of the Jacobian that the comparison begins with
     part: bool = False  # there are other rows
+    stated: Array | None = None  # the Jacobian that others claim, where that was compared
+    own: Array | None = None  # and then that by the rules
 
     @cached_property
     def tally(self) -> Tally:
@@ -159,7 +161,7 @@ def worst_entries(outcome: Outcome) -> tuple[Worst, ...]:
 
 def _ranked(outcome: Outcome, row: int, column: int) -> Worst:
     entry = entry_at(outcome, row, column)
-    gap = abs(entry.theoretical - entry.numerical)
+    gap = abs(entry.judged - entry.numerical)
     kind = {"fail": 0, "inconclusive": 1}.get(entry.status, 2)
     return Worst((kind, -gap if math.isfinite(gap) else -math.inf, outcome.first + row, column), entry)
 
@@ -167,10 +169,7 @@ def _ranked(outcome: Outcome, row: int, column: int) -> Worst:
 def entry_at(outcome: Outcome, row: int, column: int) -> Entry:
     """One entry of the Jacobian as the record holds it."""
     comparison, (x, y) = outcome.found.comparison, (outcome.x, outcome.y)
-    theoretical, numerical = (
-        float(comparison.theoretical[row, column]),
-        float(comparison.numerical[row, column]),
-    )
+    judged, numerical = float(comparison.theoretical[row, column]), float(comparison.numerical[row, column])
     status = Status(int(comparison.status[row, column]))
     failed, fits = status == Status.FAIL, status in PASSED
     reason = "" if failed or fits else status.name.lower()
@@ -181,16 +180,22 @@ def entry_at(outcome: Outcome, row: int, column: int) -> Entry:
         x=_index(x, place[0]),
         y=_index(y, place[1]),
         point=outcome.point,
-        theoretical=theoretical,
+        theoretical=_own(outcome, place) if outcome.stated is not None else judged,
         numerical=numerical,
         noise=float(comparison.noise[row, column]),
-        pattern=pattern(theoretical, numerical, (*x.shape, *y.shape)) if failed else reason,
+        pattern=pattern(judged, numerical, (*x.shape, *y.shape)) if failed else reason,
         status="fail" if failed else status.name.lower().replace("_", "-") if fits else "inconclusive",
         part=_part(x, y, *place),
         reason=reason,
         unseen=float(unseen(comparison, rows, columns)[0]) if reason else None,
         slopes=None if slopes is None else (float(slopes[0, column]), float(slopes[1, column])),
+        given=judged if outcome.stated is not None else None,
     )
+
+
+def _own(outcome: Outcome, place: tuple[int, int]) -> float:
+    """An entry of the Jacobian by the rules; NaN where there is none."""
+    return math.nan if outcome.own is None else float(outcome.own[place])
 
 
 def _place(outcome: Outcome, row: int, column: int) -> tuple[int, int]:

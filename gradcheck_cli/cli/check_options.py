@@ -68,6 +68,18 @@ WHAT = [
         help="Differentiate this tensor. Default: the float outputs.",
     ),
     _option("What", "--params", is_flag=True, default=None, help="Every float parameter as x too."),
+    _many(
+        "What",
+        "--grad",
+        metavar="X=TENSOR|@FILE[:KEY]|none",
+        help="Check somebody else's gradient by X: a tensor of the model, or numbers from a file. none: look for none.",
+    ),
+    _option(
+        "What",
+        "--grad-model",
+        metavar="FILE",
+        help="A separate model that computes the gradients to check; --grad X=TENSOR says which of its tensors.",
+    ),
     _option(
         "What",
         "-k",
@@ -174,9 +186,10 @@ METHOD = [
     _option(
         "Method",
         "--forward",
-        type=OneOf(("internal",)),
-        metavar="internal",
-        help="Do not hold the forward run against onnxruntime. [default: do, where that is installed]",
+        type=OneOf(("internal", "onnxruntime")),
+        metavar="internal|onnxruntime",
+        help="Who evaluates the numerical side: gradcheck alone, or onnxruntime, in the model's own dtype. "
+        "[default: internal, held against onnxruntime where that is installed]",
     ),
     _many(
         "Method",

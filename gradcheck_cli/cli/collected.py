@@ -23,17 +23,20 @@ from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.run import planned
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import concise, full
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.zoo.job import cores
 
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 class Collected:
-    """A spec's tasks, and what checks them; `args` are options of `gradcheck check` as one types them."""
+    """A spec's tasks, and what checks them; `args` are options of `gradcheck check` as one types them, and `workers`
+    the processes that do the same at once."""
 
-    def __init__(self, path: str, args: str = "") -> None:
+    def __init__(self, path: str, args: str = "", workers: int = 1) -> None:
         ctx = _context(path, shlex.split(args))
         given = {n: v for n, v in ctx.params.items() if n != "models" and ctx.get_parameter_source(n) in _GIVEN}
         options: Mapping[str, Any] = {**settings_above(common_folder([path]), ctx), **given}
@@ -45,21 +48,30 @@ class Collected:
             bundles=Bundles(options.get("save_failures", FOLDER)),
             progress=Progress("off", verbose=False),
             gates=gates_of(options),
-            baseline=Baseline.read(options["baseline"]) if options.get("baseline") else Baseline("", {}),
+            unsaid={"jobs": _threads_of_each(workers)} if workers > 1 else {},
+            baseline=Baseline.of(options),
         )
 
     def report(self, task: Task) -> Report:
         """One task done."""
         return Report(self.checker.check(task), fail_on=tuple(self.checker.gates))
 
-    def text(self, checks: tuple[Check, ...]) -> str:
+    def text(self, checks: Sequence[Check]) -> str:
         """What people read of it."""
-        return full.section(checks, self.style).strip()
+        return full.section(tuple(checks), self.style).strip()
 
     def wrong(self, report: Report) -> str:
         """The same of a task that fails, what is wrong first."""
         worst = next(check for check in report.checks if replace(report, checks=(check,)).exit_code)
         return f"{concise.line(worst, self.style)}\n\n{self.text(report.checks)}"
+
+
+def _threads_of_each(workers: int) -> int:
+    """Its share of the cores, which its kernels keep to as well."""
+    threads = max(1, cores() // workers)
+    if kernels is not None:
+        kernels.set_threads(threads)
+    return threads
 
 
 def _context(path: str, args: Sequence[str]) -> click.Context:

@@ -13,13 +13,14 @@ import rich_click as click
 
 from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.errors import Problem, SpecError, did_you_mean
-from gradcheck_cli.untrusted import content
+from gradcheck_cli.untrusted import content, inside
 
 _LARGEST, _MOST = 4 << 20, 100  # bytes of a configuration file, and problems that are looked for in it
 _NOT_HERE = ("models", "engine", "dask")  # of one run
 _ALIASES = {"dims": "dim", "feed": "extra_feed_dict", "input_shapes": "x_shape"}
 _BY_HAND = "code is run when --allow-python is typed: a file that comes with a model cannot allow it"
-_BY_EQUALS = ("x_init_value", "extra_feed_dict", "dim")
+_BY_EQUALS = ("x_init_value", "extra_feed_dict", "dim", "grad")
+_PATHS = ("baseline", "plot", "grad_model", "test_data", "save_failures")
 _Found: TypeAlias = tuple[Path, Mapping[str, Any], str]
 _KNOWN: dict[str, click.Parameter] = {p.name: p for p in OPTIONS if p.name and p.name not in _NOT_HERE}
 
@@ -95,7 +96,7 @@ def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Conte
             continue
         try:
             found[name] = _KNOWN[name].type_cast_value(ctx, _from(file.parent, name, _typed(_KNOWN[name], value)))
-        except (click.BadParameter, ValueError, RecursionError) as error:
+        except (click.BadParameter, ValueError, OSError, RuntimeError) as error:  # links may lead in circles
             reason = error.message if isinstance(error, click.BadParameter) else str(error)
             problems.append(_problem(file, text, key, f"{key}: {reason}"))
     if problems:
@@ -115,20 +116,24 @@ def _typed(param: click.Parameter, value: Any) -> Any:
 
 
 def _from(folder: Path, name: str, given: Any) -> Any:
-    """A value whose paths are seen from the folder of the file that it stands in."""
+    """A value whose paths are seen from the folder of the file that it stands in, and stay there."""
     if name in _BY_EQUALS:
         return [_value_from(folder, text) for text in given]
     if name == "report":
-        return [os.path.join(folder, path) for path in given]
-    if name in ("baseline", "plot") or (name in ("test_data", "save_failures") and given not in ("auto", "none")):
-        return os.path.join(folder, given)
-    return given
+        return [_in(folder, path) for path in given]
+    return _in(folder, given) if name in _PATHS and given not in ("auto", "none") else given
 
 
 def _value_from(folder: Path, text: str) -> str:
     """@FILE or NAME=@FILE."""
     name, mark, path = ("", "@", text[1:]) if text.startswith("@") else text.partition("=@")
-    return f"{name}{mark}{os.path.join(folder, path)}" if mark else text
+    return f"{name}{mark}{_in(folder, path)}" if mark else text
+
+
+def _in(folder: Path, path: str) -> str:
+    """The path; ValueError where it leads elsewhere: the file may come with a model, and say where to write."""
+    inside(folder, path, "the folder of this file (as an option it may lie anywhere)")
+    return os.path.join(folder, path)
 
 
 def _several(name: str, value: Any) -> list[str]:

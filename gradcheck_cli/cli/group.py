@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from gradcheck_cli import __version__
 from gradcheck_cli.errors import did_you_mean
 
-COMMANDS = ("check", "zoo", "inspect", "reproduce", "report", "ops", "explain", "schema", "completion")
+COMMANDS = ("check", "zoo", "grad", "diff", "inspect", "reproduce", "report", "ops", "explain", "schema", "completion")
 _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
 
 

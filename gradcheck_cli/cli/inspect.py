@@ -81,6 +81,7 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
 
     from gradcheck_cli.cli.config import settings_above
     from gradcheck_cli.cli.resolve import dims_of, resolve
+    from gradcheck_cli.cli.training_steps import fitting, targets
     from gradcheck_cli.errors import NothingChecked
     from gradcheck_cli.formats import read
     from gradcheck_cli.inspection import inspect
@@ -92,8 +93,9 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
     subjects = dict(_subjects(file, spec))
     if not subjects:
         raise NothingChecked(f"nothing to inspect: {file} has no graphs, and its checks name no models")
-    for label, source in subjects.items():
-        yield replace(inspect(source, resolve(source, asked)), uri=label)
+    named = {name for layer in asked for option in ("x", "y") for name in layer.get(option, ())}
+    for label, source in fitting(subjects, named):
+        yield replace(inspect(source, resolve(source, [targets(source), *asked])), uri=label)
 
 
 def _defaults(file: str, spec: Spec, allow_python: bool) -> Mapping[str, Any]:
@@ -111,6 +113,6 @@ def _subjects(file: str, spec: Spec) -> Iterator[tuple[str, Source]]:
     from gradcheck_cli.formats import read
 
     for name, source in spec.sources.items():
-        yield (file if len(spec.sources) == 1 else f"{file}::{name}"), source
+        yield (file if source is spec.meant else f"{file}::{name}"), source
     for model in dict.fromkeys(request.model for request in spec.checks if request.model):
         yield from _subjects(model, read(model))

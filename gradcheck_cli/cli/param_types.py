@@ -62,9 +62,12 @@ class NumberOr(ParamType):
             return value
         try:
             number = self.kind(value)
+            finite = math.isfinite(number)
         except ValueError:
             self.fail(f"{value!r} is neither a number nor {self.word!r}.", param, ctx)
-        if not math.isfinite(number) or number < self.least or (self.above and number == self.least):
+        except OverflowError:
+            self.fail(f"{str(value)[:20]!r}... is too large.", param, ctx)
+        if not finite or number < self.least or (self.above and number == self.least):
             self.fail(f"{value!r} must be {'above' if self.above else 'at least'} {self.least:g}.", param, ctx)
         return number
 

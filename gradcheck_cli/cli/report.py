@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.cli.param_types import AnyPath, OneOf, ReportPath, Text
 
 if TYPE_CHECKING:
-    from gradcheck_cli.record import Check
+    from gradcheck_cli.record import Kept
 
 FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "gitlab", "markdown", "html", "sarif")
 _AS_IN_CHECK = ("fail_on", "baseline", "health", "show", "verbose", "quiet", "color")
@@ -76,9 +76,9 @@ def _run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context)
     paths = [_writable(path, AnyPath() if form else ReportPath(), ctx) for path in options.get("output", ())]
     output = Output({**options, "report": paths})
     pictured = form == "html" or output.pictures != "none"
-    checks = tuple(_judged(_read(results, pictured), options))
+    checks = _judged(_read(results, pictured), options)
     gates = gates_of(options) if "fail_on" in options else (*gates_of(options), *WORDS)
-    found = Report(checks, (), sum(check.duration_s for check in checks), gates)
+    found = Report(checks, (), sum(check.duration_s for check in checks.outcomes), gates)
     if not paths:
         output.whole(found)
     output.write_reports(found, form)
@@ -89,27 +89,29 @@ def _writable(path: str, kind: ReportPath, ctx: click.Context) -> str:
     return kind.convert(path, next(param for param in command.params if param.name == "output"), ctx)
 
 
-def _read(results: Sequence[str], pictured: bool) -> Iterator[Check]:
+def _read(results: Sequence[str], pictured: bool) -> Kept:
     """The records of all files, and of runs of a zoo, with what pictures are drawn from only where there will be some."""
-    from gradcheck_cli.results import read_results
+    from gradcheck_cli.results.kept import joined, put_aside
     from gradcheck_cli.zoo.folder import is_run
 
+    parts = []
     for path in results:
         if is_run(path):
             from gradcheck_cli.cli.zoo.results import records_of
 
-            yield from records_of(path, pictured=pictured)
+            parts.append(records_of(path, pictured=pictured))
         else:
-            yield from read_results(path, lambda text: print(f"note: {text}", file=sys.stderr))
+            parts.append(put_aside(path, lambda text: print(f"note: {text}", file=sys.stderr)))
+    return joined(parts)
 
 
-def _judged(checks: Iterator[Check], options: Mapping[str, Any]) -> Iterator[Check]:
+def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:
     """The records as a baseline and --fail-on see them, if those are given."""
     from gradcheck_cli.cli.baseline import Baseline
     from gradcheck_cli.cli.gates import with_gates
 
-    baseline = Baseline.read(options["baseline"]) if options.get("baseline") else Baseline("", {})
-    asked = options.get("fail_on")
-    for check in checks:
-        [judged] = baseline.waived((check,))
-        yield judged if asked is None else with_gates(replace(judged, gates=()), asked)
+    if options.get("baseline"):
+        checks = checks.changed(Baseline.read(options["baseline"]).judged)
+    if (asked := options.get("fail_on")) is not None:
+        checks = checks.changed(lambda check: with_gates(replace(check, gates=()), asked), by_all=True)
+    return checks

@@ -20,7 +20,7 @@ _NOT_AGAIN = ("models", "expression", "check", "baseline", "test_data", "save_fa
 _REPEATED = (
     "mode", "max_entries", "x_shape", "y_shape", "dim", "x_init_value", "extra_feed_dict", "init_targets", "test_data",
     "val_range", "method", "delta", "dtype", "forward", "rtol", "atol", "max_inconclusive", "straight_through", "coloring",
-    "second_order", "compat",
+    "second_order", "compat", "grad", "grad_model",
     "allow_python",
 )  # fmt: skip
 
@@ -52,7 +52,9 @@ command = click.RichCommand(
 def command_for(check: Check, task: Task, given: Mapping[str, Any]) -> str:
     """The command: file and check, the pair, what was typed, the seed, and the point that failed."""
     words = ["gradcheck", task.path, *(["--check", task.check] if task.check else [])]
-    words += [*_words("x", check.x), *_words("y", check.gradient_of or check.y)]
+    asked = bool(check.claim) and not check.claim.get("found")  # all claims of a check: they tell more together
+    y = tuple(check.claim.get("of", ())) or check.gradient_of or check.y
+    words += [*_words("x", given.get("x") if asked else check.x), *_words("y", y)]
     for name in _REPEATED:
         words += _words(name, given.get(name))
     return " ".join(map(quoted, [*words, "--seed", str(check.seed), *_points(check, task, given)]))

@@ -23,7 +23,7 @@ from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType
 from gradcheck_cli.points.targets import choose_x, choose_y, is_float
-from gradcheck_cli.settings import ANY, Settings
+from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings
 
 _T = TypeVar("_T")
 _DIGITS = 18  # of a size: more are not addressed anyway
@@ -46,6 +46,7 @@ _PLAIN = (
     "jobs",
     "timeout",
     "params",
+    "grad_model",
 )
 
 
@@ -219,6 +220,23 @@ def _feed(value: Any, graph: Graph, option: str) -> dict[str, Any]:
     return values
 
 
+def _grad(value: Any, graph: Graph, option: str) -> dict[str, str | Numbers]:
+    """Claimed gradients by x: a tensor's name, or numbers from a file; `none` alone asks for none to be looked for."""
+    if isinstance(value, Mapping):
+        return {name: _claimed(each, f"{option} {name}") for name, each in value.items()}
+    found: dict[str, str | Numbers] = {}
+    for text in [value] if isinstance(value, str) else value:
+        name, rest = _split(text, graph.tensors, "=")
+        if name == ANY and rest != NOTHING:
+            raise UsageError(f"{option} {shown(text)}: by which tensor? Write {option} X=TENSOR or X=@FILE[:KEY]")
+        found[name] = _claimed(rest, f"{option} {text}") if name != ANY else rest
+    return found
+
+
+def _claimed(text: str, where: str) -> str | Numbers:
+    return Numbers(_parsed(array_of, text, where), text[1:]) if text.startswith("@") else text
+
+
 def _dims(value: Any, graph: Graph, option: str) -> dict[str, int]:
     if isinstance(value, Mapping):
         return dict(value)
@@ -258,6 +276,7 @@ _READERS: dict[str, tuple[str, Callable[[Any, Graph, str], Any]]] = {  # option 
     "dims": ("dims", _dims),
     "x_init_value": ("x_init_value", _values),
     "extra_feed_dict": ("extra_feed_dict", _feed),
+    "grad": ("grad", _grad),
     "val_range": ("val_range", _by_name(_range, ":")),
     "rtol": ("rtol", _by_name(_tolerance, ":")),
     "atol": ("atol", _by_name(_tolerance, ":")),

@@ -27,7 +27,6 @@ from gradcheck_cli.cli.selection import select
 from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report.text import count
 
 OF_THE_RUN = tuple(option.name for option in (*GATE, *OUTPUT) if option.name)
 
@@ -36,7 +35,7 @@ def run(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> 
     """Checks models and gives the exit code."""
     found = expand(models)
     options = {**settings_above(common_folder(found.files), ctx), **given}
-    baseline = Baseline.read(options["baseline"]) if options.get("baseline") else Baseline("", {})
+    baseline = Baseline.of(options)
     return Run(planned(found, options), given, options, ctx, baseline).run()
 
 
@@ -97,8 +96,8 @@ class Run:
         finally:  # a report that cannot be written is no reason to keep the results back
             self.output.end(report)
         self.checker.bundles.say()
-        if repaired := self.baseline.repaired:
-            _note(f"{self.baseline.path}: {count(len(repaired), 'check')} of it passed: write it anew")
+        for note in self.baseline.notes():
+            _note(note)
         return report.exit_code
 
     def _do_all(self) -> None:

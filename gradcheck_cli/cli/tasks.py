@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gradcheck_cli.cli.models import is_spec, side_car
+from gradcheck_cli.cli.training_steps import has_training, with_steps
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
-
-_NOT_YET: dict[str, tuple[Any, ...]] = {  # settings that cannot be done, with values that ask for nothing
-    "grad": ({},),
-}  # fmt: skip
+from gradcheck_cli.untrusted import inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,15 @@ class Task:
 
 @dataclass(slots=True)
 class Planner:
-    """Turns files into tasks; `given` are the options that were typed."""
+    """Turns files into tasks; `given` are the options that were typed.
+
+    `steps` of training algorithms have tasks of their own, for which their models are read.
+    """
 
     given: Mapping[str, Any]
     dims: Mapping[str, int]
     allow_python: bool
+    steps: bool = True
     _models: dict[str, Source] = field(default_factory=dict)
 
     def tasks(self, paths: Iterable[str]) -> list[Task]:
@@ -70,17 +73,22 @@ class Planner:
     def _of_model(self, path: str) -> list[Task]:
         beside = side_car(path)
         if beside is None:
-            return [Task(path, path, lambda: self._model(path), model=path)]
+            return self._with_steps(Task(path, path, lambda: self._model(path), model=path))
         spec = read(beside, allow_python=self.allow_python)
         asked = not {"x", "y", "params"}.isdisjoint(self.given)
         own = [request for request in spec.checks if _is_same(request.model or "", path)]
         if own and not (asked and len(own) > 1):
             return [self._task(request, beside, spec, path) for request in own]
         said = _said(beside, dict(spec.defaults))
-        return [Task(path, path, lambda: self._model(path), said, model=path)]
+        return self._with_steps(Task(path, path, lambda: self._model(path), said, model=path))
+
+    def _with_steps(self, whole: Task) -> list[Task]:
+        """The task of a model, and of its training algorithm if it has one."""
+        read_for_them = self.steps and has_training(whole.path)
+        return with_steps(whole, whole.load, self.given) if read_for_them else [whole]
 
     def _task(self, request: CheckRequest, path: str, spec: Spec, model: str = "") -> Task:
-        said = _said(path, dict(request.settings), request.name)
+        said = _said(path, dict(request.settings))
         own = ("x", "y", "x_init_value", "extra_feed_dict", "init_targets")
         said.update((name, value) for name in own if (value := getattr(request, name)))
         if request.graph is not None:
@@ -99,18 +107,27 @@ class Planner:
         return self._models[path]
 
 
-def _said(path: str, settings: dict[str, Any], check: str = "") -> dict[str, Any]:
-    """What a spec says, without what it leaves at its default; UsageError for what cannot be done."""
-    where = f"{path}: {check}" if check else path
-    for name, harmless in _NOT_YET.items():
-        if settings.pop(name, harmless[0]) not in harmless:
-            raise UsageError(f"{where}: {name!r} cannot be done yet")
-    if settings.get("forward") == "onnxruntime":
-        raise UsageError(f"{where}: 'forward' as onnxruntime cannot be done yet; internal leaves onnxruntime out")
+def _said(path: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a spec says, without what it leaves at its default."""
     data = settings.get("test_data", "auto")
     if data not in ("auto", "none"):
         settings["test_data"] = os.path.join(os.path.dirname(path), data)
+    if settings.get("grad_model"):
+        settings["grad_model"] = os.path.join(os.path.dirname(path), settings["grad_model"])
+    settings["grad"] = {x: _beside(path, by) for x, by in settings.get("grad", {}).items()}
     return settings
+
+
+def _beside(path: str, claim: str) -> str:
+    """What a spec gives as a gradient: a tensor, or numbers in a file below the folder of the spec."""
+    if not claim.startswith("@"):
+        return claim
+    folder = os.path.dirname(path)
+    try:
+        inside(Path(folder), claim[1:], "the folder of the spec")
+    except ValueError as error:
+        raise UsageError(f"{path}: grad: {error}") from None
+    return f"@{os.path.join(folder, claim[1:])}"
 
 
 def _same(asked: str, named: str) -> str:

@@ -39,6 +39,8 @@ class Found:
     weights: Array | None = None  # of y, one a column, where the columns are not the entries of y
     evaluations: Mapping[str, int] = field(default_factory=dict)  # forward runs on "real" and on "complex" numbers
     colors: int | None = None  # groups that rows were probed in, where not each was probed alone
+    hidden: float = 0.0  # of the largest entry for the same y: an error that rounding hides where another evaluates y
+    own: Comparison | None = None  # the comparison with y as we evaluate it, where another does
 
 
 def compare_full(

@@ -21,10 +21,10 @@ _UNTOLD = {"GC301": "a tie of the model", "GC303": "rounding"}  # what may leave
 def lawless_suspect(broken: Sequence[Broken], graph: Graph) -> Suspect | None:
     """What broke a law, where that is known and no node fails otherwise."""
     unit = next((each.unit for each in broken if each.unit is not None), None)
-    return None if unit is None else Suspect(**_identity(unit, graph))
+    return None if unit is None else Suspect(**identity(unit, graph))
 
 
-def _identity(unit: Unit, graph: Graph) -> dict[str, Any]:
+def identity(unit: Unit, graph: Graph) -> dict[str, Any]:
     """Which node a unit is, as a record says it."""
     place = unit.place
     node = graph.nodes[place.origin] if 0 <= place.origin < len(graph.nodes) and not place.inside else None
@@ -46,7 +46,7 @@ def suspect_record(survey: Survey, graph: Graph) -> Suspect | None:
     first, *others = survey.wrong
     found = first.symptom
     return Suspect(
-        **_identity(first.unit, graph),
+        **identity(first.unit, graph),
         rel_err=found.error,
         at=found.operand,
         passed=survey.checked - survey.failed,

@@ -19,6 +19,7 @@ SPEC_SUFFIXES = (".yaml", ".yml")
 def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, allow_python: bool = False) -> Spec:
     """What a file holds: a YAML spec with its graphs and checks, or an ONNX model as a spec without checks.
 
+    The steps of a model's training information are sources beside it.
     `dims` overrides sizes of symbolic dimensions.  Raises ModelError or SpecError.
     """
     if Path(path).suffix.lower() in SPEC_SUFFIXES:
@@ -28,7 +29,7 @@ def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None,
     from gradcheck_cli.formats.source import Spec
 
     source = read_model(path)
-    return Spec(source.uri, {Path(path).name: source}, ())
+    return Spec(source.uri, {Path(path).name: source, **{name: source.at_step(name) for name in source.steps}}, ())
 
 
 def read_model(path: str | os.PathLike[str]) -> Source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from gradcheck_cli.formats.node_order import in_order
 from gradcheck_cli.formats.onnx_adapt import adapt
 from gradcheck_cli.formats.onnx_attributes import attributes, metadata, value_of
 from gradcheck_cli.formats.onnx_schema import NEWEST, checked
-from gradcheck_cli.formats.onnx_scope import Functions, Names, Scope, graphs_of, names_of, opsets, plain
+from gradcheck_cli.formats.onnx_scope import Functions, Names, Scope, graphs_of, names_of, opsets, plain, wholes_of
 from gradcheck_cli.formats.onnx_tensors import Store, numpy_dtype, to_array, to_dense
 from gradcheck_cli.formats.onnx_types import types_of
 from gradcheck_cli.formats.pool_gradients import with_shapes
@@ -43,28 +43,30 @@ class Reader:
 
     def read(self, proto: GraphProto) -> Graph:
         """A graph of the model that stands by itself."""
-        graph = self.graph(proto, Scope(self.names, self.opset), None)
-        if graph.captures:
-            missing = graph.captures[0]
-            reader = next((describe(i, n) for i, n in enumerate(graph.nodes) if missing in n.reads), "an output")
-            raise ModelError(f"{reader} needs {missing!r}, which nothing computes.")
-        return graph
+        return _complete(self.graph(proto, Scope(self.names, self.opset), None))
 
     def graph(self, proto: GraphProto, scope: Scope, around: Body | None) -> Graph:
         """A graph in its scope; `around` is the graph that it is part of."""
         body = Body(self, scope, around)
-        body.declare(proto)
-        for index, node in enumerate(proto.node):
-            body.add(index, node)
-        return Graph(
-            inputs=_distinct(scope.name(value.name) for value in proto.input),
-            outputs=tuple(scope.name(value.name) for value in proto.output),
-            nodes=in_order(with_bodies([*with_shapes(body.nodes, body.types)], body.types)),
-            constants=body.constants,
-            types=body.types,
-            opset={**self.opset, "": NEWEST},
-            name=proto.name or "graph",
+        body.take(proto)
+        return body.graph(
+            _distinct(scope.name(value.name) for value in proto.input),
+            tuple(scope.name(value.name) for value in proto.output),
+            proto.name or "graph",
         )
+
+    def extended(self, graph: Graph, proto: GraphProto) -> Graph:
+        """A graph of the model with another one behind it, which may read all of its tensors."""
+        body = Body(self, Scope(self.names, self.opset), None, [*graph.nodes], {**graph.constants}, {**graph.types})
+        again = {*graph.tensors}.intersection(_defined(proto))
+        if again:
+            raise ModelError(f"{min(again)!r} is defined a second time.")
+        body.take(proto)
+        inputs, outputs = ([value.name for value in values] for values in (proto.input, proto.output))
+        return _complete(
+            body.graph(tuple(dict.fromkeys([*graph.inputs, *inputs])), tuple(dict.fromkeys([*graph.outputs, *outputs])),
+                       proto.name or "graph")
+        )  # fmt: skip
 
     def array(self, tensor: TensorProto, scope: Scope) -> Array:
         """The values of a tensor; those of a function's body are read once for all calls."""
@@ -103,7 +105,7 @@ class Reader:
     def names_read(self) -> set[str]:
         """Names that some node reads or a graph gives out."""
         read: set[str] = set()
-        for graph in graphs_of(self._model.graph):
+        for graph in (part for whole in wholes_of(self._model) for part in graphs_of(whole)):
             read.update(value.name for value in graph.output)
             read.update(name for node in graph.node for name in node.input)
         return read
@@ -126,6 +128,24 @@ class Body:
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
+
+    def take(self, proto: GraphProto) -> None:
+        """Takes over all of a graph."""
+        self.declare(proto)
+        for index, node in enumerate(proto.node):
+            self.add(index, node)
+
+    def graph(self, inputs: tuple[str, ...], outputs: tuple[str, ...], name: str) -> Graph:
+        """What was taken over, as a graph."""
+        return Graph(
+            inputs=inputs,
+            outputs=outputs,
+            nodes=in_order(with_bodies([*with_shapes(self.nodes, self.types)], self.types)),
+            constants=self.constants,
+            types=self.types,
+            opset={**self.reader.opset, "": NEWEST},
+            name=name,
+        )
 
     def declare(self, proto: GraphProto) -> None:
         """Takes over initializers and declared types."""
@@ -265,6 +285,22 @@ def declared_opset(model: ModelProto) -> dict[str, int]:
     if "" not in found:
         found[""] = 1 if 0 < model.ir_version < 3 else NEWEST
     return found
+
+
+def _complete(graph: Graph) -> Graph:
+    """The graph; ModelError where it reads what nothing computes."""
+    if graph.captures:
+        missing = graph.captures[0]
+        reader = next((describe(i, n) for i, n in enumerate(graph.nodes) if missing in n.reads), "an output")
+        raise ModelError(f"{reader} needs {missing!r}, which nothing computes.")
+    return graph
+
+
+def _defined(proto: GraphProto) -> Iterator[str]:
+    """Names that a graph gives to tensors, but for its inputs, which may be others' too."""
+    yield from (tensor.name for tensor in proto.initializer)
+    yield from (sparse.values.name for sparse in proto.sparse_initializer)
+    yield from (name for node in proto.node for name in node.output if name)
 
 
 def _elem_types(graph: GraphProto) -> Iterable[int]:

@@ -16,12 +16,11 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from gradcheck_cli.errors import ModelError
+from gradcheck_cli.formats.protobuf_wire import Broken, Wire
 from gradcheck_cli.graph import Array
 
 LARGE = 1 << 20  # bytes of a field that is worth leaving out
-_MOST = 10_000_000  # fields that are looked at: some seconds' worth
 _DEEPEST = 100  # messages inside each other, as many as protobuf takes
-_FIXED = {1: 8, 5: 4}  # bytes of a number, by wire type
 _RAW = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
 
 
@@ -29,15 +28,14 @@ class Outline:
     """`data` is the outline of a model in an open file; `payload` reads what was left out."""
 
     def __init__(self, file: BufferedReader) -> None:
-        self._file = file
+        self._file, self._wire = file, Wire(file)
         self._spans: dict[bytes, tuple[int, int]] = {}
-        self._fields = 0  # that were looked at
         size = file.seek(0, 2)
         try:
             self.data = self._without(0, size, ModelProto.DESCRIPTOR, 0)
-        except _Broken:  # of which the parser knows more to say
+        except Broken:  # of which the parser knows more to say
             self._spans.clear()
-            self.data = self._read(0, size)
+            self.data = self._wire.read(0, size)
 
     def payload(self, raw_data: bytes) -> Array:
         """The bytes of a tensor: those of its field, or those that its field is the mark of."""
@@ -53,19 +51,13 @@ class Outline:
     def _without(self, start: int, stop: int, kind: Any, depth: int) -> bytes:
         """The bytes of a message of a kind, its large payloads replaced by marks."""
         if depth > _DEEPEST:
-            raise _Broken
-        made, copied, position = list[bytes](), start, start
-        while position < stop:
-            self._fields += 1
-            tag, at = self._number(position, stop)
-            if tag < 8 or self._fields > _MOST:  # there is no field 0
-                raise _Broken
-            begin, end = self._extent(tag & 7, at, stop)
+            raise Broken
+        made, copied = list[bytes](), start
+        for tag, at, begin, end in self._wire.fields(start, stop):
             if end - begin > LARGE and (inner := self._replaced(kind, tag, begin, end, depth)) is not None:
-                made += [self._read(copied, at), _varint(len(inner)), inner]
+                made += [self._wire.read(copied, at), _varint(len(inner)), inner]
                 copied = end
-            position = end
-        return b"".join([*made, self._read(copied, stop)])
+        return b"".join([*made, self._wire.read(copied, stop)])
 
     def _replaced(self, kind: Any, tag: int, begin: int, end: int, depth: int) -> bytes | None:
         """What stands for a large field; None where it stays."""
@@ -79,36 +71,6 @@ class Outline:
         mark = secrets.token_bytes(32)  # which no file can hold on purpose
         self._spans[mark] = begin, end
         return mark
-
-    def _extent(self, wire: int, at: int, stop: int) -> tuple[int, int]:
-        """Where the content of a field begins and ends."""
-        if wire == 0:
-            begin, end = at, self._number(at, stop)[1]
-        elif wire == 2:
-            length, begin = self._number(at, stop)
-            end = begin + length
-        else:
-            begin, end = at, at + _FIXED.get(wire, stop)
-        if end > stop or wire not in (0, 2, *_FIXED):
-            raise _Broken
-        return begin, end
-
-    def _number(self, at: int, stop: int) -> tuple[int, int]:
-        """The varint at a place, and where it ends."""
-        value = 0
-        for index, byte in enumerate(self._read(at, min(at + 10, stop))):
-            value |= (byte & 127) << 7 * index
-            if byte < 128:
-                return value, at + index + 1
-        raise _Broken
-
-    def _read(self, start: int, stop: int) -> bytes:
-        self._file.seek(start)
-        return self._file.read(stop - start)
-
-
-class _Broken(Exception):
-    """The bytes are no message."""
 
 
 def _varint(value: int) -> bytes:

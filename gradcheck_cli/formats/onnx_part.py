@@ -1,20 +1,26 @@
-"""A part of an ONNX model: some tensors as its outputs, and of nodes and inputs what they need."""
+"""A part of an ONNX model: some tensors as its outputs, some as its inputs, and of nodes and inputs what they need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, NodeProto, helper
 
-from gradcheck_cli.errors import ModelError
+from gradcheck_cli.errors import ModelError, UsageError
 from gradcheck_cli.formats.onnx_file import parse_model, read_bytes
+from gradcheck_cli.graph import Array
 
 
-def part_of(path: str, outputs: Sequence[str]) -> bytes:
-    """The part of the model in a file that computes `outputs`; its external data stays where it is."""
+def part_of(path: str, outputs: Sequence[str], fed: Mapping[str, Array] | None = None) -> bytes:
+    """The part of the model in a file that computes `outputs`; its external data stays where it is.
+
+    Whatever is `fed` a value like the given one becomes an input, parameters and results of nodes as well.
+    """
     model = parse_model(read_bytes(Path(path)).data, path)
     graph, needed = model.graph, set(outputs)
+    for name, like in (fed or {}).items():
+        _feed(graph, name, like, path)
     kept = []
     for node in reversed(graph.node):
         if not needed.isdisjoint(node.output):
@@ -29,6 +35,26 @@ def part_of(path: str, outputs: Sequence[str]) -> bytes:
         return bytes(model.SerializeToString())
     except ValueError as error:
         raise ModelError(f"{path} is too large to be taken apart: {error}") from None
+
+
+def _feed(graph: GraphProto, name: str, like: Array, path: str) -> None:
+    """Make a tensor an input, wherever it comes from."""
+    dense = [each for each in graph.initializer if each.name != name]
+    sparse = [each for each in graph.sparse_initializer if each.values.name != name]
+    made = [node for node in graph.node if name in node.output]
+    held = len(dense) < len(graph.initializer) or len(sparse) < len(graph.sparse_initializer)
+    if len(dense) < len(graph.initializer):
+        _keep(graph.initializer, dense)
+    if len(sparse) < len(graph.sparse_initializer):
+        _keep(graph.sparse_initializer, sparse)
+    if name in (each.name for each in graph.input):
+        return
+    if not made and not held:
+        raise UsageError(f"{path} has no tensor {name!r} of its own: name one that goes into it, or comes from it.")
+    for node in made:
+        node.output[list(node.output).index(name)] = f"{name}/left"
+    _keep(graph.value_info, [each for each in graph.value_info if each.name != name])
+    graph.input.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(like.dtype), like.shape))
 
 
 def _reads(node: NodeProto) -> Iterator[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from onnx import ModelProto, TrainingInfoProto
+from onnx import ModelProto
 
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
 from gradcheck_cli.formats.onnx_file import opened, parse_model, read_bytes, refuse_broken_text, refuse_pointer
@@ -21,8 +21,9 @@ from gradcheck_cli.formats.onnx_outline import Outline
 from gradcheck_cli.formats.onnx_schema import NEWEST
 from gradcheck_cli.formats.onnx_scope import graphs_of
 from gradcheck_cli.formats.onnx_tensors import Store
+from gradcheck_cli.formats.onnx_training import training_of
 from gradcheck_cli.formats.onnx_values import parse_value, to_value
-from gradcheck_cli.formats.source import Initialization, Source
+from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType
 
 _T = TypeVar("_T")
@@ -102,33 +103,17 @@ def _source(model: ModelProto, store: Store, sha256: str) -> Source:
         raise ModelError(f"its opset is {opset}; opsets are counted from 1.")
     if not model.graph.output:
         raise ModelError("its graph has no outputs.")
+    graph = reader.read(model.graph)
+    starts, steps = training_of(model, graph, reader) if model.training_info else ({}, {})
     return Source(
-        graph=reader.read(model.graph),
+        graph=graph,
         uri=store.uri,
         sha256=sha256,
         opset=reader.opset,
         nodes=sum(len(graph.node) for graph in graphs_of(model.graph)),
-        initializations=_initializations(model.training_info, reader),
+        initializations=starts,
+        steps=steps,
     )
-
-
-def _initializations(infos: Iterable[TrainingInfoProto], reader: Reader) -> Mapping[str, Initialization]:
-    """What the training information says of initial values: "training_info", "training_info_1" ..."""
-    found: dict[str, Initialization] = {}
-    for info in infos:
-        if info.HasField("initialization"):
-            name = f"training_info_{len(found)}" if found else "training_info"
-            found[name] = _initialization(info, name, reader)
-    return found
-
-
-def _initialization(info: TrainingInfoProto, name: str, reader: Reader) -> Initialization:
-    graph = reader.read(info.initialization)
-    bindings = {entry.key: entry.value for entry in info.initialization_binding}
-    unknown = [value for value in bindings.values() if value not in graph.outputs]
-    if unknown:
-        raise ModelError(f"{name} binds {unknown[0]!r}, which its initialization does not compute.")
-    return Initialization(graph, bindings)
 
 
 def _naming(uri: str, action: Callable[[], _T]) -> _T:

@@ -117,13 +117,20 @@ def opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 def names_of(model: ModelProto) -> set[str]:
     """Every name of a tensor in the model's graphs, subgraphs included."""
     found: set[str] = set()
-    for graph in graphs_of(model.graph):
+    for graph in (part for whole in wholes_of(model) for part in graphs_of(whole)):
         for values in (graph.input, graph.output, graph.initializer):
             found.update(value.name for value in values)
         for node in graph.node:
             found.update(node.input)
             found.update(node.output)
     return found
+
+
+def wholes_of(model: ModelProto) -> Iterator[GraphProto]:
+    """The model's graph, and those of its training information."""
+    yield model.graph
+    for info in model.training_info:
+        yield from (info.initialization, info.algorithm)
 
 
 def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:

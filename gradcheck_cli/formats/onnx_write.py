@@ -23,6 +23,7 @@ from gradcheck_cli.formats.onnx_attribute_protos import (
     tensor_proto,
     write_metadata,
 )
+from gradcheck_cli.formats.onnx_heading import has_external_data, put_heading
 from gradcheck_cli.formats.onnx_opset import LOWEST, needed_opset, written_attrs
 from gradcheck_cli.formats.onnx_schema import signature
 from gradcheck_cli.formats.onnx_types import value_info
@@ -76,10 +77,13 @@ class Beside:
         return offset, data.nbytes
 
 
-def to_proto(graph: Graph, *, least: int = LOWEST, constants: Constants | None = None) -> ModelProto:
+def to_proto(
+    graph: Graph, *, least: int = LOWEST, constants: Constants | None = None, original: ModelProto | None = None
+) -> ModelProto:
     """The graph as a model of opset `least`, or of the lowest above it that its operators need.
 
-    Every input needs a dtype in `graph.types`; what is declared of the outputs is written too.
+    Every input needs a dtype in `graph.types`; what is declared of the outputs is written too.  Documentation and
+    properties are those of the `original`.
     """
     opset = needed_opset(graph, least)
     imports = {"": opset, **{domain: graph.opset.get(domain, 1) for domain in _domains(graph)}}
@@ -89,33 +93,50 @@ def to_proto(graph: Graph, *, least: int = LOWEST, constants: Constants | None =
     for name in graph.inputs:
         if _declared(graph, name).dtype is None:
             raise UsageError(f"input {name!r} has no dtype, which a file must declare.")
-    model.graph.CopyFrom(_graph(graph, opset, constants or Inside()))
+    _put_graph(model.graph, graph, opset, constants or Inside())
+    if original is not None:
+        put_heading(model, original)
     declare_devices(model)
     model.ir_version = _ir_version(model)
     return model
 
 
-def write(graph: Graph, path: str | os.PathLike[str], *, least: int = LOWEST) -> None:
-    """Writes the graph to a file; with more than 1.5 GB of constants also a file `<name>.data` beside it."""
+def write(
+    graph: Graph, path: str | os.PathLike[str], *, least: int = LOWEST, original: ModelProto | None = None
+) -> None:
+    """Writes the graph to a file; with more than 1.5 GB of constants also a file `<name>.data` beside it.
+
+    So it does where the `original` keeps its own beside it; what that says beside its graph the file says too.
+    """
     target = Path(path)
-    if _size(graph) <= EXTERNAL_ABOVE:
-        data = _serialized(to_proto(graph, least=least))
+    if _size(graph) <= EXTERNAL_ABOVE and (original is None or not has_external_data(original)):
+        data = _serialized(to_proto(graph, least=least, original=original))
         with _replacing(target) as file:
             file.write(data)
         return
-    beside = target.with_name(f"{target.name}.data")
+    beside = data_file(target)
     with _replacing(target) as file, _replacing(beside) as weights:
-        model = to_proto(graph, least=least, constants=Beside(weights, beside.name))
+        model = to_proto(graph, least=least, constants=Beside(weights, beside.name), original=original)
         file.write(_serialized(model))
 
 
+def data_file(target: Path) -> Path:
+    """Where the constants of a model lie that are not in its own file."""
+    return target.with_name(f"{target.name}.data")
+
+
 def _graph(graph: Graph, opset: int, constants: Constants) -> GraphProto:
-    proto = GraphProto(name=graph.name or "graph")
+    proto = GraphProto()
+    _put_graph(proto, graph, opset, constants)
+    return proto
+
+
+def _put_graph(proto: GraphProto, graph: Graph, opset: int, constants: Constants) -> None:
+    proto.name = graph.name or "graph"
     proto.node.extend(_node(node, opset, constants) for node in graph.nodes)
     proto.initializer.extend(constants.tensor(name, array) for name, array in graph.constants.items())
     proto.input.extend(_value_info(graph, name) for name in graph.inputs)
     proto.output.extend(_value_info(graph, name) for name in graph.outputs)
-    return proto
 
 
 def _node(node: Node, opset: int, constants: Constants) -> NodeProto:

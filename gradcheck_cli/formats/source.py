@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradcheck_cli.graph import Array, Graph
@@ -15,6 +15,17 @@ class Initialization:
 
     graph: Graph
     bindings: Mapping[str, str]  # tensor of the model -> output of `graph`
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a training algorithm: the model's graph with that of the algorithm behind it.
+
+    `updates` says which initializers get the values of which outputs for the next step.
+    """
+
+    graph: Graph
+    updates: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +55,18 @@ class Source:
     nodes: int = 0  # as counted in the file
     operators: tuple[OperatorBody, ...] = ()
     initializations: Mapping[str, Initialization] = field(default_factory=dict)
+    steps: Mapping[str, Step] = field(default_factory=dict)  # of training, by name
+    step: str = ""  # which of them the graph is of, if it is not the model's own
+    updates: Mapping[str, str] = field(default_factory=dict)  # initializer -> output, of such a step
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of inputs, both ends included
     dims: Mapping[str, int] = field(default_factory=dict)  # sizes given for symbolic dimensions
     drawn: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # values of inputs by point, where not random
+
+    def at_step(self, name: str) -> Source:
+        """A training step as a model of its own."""
+        step = self.steps[name]
+        nodes = self.nodes + len(step.graph.nodes) - len(self.graph.nodes)
+        return replace(self, graph=step.graph, nodes=nodes, steps={}, step=name, updates=step.updates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +97,9 @@ class Spec:
     checks: tuple[CheckRequest, ...]
     models: tuple[Mapping[str, Any], ...] = ()  # a zoo manifest
     defaults: Mapping[str, Any] = field(default_factory=dict)  # settings by the name of the option, checks or not
+
+    @property
+    def meant(self) -> Source | None:
+        """The source that is meant where none is named: the only one, training steps aside."""
+        own = [source for source in self.sources.values() if not source.step]
+        return own[0] if len(own) == 1 else None

@@ -35,7 +35,7 @@ class Passing(Tape):
         dtype = np.dtype(object) if array.dtype.kind in "US" else self.widen(array.dtype)
         return Var(self, name, array.astype(dtype, copy=False))
 
-    def _recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
+    def recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
         return tuple([Var(self, "computed", y) for y in results])
 
 

@@ -17,7 +17,7 @@ _DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
 COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors counts as, and for each step on the way
 SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
-_HELD = 6 * 8  # bytes of an entry: of both sides, of what either can have wrong, of its status and what that takes
+HELD = 6 * 8  # bytes of an entry: of both sides, of what either can have wrong, of its status and what that takes
 _ENTRY = 300.0  # operations that comparing one entry counts as
 
 
@@ -46,7 +46,7 @@ class Cost:
 def full_cost(program: Program, rows: int, columns: int, colors: int | None = None) -> Cost:
     """The cost of all rows by the complex step, or of as many colors, and all columns by one backward pass each."""
     one, probes = forward_work(program), rows if colors is None else colors
-    return Cost(rows * columns, (probes + 3.0 * columns) * one + _ENTRY * rows * columns, _HELD * rows * columns)
+    return Cost(rows * columns, (probes + 3.0 * columns) * one + _ENTRY * rows * columns, HELD * rows * columns)
 
 
 def pattern_work(program: Program, rows: int) -> float:

@@ -284,21 +284,27 @@ def smooth_rungs(crossed: Sequence[dict[int, Array]], count: int) -> Array:
 
 
 def forward_noise(program: Program, seed: int = 0) -> Array:
-    """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding.
+    """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding."""
+    y = flat(program.tape.values[program.outputs[0]])
+    with np.errstate(invalid="ignore"):
+        spread = np.max(np.abs(moved_by_rounding(program, seed) - y), axis=0, initial=0.0)
+    return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
+
+
+def moved_by_rounding(program: Program, seed: int = 0, kind: type[Apart] = Apart) -> Array:
+    """y of some runs in which every result moves by `ROUNDINGS`, `(runs, y_size)`; `kind` says whose they are.
 
     Runs in which that changes a decision of the model tell nothing of rounding.
     """
     (x,) = program.probes
-    here, y = program.tape.values[x], flat(program.tape.values[program.outputs[0]])
+    here = program.tape.values[x]
     size = JITTERED if JITTERED * program.bytes_per_probe() <= _TOGETHER else 1
-    values = np.zeros((0, y.size))
+    values = np.zeros((0, reals(program.tape.values[program.outputs[0]])))
     for i in range(0, JITTERED, size):
-        apart = Apart([np.random.default_rng([seed, n]) for n in range(i, i + size)])
+        apart = kind([np.random.default_rng([seed, n]) for n in range(i, i + size)])
         moved = program.run({x: np.repeat(here[None], size, axis=0)}, branches=True, jitter=apart)
         values = np.concatenate([values, flat_stack(moved.outputs[0])[~moved.any_crossed(size)]])
-    with np.errstate(invalid="ignore"):
-        spread = np.max(np.abs(values - y), axis=0, initial=0.0)
-    return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
+    return values
 
 
 def own_rounding(program: Program) -> Array:

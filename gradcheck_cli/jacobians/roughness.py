@@ -27,8 +27,7 @@ def noise_beside(program: Program, spacings: Sequence[float], budget: Budget) ->
 
     spacings  from one point to the next, in units of the scale of x
     """
-    lines = _lines(program)
-    moves = [(line, apart * (np.arange(_POINTS) - _POINTS // 2)) for line in lines for apart in spacings]
+    moves = [(line, apart * (np.arange(_POINTS) - _POINTS // 2)) for line in lines(program) for apart in spacings]
     seen = each_beside(program, moves, budget)
     return np.max([np.full(y.shape[1], np.inf) if crossed else roughness(y) for y, crossed, _ in seen], axis=0)
 
@@ -46,7 +45,7 @@ def roughness(values: Array) -> Array:
     return np.asarray(np.max(sizes, axis=0))
 
 
-def _lines(program: Program) -> list[Directions]:
+def lines(program: Program) -> list[Directions]:
     """Random directions, each as often as there are points on it."""
     here, rng = program.tape.values[program.probes[0]], np.random.default_rng(0)
     sizes = Directions(here, range(reals(here))).representable(1.0)

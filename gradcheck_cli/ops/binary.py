@@ -9,21 +9,11 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.chain import exactly, total
+from gradcheck_cli.exact import added, divide
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, elementwise
 from gradcheck_cli.op import Op, binary
 from gradcheck_cli.tape import Var
-
-
-@exactly(lambda a, b: ("divide", a, b))
-def divide(a: Array, b: Array) -> Array:
-    """a / b; for integers the quotient truncated towards zero, 0 where b is 0."""
-    if a.dtype.kind not in "iu":
-        return np.divide(a, b)
-    safe = np.where(b == 0, np.ones((), b.dtype), b)
-    quotient = a // safe
-    return (quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))).astype(a.dtype)
 
 
 def power(x: Array, y: Array) -> Array:
@@ -94,9 +84,6 @@ def folded(kernel: Kernel) -> Kernel:
     return lambda *xs: reduce(kernel, xs)
 
 
-added = exactly(total)(folded(np.add))
-
-
 def winner(kernel: Kernel) -> Kernel:
     """Which operand an extremum takes: its index, the first at a tie."""
 
@@ -121,6 +108,17 @@ def extremum_vjp(ct: Var, y: Var, *xs: Var) -> tuple[Var, ...]:
 def multiply_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]:
     """To each factor through the other."""
     return ct * b if sym.wanted(a) else None, ct * a if sym.wanted(b) else None
+
+
+def subtract_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var | None]:
+    """The same, and its negative."""
+    return ct, -ct if sym.wanted(b) else None
+
+
+def divide_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var | None]:
+    """1 / b; and -a / b^2, which is -y / b."""
+    over = ct / b
+    return over, -(over * y) if sym.wanted(b) else None
 
 
 def mean(*xs: Array) -> Array:
@@ -150,9 +148,9 @@ def each(xs: Sequence[Var], ct: Var) -> tuple[Var, ...]:
 
 BINARY: list[Op] = [
     binary("Add", np.add, lambda ct, y, a, b: (ct, ct), linear="each"),
-    binary("Sub", np.subtract, lambda ct, y, a, b: (ct, -ct), linear="each"),
+    binary("Sub", np.subtract, subtract_vjp, linear="each"),
     binary("Mul", np.multiply, multiply_vjp),
-    binary("Div", divide, lambda ct, y, a, b: (ct / b, -ct * y / b)),
+    binary("Div", divide, divide_vjp),
     binary("Pow", power, power_vjp, step=power_near_real),
     binary("Mod", modulo, modulo_vjp, step=modulo_near_real, branch=whole_part, ordered=True),
     variadic("Sum", added, lambda ct, y, *xs: each(xs, ct), linear="each"),

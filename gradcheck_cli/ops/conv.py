@@ -118,7 +118,7 @@ def conv_vjp(
 ) -> tuple[Var | None, ...]:
     """To the input by the transposed convolution, to the filter by the correlation of both ends."""
     geometry = {"strides": strides, "pads": pads, "dilations": dilations}
-    ct_x = scattered(ct, w, x.shape, group, geometry) if sym.wanted(x) else None
+    ct_x = scattered(ct, w, x, group, geometry) if sym.wanted(x) else None
     ct_w = correlated(x, ct, w.shape, group, geometry) if sym.wanted(w) else None
     return ct_x, ct_w, *(_to_bias(ct) if sym.wanted(each) else None for each in b)
 
@@ -142,21 +142,20 @@ def conv_transpose_vjp(
     return ct_x, ct_w, *(_to_bias(ct) if sym.wanted(each) else None for each in b)
 
 
-def scattered(ct: Var, w: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var | None:
-    """What windows send back to an input of the given shape; None where all of them lie in the padding.
+def scattered(ct: Var, w: Var, x: Var, group: int, geometry: dict[str, Any]) -> Var | None:
+    """What windows send back to an input with the space of x; None where all of them lie in the padding.
 
     Along a strided axis the last windows may end before the input does or go beyond it: zeros are added
     behind, or entries cut off.
     """
-    rank, kernel = len(shape) - 2, w.shape[2:]
+    rank, kernel = x.ndim - 2, w.shape[2:]
     begins, ends = geometry["pads"][:rank], geometry["pads"][rank:]
     full = uncropped(ct.shape[2:], kernel, geometry)
     if any(f <= begin for f, begin in zip(full, begins, strict=True)):
         return None
     ends = [end if stride == 1 else 0 for end, stride in zip(ends, geometry["strides"], strict=True)]
     y = ct.tape.apply("ConvTranspose", ct, w, group=group, **{**geometry, "pads": (*begins, *ends)})
-    rest = [n - m for n, m in zip(shape, y.shape, strict=True)]
-    return sym.pad(y, (*(0 for _ in shape), 0, 0, *rest[2:]))
+    return y if max(geometry["strides"]) == 1 else sym.fill(y, x, 2)
 
 
 def correlated(x: Var, ct: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var:
@@ -166,9 +165,12 @@ def correlated(x: Var, ct: Var, shape: Ints, group: int, geometry: dict[str, Any
     behind the last window is cut off, be it padding or x: it would make sums that are none of the filter.
     """
     begins = geometry["pads"][: len(shape) - 2]
-    seen = [f - begin for f, begin in zip(uncropped(ct.shape[2:], shape[2:], geometry), begins, strict=True)]
-    ends = [max(0, end - n) for end, n in zip(seen, x.shape[2:], strict=True)]
-    x = _leading(x, (*x.shape[:2], *(min(n, max(1, end)) for end, n in zip(seen, x.shape[2:], strict=True))))
+    if ct.tape.general:  # whether anything lies there is another matter at other sizes
+        ends = list(geometry["pads"][len(shape) - 2 :])
+    else:
+        seen = [f - begin for f, begin in zip(uncropped(ct.shape[2:], shape[2:], geometry), begins, strict=True)]
+        ends = [max(0, end - n) for end, n in zip(seen, x.shape[2:], strict=True)]
+        x = _leading(x, (*x.shape[:2], *(min(n, max(1, end)) for end, n in zip(seen, x.shape[2:], strict=True))))
     exchanged = {"strides": geometry["dilations"], "dilations": geometry["strides"], "pads": (*begins, *ends)}
     images, filters = _by_channel(x, group), _swapped(ct)
     return _leading(_swapped(ct.tape.apply("Conv", images, filters, group=group, **exchanged)), shape)
@@ -188,7 +190,7 @@ def _swapped(x: Var) -> Var:
 
 def _leading(x: Var, shape: Ints) -> Var:
     """The first entries of the spatial axes of x, up to `shape`: strides leave room for more windows."""
-    if x.shape[2:] == tuple(shape[2:]):
+    if x.shape[2:] == tuple(shape[2:]) and not x.tape.general:
         return x
     rank = x.ndim - 2
     return sym.slice(x, (0,) * rank, shape[2:], range(2, x.ndim))

@@ -80,13 +80,13 @@ def slice_vjp(
     """Zeros where nothing was taken: between the entries by a step, and around them."""
     if not y.size:
         return (sym.zeros_like(x),)
-    before, after = [0] * x.ndim, [0] * x.ndim
+    before = [0] * x.ndim
     for start, axis, step in zip(starts, axes, steps, strict=True):
         first, stride = (start, step) if step > 0 else (start + (y.shape[axis] - 1) * step, -step)
         ct = ct if step > 0 else sym.slice(ct, (-1,), (_FIRST,), (axis,), (-1,))
         ct = _spaced(ct, axis + x.ndim, stride)
-        before[axis], after[axis] = first, x.shape[axis] - first - ct.shape[axis]
-    return (sym.pad(ct, (*before, *after)),)
+        before[axis] = first
+    return (sym.fill(ct, x, before=before),)
 
 
 def _spaced(x: Var, axis: int, stride: int) -> Var:

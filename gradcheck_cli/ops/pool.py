@@ -133,7 +133,7 @@ def average_pool_vjp(
     """An equal share to every entry of the window."""
     axes = along(x.value, kernel_shape, ceil_mode=ceil_mode, **geometry)
     share = ct / x.tape.constant(counts(axes, count_include_pad), x.dtype)
-    return (shared(share, x.shape, kernel_shape, geometry),)
+    return (shared(share, x, kernel_shape, geometry),)
 
 
 def lp_pool(
@@ -168,7 +168,7 @@ def lp_pool_vjp(
         zero = sym.equal(y, 0)
         norm = sym.where(zero, 1, y)
         ct = sym.where(zero, 0, ct / (norm if p == 2 else norm ** (p - 1.0)))
-    back = shared(ct, x.shape, kernel_shape, geometry)
+    back = shared(ct, x, kernel_shape, geometry)
     return (None if back is None else back * _slope(x, p),)
 
 
@@ -233,7 +233,7 @@ def max_unpool_vjp(
     tape, rank, size = x.tape, x.ndim, math.prod(shape)
     place, number = sym.reshape(index, (x.size,)), sym.arange(tape, x.size)
     writers = tape.apply("ScatterElements", sym.full(tape, (size,), 0, np.int64), place, number, axis=0)
-    inside = ct if ct.shape == tuple(shape) else sym.slice(ct, (0,) * rank, shape, range(rank))
+    inside = ct if ct.shape == tuple(shape) and not tape.general else sym.slice(ct, (0,) * rank, shape, range(rank))
     found = tape.apply("Gather", sym.reshape(inside, (size,)), place, axis=0)
     kept = sym.equal(tape.apply("Gather", writers, place, axis=0), number)
     return sym.reshape(sym.where(kept, found, 0), x.shape), None
@@ -304,13 +304,13 @@ def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[st
     }
 
 
-def shared(share: Var, shape: Ints, kernel_shape: Ints, geometry: dict[str, Any]) -> Var | None:
-    """The sum, at every entry of an input of `shape`, of the shares of the windows that see it."""
-    n, c, *space = shape
+def shared(share: Var, x: Var, kernel_shape: Ints, geometry: dict[str, Any]) -> Var | None:
+    """The sum, at every entry of x, of the shares of the windows that see it."""
+    n, c = x.shape[:2]
     ones = sym.full(share.tape, (1, 1, *kernel_shape), 1, share.dtype)
     images = sym.reshape(share, (n * c, 1, *share.shape[2:]))
-    back = scattered(images, ones, (n * c, 1, *space), 1, geometry)
-    return None if back is None else sym.reshape(back, shape)
+    back = scattered(images, ones, x, 1, geometry)
+    return None if back is None else sym.reshape(back, x.shape)
 
 
 def _slope(x: Var, p: int) -> Var:

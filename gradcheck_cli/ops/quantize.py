@@ -64,7 +64,7 @@ def dynamic_quantize(x: Var) -> tuple[Var, Var, Var]:
 
 def matmul_integer(a: Var, b: Var, a_zero_point: Var | None = None, b_zero_point: Var | None = None) -> Var:
     """The product of integer matrices less their zero points, as int32."""
-    return sym.cast(sym.matmul(_centered(a, _rows(a_zero_point)), _centered(b, b_zero_point)), np.int32)
+    return _counted(sym.matmul(_centered(a, _rows(a_zero_point)), _centered(b, b_zero_point)))
 
 
 def conv_integer(
@@ -76,9 +76,7 @@ def conv_integer(
     """The convolution of integers less their zero points, as int32; the padding is the zero point."""
     geometry = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
                 "pads": pads, "strides": strides}  # fmt: skip
-    return sym.cast(
-        _conv(_centered(x, x_zero_point), _centered(w, _channels(w_zero_point, w.ndim)), geometry), np.int32
-    )
+    return _counted(_conv(_centered(x, x_zero_point), _centered(w, _channels(w_zero_point, w.ndim)), geometry))
 
 
 def qlinear_matmul(
@@ -125,7 +123,20 @@ def straight(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int
 
 def straight_through(ops: Ops) -> Ops:
     """The operator table with quantizers that do not round: training goes through them as if they did not."""
-    return {**ops, ROUNDED: replace(ops[ROUNDED], forward=straight)}
+    return {
+        **ops,
+        ROUNDED: replace(ops[ROUNDED], forward=straight),
+        COUNTED: replace(ops[COUNTED], forward=sym.identity),
+    }
+
+
+def counted(x: Var) -> Var:
+    """Sums of products of integers, which are integers, as int32."""
+    return sym.cast(x, np.int32)
+
+
+def _counted(x: Var) -> Var:
+    return sym.custom("Counted", x)
 
 
 def _coded(x: Var, zero_point: Var | None, dtype: np.dtype[Any], saturate: int) -> Var:
@@ -175,9 +186,10 @@ def _conv(x: Var, w: Var, geometry: dict[str, Any]) -> Var:
     return x.tape.apply("Conv", x, w, **{k: v for k, v in geometry.items() if v is not None})
 
 
-ROUNDED = ("gradcheck", "Rounded")
+ROUNDED, COUNTED = ("gradcheck", "Rounded"), ("gradcheck", "Counted")
 QUANTIZE: list[Op] = [
     composite("Rounded", rounded, domain="gradcheck"),
+    composite("Counted", counted, domain="gradcheck"),
     composite("QuantizeLinear", quantize, bind=bind_axis),
     composite("DequantizeLinear", dequantize, bind=bind_axis),
     composite("DynamicQuantizeLinear", dynamic_quantize),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gradcheck_cli import symbolic as sym
@@ -83,34 +84,35 @@ class Layer:
         axes = (self.batch, self.directions) if self.layout else (self.directions, self.batch)
         if state.shape != (*axes, self.hidden):
             raise ValueError(f"an initial state is {[*axes, self.hidden]}, not {list(state.shape)}")
-        return _part(state, direction, axis=self.layout)
+        return part(state, direction, axis=self.layout)
 
     def biases(self, direction: int, *, apart: bool = False) -> tuple[Var | None, Var | None]:
         """Those of the input and of the state, `(gates * H,)`; their sum and None unless `apart`."""
         if self.b is None:
             return None, None
         size = self.gates * self.hidden
-        first, second = sym.split(_part(self.b, direction), (size, size), -1)
+        first, second = sym.split(part(self.b, direction), (size, size), -1)
         return (first, second) if apart else (first + second, None)
 
     def backwards(self, direction: int) -> bool:
         """The last step runs first."""
         return self.direction == "reverse" or direction == 1
 
-    def inputs(self, direction: int, bias: Var | None) -> list[Var]:
-        """W x + bias of every step, `(N, gates * H)`, by one product."""
+    def inputs(self, direction: int, bias: Var | None) -> Any:
+        """W x + bias of every step, `(N, gates * H)`, by one product; in a list."""
         x = sym.transpose(self.x, (1, 0, 2)) if self.layout else self.x
         rows = sym.reshape(x, (self.steps * self.batch, x.shape[-1]))
-        y = _affine(rows, sym.transpose(_part(self.w, direction), (1, 0)), bias)
+        y = affine(rows, sym.transpose(part(self.w, direction), (1, 0)), bias)
         return list(sym.split(y, (self.batch,) * self.steps, 0)) if self.steps else []
 
     def recurrence(self, direction: int) -> Var:
         """R as the right factor, `(H, gates * H)`."""
-        return sym.transpose(_part(self.r, direction), (1, 0))
+        return sym.transpose(part(self.r, direction), (1, 0))
 
-    def run(self, direction: int, xs: Sequence[Var], states: tuple[Var, ...], cell: Cell) -> tuple[list[Var], Any]:
-        """The hidden state after every step, in order of time, and the last states."""
-        ys, way = [], "backward" if self.backwards(direction) else "step"
+    def run(self, direction: int, xs: Any, states: tuple[Var, ...], cell: Cell) -> tuple[Any, Any]:
+        """The hidden state after every step, in order of time in a list, and the last states."""
+        ys: list[Var] = []
+        way = "backward" if self.backwards(direction) else "step"
         times = range(self.steps)[:: -1 if self.backwards(direction) else 1]
         for t in times:
             with self.x.tape.scope(f"{way}{t}"):
@@ -125,7 +127,7 @@ class Layer:
         counts = sym.unsqueeze(self.lengths > t, (-1,))
         return sym.where(counts, new[0], 0), tuple(sym.where(counts, n, o) for n, o in zip(new, old, strict=True))
 
-    def sequence(self, runs: Sequence[Sequence[Var]]) -> Var:
+    def sequence(self, runs: Sequence[Any]) -> Var:
         """The output Y of hidden states by direction and step."""
         if not self.steps:
             shape = (self.batch, 0) if self.layout else (0,)
@@ -141,13 +143,13 @@ class Layer:
 
 
 def rnn(
-    x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    layers: type[Layer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
     initial_h: Var | None = None, *, activations: tuple[str, ...] = ("Tanh", "Tanh"),
     activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
     clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
 ) -> tuple[Var, Var]:  # fmt: skip
     """h' = f(W x + R h + bias)."""
-    layer = Layer(x, w, r, b, sequence_lens, 1, direction, layout, hidden_size)
+    layer = layers(x, w, r, b, sequence_lens, 1, direction, layout, hidden_size)
     chosen = iter(_activations(activations, activation_alpha, activation_beta, clip, layer.directions))
     runs, finals = [], []
     for d in range(layer.directions):
@@ -163,14 +165,14 @@ def _rnn_cell(f: Activation, back: Var) -> Cell:
 
 
 def gru(
-    x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    layers: type[Layer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
     initial_h: Var | None = None, *, activations: tuple[str, ...] = (),
     activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
     clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Var, Var]:  # fmt: skip
     """h' = (1 - z) n + z h with an update gate z; the candidate n sees h through a reset gate."""
-    layer = Layer(x, w, r, b, sequence_lens, 3, direction, layout, hidden_size)
+    layer = layers(x, w, r, b, sequence_lens, 3, direction, layout, hidden_size)
     names = activations or ("Sigmoid", "Tanh") * layer.directions
     chosen = iter(_activations(names, activation_alpha, activation_beta, clip, layer.directions * 2))
     runs, finals = [], []
@@ -190,10 +192,10 @@ def _gru_cell(back: Var, bias: Var | None, f: Activation, g: Activation, linear_
 
     def cell(x: Var, h: Var) -> tuple[Var, ...]:
         x_gates, x_new = sym.split(x, (2 * hidden, hidden), -1)
-        gates = f(x_gates + _affine(h, back_gates, bias_gates))
+        gates = f(x_gates + affine(h, back_gates, bias_gates))
         update, reset = sym.split(gates, (hidden, hidden), -1)
         if linear_before_reset:
-            new = g(x_new + reset * _affine(h, back_new, bias_new))
+            new = g(x_new + reset * affine(h, back_new, bias_new))
         else:
             new = g(x_new + sym.matmul(reset * h, back_new))
         return (new + update * (h - new),)
@@ -202,14 +204,14 @@ def _gru_cell(back: Var, bias: Var | None, f: Activation, g: Activation, linear_
 
 
 def lstm(
-    x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    layers: type[Layer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
     initial_h: Var | None = None, initial_c: Var | None = None, p: Var | None = None, *,
     activations: tuple[str, ...] = (), activation_alpha: tuple[float, ...] = (),
     activation_beta: tuple[float, ...] = (), clip: float | None = None, direction: str = "forward",
     hidden_size: int | None = None, input_forget: int = 0, layout: int = 0,
 ) -> tuple[Var, Var, Var]:  # fmt: skip
     """c' = forget c + input g, h' = output h(c'), with gates that may look at c through peepholes p."""
-    layer = Layer(x, w, r, b, sequence_lens, 4, direction, layout, hidden_size)
+    layer = layers(x, w, r, b, sequence_lens, 4, direction, layout, hidden_size)
     names = activations or ("Sigmoid", "Tanh", "Tanh") * layer.directions
     chosen = iter(_activations(names, activation_alpha, activation_beta, clip, layer.directions * 3))
     runs, hs, cs = [], [], []
@@ -226,7 +228,7 @@ def lstm(
 def _lstm_cell(layer: Layer, d: int, p: Var | None, chosen: Sequence[Activation], input_forget: bool) -> Cell:
     (f, g, last), size = chosen, layer.hidden
     back = layer.recurrence(d)
-    peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(_part(p, d), (size,) * 3, -1)
+    peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(part(p, d), (size,) * 3, -1)
 
     def apart(x: Var, h: Var, c: Var) -> tuple[Var, ...]:
         i, o, forget, new = sym.split(x + sym.matmul(h, back), (size,) * 4, -1)
@@ -245,15 +247,16 @@ def _lstm_cell(layer: Layer, d: int, p: Var | None, chosen: Sequence[Activation]
 
 
 def _seen(gate: Var, peephole: Var | None, c: Var) -> Var:
-    return gate if peephole is None else gate + peephole * c
+    return gate if peephole is None else gate + c * peephole
 
 
-def _affine(h: Var, matrix: Var, bias: Var | None) -> Var:
+def affine(h: Var, matrix: Var, bias: Var | None) -> Var:
+    """h times a matrix, and a bias if there is one."""
     y = sym.matmul(h, matrix)
     return y if bias is None else y + bias
 
 
-def _part(x: Var, direction: int, axis: int = 0) -> Var:
+def part(x: Var, direction: int, axis: int = 0) -> Var:
     """x of one direction."""
     return sym.squeeze(sym.split(x, (1,) * x.shape[axis], axis)[direction], (axis,))
 
@@ -287,4 +290,10 @@ def _activation(key: str, alpha: float | None, beta: float | None, clip: float |
     return activation
 
 
-RECURRENT: list[Op] = [composite("RNN", rnn), composite("GRU", gru), composite("LSTM", lstm)]
+def recurrent(layers: type[Layer]) -> list[Op]:
+    """The three operators, with layers that run their steps in one way."""
+    named: dict[str, Callable[..., Any]] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
+    return [composite(name, partial(kernel, layers)) for name, kernel in named.items()]
+
+
+RECURRENT = recurrent(Layer)

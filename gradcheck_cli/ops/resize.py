@@ -7,7 +7,7 @@ the gradient is the product with the transposed matrix of weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from gradcheck_cli.ops.shape import as_tuple, checked
 from gradcheck_cli.reads import Reading, Sets
 from gradcheck_cli.tape import Var
 
+_HOW = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "mode", "nearest_mode")
 DENSE = 1 << 20  # entries of the largest matrix of weights; longer axes are gathered and scattered
 CHOICES = {
     "mode": ("nearest", "linear", "cubic"),
@@ -41,7 +42,8 @@ class Sampling:
     """How one axis (counted from the end) of length `length` is resized.
 
     Entry i of the result is the sum over k of `weights[i, k]` times entry `index[i, k]`; where not
-    `inside[i]`, the extrapolation value.
+    `inside[i]`, the extrapolation value.  `how` are the attributes that led to it; `scale` is what was given, None for a
+    size or a whole number.
     """
 
     axis: int
@@ -49,6 +51,8 @@ class Sampling:
     index: Array
     weights: Array
     inside: Array
+    how: Mapping[str, Any]
+    scale: float | None
 
     def __call__(self, x: Array) -> Array:
         """x with this axis resized."""
@@ -73,6 +77,19 @@ class Sampling:
         y = native.matmul(weights, x.reshape(*lead, self.length, math.prod(behind)))
         return y.reshape(*lead, len(weights), *behind)
 
+    def _anywhere(self, ct: Var) -> bool:
+        """The weights are to be right for other lengths of the axis too."""
+        return ct.tape.general and bool(self.inside.all())
+
+    def _unit(self, ct: Var) -> Var:
+        """The weights, as what is made of each entry of the axis where it is one and all others are zero."""
+        tape, n = ct.tape, self.length
+        unit = sym.reshape(tape.constant(np.eye(n, dtype=ct.dtype)), (1, 1, n, n))
+        scales = None if self.scale is None else tape.constant(np.array([1, 1, 1, self.scale], np.float32))
+        sizes = sym.ints(tape, (1, 1, n, ct.shape[-1])) if scales is None else None
+        made = tape.apply("Resize", unit, None, scales, sizes, **self.how)
+        return sym.transpose(sym.squeeze(made, (0, 1)), (1, 0))
+
     def along(self, values: Array) -> Array:
         """A number for each entry of the resized axis, ready to broadcast."""
         return values.reshape(len(values), *(1,) * (-self.axis - 1))
@@ -87,9 +104,10 @@ class Sampling:
         """What the resized axis sends back."""
         axis = ct.ndim + self.axis
         shape = (*ct.shape[:axis], self.length, *ct.shape[axis + 1 :])
-        if self.dense:
+        if self.dense or self._anywhere(ct):
             last = _last(ct, axis)
-            return _last(sym.matmul(last, last.tape.constant(self.matrix(ct.dtype))), axis)
+            weights = self._unit(last) if self._anywhere(ct) else last.tape.constant(self.matrix(ct.dtype))
+            return _last(sym.matmul(last, weights), axis)
         parts = [
             scatter_back(ct * ct.tape.constant(self.along(w), ct.dtype), ct.tape.constant(i), shape, axis)
             for i, w in zip(self.index.T, self.weights.T, strict=True)
@@ -229,7 +247,10 @@ def _sampling(
         weights = np.ones(index.shape)
     else:
         index, weights = _weights(metadata, positions, length, scale)
-    return Sampling(axis, length, np.clip(index, 0, max(length - 1, 0)).astype(np.int64), weights, inside)
+    index = np.clip(index, 0, max(length - 1, 0)).astype(np.int64)
+    how = {key: metadata[key] for key in _HOW if key in metadata}
+    given = scale if metadata.get("scales") and scale != int(scale) else None
+    return Sampling(axis, length, index, weights, inside, how, given)
 
 
 def _positions(transformation: str, length: int, size: int, scale: float, region: tuple[float, float]) -> Array:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.chain import exactly
 from gradcheck_cli.compound import mapped
+from gradcheck_cli.exact import reciprocal
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel
 from gradcheck_cli.op import Op, unary
@@ -48,12 +48,6 @@ def is_inf(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> A
     """Infinite, of the signs asked for."""
     negative, positive = x == -np.inf, x == np.inf
     return (negative & bool(detect_negative)) | (positive & bool(detect_positive))
-
-
-@exactly(lambda x: ("divide", 1.0, x))
-def reciprocal(x: Array) -> Array:
-    """1 / x in the dtype of x."""
-    return (np.ones((), x.dtype) / x).astype(x.dtype, copy=False)
 
 
 def identity_inside(value: Any) -> Any:

@@ -34,6 +34,14 @@ class Unanswered(Exception):
     """onnxruntime did not run a model, and why."""
 
 
+class Refused(Unanswered):
+    """It says itself why it does not."""
+
+
+class Late(Unanswered):
+    """It took too long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A model, by its path or as bytes whose external data is in `folder`, its inputs, and the outputs to compute."""
@@ -45,6 +53,8 @@ class Question:
     data: bytes = b""
     folder: str = ""
     threads: int = 1
+    stacked: str = ""  # the input that holds a stack of values: there is a run for each, and outputs are stacked too
+    optimized: bool = False  # the graph is changed as onnxruntime changes it by default, not left as it is written
 
 
 @dataclass(slots=True)
@@ -94,7 +104,7 @@ class Worker:
             except Unanswered:
                 raise
             except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-                raise Unanswered(self._end(late.is_set(), patience, error)) from None
+                raise self._end(late.is_set(), patience, error) from None
             except BaseException:  # interrupted half way: what comes next from it would be this answer
                 self.stop()
                 raise
@@ -123,7 +133,7 @@ class Worker:
                  for name, x in arrays.items()]  # fmt: skip
         request = {"key": question.key, "path": question.path, "folder": question.folder, "size": len(question.data),
                    "feeds": feeds, "outputs": list(question.outputs), "threads": question.threads,
-                   "memory": left()}  # fmt: skip
+                   "memory": left(), "stacked": question.stacked, "optimized": question.optimized}  # fmt: skip
         for part in (json.dumps(request).encode() + b"\n", question.data, *(x.tobytes() for x in arrays.values())):
             self.process.stdin.write(part)
         self.process.stdin.flush()
@@ -136,17 +146,17 @@ class Worker:
         answer = json.loads(line)
         self.version = str(answer["version"])[:40]
         if "error" in answer:
-            raise Unanswered(str(answer["error"]))
+            raise Refused(str(answer["error"]))
         return {str(entry["name"]): _read(stream, entry) for entry in answer["outputs"]}
 
-    def _end(self, late: bool, patience: float, error: Exception) -> str:
+    def _end(self, late: bool, patience: float, error: Exception) -> Unanswered:
         """Why there is no answer; the process is gone after it."""
         process = self.process
         self.stop()
         if late:
-            return f"it took longer than {patience:g} s"
+            return Late(f"it took longer than {patience:g} s")
         code = process.returncode if process is not None else None
-        return f"it crashed ({_spelled(code)})" if code else f"it gave no answer: {error}"
+        return Unanswered(f"it crashed ({_spelled(code)})" if code else f"it gave no answer: {error}")
 
     def _forget(self) -> None:
         if self.process is not None:

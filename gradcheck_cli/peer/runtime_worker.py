@@ -47,19 +47,24 @@ def _run(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], so
         feeds[feed["name"]] = array.reshape(feed["shape"])
     session = _session(onnxruntime, sessions, request, data)
     known = {entry.name for entry in (*session.get_inputs(), *session.get_overridable_initializers())}
-    made = session.run(request["outputs"], {name: value for name, value in feeds.items() if name in known})
-    return dict(zip(request["outputs"], made, strict=True))
+    feeds, names = {name: value for name, value in feeds.items() if name in known}, request["outputs"]
+    if not request["stacked"]:
+        return dict(zip(names, session.run(names, feeds), strict=True))
+    each = feeds.pop(request["stacked"])
+    made = [session.run(names, {**feeds, request["stacked"]: value}) for value in each]
+    return dict(zip(names, map(np.stack, zip(*made, strict=True)), strict=True))
 
 
 def _session(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], data: bytes) -> Any:
-    """The session of a model as it is written: nothing fused, nothing folded."""
+    """The session of a model, which is run as it is written, nothing fused, nothing folded, unless it may be optimized."""
     key = request["key"]
     if key not in sessions:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = request["threads"]
         options.enable_cpu_mem_arena = False
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if not request["optimized"]:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if data:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", request["folder"])
         while len(sessions) >= _KEPT:

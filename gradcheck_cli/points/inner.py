@@ -33,7 +33,7 @@ def as_computed(
     if not inner:
         return dict(feeds)
     outer = {name: value for name, value in feeds.items() if name not in inner}
-    tape = trace(graph, outer, ops=ops, dtype=settings.dtype, seed=settings.seed, targets=inner, lenient=True)
+    tape = trace(graph, outer, ops=ops, dtype=settings.run_in, seed=settings.seed, targets=inner, lenient=True)
     fixed = set(open_dims(graph)) <= set(known)
     made = {name: _fitted(name, feeds[name], tape.named[name], fixed) for name in inner if name in tape.named}
     return {**feeds, **made}
@@ -48,5 +48,6 @@ def _fitted(name: str, value: Any, computed: Var, fixed: bool) -> Any:
     if array.ndim != len(computed.shape) or (fixed and array.shape != computed.shape):
         given, wanted = (f"[{','.join(map(str, shape))}]" for shape in (array.shape, computed.shape))
         raise UsageError(f"the value given for {name!r} has shape {given}, not {wanted}.")
-    whole = array.dtype.kind in "iub"
-    return array.astype(computed.dtype) if whole and is_inexact(computed.dtype) else array
+    real = array.dtype.kind in "iub" or (is_inexact(array.dtype) and array.dtype.kind != "c")
+    with np.errstate(all="ignore"):  # infinity is what the model would get, too
+        return array.astype(computed.dtype) if real and is_inexact(computed.dtype) else array

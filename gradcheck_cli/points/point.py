@@ -74,7 +74,7 @@ def find_point(
     last: GradcheckError | None = None
     for chosen in choices(graph, known):
         feeds = as_computed(graph, draw(source, settings, chosen, index, ready, needed), settings, ops, known)
-        tape = trace(graph, feeds, ops=ops, dtype=settings.dtype, seed=settings.seed, targets=targets, lenient=True)
+        tape = trace(graph, feeds, ops=ops, dtype=settings.run_in, seed=settings.seed, targets=targets, lenient=True)
         last = next((e for e in tape.blocked.values() if not isinstance(e, UnsupportedError)), None)
         if isinstance(last, LimitError):
             break
@@ -123,7 +123,7 @@ def draw(
             feeds[name] = draw_input(source, settings, name, dims, index)
     for given in (settings.x_init_value, settings.extra_feed_dict):
         feeds.update((name, _as_declared(graph, name, value, settings, dims)) for name, value in given.items())
-    return {n: in_its_dtype(graph, n, v) for n, v in feeds.items()} if settings.dtype == "model" else feeds
+    return {n: in_its_dtype(graph, n, v) for n, v in feeds.items()} if settings.run_in == "model" else feeds
 
 
 def draw_input(source: Source, settings: Settings, name: str, dims: Mapping[str, int], index: int) -> Array:
@@ -246,4 +246,15 @@ def _initialized(source: Source, settings: Settings) -> Iterator[tuple[str, Arra
             raise UsageError(f"no initialization {target!r}; the model has: {known}.")
         init = source.initializations[target]
         tape = trace(init.graph, {}, ops=OPS, dtype="model", seed=settings.seed)
-        yield from ((tensor, tape.named[output].value) for tensor, output in init.bindings.items())
+        for tensor, output in init.bindings.items():
+            if tensor in source.graph.tensors:  # and no state of an algorithm that is not part of this graph
+                yield tensor, _fitting(source.graph, target, tensor, tape.named[output].value)
+
+
+def _fitting(graph: Graph, target: str, name: str, value: Array) -> Array:
+    """An initial value; ModelError for one that is not like what it replaces."""
+    held = graph.constants.get(name)
+    if held is not None and (value.shape, value.dtype) != (held.shape, held.dtype):
+        given, wanted = TensorType(value.dtype, value.shape), TensorType(held.dtype, held.shape)
+        raise ModelError(f"{target} gives {name!r} {wanted} an initial value {given}")
+    return value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from importlib import import_module
-from itertools import chain
+from itertools import groupby
 from typing import Protocol
 
 from gradcheck_cli.record import Check, Report
@@ -17,6 +18,7 @@ WHOLE = {
     "sarif": "sarif",
 }  # fmt: skip
 FORMATS = (*STREAMED, *WHOLE)
+_IN_MEMORY = 1 << 20  # characters of a report that is being made, before it goes to a temporary file
 SUFFIXES = {
     ".json": "json", ".jsonl": "jsonl", ".xml": "junit", ".html": "html", ".md": "markdown", ".sarif": "sarif",
 }  # fmt: skip
@@ -68,18 +70,18 @@ def write(path: str, report: Report, style: Style, form: str = "") -> None:
 
         write_folder(report, path)
     else:
-        text = parts(form or file_format(path), report, style)
-        first = next(text, "")  # what cannot be made leaves an earlier file as it is
-        with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.writelines(chain([first], text))
+        import tempfile
+
+        with tempfile.SpooledTemporaryFile(
+            _IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace", newline="\n"
+        ) as made:
+            for part in parts(form or file_format(path), report, style):
+                made.write(part)
+            made.seek(0)  # what cannot be made has left an earlier file as it is
+            with open(path, "w", encoding="utf-8", newline="\n") as file:
+                shutil.copyfileobj(made, file)
 
 
-def by_check(checks: tuple[Check, ...]) -> list[tuple[Check, ...]]:
+def by_check(checks: Iterable[Check]) -> Iterator[tuple[Check, ...]]:
     """Neighboring records of one check together."""
-    groups: list[list[Check]] = []
-    for check in checks:
-        if groups and (groups[-1][0].check, groups[-1][0].model.uri) == (check.check, check.model.uri):
-            groups[-1].append(check)
-        else:
-            groups.append([check])
-    return [tuple(group) for group in groups]
+    yield from (tuple(group) for _, group in groupby(checks, lambda check: (check.check, check.model.uri)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report.full import VERDICTS, compared, ended, expectation, headline, share_compared, totals
+from gradcheck_cli.report.full import VERDICTS, compared, ended, expectation, given_by, headline, share_compared, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, name, paint, seconds, short, without_excerpt
 
@@ -29,7 +29,7 @@ def line(check: Check, style: Style) -> str:
 
 def subject(check: Check) -> str:
     """net.onnx: d loss/d input."""
-    pair = f": {'/'.join(map(name, check.derivative))}" if check.x or check.y else ""
+    pair = f": {'/'.join(map(name, check.derivative))}{given_by(check)}" if check.x or check.y else ""
     return f"{name(check.check)}{pair}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator
 
@@ -40,15 +41,21 @@ COUNTED = {
 _HEAD = ("x", "y", "entries", "max abs err", "max rel err", "noise", "")
 _NUMBERS = 2 + 11 + 2 + 11 + 2 + 7 + 2  # columns that the numbers right of `entries` take
 _LEAST_NAME = 5
+_GIVEN = 3  # of others' gradients that are named
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The table of one check, and what is to be said about its rows; what passed is left out if quiet."""
+    if checks and checks[0].of_two_models:
+        from gradcheck_cli.report import two_models  # which builds on what is here
+
+        return two_models.section(checks, style)
     shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived") or c.gates]
     if not shown:
         return ""
     compared = [c for c in shown if c.entries]
-    below = [*power_lines(compared, style), *health_lines(compared, style), *_uncovered(compared, style)]
+    below = [*_claims(compared, style), *power_lines(compared, style), *health_lines(compared, style)]
+    below += _uncovered(compared, style)
     parts = [[*header(shown[0], style)], [*_rows(compared, style), *below] if compared else []]
     parts += [[*health_tables(shown, style)] if style.health else [], [*gate_lines(shown, style)]]
     parts += [[*_details(c, style)] for c in shown]
@@ -63,10 +70,10 @@ def summary(report: Report, style: Style) -> str:
 
 def totals(report: Report) -> str:
     """12 checks: 11 passed, 1 failed."""
-    statuses = [c.status for c in report.checks]
+    statuses = [c.status for c in report.outcomes]
     parts = [f"{statuses.count(status)} {word}" for status, word in COUNTED.items() if status in statuses]
     parts += [count(statuses.count("error"), "error")] if "error" in statuses else []
-    parts += [f"{stopped} at a gate"] if (stopped := sum(bool(c.gates) for c in report.checks)) else []
+    parts += [f"{stopped} at a gate"] if (stopped := sum(bool(c.gates) for c in report.outcomes)) else []
     return f"{count(len(statuses), 'check')}: {', '.join(parts) or 'nothing to do'}"
 
 
@@ -89,6 +96,7 @@ def how_checked(check: Check) -> str:
     if not check.entries:
         return ""
     how = [] if (check.mode, check.method) == ("full", "complex-step") else [name(f"{check.mode}, {check.method}")]
+    how += [f"y by {name(check.source)}"] if check.source != "internal" else []
     how += [count(check.points, "point")] if check.points > 1 else []
     how += [" ".join(f"{name(k)}={v}" for k, v in check.dims.items())] if check.dims else []
     how += [f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items()]
@@ -120,7 +128,10 @@ def share_compared(check: Check) -> str:
 
 def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
     """Names with shapes for x and y, the names cut so that both columns fit into `free`."""
-    pairs = [((name(c.x), shape(c.x_shape)), (name(c.y), shape(c.y_shape))) for c in checks]
+    whole = [((name(c.x) + given_by(c), shape(c.x_shape)), (name(c.y), shape(c.y_shape))) for c in checks]
+    room = free - max(columns(text) + len(sizes) + 1 for _, (text, sizes) in whole)
+    fits = all(columns(text) + len(sizes) < room for (text, sizes), _ in whole)
+    pairs = [((x if fits else (name(c.x), x[1])), y) for c, (x, y) in zip(checks, whole, strict=True)]
     wanted = [max(columns(text) + len(sizes) + 1 for text, sizes in column) for column in zip(*pairs, strict=True)]
     least = max(len(sizes) for (_, sizes), _ in pairs) + 1 + _LEAST_NAME
     first = min(wanted[0], max(free // 2, free - wanted[1], least))
@@ -130,6 +141,24 @@ def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
         return f"{cut(text, max(_LEAST_NAME, width - len(sizes) - 1))} {sizes}"
 
     return [label(*p[0], widths[0]) for p in pairs], [label(*p[1], widths[1]) for p in pairs]
+
+
+def given_by(check: Check) -> str:
+    """The gradient that was judged, if it is not gradcheck's own."""
+    return f" by {name(check.claim['by'])}" if check.claim else ""
+
+
+def _claims(checks: list[Check], style: Style) -> Iterator[str]:
+    """Which gradients are not gradcheck's own, and what they are derivatives of."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for claim in (c.claim for c in checks if c.claim):
+        seed = claim.get("seed", "")
+        how = f"seed {name(seed)}" if seed else f"whole Jacobians, {name(claim.get('layout', ''))}"
+        groups.setdefault((claim["kind"], how), []).append(name(claim["by"]))
+    for (kind, how), names in groups.items():
+        more = f" and {len(names) - _GIVEN} more" if len(names) > _GIVEN else ""
+        by = cut(", ".join(names[:_GIVEN]), style.width - 22 - len(kind + how + more))
+        yield f"  given      by {kind}{'s'[: len(names) > 1]} {by}{more}; {how}"
 
 
 def _uncovered(checks: list[Check], style: Style) -> Iterator[str]:
@@ -169,7 +198,7 @@ def _details(check: Check, style: Style) -> Iterator[str]:
 def held_against(check: Check) -> str:
     """What the forward run was compared with."""
     if other := check.forward.get("compared_with"):
-        absolute, relative = (short(check.forward[f"max_{kind}_err"]) for kind in ("abs", "rel"))
+        absolute, relative = (short(check.forward.get(f"max_{kind}_err", math.nan)) for kind in ("abs", "rel"))
         return f"as {name(other)} has it: max abs err {absolute}, max rel err {relative}"
     return f"not compared with onnxruntime: {name(str(check.forward.get('reason', '')))}"
 
@@ -178,7 +207,7 @@ def _title(check: Check, style: Style) -> Iterator[str]:
     """What became of a row, on one line or as many as it takes."""
     word, color = VERDICTS[check.status]
     start = f"{word} {check.code}".strip()
-    pair = " / ".join(map(name, check.derivative)) if check.x or check.y else ""
+    pair = " / ".join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
     text = f"{start}  {': '.join(filter(None, (pair, headline(check))))}"
     for index, line in enumerate(each for part in clean(text).split("\n") for each in _wrapped(part, style, "")):
         yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line

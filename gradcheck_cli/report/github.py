@@ -33,7 +33,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 
 def summary(report: Report, style: Style) -> str:
     """The annotations, and how many checks ended how."""
-    lines = [line for level in ("error", "warning") for line in _annotations(report.checks, level)]
+    lines = [line for level in ("error", "warning") for line in _annotations(report, level)]
     return "".join(f"{line}\n" for line in [*lines, f"{totals(report)} in {seconds(report.duration_s)}"])
 
 
@@ -44,11 +44,11 @@ def _line(check: Check) -> str:
     return f"{word} {subject(check)}  {outcome(check)}".rstrip().replace("##[", "## [") + gate
 
 
-def _annotations(checks: tuple[Check, ...], level: str) -> Iterator[str]:
+def _annotations(report: Report, level: str) -> Iterator[str]:
     """As many of one level as are shown; the last one counts the rest."""
-    found = [check for check in checks if _level(check) == level]
+    found = [index for index, outcome_ in enumerate(report.outcomes) if _level(outcome_) == level]
     shown = found if len(found) <= MOST else found[: MOST - 1]
-    yield from (annotation(check) for check in shown)
+    yield from (annotation(report.checks[index]) for index in shown)
     if left := len(found) - len(shown):
         yield f"::{level} title=gradcheck::{count(left, 'more check')} did not pass: see the log of this step"
 

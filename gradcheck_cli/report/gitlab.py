@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from textwrap import indent
 from typing import Any
 
 from gradcheck_cli.record import Check, Report
@@ -21,14 +23,16 @@ _SEVERITIES = {
 }
 
 
-def document(report: Report, style: Style) -> str:
+def document(report: Report, style: Style) -> Iterator[str]:
     """The list of issues; an empty one where all is well."""
-    issues, seen = [], Counter[str]()
-    for check in report.checks:
-        if check.status in _SEVERITIES or check.gates:
-            seen[check.id] += 1
-            issues.append(_issue(check, seen[check.id]))
-    return json.dumps(issues, indent=2, allow_nan=False) + "\n"
+    seen = Counter[tuple[str, str]]()
+    for check in report.wrong:
+        first = not seen
+        same = (check.model.uri, check.id)
+        seen[same] += 1
+        issue = json.dumps(_issue(check, seen[same]), indent=2, allow_nan=False)
+        yield ("[\n" if first else ",\n") + indent(issue, "  ")
+    yield "\n]\n" if seen else "[]\n"
 
 
 def _issue(check: Check, occurrence: int) -> dict[str, Any]:

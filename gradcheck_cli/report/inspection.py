@@ -47,6 +47,10 @@ def _title(role: str, group: Sequence[TensorFacts]) -> str:
 def _facts(found: Inspection, style: Style) -> Iterator[str]:
     operators = ", ".join(f"{name(op)} {number}" for op, number in found.operators.items())
     yield from _wrapped("operators", operators, style)
+    if found.init_targets:
+        yield from _wrapped("init", ", ".join(map(name, found.init_targets)), style)
+    if found.updates:
+        yield from _wrapped("updates", ", ".join(f"{name(k)} by {name(v)}" for k, v in found.updates.items()), style)
     if found.dims:
         yield from _wrapped("dims", " ".join(f"{name(k)}={v}" for k, v in found.dims.items()), style)
 

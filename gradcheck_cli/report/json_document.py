@@ -17,4 +17,4 @@ def document(report: Report, style: Style) -> Iterator[str]:
     for number, check in enumerate(report.checks):
         fields = ",\n      ".join(f'"{name}": {_text_of(value)}' for name, value in check.as_json().items())
         yield f"{',' * bool(number)}\n    {{\n      {fields}\n    }}"
-    yield f"{chr(10) + '  ' if report.checks else ''}]\n}}\n"
+    yield f"{chr(10) + '  ' if report.outcomes else ''}]\n}}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 from xml.etree import ElementTree as xml
 
@@ -20,23 +21,34 @@ _OUTCOMES = {
 }
 
 
-def document(report: Report, style: Style) -> str:
-    """The document of a whole run."""
-    root = xml.Element("testsuites", name="gradcheck", **_counts(report.checks), time=f"{report.duration_s:.3f}")
-    for group in by_check(report.checks):
-        waived = str(sum(c.status == "waived" for c in group))
-        suite = xml.SubElement(root, "testsuite", name=clean(group[0].check), **_counts(group), skipped=waived)
-        suite.set("time", _time(group))
-        if group[0].model.uri:
-            suite.set("file", clean(group[0].model.uri))
-        for check in group:
-            _case(suite, check, style)
-    xml.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{xml.tostring(root, encoding="unicode")}\n'
+def document(report: Report, style: Style) -> Iterator[str]:
+    """The document of a whole run, suite by suite."""
+    root = xml.Element("testsuites", name="gradcheck", **_counts(report.outcomes), time=f"{report.duration_s:.3f}")
+    start = xml.tostring(root, encoding="unicode").removesuffix(" />")
+    yield f'<?xml version="1.0" encoding="UTF-8"?>\n{start}'
+    if not report.outcomes:
+        yield " />\n"
+        return
+    yield ">\n"
+    yield from (f"  {_suite(group, style)}\n" for group in by_check(report.checks))
+    yield "</testsuites>\n"
+
+
+def _suite(group: tuple[Check, ...], style: Style) -> str:
+    """The records of one check."""
+    waived = str(sum(c.status == "waived" for c in group))
+    suite = xml.Element("testsuite", name=clean(group[0].check), **_counts(group), skipped=waived)
+    suite.set("time", _time(group))
+    if group[0].model.uri:
+        suite.set("file", clean(group[0].model.uri))
+    for check in group:
+        _case(suite, check, style)
+    xml.indent(suite, level=1)
+    return xml.tostring(suite, encoding="unicode")
 
 
 def _case(suite: xml.Element, check: Check, style: Style) -> None:
-    title = "/".join(check.derivative) if check.x or check.y else check.check
+    title = "/".join(check.derivative) + full.given_by(check) if check.x or check.y else check.check
     case = xml.SubElement(suite, "testcase", classname=clean(check.check), name=clean(title), time=_time((check,)))
     if check.status in _OUTCOMES:
         found = xml.SubElement(case, _OUTCOMES[check.status], type=check.code, message=clean(outcome(check)))
@@ -47,10 +59,10 @@ def _case(suite: xml.Element, check: Check, style: Style) -> None:
         xml.SubElement(case, "skipped", message=clean(outcome(check)))
 
 
-def _counts(checks: tuple[Check, ...]) -> dict[str, Any]:
+def _counts(checks: Iterable[Check]) -> dict[str, Any]:
     kinds = [_OUTCOMES.get(c.status, "failure" if c.gates else "") for c in checks]
     return {
-        "tests": str(len(checks)),
+        "tests": str(len(kinds)),
         "failures": str(kinds.count("failure")),
         "errors": str(kinds.count("error")),
     }

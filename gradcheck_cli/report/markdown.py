@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.concise import outcome, subject
@@ -15,24 +15,28 @@ from gradcheck_cli.report.text import Style, count, name, seconds, shape, short
 _HEAD = "| check | x | y | entries | max abs err | max rel err | verdict |\n|---|---|---|---:|---:|---:|---|\n"
 
 
-def document(report: Report, style: Style) -> str:
+def document(report: Report, style: Style) -> Iterator[str]:
     """A table of all checks, then a part for each that did not pass."""
-    return _assembled(report, report.checks, [_part(check, style) for check in wrong(report)])
+    yield from _assembled(report, report.checks, (_part(check, style) for check in report.wrong))
 
 
 def bounded(report: Report, style: Style, most: int) -> str:
     """The same in so many bytes: without the last of its parts, then without what passed; empty if even that is more."""
-    parts, bad = [_part(check, style) for check in wrong(report)], wrong(report)
-    for checks, shown in ((report.checks, len(parts)), *((bad[:n], n) for n in _fewer(len(bad)))):
-        text = _assembled(report, checks, parts[:shown])
-        if len(text.encode(errors="backslashreplace")) <= most:
+    bad = report.wrong
+    parts = [*_within(most, (_part(check, style) for check in bad))]
+    for checks, shown in ((report.checks, len(bad)), *((bad[:n], n) for n in _fewer(len(bad)))):
+        text = "".join(_assembled(report, checks, parts[:shown])) if shown <= len(parts) else ""
+        if text and len(text.encode(errors="backslashreplace")) <= most:
             return text
     return ""
 
 
-def wrong(report: Report) -> list[Check]:
-    """The checks that did not pass."""
-    return [check for check in report.checks if check.status not in ("pass", "waived") or check.gates]
+def _within(most: int, parts: Iterable[str]) -> Iterator[str]:
+    """As many parts as may fit."""
+    for part in parts:
+        if (most := most - len(part)) < 0:
+            return
+        yield part
 
 
 def _fewer(number: int) -> Iterator[int]:
@@ -43,13 +47,14 @@ def _fewer(number: int) -> Iterator[int]:
     yield 0
 
 
-def _assembled(report: Report, checks: Sequence[Check], parts: Sequence[str]) -> str:
+def _assembled(report: Report, checks: Sequence[Check], parts: Iterable[str]) -> Iterator[str]:
     """A page with rows for some checks."""
-    table = _HEAD + "".join(f"{_row(check)}\n" for check in checks)
+    yield f"## gradcheck: {totals(report)}\n\n{_HEAD}"
+    yield from (f"{_row(check)}\n" for check in checks)
     left = len(report.checks) - len(checks)
-    more = f"\n... and {count(left, 'more check')}\n" if left else ""
-    end = f"\n{totals(report)} in {seconds(report.duration_s)}\n"
-    return f"## gradcheck: {totals(report)}\n\n{table}{more}{''.join(parts)}{end}"
+    yield f"\n... and {count(left, 'more check')}\n" if left else ""
+    yield from parts
+    yield f"\n{totals(report)} in {seconds(report.duration_s)}\n"
 
 
 def _row(check: Check) -> str:

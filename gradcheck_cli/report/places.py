@@ -37,7 +37,7 @@ def is_url(text: str) -> bool:
 
 def fingerprint(check: Check, code: str) -> str:
     """The same for what is wrong with a check in every run, wherever it runs."""
-    return hashlib.sha256(f"{check.id}\0{code}".encode(errors="replace")).hexdigest()
+    return hashlib.sha256(f"{path(check)}\0{check.id}\0{code}".encode(errors="replace")).hexdigest()
 
 
 def _projects() -> list[str]:

@@ -1,4 +1,4 @@
-"""What a check that does not compare every entry would have missed, and why it does not: a sentence for each mode."""
+"""What a check would have missed: one that does not compare every entry, and why, or one of which rounding hides some."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
         some = [check for check in checks if check.mode == mode and (check.status != "fail" or check.chosen)]
         if some:
             yield from textwrap.wrap(_sentence(mode, some), style.width, subsequent_indent="  ", break_on_hyphens=False)
+    hidden = [check for check in checks if check.mode == "full" and check.status == "pass" and "of" in check.power]
+    if hidden:
+        yield _hidden(max(hidden, key=_weakness))
+
+
+def _hidden(check: Check) -> str:
+    """What rounding hides where another evaluates y."""
+    size, of = f"{check.power['missed_below']:.0e}", name(check.power["of"])
+    return f"  rounding   in {name(check.source)} hides an error of {size} of {of}"
 
 
 def _sentence(mode: str, checks: Sequence[Check]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from textwrap import indent
+from typing import Any
 
 from gradcheck_cli import __version__
 from gradcheck_cli.explanations import PAGES
@@ -21,44 +22,50 @@ from gradcheck_cli.report.text import Style, clean, name
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {"fail": "error", "error": "error", "limit": "error", "inconclusive": "warning", "unsupported": "warning"}
 _STOPPED = (2, 4, 70, 130)  # exit codes of runs that could not do all of what they were asked for
-_ROOT = "%SRCROOT%"
+_ROOT, _HEALTH = "%SRCROOT%", "health/"
 _FIGURES = (
     "x", "y", "mode", "method", "seed", "entries", "max_abs_err", "max_rel_err", "needed", "bundle", "reproduce",
 )  # fmt: skip
 
 
-class Found(NamedTuple):
-    """Something to be told of a check: under which rule, how bad, in which words."""
-
-    check: Check
-    rule: str
-    level: str
-    text: str
-
-
-def document(report: Report, style: Style) -> str:
-    """The log of a whole run."""
-    found = [each for check in report.checks for each in _found(check)]
-    rules = list(dict.fromkeys(each.rule for each in found))
+def document(report: Report, style: Style) -> Iterator[str]:
+    """The log of a whole run, result by result."""
+    found = report.those(_rules)
+    rules = [*dict.fromkeys(rule for check in report.outcomes for rule in _rules(check))]
     run = {
         "tool": {"driver": _driver(rules)},
         "invocations": [{"executionSuccessful": report.exit_code not in _STOPPED, "exitCode": report.exit_code}],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The folder in which gradcheck ran."}}},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(each, rules.index(each.rule)) for each in found],
+        "results": [],
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, allow_nan=False) + "\n"
+    start, none, end = _text_of({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}).rpartition("[]")
+    yield start + ("[" if rules else none)
+    results = (_result(check, rule, rules.index(rule)) for check in found for rule in _rules(check))
+    yield from (f"{',' * bool(n)}\n{indent(_text_of(result), ' ' * 8)}" for n, result in enumerate(results))
+    yield f"{chr(10)}      ]{end}\n" if rules else f"{end}\n"
 
 
-def _found(check: Check) -> Iterator[Found]:
+def _text_of(value: Any) -> str:
+    return json.dumps(value, indent=2, allow_nan=False)
+
+
+def _rules(check: Check) -> list[str]:
     """What is wrong with a check, and with the health of its gradient where the run asked for that."""
-    status = (check.waiver or {}).get("status", "fail") if check.status == "waived" else check.status
-    if status != "pass":
-        text = "\n".join([f"{subject(check)}: {outcome(check)}", *map(name, check.notes)])
-        yield Found(check, check.code or "unknown", _LEVELS.get(status, "error"), text)
-    if check.gates:
-        text = f"{subject(check)}: {gate_text(check)}"
-        yield from (Found(check, f"health/{name(word)}", "error", text) for word in check.gates)
+    return [check.code or "unknown"] * (_status(check) != "pass") + [f"{_HEALTH}{name(word)}" for word in check.gates]
+
+
+def _status(check: Check) -> str:
+    """What became of it, whether that is waived or not."""
+    return str((check.waiver or {}).get("status", "fail")) if check.status == "waived" else check.status
+
+
+def _said(check: Check, rule: str) -> tuple[str, str]:
+    """How bad it is, and in which words."""
+    if rule.startswith(_HEALTH):
+        return "error", f"{subject(check)}: {gate_text(check)}"
+    told = [f"{subject(check)}: {outcome(check)}", *map(name, check.notes)]
+    return _LEVELS.get(_status(check), "error"), "\n".join(told)
 
 
 def _driver(rules: Sequence[str]) -> dict[str, Any]:
@@ -80,15 +87,15 @@ def _rule(rule: str) -> dict[str, Any]:
     }
 
 
-def _result(found: Found, index: int) -> dict[str, Any]:
-    check = found.check
+def _result(check: Check, rule: str, index: int) -> dict[str, Any]:
+    level, text = _said(check, rule)
     result = {
-        "ruleId": found.rule,
+        "ruleId": rule,
         "ruleIndex": index,
-        "level": found.level,
-        "message": {"text": clean(found.text)},
+        "level": level,
+        "message": {"text": clean(text)},
         "locations": [_location(check)],
-        "partialFingerprints": {"gradcheck/v1": places.fingerprint(check, found.rule)},
+        "partialFingerprints": {"gradcheck/v1": places.fingerprint(check, rule)},
         "properties": {key: strict(value) for key in _FIGURES if (value := getattr(check, key))},
     }
     return {**result, "suppressions": [_suppression(check)]} if check.status == "waived" else result

@@ -33,11 +33,15 @@ _MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of severa
         "health": Health | None, "precision": Precision | None,
     },
     "branches": {"total": int, "covered": int, "missed": tuple[str, ...]},
+    "claim": {
+        "by": str, "kind": str, "of": tuple[str, ...], "found": bool, "layout": str, "seed": str, "theoretical": str,
+    },
     "waiver": {"status": str, "reason": str, "until": str | None, "baseline": bool, "ended": bool},
 }  # fmt: skip
 _TOGETHER: Mapping[str, tuple[str, ...]] = {  # keys that come together, if there are any
     "forward": ("compared_with",),
     "branches": ("total", "covered"),
+    "claim": ("by", "kind", "of"),
     "entries": ("total", "checked"),
     "nodes": ("total", "checked"),
     "coloring": ("rows", "colors"),
@@ -49,13 +53,16 @@ def read_results(path: str, tell: Tell | None = None) -> tuple[Check, ...]:
 
     A last line that was not written to its end is left out, and `tell` hears of it.  UsageError for anything else.
     """
-    found: list[Check] = []
+    return tuple(check for _, check in results_in(path, tell))
+
+
+def results_in(path: str, tell: Tell | None = None) -> Iterator[tuple[Mapping[str, Any], Check]]:
+    """The same one by one, each after what it was read from."""
     for value, line in values(path, tell):
         try:
-            found.extend(map(check_from_json, _records(value)))
+            yield from ((record, check_from_json(record)) for record in _records(value))
         except UsageError as error:
             raise UsageError(f"{path}:{line} holds {error}") from None
-    return tuple(found)
 
 
 def check_from_json(value: Mapping[str, Any]) -> Check:

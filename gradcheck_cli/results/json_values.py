@@ -1,4 +1,7 @@
-"""A file as JSON values: a document, or values one after another, as in lines; what cannot be read is a UsageError."""
+"""A file as JSON values: a document, or values one after another, as in lines; what cannot be read is a UsageError.
+
+No more of a file is held than the value that is being read, and of a run as we write it than one of its records.
+"""
 
 from __future__ import annotations
 
@@ -10,52 +13,119 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeAlias
 
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.record import RUN_SCHEMA
 
 Tell: TypeAlias = Callable[[str], object]
 _LARGEST, _BLOCK = 2 << 30, 1 << 20  # bytes of a file, and of it at once
 _NO_SPACE = re.compile(r"[^ \t\r\n]")
+_RUN = re.compile(rf'{{\s*"schema": *"{RUN_SCHEMA}",\s*"exit_code": *\d+,\s*"checks": *\[')  # how we begin one
+_decode = json.JSONDecoder().raw_decode
 
 
 def values(path: str, tell: Tell | None) -> Iterator[tuple[Any, int]]:
     """The JSON values in a file, whatever space is between them, and the line in which each begins.
 
-    A last line that was not written to its end is left out, and `tell` hears of it.
+    Instead of a run as we write it come its records, then the run without them.  A last line that was not written to its
+    end is left out, and `tell` hears of it.
     """
-    text = _text_of(path)
-    decode, lines = json.JSONDecoder().raw_decode, path.endswith(".jsonl")
-    start, end, line = _value_from(text, 0), 0, 1
-    if start == len(text) and not lines:
-        raise UsageError(f"{path} holds no results: it is empty")
-    while start < len(text):
-        line += text.count("\n", end, start)
+    lines, text = path.endswith(".jsonl"), _Text(_texts_of(path))
+    first = True
+    while text.next():
+        line = text.line
         try:
-            value, end = decode(text, start)
+            if first and (head := _RUN.match(text.read, text.at)):
+                yield from _records(text, head)
+            value = text.value()
         except (ValueError, RecursionError) as error:
-            if isinstance(error, RecursionError) or "\n" in text[start:] or not (start or lines):
+            if isinstance(error, RecursionError) or "\n" in text.left or not (lines or not first):
                 raise UsageError(f"{path}:{line} holds no results; --report results.json writes them") from None
             if tell is not None:
                 tell(f"{path}:{line}: the last line was not written to its end, and is left out")
             return
         yield value, line
-        line += text.count("\n", start, end)
-        start = _value_from(text, end)
+        first = False
+    if first and not lines:
+        raise UsageError(f"{path} holds no results: it is empty")
 
 
-def _value_from(text: str, at: int) -> int:
-    """Where the next value begins; the end if there is none."""
-    found = _NO_SPACE.search(text, at)
-    return found.start() if found else len(text)
+def _records(text: _Text, head: re.Match[str]) -> Iterator[tuple[Any, int]]:
+    """The records of a run; then it stands where what is left is the run without them."""
+    text.go(head.end())
+    more = text.next() != "]"
+    while more:
+        text.next()
+        line = text.line
+        yield text.value(), line
+        if (sign := text.next()) not in (",", "]"):
+            raise ValueError(sign)
+        more = sign == ","
+        text.go(text.at + more)
+    text.put_before(f'{{"schema": "{RUN_SCHEMA}", "checks": [')
 
 
-def _text_of(path: str) -> str:
-    """A file's text: UTF-8, or what a Windows shell makes of it."""
+class _Text:
+    """The text of a file: `at` is how far it was made use of, `read` what has come of it since some time."""
+
+    def __init__(self, blocks: Iterator[str]) -> None:
+        self.blocks, self.read, self.at, self.line = blocks, "", 0, 1
+
+    @property
+    def left(self) -> str:
+        """What was read and not made use of."""
+        return self.read[self.at :]
+
+    def go(self, place: int) -> None:
+        """Goes on to a place in what was read."""
+        self.line += self.read.count("\n", self.at, place)
+        self.at = place
+
+    def next(self) -> str:
+        """Goes on to what is no space: the character there, or nothing at the end."""
+        while (found := _NO_SPACE.search(self.read, self.at)) is None:
+            self.go(len(self.read))
+            if not self._more():
+                return ""
+        self.go(found.start())
+        return found[0]
+
+    def value(self) -> Any:
+        """The value that begins here; ValueError where there is none in all that is left."""
+        while True:
+            try:
+                value, end = _decode(self.read, self.at)
+            except ValueError:
+                if not self._more():
+                    raise
+            else:
+                if end < len(self.read) or not self._more():  # else a number may go on
+                    self.go(end)
+                    return value
+
+    def put_before(self, text: str) -> None:
+        """As if it stood before what is left."""
+        self.read, self.at = text + self.left, 0
+
+    def _more(self) -> bool:
+        """Reads as much again as is left, so that a long value is not tried over and over; False at the end."""
+        left = self.left
+        if block := "".join(self._blocks_of(max(len(left), 1))):
+            self.read, self.at = left + block, 0
+        return bool(block)
+
+    def _blocks_of(self, size: int) -> Iterator[str]:
+        while size > 0 and (block := next(self.blocks, None)) is not None:
+            size -= len(block)
+            yield block
+
+
+def _texts_of(path: str) -> Iterator[str]:
+    """A file's text, block by block: UTF-8, or what a Windows shell makes of it."""
     try:
         if path == "-":
-            data = _bytes_of(sys.stdin.buffer, path)
+            yield from _decoded(sys.stdin.buffer, path)
         else:
             with open(path, "rb") as file:
-                data = _bytes_of(file, path)
-        return codecs.getincrementaldecoder(json.detect_encoding(data))("surrogatepass").decode(data)  # or most of it
+                yield from _decoded(file, path)
     except UnicodeDecodeError:
         raise UsageError(f"{path} holds no results: it is no text") from None
     except OSError as error:
@@ -66,11 +136,11 @@ def _hint(error: OSError) -> str:
     return "; for what a zoo has found: gradcheck zoo report" if isinstance(error, IsADirectoryError) else ""
 
 
-def _bytes_of(file: BinaryIO, path: str) -> bytes:
-    """All of a file, or of a pipe, that is not endless."""
-    data = bytearray()
+def _decoded(file: BinaryIO, path: str) -> Iterator[str]:
+    """The text of a file, or of a pipe, that is not endless; of a character that is not whole at its end nothing."""
+    size, decoder = 0, None
     while block := file.read(_BLOCK):
-        data += block
-        if len(data) > _LARGEST:
+        if (size := size + len(block)) > _LARGEST:
             raise UsageError(f"{path} is larger than {_LARGEST >> 30} GiB")
-    return bytes(data)
+        decoder = decoder or codecs.getincrementaldecoder(json.detect_encoding(block))("surrogatepass")
+        yield decoder.decode(block)

@@ -9,12 +9,14 @@ import atexit
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.util import get_temp_dir
+from types import ModuleType
 
 READY = "gradcheck_cli.cli.zoo.ready"  # what it imports before it forks; above this floor, as what children do
 _OURS, _MOMENT = "_GRADCHECK_DRIVER", 1.0
@@ -39,14 +41,16 @@ def warm() -> None:
 @contextmanager
 def calm() -> Iterator[None]:
     """A server that is started under it never hears of Ctrl-C, its BLAS starts no threads, since a fork takes none
-    along, and it knows what to take away when we cannot."""
+    along, and it knows what to take away when we cannot.  Children do not run the script that runs this."""
     told = {"OPENBLAS_NUM_THREADS": "1", _OURS: f"{os.getpid()} {_folder()}"}
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         yield
     finally:
+        sys.modules["__main__"] = script
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
@@ -57,8 +61,7 @@ def calm() -> Iterator[None]:
 
 def _folder() -> str:
     """Where the server's socket is: a temporary folder, which `multiprocessing` makes once."""
-    long = len(tempfile.gettempdir()) > _LONGEST
-    if not long:
+    if len(tempfile.gettempdir()) <= _LONGEST:
         return get_temp_dir()
     asked, tempfile.tempdir = tempfile.tempdir, "/tmp"
     try:

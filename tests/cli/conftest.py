@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,21 @@ class Ran(NamedTuple):
 Command = Callable[..., Ran]
 
 
+def entered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, from now on the working folder, with nothing of this terminal around it."""
+    monkeypatch.chdir(folder)
+    for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def typed(capsys: pytest.CaptureFixture[str], *args: str) -> Ran:
+    """A command line run in this process."""
+    code = main(args)
+    captured = capsys.readouterr()
+    return Ran(code, re.sub(r"in \d[\dm. ]*s\b", "in TIME", captured.out), captured.err)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with one model of each kind; no terminal and no settings around it."""
@@ -33,24 +49,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     models.log(tmp_path / "log.onnx")
     models.unknown_operator(tmp_path / "unknown.onnx")
     models.named(tmp_path / "named.onnx", "in put:0", "net/out=1")
-    (tmp_path / "lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n")
+    models.pointer(tmp_path / "lfs.onnx")
     (tmp_path / "wrong.gradcheck.yaml").write_text(WRONG)
-    monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
+    return entered(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def gradcheck(folder: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs a command line in the folder."""
 
-    def run(*args: str) -> Ran:
-        code = main(args)
-        captured = capsys.readouterr()
-        return Ran(code, re.sub(r"in \d[\d.]*s\b", "in TIME", captured.out), captured.err)
-
-    return run
+    return partial(typed, capsys)
 
 
 WRONG = """gradcheck: 1

@@ -48,6 +48,24 @@ def test_what_passes_now_is_noted(gradcheck: Command, baseline: str) -> None:
     assert (ran.code, ran.err) == (0, f"note: {baseline}: 1 check of it passed: write it anew\n")
 
 
+def test_checks_of_other_specs_are_others_though_they_are_called_the_same(
+    gradcheck: Command, folder: Path, baseline: str
+) -> None:
+    (folder / "other.gradcheck.yaml").write_text(WRONG)
+    assert gradcheck("other.gradcheck.yaml", "--check", "square/wrong", "--baseline", baseline).code == 1
+    both = gradcheck(SPEC, "other.gradcheck.yaml", "--baseline", baseline, "--output-format", "concise")
+    assert [line.split(":")[2].split()[0] for line in both.out.splitlines()[:-1]] == [
+        "WAIVED", "WAIVED", "PASS", "FAIL", "WAIVED", "PASS",
+    ]  # fmt: skip
+    assert gradcheck(f"./{SPEC}", "--check", "square/wrong", "--baseline", baseline).code == 0
+
+
+def test_a_baseline_of_other_checks_is_noted(gradcheck: Command, baseline: str) -> None:
+    ran = gradcheck("mlp.onnx", "--baseline", baseline)
+    assert ran.code == 0
+    assert ran.err == f"note: {baseline} knows none of these checks: were their models named from another folder?\n"
+
+
 def test_waived_records_say_why(gradcheck: Command, baseline: str) -> None:
     ran = gradcheck(SPEC, "--check", "square/wrong", "--baseline", baseline, "--output-format", "json")
     [record] = json.loads(ran.out)["checks"]

@@ -46,6 +46,8 @@ SAID = [
     said("x", "W"),
     said("y", "h", beside=("mlp.onnx", "--output-format", "json")),
     flag("params"),
+    said("grad", "input=a", '{input = "a"}'),
+    said("grad_model", "mlp.onnx", beside=(*BASE, "--grad", "input=a")),
     Said("expression", ("-k", "right"), "right", 'expression = "right"', SPEC),
     said("check", "sum/right", beside=SPEC),
     said("mode", "directional"),

@@ -43,9 +43,10 @@ EFFECTIVE = {
     "dtype": "model", "rtol": "{x: 10}", "atol": "10", "val_range": "[5, 6]",
     "x_shape": "{x: [5, 4]}", "dims": "{N: 3}", "params": "true", "test_data": "data", "show": "1",
     "timeout": "0.0001", "compat": "tf", "second_order": "true",
+    "grad": "{x: s}", "grad_model": "net.gradcheck.yaml",
 }  # fmt: skip
 REFUSED = {
-    "forward": "onnxruntime", "grad": "{x: y}",
+    "forward": "onnxruntime",
 }  # fmt: skip
 OF_A_CHECK = {
     "name": "other", "graph": "net", "x": "h", "y": "r", "init_targets": "trained",
@@ -137,7 +138,7 @@ def test_what_cannot_be_done_is_refused(gradcheck: Command, folder: Path, name: 
     for where in ({"check": f"{name}: {value}"}, {"defaults": f"{name}: {value}"}):
         code, out, err = outcome(gradcheck, folder, **where)
         assert (code, out) == (2, "")
-        assert "cannot be done yet" in err
+        assert "--forward onnxruntime runs ONNX files; net.gradcheck.yaml is none." in err
 
 
 def test_a_list_of_models_stands_in_a_file_of_its_own(gradcheck: Command, folder: Path) -> None:

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     models.mlp(tmp_path / "models/mlp.onnx")
     models.conv(tmp_path / "models/conv.onnx")
     models.log(tmp_path / "models/log.onnx")
-    (tmp_path / "models/lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n")
+    models.pointer(tmp_path / "models/lfs.onnx")
     (tmp_path / "models/wrong.gradcheck.yaml").write_text(WRONG)
     monkeypatch.chdir(tmp_path)
     return tmp_path

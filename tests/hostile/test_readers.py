@@ -105,6 +105,7 @@ FOUND = {  # by reading on and by trial: kind of file, content, what is said of 
     "a table nested deeply": ("gradcheck.toml", b"x = " + b"[" * 5000, "not TOML: nested too deeply"),
     "keys nested deeply": ("gradcheck.toml", b"x" + b".x" * 5000 + b" = 1", ""),
     "a number of 5,000 digits": ("gradcheck.toml", b"seed = " + b"9" * 5000, "not TOML: "),
+    "a seed of 400 digits": ("gradcheck.toml", b"seed = " + b"9" * 400, "is too large"),
     "100,000 empty lines": ("gradcheck.toml", b"\n" * 100_000 + b'"no\\u0074hing" = 1', "unknown key 'nothing'"),
     "20,000 unknown keys": ("gradcheck.toml", b"".join(b"k%d = 1\n" % i for i in range(20_000)), "and 80 more"),
 }  # fmt: skip

@@ -186,6 +186,8 @@ def test_the_image_copies_what_there_is_and_runs_as_nobody_in_particular() -> No
     ]
     assert copied
     assert [name for name in copied if not (ROOT / name).exists()] == []
+    sent = [line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")]
+    assert {name.removeprefix("./") for name in copied} == {*sent}
     users = [line.split()[1] for line in lines if line.startswith("USER ")]
     assert users[-1].isdigit()
     assert users[-1] != "0"

@@ -34,7 +34,8 @@ def suite(tmp_path: Path) -> Path:
 def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """pytest in a folder, the plugin named where this installation does not say that there is one."""
     plugin = () if INSTALLED else ("-p", "gradcheck_cli.pytest_plugin")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--color=no", *plugin, *args]
+    alone = () if "-n" in args else ("-p", "no:xdist")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *alone, "--color=no", *plugin, *args]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
@@ -50,6 +51,22 @@ def test_each_check_is_a_test(suite: Path) -> None:
     }
     assert "1 failed, 3 passed, 1 skipped, 1 xfailed" in ran.stdout
     assert ran.returncode == 1
+
+
+def test_workers_of_xdist_find_the_same(suite: Path) -> None:
+    pytest.importorskip("xdist")
+    ran = run(suite, "-q", "-n", "2")
+    assert "1 failed, 3 passed, 1 skipped, 1 xfailed" in ran.stdout
+    assert ran.returncode == 1
+
+
+def test_collecting_checks_nothing(suite: Path) -> None:
+    ran = run(suite, "-q", "--collect-only")
+    assert [line for line in ran.stdout.splitlines() if "::" in line] == [
+        "mlp.gradcheck.yml::mlp", "test_plain.py::test_plain", "wrong.gradcheck.yaml::square/wrong",
+        "wrong.gradcheck.yaml::square/known", "wrong.gradcheck.yaml::sum/right", "zoo.gradcheck.yaml::zoo.gradcheck.yaml",
+    ]  # fmt: skip
+    assert not (suite / ".gradcheck").exists()
 
 
 def test_a_failure_shows_the_report(suite: Path) -> None:

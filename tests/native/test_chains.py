@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradcheck_cli import native
-from gradcheck_cli.native.selection import kernels
+from tests.native.conftest import needs_native
 
-pytestmark = pytest.mark.skipif(kernels is None, reason="the extension module is not built")
-ISAS = kernels.available() if kernels else []
+pytestmark = needs_native
 NUMPY = {
     "copy": lambda x, y, z: x, "negate": lambda x, y, z: -x, "magnitude": lambda x, y, z: np.abs(x),
     "root": lambda x, y, z: np.sqrt(x), "add": lambda x, y, z: np.add(x, y), "subtract": lambda x, y, z: np.subtract(x, y),
@@ -22,16 +21,6 @@ NUMPY = {
 }  # fmt: skip
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1e308, 1.0, -2.5]
 SHAPES = [(), (1,), (7,), (0,), (3, 0, 2), (2000,), (3, 1100), (70, 5, 64), (5, 3, 2, 2), (9, 1, 33)]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Every instruction set that this machine runs, in turn."""
-    before = kernels.isa()
-    assert kernels.select(request.param)
-    with native.use("native"):
-        yield request.param
-    kernels.select(before)
 
 
 def laid_out(rng, shape, dtype):

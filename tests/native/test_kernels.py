@@ -15,22 +15,9 @@ from hypothesis.extra import numpy as hnp
 from gradcheck_cli import native
 from gradcheck_cli.native import reference
 from gradcheck_cli.native.selection import kernels
+from tests.native.conftest import KINDS, needs_native
 
 NATIVE_DTYPES = ["float32", "float64", "complex64", "complex128"]
-ISAS = kernels.available() if kernels else []
-KINDS = ["native", "numpy"] if kernels else ["numpy"]
-
-needs_native = pytest.mark.skipif(kernels is None, reason="the extension module is not built")
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Every instruction set that this machine runs, in turn."""
-    before = kernels.isa()
-    assert kernels.select(request.param)
-    with native.use("native"):
-        yield request.param
-    kernels.select(before)
 
 
 @pytest.fixture(params=[1, 2, 5])

@@ -11,25 +11,14 @@ import numpy as np
 import pytest
 
 from gradcheck_cli import native
-from gradcheck_cli.native.selection import kernels
+from tests.native.conftest import ISAS, needs_native
 
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 PAIRS = list(itertools.product(DTYPES, DTYPES))
 PANELS = {"avx512": (14, 64), "avx2": (6, 32), "baseline": (6, 16)}  # rows of a panel of A, bytes of a vector
 SMALL = 8192  # reals of B up to which nothing is packed
-ISAS = kernels.available() if kernels else []
 
-pytestmark = pytest.mark.skipif(kernels is None, reason="the extension module is not built")
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Every instruction set that this machine runs, in turn."""
-    before = kernels.isa()
-    assert kernels.select(request.param)
-    with native.use("native"):
-        yield request.param
-    kernels.select(before)
+pytestmark = needs_native
 
 
 def panel(isa, *dtypes):

@@ -13,12 +13,9 @@ from gradcheck_cli import native
 from gradcheck_cli.native import pools, reference
 from gradcheck_cli.native.geometry import Windows
 from gradcheck_cli.native.selection import kernels
+from tests.native.conftest import KINDS, needs_native
 
-KINDS = ["native", "numpy"] if kernels else ["numpy"]
-ISAS = kernels.available() if kernels else []
 REAL, COMPLEX, BYTES = ["float32", "float64"], ["complex64", "complex128"], ["int8", "uint8"]
-
-needs_native = pytest.mark.skipif(kernels is None, reason="the extension module is not built")
 
 # space, kernel, strides, pads before, pads behind, dilations; a last window may go beyond the padding
 POOLS = [
@@ -34,16 +31,6 @@ POOLS = [
     ((1, 1), (1, 1), (4, 4), (0, 0), (0, 0), (1, 1)),
     ((300,), (300,), (1,), (0,), (0,), (1,)),
 ]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Every instruction set that this machine runs, in turn."""
-    before = kernels.isa()
-    assert kernels.select(request.param)
-    with native.use("native"):
-        yield request.param
-    kernels.select(before)
 
 
 def windows(space, kernel, strides, begins, ends, dilations):

@@ -149,6 +149,16 @@ def test_buttons_sort_the_table_of_the_single_page(shown: Open, paths: dict[str,
     assert keys == sorted(keys, reverse=True)
 
 
+def test_what_is_right_is_folded_and_a_link_opens_it(shown: Open, paths: dict[str, str]):
+    for script in (True, False):
+        page = shown(paths["single"], java_script_enabled=script)
+        model = page.locator("details.model", has=page.get_by_text("right.onnx", exact=True))
+        assert not model.locator("article").is_visible()
+        page.locator(".models").get_by_role("link", name="right.onnx", exact=True).click()
+        assert model.locator("article").is_visible()
+        assert page.locator("article.model").first.is_visible()
+
+
 def test_without_script_the_single_page_says_as_much(shown: Open, paths: dict[str, str]):
     texts = [shown(paths["single"], java_script_enabled=on).locator("main").text_content() for on in (True, False)]
     assert texts[0] == texts[1]

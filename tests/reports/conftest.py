@@ -33,7 +33,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     models.log(folder / "log.onnx")
     models.unknown_operator(folder / "unknown.onnx")
     models.save(folder / "dead.onnx", DEAD, ten=np.full(3, 10.0))
-    (folder / "lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n")
+    models.pointer(folder / "lfs.onnx")
     (folder / "wrong.gradcheck.yaml").write_text(WRONG)
     before, found = os.getcwd(), {name: folder / f"{name}.json" for name in RUNS}
     try:

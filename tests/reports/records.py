@@ -24,6 +24,7 @@ OWN = {
     "code": st.sampled_from(["", "GC101", "GC301", "GC403", "GC999"]),
     "mode": st.sampled_from(["full", "nodes", "directional", "sampled"]),
     "entries": st.just({}) | st.fixed_dictionaries(dict.fromkeys(("total", "checked", "failed", "inconclusive"), COUNT)),
+    "evaluations": st.just({}) | st.fixed_dictionaries({"real": COUNT, "complex": COUNT}),
     "nodes": st.just({}) | st.fixed_dictionaries(dict.fromkeys(("total", "checked", "failed"), COUNT)),
     "coloring": st.just({}) | st.fixed_dictionaries({"rows": COUNT, "colors": COUNT}),
     "branches": st.just({}) | st.fixed_dictionaries({"total": COUNT, "covered": COUNT, "missed": st.just(("a",))}),
@@ -34,6 +35,11 @@ OWN = {
     "forward": st.just({})
     | st.fixed_dictionaries({"compared_with": st.none(), "reason": TEXT})
     | st.fixed_dictionaries({"compared_with": TEXT, "max_abs_err": NUMBER, "max_rel_err": NUMBER}),
+    "claim": st.just({})
+    | st.fixed_dictionaries(
+        {"by": TEXT, "kind": st.sampled_from(["tensor", "file", "model"]), "of": st.just(("y",))},
+        optional={"found": st.booleans(), "layout": TEXT, "seed": TEXT, "theoretical": st.sampled_from(["none", "fail"])},
+    ),
     "picture": st.none(),
 }  # fmt: skip
 

@@ -12,29 +12,17 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from gradcheck_cli.cli import main
 from tests.cli import models
-from tests.cli.conftest import WRONG
+from tests.cli.conftest import WRONG, Command, entered, typed
 
 COMMAND = [sys.executable, "-m", "gradcheck_cli", "zoo"]
-
-
-class Ran(NamedTuple):
-    """What a run gave: exit code, stdout and stderr with times taken out."""
-
-    code: int
-    out: str
-    err: str
-
-
-Zoo = Callable[..., Ran]
 
 
 @pytest.fixture
@@ -45,24 +33,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     models.conv(tmp_path / "models/sub/conv.onnx")
     models.log(tmp_path / "models/sub/log.onnx")
     models.unknown_operator(tmp_path / "models/unknown.onnx")
-    (tmp_path / "models/lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n")
+    models.pointer(tmp_path / "models/lfs.onnx")
     (tmp_path / "models/wrong.gradcheck.yaml").write_text(WRONG)
-    monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
+    return entered(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def zoo(folder: Path, capsys: pytest.CaptureFixture[str]) -> Zoo:
+def zoo(folder: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs `gradcheck zoo` in the folder."""
-
-    def run(*args: str) -> Ran:
-        code = main(["zoo", *args])
-        captured = capsys.readouterr()
-        return Ran(code, re.sub(r"in \d[\dm. ]*s\b", "in TIME", captured.out), captured.err)
-
-    return run
+    return partial(typed, capsys, "zoo")
 
 
 def records(run: str | Path) -> list[dict[str, Any]]:
@@ -99,7 +78,7 @@ INCONCLUSIVE GC302  models/sub/log.onnx
 """
 
 
-def test_every_model_gets_a_record_and_failures_come_first(zoo: Zoo):
+def test_every_model_gets_a_record_and_failures_come_first(zoo: Command):
     ran = zoo("models")
     assert (ran.code, ran.out) == (1, SUMMARY)
     assert len([line for line in ran.err.splitlines() if re.match(r"\[[1-8]/8\] [A-Z]+", line)]) == 8
@@ -110,7 +89,7 @@ def test_every_model_gets_a_record_and_failures_come_first(zoo: Zoo):
     assert Path(".gradcheck/.gitignore").read_text() == "*\n"
 
 
-def test_the_same_command_repeats_nothing_and_gives_the_same(zoo: Zoo):
+def test_the_same_command_repeats_nothing_and_gives_the_same(zoo: Command):
     first = zoo("models", "--run", "run")
     before = Path("run/results.jsonl").read_bytes()
     again = zoo("models", "--run", "run", "--output-format", "full", "--report", "r.json")
@@ -119,7 +98,7 @@ def test_the_same_command_repeats_nothing_and_gives_the_same(zoo: Zoo):
     assert Path("run/results.jsonl").read_bytes() == before
 
 
-def test_what_has_changed_is_checked_again_alone(zoo: Zoo, folder: Path):
+def test_what_has_changed_is_checked_again_alone(zoo: Command, folder: Path):
     zoo("models", "--run", "run")
     done = len(jobs("run"))
     models.mlp(folder / "models/sub/conv.onnx")
@@ -131,7 +110,7 @@ def test_what_has_changed_is_checked_again_alone(zoo: Zoo, folder: Path):
     assert sorted(jobs("run")[done + 2 :]) == sorted({*jobs("run")})
 
 
-def test_rerun_does_again_what_failed_or_all(zoo: Zoo):
+def test_rerun_does_again_what_failed_or_all(zoo: Command):
     zoo("models", "--run", "run")
     every = sorted(jobs("run"))
     zoo("models", "--run", "run", "--rerun", "failed")
@@ -140,7 +119,7 @@ def test_rerun_does_again_what_failed_or_all(zoo: Zoo):
     assert sorted(jobs("run")[len(every) + 4 :]) == every
 
 
-def test_the_shards_of_a_run_merged_are_the_run(zoo: Zoo):
+def test_the_shards_of_a_run_merged_are_the_run(zoo: Command):
     zoo("models", "--run", "whole")
     for index in (1, 2, 3):
         assert zoo("models", "--run", f"part{index}", "--shard", f"{index}/3").code in (0, 1, 3, 4, 5, 7)
@@ -158,7 +137,7 @@ def test_the_shards_of_a_run_merged_are_the_run(zoo: Zoo):
     assert zoo("diff", "whole", "merged")[:2] == (0, "9 checks: nothing has changed\n")
 
 
-def test_runs_are_merged_into_a_new_folder_alone(zoo: Zoo, folder: Path):
+def test_runs_are_merged_into_a_new_folder_alone(zoo: Command, folder: Path):
     zoo("models/mlp.onnx", "--run", "one")
     assert zoo("merge", "one", "-o", "one").err == "error GC201: one is there already; runs are put into a new folder\n"
     assert zoo("merge", "none", "-o", "two").code == 2
@@ -166,7 +145,7 @@ def test_runs_are_merged_into_a_new_folder_alone(zoo: Zoo, folder: Path):
     assert sorted(os.listdir("no/where")) == ["two"]
 
 
-def test_runs_that_are_no_parts_of_one_are_told(zoo: Zoo):
+def test_runs_that_are_no_parts_of_one_are_told(zoo: Command):
     zoo("models/mlp.onnx", "--run", "one")
     zoo("models/mlp.onnx", "models/sub/conv.onnx", "--run", "two", "--seed", "3")
     assert zoo("merge", "one", "two", "-o", "both").err == "note: the runs differ in sources and options\n"
@@ -174,7 +153,7 @@ def test_runs_that_are_no_parts_of_one_are_told(zoo: Zoo):
     assert line["seed"] == 3
 
 
-def test_status_tells_how_far_a_run_is(zoo: Zoo, folder: Path):
+def test_status_tells_how_far_a_run_is(zoo: Command, folder: Path):
     assert zoo("status")[0::2] == (7, "error GC701: there is no run in .gradcheck/zoo; gradcheck zoo SRC begins one\n")
     zoo("models")
     (folder / "models/sub/log.onnx").rename(folder / "models/new.onnx")
@@ -196,7 +175,7 @@ def test_status_tells_how_far_a_run_is(zoo: Zoo, folder: Path):
     )
 
 
-def test_resume_goes_on_from_the_folder_where_it_was_begun(zoo: Zoo, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_resume_goes_on_from_the_folder_where_it_was_begun(zoo: Command, folder: Path, monkeypatch: pytest.MonkeyPatch):
     zoo("models", "--run", "run", "--seed", "5")
     lines = Path("run/results.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in lines if "conv.onnx" not in line and "mlp.onnx" not in line]
@@ -212,13 +191,13 @@ def test_resume_goes_on_from_the_folder_where_it_was_begun(zoo: Zoo, folder: Pat
     assert zoo("resume", "../nothing").err.startswith("error GC201: ../nothing holds no run of `gradcheck zoo`.")
 
 
-def test_a_random_seed_stays_the_same_when_a_run_is_gone_on_with(zoo: Zoo):
+def test_a_random_seed_stays_the_same_when_a_run_is_gone_on_with(zoo: Command):
     zoo("models/sub/conv.onnx", "--run", "run", "--seed", "random")
     zoo("resume", "run")
     assert len(jobs("run")) == 1
 
 
-def test_a_run_is_reported_in_every_format(zoo: Zoo):
+def test_a_run_is_reported_in_every_format(zoo: Command):
     zoo("models", "--run", "run")
     names = [f"r.{suffix}" for suffix in ("json", "jsonl", "xml", "md")]
     assert zoo("report", "run", *(word for name in names for word in ("-o", name))) == (0, "", "")
@@ -230,7 +209,7 @@ def test_a_run_is_reported_in_every_format(zoo: Zoo):
 
 
 @pytest.mark.parametrize("form", ["concise", "json", "jsonl", "junit", "github", "gitlab", "markdown"])
-def test_a_run_is_printed_in_every_format(zoo: Zoo, form: str):
+def test_a_run_is_printed_in_every_format(zoo: Command, form: str):
     ran = zoo("models/wrong.gradcheck.yaml", "models/mlp.onnx", "--run", "run", "--output-format", form)
     assert ran.code == 1
     assert "square/wrong" in ran.out
@@ -255,7 +234,7 @@ new (1)
 """
 
 
-def test_diff_tells_what_fails_newly_what_is_fixed_what_is_gone_and_what_is_new(zoo: Zoo, folder: Path):
+def test_diff_tells_what_fails_newly_what_is_fixed_what_is_gone_and_what_is_new(zoo: Command, folder: Path):
     zoo("models", "--run", "old")
     spec = folder / "models/wrong.gradcheck.yaml"
     spec.write_text(WRONG.replace("dx = Mul (dy, x)", "h = Mul (dy, x)\n      dx = Add (h, h)"))
@@ -271,7 +250,7 @@ def test_diff_tells_what_fails_newly_what_is_fixed_what_is_gone_and_what_is_new(
     assert zoo("diff", "old", "nothing").code == 2
 
 
-def test_diff_takes_files_of_results_too(zoo: Zoo):
+def test_diff_takes_files_of_results_too(zoo: Command):
     zoo("models/sub", "--run", "run", "--report", "r.json", "--report", "r.jsonl")
     assert (
         zoo("diff", "r.json", "run")[:2] == zoo("diff", "run", "r.jsonl")[:2] == (0, "2 checks: nothing has changed\n")
@@ -279,7 +258,7 @@ def test_diff_takes_files_of_results_too(zoo: Zoo):
     assert zoo("diff", "models/lfs.onnx", "run").code == 2
 
 
-def test_what_no_source_means_is_exit_code_7_and_an_unknown_command_is_told_the_nearest(zoo: Zoo, folder: Path):
+def test_what_no_source_means_is_exit_code_7_and_an_unknown_command_is_told_the_nearest(zoo: Command, folder: Path):
     (folder / "empty").mkdir()
     assert zoo("empty").code == 7
     assert zoo("models", "-k", "nothing").code == 7
@@ -288,13 +267,13 @@ def test_what_no_source_means_is_exit_code_7_and_an_unknown_command_is_told_the_
     assert not Path(".gradcheck").exists()
 
 
-def test_a_source_may_be_called_like_a_command(zoo: Zoo, folder: Path):
+def test_a_source_may_be_called_like_a_command(zoo: Command, folder: Path):
     shutil.copytree(folder / "models/sub", folder / "status")
     assert zoo("./status", "-k", "conv").code == 0
     assert jobs(".gradcheck/zoo/status") == ["status/conv.onnx"]
 
 
-def test_a_list_names_its_models_and_says_how_they_are_checked(zoo: Zoo, folder: Path):
+def test_a_list_names_its_models_and_says_how_they_are_checked(zoo: Command, folder: Path):
     text = """gradcheck: 1
 models:
   - {path: models/mlp.onnx, name: small, seed: 7, x: [input], y: [loss]}
@@ -313,32 +292,32 @@ models:
     assert "SHA-256" in found["models/sub/conv.onnx"]["message"]
 
 
-def test_what_could_not_be_had_is_tried_again(zoo: Zoo, folder: Path):
+def test_what_could_not_be_had_is_tried_again(zoo: Command, folder: Path):
     (folder / "list.gradcheck.yaml").write_text("gradcheck: 1\nmodels: [{path: 'http://127.0.0.1:9/a.onnx'}]\n")
     for attempt in (1, 2):
         assert zoo("list.gradcheck.yaml", "--run", "run").code == 4
         assert len(jobs("run")) == attempt
 
 
-def test_fail_fast_begins_no_more_models(zoo: Zoo):
+def test_fail_fast_begins_no_more_models(zoo: Command):
     zoo("models", "--run", "run", "--fail-fast", "-j", "1")
     assert len(jobs("run")) < 8
 
 
-def test_a_baseline_waives_what_failed_before(zoo: Zoo):
+def test_a_baseline_waives_what_failed_before(zoo: Command):
     zoo("models", "--run", "run", "--report", "old.json")
     ran = zoo("models", "--run", "run", "--baseline", "old.json")
     assert (ran.code, "5 waived" in ran.out) == (0, True)
 
 
-def test_more_time_is_a_reason_to_try_again(zoo: Zoo):
+def test_more_time_is_a_reason_to_try_again(zoo: Command):
     assert zoo("models/sub/conv.onnx", "--run", "run", "--timeout", "0.001s").code == 6
     zoo("models/sub/conv.onnx", "--run", "run", "--timeout", "0.001s")
     assert len(jobs("run")) == 1
     assert zoo("models/sub/conv.onnx", "--run", "run", "--timeout", "5m").code == 0
 
 
-def test_a_bug_of_gradcheck_is_a_reason_to_try_again(zoo: Zoo):
+def test_a_bug_of_gradcheck_is_a_reason_to_try_again(zoo: Command):
     assert zoo("models/mlp.onnx", "--run", "run").code == 0
     store = Path("run/results.jsonl")
     store.write_text(store.read_text().replace('"status": "pass", "code": ""', '"status": "error", "code": "GC901"'))
@@ -347,7 +326,7 @@ def test_a_bug_of_gradcheck_is_a_reason_to_try_again(zoo: Zoo):
     assert jobs("run") == ["models/mlp.onnx"] * 2
 
 
-def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Zoo, folder: Path):
+def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Command, folder: Path):
     hostile = folder / "models" / "a\n\x1b[2J\x07\u202e" / ("b" * 200)
     hostile.mkdir(parents=True)
     (hostile / "x.onnx").write_text("nothing")
@@ -357,14 +336,14 @@ def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Zoo, folder: Path)
     assert zoo("status", "run").code == 0
 
 
-def test_a_folder_that_cannot_be_written_is_one_error(zoo: Zoo, folder: Path):
+def test_a_folder_that_cannot_be_written_is_one_error(zoo: Command, folder: Path):
     (folder / "file").write_text("")
     ran = zoo("models", "--run", "file/run")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert ran.err.startswith("error GC201: file/run cannot be written: Not a directory")
 
 
-def test_several_runs_make_one_report(zoo: Zoo):
+def test_several_runs_make_one_report(zoo: Command):
     zoo("models/mlp.onnx", "--run", "one")
     zoo("models/lfs.onnx", "--run", "two")
     ran = zoo("report", "one", "two", "--format", "concise", "--gate")
@@ -409,7 +388,7 @@ def wait_for_records(run: Path, least: int) -> None:
 
 
 @pytest.mark.parametrize("by, code", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
-def test_a_run_that_is_ended_goes_on_and_repeats_nothing(folder: Path, zoo: Zoo, by: signal.Signals, code: int):
+def test_a_run_that_is_ended_goes_on_and_repeats_nothing(folder: Path, zoo: Command, by: signal.Signals, code: int):
     slow(folder)
     process = started("models", "--run", "run", "-j", "1")
     wait_for_records(folder / "run", 2)
@@ -425,7 +404,7 @@ def test_a_run_that_is_ended_goes_on_and_repeats_nothing(folder: Path, zoo: Zoo,
     assert jobs("run")[: len(before)] == before
 
 
-def test_a_second_run_in_the_same_folder_is_refused(folder: Path, zoo: Zoo):
+def test_a_second_run_in_the_same_folder_is_refused(folder: Path, zoo: Command):
     slow(folder)
     process = started("models", "--run", "run", "-j", "1")
     wait_for_records(folder / "run", 1)
@@ -437,7 +416,7 @@ def test_a_second_run_in_the_same_folder_is_refused(folder: Path, zoo: Zoo):
     assert f"run is in use by process {process.pid}; wait for it to end" in ran.err
 
 
-def test_a_full_disk_ends_the_run_with_one_error_and_loses_nothing(folder: Path, zoo: Zoo):
+def test_a_full_disk_ends_the_run_with_one_error_and_loses_nothing(folder: Path, zoo: Command):
     slow(folder, 4)
     zoo("models/00.onnx", "models/01.onnx", "--run", "run")
     size = (folder / "run/results.jsonl").stat().st_size

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import rich_click as click
 
 from gradcheck_cli.bundles.shelf import FOLDER
+from gradcheck_cli.checks.footprint import largest
 from gradcheck_cli.checks.forecast import Forecast
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.check import command
@@ -19,18 +19,14 @@ from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.errors import GradcheckError, UsageError
-from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.peer.forked import lend
-from gradcheck_cli.points.point import Point
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo.child import Desk
 from gradcheck_cli.zoo.job import Job
 from gradcheck_cli.zoo.resident import resident
 
 _WORKING = 4  # the share of a child's memory that stacks and Jacobians may take
-_FULLEST = 6.0  # bytes at the fullest moment, for each of a forward run
-_ENTRY = 48.0  # and for each entry of a Jacobian
 
 
 def records(job: Job, desk: Desk) -> Iterator[Mapping[str, Any]]:
@@ -59,7 +55,7 @@ def _checker(job: Job, desk: Desk) -> Checker:
         gates=gates_of(options),
         unsaid={"timeout": desk.errand.timeout, "memory_limit": working},
         pictures="wrong",
-        see=lambda index, point: desk.needs(_appetite(point, working)),
+        see=lambda index, point: desk.needs(resident(os.getpid()) + largest(point, working)),
     )
 
 
@@ -114,14 +110,3 @@ class Told:
 
     def done(self) -> None:
         pass
-
-
-def _appetite(point: Point, working: int) -> float:
-    """Bytes that a check takes at its fullest moment, as by its forward run: what is there now is part of it."""
-    values, steps = point.tape.values, point.tape.steps
-    made = {name: values.like(name) for step in steps for name in step.node.outputs if name in values}
-    read = {name for step in steps for name in step.operands}
-    rows = sum(x.size for x in point.feeds.values() if isinstance(x, np.ndarray) and is_inexact(x.dtype))
-    columns = sum(y.size for name, y in made.items() if name not in read)
-    run = sum(y.nbytes for y in made.values())
-    return resident(os.getpid()) + _FULLEST * run + min(_ENTRY * rows * columns, working)

@@ -33,7 +33,7 @@ _NOT_BEARING = {*(option.name for option in (*GATE, *OUTPUT)), *_OF_THE_RUN, "ti
 
 def split(found: Iterable[Place], options: Mapping[str, Any]) -> list[Place]:
     """A place for each check that was chosen, each with a name of its own."""
-    planner = Planner(options, dims_of(options.get("dim", ())), bool(options.get("allow_python")))
+    planner = Planner(options, dims_of(options.get("dim", ())), bool(options.get("allow_python")), steps=False)
     each = [part for place in found for part in _checks_of(place, planner)]
     if options.get("check") or options.get("expression") is not None:
         names = [place.name or place.uri for place in each]

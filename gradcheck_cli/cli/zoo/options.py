@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import rich_click as click
 
 from gradcheck_cli.cli.check_options import OPTIONS
-from gradcheck_cli.cli.param_types import OneOf, ParamType, Scheduler
+from gradcheck_cli.cli.param_types import ByteSize, Duration, OneOf, ParamType, Scheduler, Words
+from gradcheck_cli.errors import UsageError, shown
 
 _LEFT_OUT = ("models", "plot", "heatmap", "health", "show", "engine", "dask")  # of one model, or said otherwise
 _HELP = {  # of options that mean something else where models are many
@@ -71,3 +74,37 @@ RUN_OPTIONS: list[click.Parameter] = [
     SHOW,
 ]
 CHECK_OPTIONS: list[click.Parameter] = [_for_many(option) for option in OPTIONS if option.name not in _LEFT_OUT]
+
+
+def as_given(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Options that were given for a run, read back from a file; UsageError for what nobody could have given."""
+    options = {each.name: each for each in (*RUN_OPTIONS, *CHECK_OPTIONS) if isinstance(each, click.Option)}
+    for name, value in given.items():
+        if name not in options or not _could_be_given(value, options[name]):
+            raise UsageError(f"{where}: {shown(name)} cannot be {shown(repr(value))[:60]}; run `gradcheck zoo` again")
+    return {**given}
+
+
+def _could_be_given(value: Any, option: click.Option) -> bool:
+    """It is what comes of something that one can type."""
+    if option.is_flag or option.count:
+        return type(value) is (int if option.count else bool)
+    several = isinstance(value, tuple) and option.multiple
+    try:
+        each = value if several else [value]
+        return several == option.multiple and all(_comes_of_its_text(one, option) for one in each)
+    except (click.BadParameter, TypeError, ValueError, ArithmeticError):
+        return False
+
+
+def _comes_of_its_text(value: Any, option: click.Option) -> bool:
+    """Typed again, it is the same."""
+    kind, text = option.type, value
+    if isinstance(kind, Words | Shard):
+        text = ("," if isinstance(kind, Words) else "/").join(map(str, value))
+    elif isinstance(kind, Duration):
+        text = format(Decimal(value), "f")
+    elif isinstance(kind, ByteSize) or not isinstance(value, str):
+        text = str(value)
+    made = kind.convert(text, option, None)
+    return type(made) is type(value) and bool(made == value)

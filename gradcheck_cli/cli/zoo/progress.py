@@ -33,11 +33,14 @@ class _Running:
 class ZooProgress:
     """Hears of jobs from the engine; shows nothing where it is turned off."""
 
-    def __init__(self, shown: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shown: str, total: int, before: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        """Of `total` jobs it may be that so many were done before."""
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.bar, self.lines = terminal and shown != "off", not terminal and shown != "off"
-        self.clock, self.began, self.total = clock, clock(), total
+        self.clock, self.total, self.before = clock, total, before
         self.done = self.kept = self.failing = 0
+        self.spent: list[float] = []  # seconds that each took which has ended
+        self.at_once = 0  # the most that ran
         self.running: dict[str, _Running] = {}
         self._live: Any = None
         self._one_at_a_time = threading.Lock()
@@ -66,6 +69,7 @@ class ZooProgress:
 
     def started(self, job: Job) -> None:
         self.running[job.key] = _Running(job.uri, self.clock())
+        self.at_once = max(self.at_once, len(self.running))
 
     def stage(self, job: Job, what: str) -> None:
         if job.key in self.running:
@@ -76,7 +80,8 @@ class ZooProgress:
             self.running[job.key].size = size
 
     def ended(self, job: Job, records: Sequence[Mapping[str, Any]]) -> None:
-        self.running.pop(job.key, None)
+        if (ran := self.running.pop(job.key, None)) is not None:
+            self.spent.append(self.clock() - ran.began)
         self._count(records, job.uri)
 
     def _count(self, records: Sequence[Mapping[str, Any]], name: str) -> None:
@@ -88,9 +93,13 @@ class ZooProgress:
                 print(f"[{self.done:{width}}/{self.total}] {_outcome(records)}", file=sys.stderr, flush=True)
 
     def seconds_left(self) -> float | None:
-        """What the rest will take if it is like what was done; None at first."""
-        done = self.done - self.kept
-        return (self.clock() - self.began) / done * (self.total - self.done) if done else None
+        """What the rest takes if each takes as long as one did; None until as many have ended as run at once."""
+        if len(self.spent) < max(self.at_once, 1):
+            return None
+        each, now = sum(self.spent) / len(self.spent), self.clock()
+        running = [max(each - (now - job.began), 0.0) for job in list(self.running.values())]
+        waiting = self.total - self.done - len(running) - max(self.before - self.kept, 0)
+        return (sum(running) + each * max(waiting, 0)) / self.at_once
 
     def _drawn(self, width: int) -> Any:
         from rich.console import Group
@@ -128,5 +137,6 @@ def _outcome(records: Sequence[Mapping[str, Any]]) -> str:
     """FAIL GC101 models/net.onnx, 3 checks in 0.84s."""
     checks = brief(records)
     took, decides = seconds(sum(check.duration_s for check in checks)), worst(checks)
-    label = decides.model.uri if decides.check == decides.model.uri else f"{decides.model.uri}::{decides.check}"
+    file, check = decides.model.uri, decides.check
+    label = check if f"{check}::".startswith(f"{file}::") else f"{file}::{check}"
     return f"{verdict(decides)} {shown(label)}, {count(len(checks), 'check')} in {took}"

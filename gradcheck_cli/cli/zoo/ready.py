@@ -6,12 +6,17 @@ times take longer.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pkgutil
 import tempfile
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import gradcheck_cli
 from gradcheck_cli.cli.zoo import check
@@ -20,7 +25,11 @@ from gradcheck_cli.zoo.child import Desk, Errand
 from gradcheck_cli.zoo.job import MEMORY, Job
 from gradcheck_cli.zoo.server import sweep_in_the_end
 
-_NOT_OF_A_CHECK = {"__main__", "backend", "cli", "differentiation", "gradient_checker", "report", "zoo"}
+_NOT_OF_A_CHECK = {
+    "__main__", "backend", "cli", "differentiation", "export", "gradient_checker", "inspection", "pytest_plugin",
+    "report", "zoo",
+}  # fmt: skip
+_HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a huge page; MADV_COLLAPSE of Linux 6.1
 _SMALL = """
 <ir_version: 9, opset_import: ["" : 17]>
 small (float[1,2,4,4] x, float[2,2,3,3] w, float[8,3] v) => (float[1,3] y) {
@@ -40,12 +49,14 @@ def warm() -> None:
     for found in pkgutil.iter_modules(gradcheck_cli.__path__):
         if found.name not in _NOT_OF_A_CHECK:
             _imported(f"gradcheck_cli.{found.name}")
+    import_module("multiprocessing.popen_forkserver")
     with suppress(Exception):  # a broken one is what checks will tell of
         import_module(NAME)
     with suppress(Exception):
         _check_a_model()
     gc.collect()
     gc.freeze()  # children would copy the pages that a collector goes through
+    _in_huge_pages()
 
 
 def _imported(name: str) -> None:
@@ -66,6 +77,30 @@ def _check_a_model() -> None:
         job = Job("small", path, options={"save_failures": "none", "forward": "internal"})
         errand = Errand(job, "", timeout=None, memory=MEMORY, granted=MEMORY)
         list(check.records(job, Desk(errand, nobody.fileno())))
+        with suppress(Exception):  # where it is not installed
+            _run_with_onnxruntime(path)
+
+
+def _run_with_onnxruntime(path: str) -> None:
+    """Its process is forked from children, and finds it begun; in one thread, since a fork takes no other along."""
+    runtime: Any = import_module(NAME)
+    runtime.set_default_logger_severity(4)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session.run(None, {each.name: np.ones(each.shape, np.float32) for each in session.get_inputs()})
+
+
+def _in_huge_pages() -> None:
+    """Memory as far as it can be: a fork copies, and an exit frees, one entry of it instead of 512."""
+    with suppress(OSError, AttributeError):
+        madvise = ctypes.CDLL(None).madvise
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            place, access, *_, name = [*line.split(), ""][:6]
+            start, end = (int(each, 16) for each in place.split("-"))
+            start, end = -(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE
+            if access == "rw-p" and name in ("", "[heap]") and start < end:
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _COLLAPSE)
 
 
 warm()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.record import Check, Report
+from gradcheck_cli.record import Check, Kept, Report
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.text import clean, count, name
 from gradcheck_cli.report.zoo import Group, document, worst
@@ -32,14 +32,14 @@ class Results:
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         self.folder, self.options = folder, options
         self.output = Output({name: value for name, value in options.items() if name not in _OF_ONE_MODEL})
-        self.baseline = Baseline.read(options["baseline"]) if options.get("baseline") else Baseline("", {})
+        self.baseline = Baseline.of(options)
 
     def end(self, jobs: Iterable[str] | None, duration: float = 0.0) -> int:
         """Writes reports, prints what was asked for, and gives the exit code."""
         found = self.write(jobs, duration)
         self.show(found, duration)
-        if repaired := self.baseline.repaired:
-            note(f"{self.baseline.path}: {count(len(repaired), 'check')} of it passed: write it anew")
+        for each in self.baseline.notes():
+            note(each)
         return found.report(gates_of(self.options), duration).exit_code
 
     @many()
@@ -97,17 +97,28 @@ class Found:
         outcomes = ((job, tuple(line.check for line in lines)) for job, lines in self.lines.items())
         return [Group(job, self.baseline.waived(checks)) for job, checks in outcomes]
 
+    @property
+    def outcomes(self) -> list[Check]:
+        """Those of all records, which have no more of them."""
+        return [check for group in self.groups for check in group.checks]
+
     def report(self, fail_on: tuple[str, ...], duration: float) -> Report:
-        """All outcomes; records have no more of them."""
-        return Report(tuple(check for group in self.groups for check in group.checks), (), duration, fail_on)
+        """What became of all."""
+        return Report(self.outcomes, (), duration, fail_on)
 
     def full(self, report: Report, *, pictured: bool = False) -> Report:
-        """The same with whole records, those of what pictures are drawn from included only where `pictured`."""
+        """The same with whole records."""
+        return replace(report, checks=self.records(pictured=pictured))
+
+    def records(self, *, pictured: bool = False) -> Kept:
+        """Whole records, each read when it is asked for; with what pictures are drawn from only where `pictured`."""
         lines = [line for each in self.lines.values() for line in each]
-        records = whole(self.folder, lines) if pictured else map(_without_picture, whole(self.folder, lines))
-        checks = tuple(map(check_from_json, records))
-        known = Baseline(self.baseline.path, self.baseline.known)
-        return Report(known.waived(checks), report.notes, report.duration_s, report.fail_on)
+
+        def read(places: Sequence[int]) -> Iterator[Check]:
+            records = whole(self.folder, [lines[place] for place in places])
+            return map(check_from_json, records if pictured else map(_without_picture, records))
+
+        return Kept([line.check for line in lines], read).changed(self.baseline.judged)
 
     def detail(self, job: str) -> str:
         """Why a job is shown: the worst of its records, on one line."""
@@ -119,10 +130,10 @@ class Found:
         return ": ".join(filter(None, (pair, outcome(check).removeprefix(f"{name(check.check)} "))))
 
 
-def records_of(folder: str, *, pictured: bool) -> tuple[Check, ...]:
-    """All records of a run."""
+def records_of(folder: str, *, pictured: bool) -> Kept:
+    """All records of a run, each read when it is asked for."""
     found = Found(Path(folder), read_about(Path(folder)).jobs, Baseline("", {}))
-    return found.full(found.report((), 0.0), pictured=pictured).checks
+    return found.records(pictured=pictured)
 
 
 def _without_picture(record: dict[str, Any]) -> dict[str, Any]:

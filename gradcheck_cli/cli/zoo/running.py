@@ -21,7 +21,9 @@ from gradcheck_cli.cli.check_options import OUTPUT
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.models import common_folder
+from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.jobs import Maker, split, unmade
+from gradcheck_cli.cli.zoo.options import as_given
 from gradcheck_cli.cli.zoo.progress import ZooProgress
 from gradcheck_cli.cli.zoo.results import Results, note
 from gradcheck_cli.cli.zoo.sources import Place, places
@@ -30,7 +32,7 @@ from gradcheck_cli.record import Report
 from gradcheck_cli.report.text import count
 from gradcheck_cli.zoo import engine
 from gradcheck_cli.zoo.digest import shard_of
-from gradcheck_cli.zoo.folder import About, read_about, write_about
+from gradcheck_cli.zoo.folder import ABOUT, About, read_about, write_about
 from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.store import FINE, Line, Store, brief, finished
 
@@ -57,7 +59,8 @@ def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
     """Goes on with a run; `given` stands above what was given for it."""
     about, place = read_about(Path(folder)), Path(os.path.abspath(folder))
     reports = tuple(os.path.abspath(path) + "/" * path.endswith("/") for path in given.get("report", ()))
-    kept = {name: value for name, value in about.options.items() if name not in _OF_ONE_TIME}
+    options = as_given(about.options, str(Path(folder, ABOUT)))
+    kept = {name: value for name, value in options.items() if name not in _OF_ONE_TIME}
     options = {**kept, **given, **({"report": reports} if reports else {})}
     try:
         with chdir(about.folder):
@@ -105,7 +108,8 @@ class ZooRun:
         if damaged:
             note(f"{self.store.path}: {count(damaged, 'damaged line')} left out, to be checked again")
         shown = "off" if self.results.output.style.verbosity < 0 else self.options.get("progress", "auto")
-        self.progress = ZooProgress(shown, len(self.places))
+        before = sum(self._counts(place.job) for place in self.places)
+        self.progress = ZooProgress(shown, len(self.places), before)
         self.limits = Limits(
             jobs=self.options.get("jobs") or cores(),
             timeout=self.options.get("timeout") or TIMEOUT,
@@ -122,10 +126,18 @@ class ZooRun:
         except KeyboardInterrupt:
             self.results.interrupted(jobs, time.monotonic() - began)
             raise
-        if self.progress.kept and self.results.output.style.verbosity >= 0:
-            kept = f"{self.progress.kept} of {count(len(jobs), 'check')} were done before"
-            note(f"{kept}, in {self.store.folder}; --rerun all does them again")
+        if self.results.output.style.verbosity >= 0:
+            self._say_where(len(jobs))
         return self.results.end(jobs, time.monotonic() - began)
+
+    def _say_where(self, jobs: int) -> None:
+        """Where the results are, and how they are used."""
+        folder = quoted(str(self.store.folder))
+        if self.progress.kept:
+            kept = f"{self.progress.kept} of {count(jobs, 'check')} were done before"
+            note(f"{kept}, in {folder}; --rerun all does them again")
+        elif self.results.output.for_people:
+            note(f"results are kept in {folder}: gradcheck zoo report {folder} -o zoo.html")
 
     def _do_all(self) -> None:
         waiting = self._jobs()
@@ -173,10 +185,14 @@ class ZooRun:
     def _is_done(self, name: str, job: Job) -> bool:
         """It was finished before, and nothing that bears on it has changed."""
         lines = self.before.get(name, ())
-        if not lines or any(line.key != job.key for line in lines) or self.options.get("rerun") == "all":
-            return False
-        failed = self.options.get("rerun") == "failed" and any(line.check.status not in FINE for line in lines)
-        return not failed and not any(_may_change(line, job.time(self.limits.timeout)) for line in lines)
+        same = all(line.key == job.key for line in lines)
+        return self._counts(name) and same and not any(_may_change(n, job.time(self.limits.timeout)) for n in lines)
+
+    def _counts(self, name: str) -> bool:
+        """There are records of it, and nobody asked to do it again."""
+        lines, again = self.before.get(name, ()), self.options.get("rerun")
+        failed = any(line.check.status not in FINE for line in lines)
+        return bool(lines) and again != "all" and not (again == "failed" and failed)
 
     def _given_to_children(self) -> dict[str, Any]:
         """What was given, and what the run's own configuration says of gates and bundles."""

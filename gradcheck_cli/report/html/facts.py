@@ -18,6 +18,7 @@ from gradcheck_cli.report.text import Style, count, name, rough, seconds
 
 _WHOLE = Style(width=1 << 30)  # sentences on one line: pages wrap by themselves
 _DECADES = 2.0  # that bars of sizes span at least
+_DIGITS = 16  # of a digest: as many as one compares
 Fact = tuple[str, str]
 
 
@@ -56,7 +57,7 @@ def of_model(model: Model) -> Iterator[Fact]:
         ", ".join(f"{op} {n}" for op, n in [*found.operators.items()][:12])
         + (f", and {more} more" if (more := len(found.operators) - 12) > 0 else ""),
     )
-    yield "Digest", found.sha256
+    yield "SHA-256", found.sha256[:_DIGITS] + "…" * (len(found.sha256) > _DIGITS)
     yield "Duration", seconds(model.seconds)
 
 

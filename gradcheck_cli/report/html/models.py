@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradcheck_cli.record import Check
+from gradcheck_cli.record import Check, Suspect
+from gradcheck_cli.report.full import given_by
 from gradcheck_cli.report.text import name
 
 _DIGITS = 12  # of a digest: names may be anything, files named after them may not
@@ -140,12 +141,17 @@ class OperatorRow:
     suspected: tuple[Model, ...]
     blocked: tuple[Model, ...]
 
+    @property
+    def involved(self) -> bool:
+        """It is why something did not pass, as far as one knows."""
+        return bool(self.suspected or self.blocked)
+
 
 def by_operator(models: Sequence[Model]) -> list[OperatorRow]:
-    """Operators that are suspected, that block models, or that failing models have: in that order."""
+    """All operators: those that are suspected, those that block models, those that failing models have, the others."""
     rows: dict[str, tuple[list[Model], list[Model], list[Model], list[Model]]] = {}
     for model in models:
-        suspects = {c.suspect.part_of or c.suspect.op for c in model.checks if c.suspect is not None}
+        suspects = {_in_full(c.suspect, model.operators) for c in model.checks if c.suspect is not None}
         blockers = {op for c in model.checks for op in c.blocked_by}
         for operator in {*model.operators, *suspects, *blockers}:
             having, failing, suspected, blocked = rows.setdefault(operator, ([], [], [], []))
@@ -153,10 +159,18 @@ def by_operator(models: Sequence[Model]) -> list[OperatorRow]:
             failing += [model] * (model.outcome.key == "fail")
             suspected += [model] * (operator in suspects)
             blocked += [model] * (operator in blockers)
-    found = [OperatorRow(op, len(h), len(f), tuple(s), tuple(b)) for op, (h, f, s, b) in rows.items() if f or s or b]
-    return sorted(found, key=lambda r: (-len(r.suspected), -len(r.blocked), -r.failing / r.models, r.operator))
+    found = [OperatorRow(op, len(h), len(f), tuple(s), tuple(b)) for op, (h, f, s, b) in rows.items()]
+    return sorted(
+        found, key=lambda r: (-len(r.suspected), -len(r.blocked), -r.failing / r.models, -r.models, r.operator)
+    )
+
+
+def _in_full(suspect: Suspect, operators: Iterable[str]) -> str:
+    """The operator of a suspect as its model has it, with its domain."""
+    short = suspect.part_of or suspect.op
+    return next((op for op in operators if op == short or op.endswith(f".{short}")), short)
 
 
 def label_of(check: Check) -> str:
     """The derivative that a check is about: d loss / d input; nothing for a model that could not be read."""
-    return " / ".join(map(name, check.derivative)) if check.x or check.y else ""
+    return " / ".join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from math import ceil
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from gradcheck_cli.report.html.models import (
 from gradcheck_cli.report.html.templating import asset, page, parts
 from gradcheck_cli.report.text import name
 
-_CELLS, _TOLD, _ROWS, _OPERATORS = 1000, 40, 500, 200  # of the mosaic, what needs attention, a table's page, operators
+_CELLS, _TOLD, _ROWS, _OPERATORS = 400, 40, 500, 200  # of the mosaic, what needs attention, a table's page, operators
 _SECTIONS, _CHECKS = 200, 1000  # most models and checks that a single page tells of in full
 _DRAWN, _DRAWN_EACH = 30, 3  # checks with pictures: of the whole report, of one model
 
@@ -50,7 +51,7 @@ class Site:
     """What all pages of a report share."""
 
     def __init__(self, report: Report) -> None:
-        self.report = report
+        self.report = report = replace(report, checks=tuple(report.checks))  # pages are about all of them, in any order
         self.models = models_of(report.checks)
         self.pictured = frozenset(_pictured(self.models))
 
@@ -76,9 +77,11 @@ class Site:
         }
 
     def operators(self) -> dict[str, Any]:
-        """What the table of operators holds."""
+        """What the tables of operators hold: those that are why something did not pass, and the others."""
         rows = by_operator(self.models)
-        return {"operators": rows[:_OPERATORS], "more": max(len(rows) - _OPERATORS, 0)}
+        involved, others = [r for r in rows if r.involved], [r for r in rows if not r.involved]
+        more = max(len(involved) - _OPERATORS, 0) + max(len(others) - _OPERATORS, 0)
+        return {"operators": involved[:_OPERATORS], "others": others[:_OPERATORS], "more": more}
 
     def rows(self, links: Links) -> dict[str, str]:
         """The rows of the table of models, by slug: in every order the same."""
@@ -117,11 +120,11 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
 
 
 def single(report: Report) -> str:
-    """The whole report on one page that needs no other file; its script sorts tables, and nothing is lost without it."""
+    """The whole report on one page that needs no other file; nothing is lost without its script."""
     site = Site(report)
     told = _told(site.models)
     links = OnPage({model.slug for model in told})
-    style, script = asset("style.css"), asset("sort.js")
+    style, script = asset("style.css"), asset("single.js")
     sections = [
         Markup(page("model.part.html", links=links, model=model, pairs=[
             (check, index, [_shown(d, _data("image/png", d.png)) for d in _drawings(site, model, index)])

@@ -23,10 +23,10 @@ from gradcheck_cli.explanations import PAGES
 from gradcheck_cli.record import Check, Suspect
 from gradcheck_cli.report import full, text
 from gradcheck_cli.report.concise import outcome
-from gradcheck_cli.report.entries import NUMBERS, SLOPES, row, sides
+from gradcheck_cli.report.entries import NUMBERS, SLOPES, by_y, headings, row, sides
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import facts
-from gradcheck_cli.report.html.models import ORDERS, OUTCOMES, Model, counted, label_of, outcome_of
+from gradcheck_cli.report.html.models import ORDERS, OUTCOMES, QUIET, Model, counted, label_of, outcome_of
 from gradcheck_cli.report.suspect import evidence
 
 _SHOWN = 20  # worst entries of a pair
@@ -80,7 +80,7 @@ def _environment() -> Environment:
         "facts": facts.of_check, "model_facts": facts.of_model, "healths": facts.healths, "bars": facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
     }  # fmt: skip
-    found.globals |= {"codes": PAGES, "orders": ORDERS, "version": __version__, "written": _written()}
+    found.globals |= {"codes": PAGES, "quiet": QUIET, "orders": ORDERS, "version": __version__, "written": _written()}
     return found
 
 
@@ -130,7 +130,8 @@ def _hint(check: Check) -> str:
 def _entries(check: Check) -> Entries:
     told = [entry for entry in check.worst if entry.status != "kink-ok"]
     by_sides = any(entry.slopes for entry in told[:_SHOWN])
-    head = ("entry of x" + (" → y" if check.y_shape else ""), *(SLOPES if by_sides else NUMBERS))
+    heads = headings(check, SLOPES if by_sides else NUMBERS)
+    head = ("entry of x" + (" → y" if by_y(check) else ""), *heads)
     every = max(check.entries.get("failed", 0) + check.entries.get("inconclusive", 0), len(told))
     shown = f"The worst {_SHOWN} of {every:,} entries" if every > _SHOWN else text.count(every, "entry", "entries")
     return Entries(f"{shown} that did not pass", head, [(sides if by_sides else row)(check, e) for e in told[:_SHOWN]])
@@ -141,9 +142,10 @@ def _findings(suspect: Suspect) -> list[str]:
 
 
 def _tally(model: Model) -> str:
-    """143 pairs: 3 fail, 140 pass."""
-    told = ", ".join(f"{number} {found.word.lower()}" for found, number in counted(map(outcome_of, model.checks)))
-    return f"{text.count(len(model.checks), 'check')}: {told}"
+    """143 checks: 3 fail, 140 pass; or 143 checks, where all have the outcome that is told beside it."""
+    found = counted(map(outcome_of, model.checks))
+    told = ", ".join(f"{number} {outcome.word.lower()}" for outcome, number in found)
+    return text.count(len(model.checks), "check") + (f": {told}" if len(found) > 1 else "")
 
 
 def _figures(check: Check) -> str:

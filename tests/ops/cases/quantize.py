@@ -17,6 +17,7 @@ CASES = [
     case("Rounded", X, domain="gradcheck", dtype=3),
     case("Rounded", X, U8(128), domain="gradcheck", dtype=2),
     case("Rounded", X, domain="gradcheck", dtype=17, saturate=0),
+    case("Counted", ints(2, 3, high=9).astype(np.float64), domain="gradcheck"),
     case("QuantizeLinear", X, SCALE),
     case("QuantizeLinear", X, SCALE, U8(128)),
     case("QuantizeLinear", X, SCALE, np.int8(3)),

@@ -1,3 +1,5 @@
+// What makes the single page handier; it says the same without.
+
 // Heads of tables become buttons that sort: rows carry what they are sorted by.
 for (const table of document.querySelectorAll("table.sortable")) {
   for (const head of table.tHead.rows[0].cells) {
@@ -21,3 +23,14 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   }
 }
+
+// What a link leads to is opened where it is folded away.
+const reveal = () => {
+  const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = [];
+  for (let fold = place?.closest("details"); fold; fold = fold.parentElement.closest("details")) folded.push(fold);
+  for (const fold of folded.filter((each) => !each.open)) fold.open = true;
+  place?.scrollIntoView();
+};
+addEventListener("hashchange", reveal);
+reveal();

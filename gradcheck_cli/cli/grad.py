@@ -1,0 +1,183 @@
+"""`gradcheck grad`: a model that also computes derivatives, written to a file: `tf.gradients` for files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import rich_click as click
+
+from gradcheck_cli.cli.check_options import OPTIONS, complete_tensor
+from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
+from gradcheck_cli.cli.param_types import OneOf, Text
+
+if TYPE_CHECKING:
+    from gradcheck_cli.export.derivatives import Derivatives, Kind
+    from gradcheck_cli.export.graph import Written
+    from gradcheck_cli.graph import Array
+    from gradcheck_cli.model import Model
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_METHODS = {"add-n": "ADD_N", "tree": "EXPERIMENTAL_TREE", "accumulate-n": "EXPERIMENTAL_ACCUMULATE_N"}
+
+
+def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
+    return click.option(*names, multiple=True, type=Text(), **more)
+
+
+@click.command("grad", context_settings=SETTINGS)
+@click.argument("models", nargs=1, required=True, metavar="MODEL", type=click.Path())
+@click.option("-o", "--output", required=True, metavar="OUT", type=click.Path(), help="The ONNX file to write.")
+@_many("--x", metavar="NAME", shell_complete=complete_tensor,
+       help="Differentiate by this input, parameter or inner tensor. Default: float inputs or parameters.")  # fmt: skip
+@_many("--y", metavar="NAME", shell_complete=complete_tensor,
+       help="Differentiate the sum of these tensors. Default: the float outputs.")  # fmt: skip
+@click.option("--params", is_flag=True, help="Every float parameter as x too.")
+@click.option("--jvp", is_flag=True, help="Tangents of y instead, for tangents of x that are inputs of the file.")
+@click.option("--hvp", is_flag=True, help="Second derivatives times a vector instead, which is an input for each x.")
+@_many("--grad-ys", metavar="ones|inputs|Y=G",
+       help="Initial gradients: ones, inputs of the file, or for a y a tensor, a number or @FILE.")  # fmt: skip
+@click.option("--name", default="gradients", metavar="SCOPE", help="Added nodes stand under this name.")
+@_many("--stop-gradients", metavar="NAME", shell_complete=complete_tensor,
+       help="Do not differentiate through this tensor.")  # fmt: skip
+@click.option(
+    "--aggregation", type=OneOf(tuple(_METHODS)), default="add-n", help="How gradients of a tensor are added."
+)
+@click.option("--unconnected", type=OneOf(("none", "zero")), default="none",
+              help="What is written for an x on which no y depends.")  # fmt: skip
+@click.option("--gate", is_flag=True, help="All gradients of a node are computed before any is used.")
+@click.option("--colocate", is_flag=True, help="Added nodes carry the devices and the metadata of their forward nodes.")
+@_many("--extra-feed-dict", "--feed", "extra_feed_dict", metavar="NAME=VALUE|@FILE",
+       help="Fix a tensor in the file, inner ones included.")  # fmt: skip
+@_many("--dim", metavar="NAME=INT", help="Fix the size of an open dimension in the file.")
+@click.option("--graph", metavar="NAME", help="Which graph of a spec.")
+@click.option("--allow-python", is_flag=True, help="Let a spec call Python functions.")
+@click.pass_context
+def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> int:
+    """Write a model that also computes its gradients, for every size of its open dimensions."""
+    refuse_unknown_variables(OPTIONS)
+    if options["jvp"] and options["hvp"]:
+        raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
+    from gradcheck_cli.api import load
+    from gradcheck_cli.cli.resolve import dims_of
+    from gradcheck_cli.memory import held
+
+    with held():
+        allow = bool(options["allow_python"])
+        model = load(models, dims=dims_of(options["dim"]) or None, graph=options["graph"], allow_python=allow)
+        added, written = _written(model, output, options)
+    sys.stdout.write("\n".join(_said(model, output, added, written)) + "\n")
+    return 0
+
+
+def _written(model: Model, output: str, options: Mapping[str, Any]) -> tuple[Derivatives, Written]:
+    """Adds what was asked for, and writes the file."""
+    from pathlib import Path
+
+    from gradcheck_cli.cli.resolve import resolve
+    from gradcheck_cli.errors import UsageError
+    from gradcheck_cli.export.writing import export, require_other_file
+
+    require_other_file(model, Path(output))
+    given = [{"extra_feed_dict": options["extra_feed_dict"]}] if options["extra_feed_dict"] else []
+    feeds = resolve(model.source, given).extra_feed_dict
+    added = _added(model, options)
+    if not added.results:
+        raise UsageError(f"nothing depends on {', '.join(added.missing)} here; --unconnected zero writes zeros.")
+    outputs = dict.fromkeys([*model.graph.outputs, *added.results.values()])
+    return added, export(model, output, tuple(outputs), feeds)
+
+
+def _added(model: Model, options: Mapping[str, Any]) -> Derivatives:
+    """The derivatives that the options ask for."""
+    from gradcheck_cli.differentiation import AggregationMethod, aggregate_of, all_missing, scope_of
+    from gradcheck_cli.errors import NoGradientError
+    from gradcheck_cli.export.derivatives import derivatives
+
+    xs, ys = _targets(model, options)
+    zeros = options["unconnected"] == "zero"
+    how = {
+        "scope": scope_of(options["name"]),
+        "aggregate": aggregate_of(AggregationMethod[_METHODS[options["aggregation"]]]),
+        "gate": options["gate"],
+        "colocate": options["colocate"],
+        "zeros": zeros,
+        "stop": _known(model, options["stop_gradients"]),
+    }
+    initial = _initial(model, ys, options["grad_ys"])
+    kind: Kind = "jvp" if options["jvp"] else "hvp" if options["hvp"] else "gradient"
+    try:
+        return derivatives(model, kind, xs, ys, initial, how)
+    except NoGradientError as error:
+        raise NoGradientError(all_missing(error, model.source), error.missing) from error
+
+
+def _targets(model: Model, options: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What to differentiate by, and what: as given, else chosen as for a check."""
+    from gradcheck_cli import arguments
+    from gradcheck_cli.errors import UsageError
+    from gradcheck_cli.points.targets import check_paths, choose_x, choose_y
+
+    ys = _known(model, options["y"]) or choose_y(model.graph)
+    if not ys:
+        raise UsageError(f"{model.source.uri} has no float output: name a tensor to differentiate, --y NAME.")
+    xs = _known(model, options["x"]) or choose_x(model.graph, ys, params=options["params"])
+    if not xs:
+        raise UsageError(f"{model.source.uri} has no float input or parameter that {', '.join(ys)} depends on.")
+    if options["unconnected"] == "none":
+        check_paths(model.graph, _known(model, options["x"]), ys)
+    for option, names in (("--x", xs), ("--y", ys)):
+        for name in names:
+            arguments.require_inexact(model, model[name], option)
+    return list(xs), list(ys)
+
+
+def _known(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of tensors of the model, each once."""
+    return tuple(dict.fromkeys(model[name].name for name in names))
+
+
+def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
+    """What --grad-ys means: `ones`, `inputs`, or tensors and numbers by the name of their y."""
+    from gradcheck_cli.cli.values import array_of
+    from gradcheck_cli.errors import UsageError, did_you_mean
+
+    words = [text for text in given if text in ("ones", "inputs")]
+    if words:
+        if len(given) > 1:
+            raise UsageError(f"--grad-ys {words[0]} is for all y; it stands alone.")
+        return words[0]
+    found: dict[str, str | Array] = {}
+    for text in given:
+        name = max((y for y in ys if text.startswith(f"{y}=")), key=len, default="")
+        if not name:
+            wrong = text.partition("=")[0]
+            raise UsageError(f"--grad-ys {text}: {wrong!r} is no y.{did_you_mean(wrong, [*ys, 'ones', 'inputs'])} "
+                             f"Write ones, inputs, or NAME=TENSOR for one of {', '.join(ys)}.")  # fmt: skip
+        value = text[len(name) + 1 :]
+        found[name] = value if value in model else array_of(value)
+    return found or "ones"
+
+
+def _said(model: Model, output: str, added: Derivatives, written: Written) -> Iterator[str]:
+    """What was written, and how to run it."""
+    graph = written.graph
+    nodes = len(graph.nodes)
+    yield f"{output}  {nodes} nodes, {written.added} of them added{_size_of(output)}"
+    for kind, names in (("output", added.results.values()), ("input", added.inputs.values())):
+        yield from (f"  {kind:7} {name} {graph.types[name]}" for name in names)
+    if written.open_dims:
+        yield f"  open    {', '.join(written.open_dims)}: any size at which the model runs"
+    yield from (f"  note    {note}" for note in written.notes)
+    yield from (f"  note    nothing depends on {name} here: no derivative was written" for name in added.missing)
+    feeds = ", ".join(f"{name!r}: ..." for name in graph.free_inputs)
+    first = next(iter(added.results.values()), graph.outputs[0])
+    yield f"  run     onnxruntime.InferenceSession({output!r}).run([{first!r}], {{{feeds}}})"
+
+
+def _size_of(output: str) -> str:
+    """Where the weights are, if not in the file."""
+    beside = f"{output}.data"
+    return f", weights in {os.path.basename(beside)}" if os.path.exists(beside) else ""

@@ -1,0 +1,1 @@
+"""Whether two models compute the same: outputs, and gradients of them."""

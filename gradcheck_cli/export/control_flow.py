@@ -1,0 +1,147 @@
+"""If, Loop and Scan for files: they stay nodes, and their derivatives are such nodes again.
+
+A check follows the way that was taken.  A file has to hold every way: both branches, any number of iterations.  So what
+the derivative of a branch needs of it is computed again inside; a loop gives its states in each iteration, from which
+another loop, backwards, computes each iteration again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.export.bodies import FLAG, NUMBER, declared
+from gradcheck_cli.export.branches import IF
+from gradcheck_cli.export.inner import FileOps, InnerTape, closed, compound, passing, varying
+from gradcheck_cli.export.kept import keep
+from gradcheck_cli.export.loops import LOOP, SCAN
+from gradcheck_cli.export.recurrent import SCANNED
+from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.op import Ops, composite, table
+from gradcheck_cli.ops import control_flow as dissolved
+from gradcheck_cli.tape import Tape, Var
+from gradcheck_cli.trace import Body
+
+
+def for_files(ops: Ops, fixed: Collection[str] = ()) -> Ops:
+    """The operators with those of control flow as nodes that have rules, and recurrent ones as loops.
+
+    `fixed` are tensors that are fed, and constants of the file.
+    """
+    return FileOps({**ops, **table(_NODES, SCANNED)}, fixed)
+
+
+def if_(
+    condition: Var, *, then_branch: Body, else_branch: Body, n_outputs: int = 1, outputs: Sequence[str] = ()
+) -> tuple[Any, ...]:
+    """The outputs of the branch that the condition chooses; if nothing that is fed can change it, the nodes of that."""
+    tape = then_branch.tape
+    if condition.name not in varying(tape).values or compound(then_branch) or compound(else_branch):
+        return dissolved.if_(condition, then_branch=then_branch, else_branch=else_branch)
+    attrs = {"then_branch": closed(then_branch), "else_branch": closed(else_branch)}
+    one, other = (_Outputs.of(tape, graph) for graph in attrs.values())
+    if one is None or other is None or condition.value.size != 1:
+        return keep(tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, ragged=range(sys.maxsize))
+    pairs = enumerate(zip(one.values, other.values, strict=True))
+    ragged = one.ragged | other.ragged | {i for i, (a, b) in pairs if a.shape != b.shape}
+    values, loose = (one if condition.value.item() else other).values, one.loose | other.loose
+    return keep(
+        tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, ragged=ragged, loose=loose, values=values
+    )
+
+
+def loop(
+    trips: Var | None, condition: Var | None = None, *states: Var, body: Body, n_outputs: int = 1,
+    outputs: Sequence[str] = (),
+) -> tuple[Any, ...]:  # fmt: skip
+    """Final states, and what was collected, while `trips` last and the condition holds."""
+    if compound(body):
+        return dissolved.loop(trips, condition, *states, body=body)
+    tape, inputs, graph = body.tape, [trips, condition, *states], declared(closed(body), [NUMBER, FLAG, *states])
+    decides, fed = _ends_by_values(tape, graph, states), varying(tape).values
+    ends = decides or any(x is not None and x.name in fed for x in (trips, condition))
+    if not ends and _grows(tape, graph, states):
+        return dissolved.loop(trips, condition, *states, body=body)
+    ragged, counted = range(len(states), sys.maxsize), None if decides else [trips, condition]
+    return keep(tape, LOOP, inputs, {"body": graph}, count=n_outputs, outputs=outputs, ragged=ragged, counted=counted)
+
+
+def scan(
+    *operands: Var, body: Body, num_scan_inputs: int, scan_input_axes: tuple[int, ...] | None = None,
+    scan_input_directions: tuple[int, ...] | None = None, scan_output_axes: tuple[int, ...] | None = None,
+    scan_output_directions: tuple[int, ...] | None = None, n_outputs: int = 1, outputs: Sequence[str] = (),
+) -> tuple[Any, ...]:  # fmt: skip
+    """Final states, and what was collected: a row for each row of the scan inputs."""
+    turns = {
+        "scan_input_axes": scan_input_axes, "scan_input_directions": scan_input_directions,
+        "scan_output_axes": scan_output_axes, "scan_output_directions": scan_output_directions,
+    }  # fmt: skip
+    given = {key: value for key, value in turns.items() if value is not None}
+    if compound(body):
+        return dissolved.scan(*operands, body=body, num_scan_inputs=num_scan_inputs, **given)
+    tape = body.tape
+    attrs = {"body": closed(body), "num_scan_inputs": num_scan_inputs, **given}
+    return keep(tape, SCAN, operands, attrs, count=n_outputs, outputs=outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """What a branch gives, and the numbers of outputs whose shapes follow from values, and from shapes."""
+
+    values: Sequence[Array]
+    ragged: frozenset[int]
+    loose: frozenset[int]
+
+    @staticmethod
+    def of(tape: Tape, graph: Graph) -> _Outputs | None:
+        """Those of a graph; None if it cannot be run here."""
+        inner = InnerTape(tape, "branch", "branch")
+        with suppress(GradcheckError):
+            outs = inner.run(graph)
+            changing, other = varying(inner).shapes, passing(inner).shapes
+            ragged, loose = (frozenset(i for i, y in enumerate(outs) if y.name in names) for names in (other, changing))
+            return _Outputs([y.value for y in outs], ragged, loose)
+        return None
+
+
+def _grows(tape: Tape, body: Graph, states: Sequence[Var]) -> bool:
+    """States change their shapes in the first iteration, so that each iteration is another graph."""
+    with suppress(GradcheckError):
+        _, ins, outs = _iteration(tape, body, states)
+        return any(x.shape != y.shape for x, y in zip(ins, outs[1:], strict=False))
+    return False
+
+
+def _ends_by_values(tape: Tape, body: Graph, states: Sequence[Var]) -> bool:
+    """Whether it goes on follows in the body from values that were fed, not just from counters."""
+    fed = varying(tape).values
+    changing = {i for i, x in enumerate(states) if x.name in fed}
+    with suppress(GradcheckError):
+        inner, ins, (going, *outs) = _iteration(tape, body, states)
+        while True:
+            found = inner.dependence([x.name for i, x in enumerate(ins) if i not in changing])
+            more = {i for i, y in enumerate(outs[: len(ins)]) if y.name in found.values}
+            if more <= changing:
+                return going.name in found.values
+            changing |= more
+    return True
+
+
+def _iteration(tape: Tape, body: Graph, states: Sequence[Var]) -> tuple[InnerTape, list[Var], tuple[Var, ...]]:
+    """The first iteration of a Loop: states, and what the body gives."""
+    inner = InnerTape(tape, "iteration", "first iteration")
+    ins = [inner.input("x", x.value) for x in states]
+    return inner, ins, inner.run(body, inner.constant(0, np.int64), inner.constant(True), *ins)
+
+
+_NODES = [
+    composite("If", if_),
+    composite("Loop", loop, compound=dissolved.loop),
+    composite("Scan", scan, compound=dissolved.scan),
+]

@@ -1,0 +1,222 @@
+"""A tape for a graph that becomes the attribute of a node, and what on it depends on values.
+
+What such a graph reads of the tape around it stands under the names there, everything else under a name that nobody else
+has.  Of a body that a model has, `closed` is the graph in the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.backward import gradients, units_between
+from gradcheck_cli.compound import COMPOUND, described
+from gradcheck_cli.dependence import Dependence
+from gradcheck_cli.errors import ModelError, UnsupportedError
+from gradcheck_cli.export.bodies import draws, ended, relabeled, renamed
+from gradcheck_cli.export.runs import needed
+from gradcheck_cli.graph import Array, Graph, TensorType, is_inexact
+from gradcheck_cli.op import Op, Ops
+from gradcheck_cli.step import Step
+from gradcheck_cli.tape import Tape, Var
+from gradcheck_cli.trace import Body, names_within
+
+_EMPTY = Graph((), (), ())
+
+
+class FileOps(dict[tuple[str, str], Op]):
+    """The operators for a file.
+
+    `fixed` are tensors that are fed, and constants of the file; `counts` others at several values of which the model is
+    run, so that what follows from them alone need not be refused.
+    """
+
+    def __init__(self, ops: Ops, fixed: Iterable[str] = (), counts: Iterable[str] = ()) -> None:
+        super().__init__(ops)
+        self.fixed, self.counts = frozenset(fixed), frozenset(counts)
+
+
+class InnerTape(Tape):
+    """A tape on which a graph inside of a node is drawn up; `part` is what messages call it.
+
+    `around` is the tape of the node.  Of its tensors that are read, `shaped` have shapes that depend on values; of
+    `passing` ones they do so on others than counts, and values of `steady` ones on nothing else.
+    """
+
+    def __init__(self, around: Tape, name: str, part: str) -> None:
+        super().__init__(around.ops, dtype=around.dtype, seed=around.seed)
+        self.around, self.part, self.general = around, part, around.general
+        self.name = taken(around, name)
+        self.shaped, self.passing, self.steady = set[str](), set[str](), set[str]()
+        self._read: set[str] = set()
+
+    def fresh(self, name: str) -> str:
+        """A name under that of the tape, which no tensor and no node on it has yet."""
+        scope = self._scope
+        self._scope = scope if f"{scope}/".startswith(f"{self.name}/") else f"{self.name}/{scope}".rstrip("/")
+        try:
+            return super().fresh(name)
+        finally:
+            self._scope = scope
+
+    def input(self, name: str, value: Any) -> Var:
+        """A tensor that the graph is given."""
+        return self.hold(self.fresh(name), value)
+
+    def read(self, names: Iterable[str]) -> dict[str, Var]:
+        """Tensors of the tape around it, by name; what does not depend on values there is a constant here."""
+        names, changing, other = list(names), varying(self.around), passing(self.around)
+        self.shaped.update(changing.shapes.intersection(names))
+        self.passing.update(other.shapes.intersection(names))
+        self.steady.update(set(names) - other.values)
+        for name in set(names) - self._read:
+            found = self.around.values.part([name])
+            self.values.update(found)
+            self.values.recipes.update(found.recipes)
+            if name not in changing.values:
+                self.constants.add(name)
+                self.fixed.add(name)
+        self._read.update(names)
+        return {name: self.var(name) for name in names}
+
+    def stand_in(self, name: str, value: Array) -> Var:
+        """A tensor of the tape around it whose value there may have another shape than it has here."""
+        if name not in self._read:
+            self._read.add(name)
+            self.hold(name, value)
+        return self.var(name)
+
+    def run(self, graph: Graph, *arguments: Var) -> tuple[Any, ...]:
+        """The nodes of a graph, which reads tensors of the tape around; its results."""
+        return Body(self, graph, self.read(graph.captures), self.part)(*arguments)
+
+    def pulled_back(self, cts: Iterable[tuple[Var, Var]], xs: Sequence[str]) -> list[Var | None]:
+        """The cotangents of xs from pairs of a result and its cotangent.  UnsupportedError if other values need others."""
+        seeds: dict[str, Var] = {}
+        for y, ct in cts:
+            seeds[y.name] = seeds[y.name] + ct if y.name in seeds else ct
+        self._require_lasting(xs, seeds)
+        return gradients(self, seeds, xs)
+
+    def flood(self, names: Iterable[str]) -> set[str]:
+        """Everything that derivatives by some tensors may reach, those included."""
+        found = set(names)
+        for step in self.steps:
+            if not found.isdisjoint(step.operands):
+                found.update(n for n in step.outputs if n and is_inexact(self.values.like(n).dtype))
+        return found
+
+    def reads(self, outputs: Sequence[Var]) -> set[str]:
+        """Names of what outputs are made of."""
+        return {name for step in needed(self, [y.name for y in outputs]) for name in step.node.reads}
+
+    def graph(self, inputs: Sequence[Var], outputs: Sequence[Var]) -> Graph:
+        """The graph as far as the outputs need it."""
+        ends = [y.name for y in outputs]
+        steps, shaped = needed(self, ends), varying(self).shapes
+        if any(_draws(step, self.ops) for step in steps):
+            raise self._drawn()
+        read = {name for step in steps for name in step.node.reads}.union(ends)
+        constants = {n: self.values[n] for n in sorted((read & self.constants) - self._read)}
+        shapes = {x.name: (None,) * x.ndim if x.name in shaped else x.shape for x in (*inputs, *outputs)}
+        types = {x.name: TensorType(x.dtype, shapes[x.name]) for x in (*inputs, *outputs)}
+        made = Graph(
+            tuple(x.name for x in inputs),
+            tuple(ends),
+            tuple(step.node for step in steps),
+            constants,
+            types,
+            name=self.name,
+        )
+        return ended(made, lambda _: taken(self, "output"))
+
+    def dependence(self, steady: Iterable[str] = ()) -> Dependence:
+        """What depends on the values of what was read or given, some of which are the same for all inputs of the file."""
+        return Dependence.on(_fed(self).difference(steady), self, _EMPTY, self.shaped)
+
+    def _label(self, name: str, outputs: Sequence[str]) -> str:
+        return taken(self, name) if name else outputs[0]
+
+    def _require_lasting(self, xs: Sequence[str], ys: Iterable[str]) -> None:
+        """UnsupportedError where rules and compositions read what is so at these values only."""
+        found = passing(self)
+        if not found.values.isdisjoint(self.guards):
+            raise self._passing("a way inside that has no node of its own follows from values")
+        units = [unit for unit in units_between(self, xs, ys) if "kept" not in unit.metadata]
+        if any(_masked(self.steps[i]) for unit in units for i in unit.steps):
+            raise self._drawn()
+        read = [n for unit in units for n in (*unit.operands, *unit.outputs)]
+        composed = (step for step in self.steps if step.node.op != step.place.op)
+        read += [n for step in composed for n in (*step.operands, *step.outputs)]
+        if name := next((n for n in read if n in found.shapes), None):
+            raise self._passing(f"the shape of {name!r} follows from values")
+
+    def _passing(self, what: str) -> UnsupportedError:
+        return UnsupportedError(f"{self.part}: {what}, so that its derivative cannot be in a file for every value.")
+
+    def _drawn(self) -> UnsupportedError:
+        return UnsupportedError(f"{self.part}: its derivative in a file cannot draw the same random numbers again.")
+
+
+def varying(tape: Tape) -> Dependence:
+    """What depends on the values of anything that was fed to a tape, and is none of the constants of the file."""
+    fixed = tape.ops.fixed if isinstance(tape.ops, FileOps) else ()
+    if isinstance(tape, InnerTape):
+        return tape.dependence(fixed)
+    return Dependence.on(_fed(tape).difference(fixed), tape, _EMPTY)
+
+
+def passing(tape: Tape) -> Dependence:
+    """What depends on fed values other than counts."""
+    if isinstance(tape, InnerTape):
+        return Dependence.on(_fed(tape) - tape.steady, tape, _EMPTY, tape.passing)
+    known = tape.ops.fixed | tape.ops.counts if isinstance(tape.ops, FileOps) else ()
+    return Dependence.on(_fed(tape).difference(known), tape, _EMPTY)
+
+
+def _fed(tape: Tape) -> set[str]:
+    """What no step of a tape makes and is no constant there."""
+    made = {name for step in tape.steps for name in step.outputs}
+    return {*tape.values, *tape.values.recipes} - made - tape.constants
+
+
+def _draws(step: Step, ops: Ops) -> bool:
+    """It draws random numbers, or reads such that a composition has drawn."""
+    return _masked(step) or "rng" in step.metadata or any(draws(graph, ops) for graph in step.node.subgraphs)
+
+
+def _masked(step: Step) -> bool:
+    return step.op.name == "Where" and "Dropout" in step.place.op
+
+
+def zeros(x: Var) -> Var:
+    """Zeros of the shape that x has when a file is run."""
+    return x.tape.apply("ConstantOfShape", x.tape.apply("Shape", x), value=np.zeros(1, x.dtype))
+
+
+def taken(tape: Tape, name: str) -> str:
+    """A name for a tensor or a graph inside of a node, which nothing on a tape has or will get."""
+    tape.reserved.add(own := tape.fresh(name))
+    return own
+
+
+def closed(body: Body) -> Graph:
+    """The graph of a body that reads tensors of its tape, by their names there."""
+    names = {}
+    for name in body.graph.captures:
+        if name not in body.around:
+            raise ModelError(f"the {body.part} reads {name!r}, which has no value")
+        if not isinstance(value := body.around[name], Var):
+            raise UnsupportedError(f"the {body.part} reads {name!r}, {described(value)}; in a file it reads tensors")
+        names[name] = value.name
+    graph = renamed(body.graph, names)
+    if isinstance(body.tape, InnerTape):  # the model's own graph has these names already
+        graph = relabeled(graph, {name: taken(body.tape, name) for name in sorted(names_within(graph))})
+    return ended(graph, lambda name: taken(body.tape, f"{name}/output"))
+
+
+def compound(body: Body) -> bool:
+    """A body reads sequences, optionals or maps of the graph around it."""
+    return any(isinstance(body.around.get(name), COMPOUND) for name in body.graph.captures)

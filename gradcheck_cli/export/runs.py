@@ -1,0 +1,220 @@
+"""Runs of a model with its derivatives at several sizes, laid on one another: what is the same, and what differs.
+
+Rules read sizes as numbers, so that a run leaves them as constants.  Runs must have the same operators with the same
+attributes, wired alike; a constant that differs is given a name of its own, and `varying` says what it was in each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
+from gradcheck_cli.step import Step
+from gradcheck_cli.tape import Tape
+
+Sizes: TypeAlias = tuple[int, ...]  # of one dimension, in each run
+Names: TypeAlias = dict[str, str]  # of tensors on a tape -> in the file
+Refuse: TypeAlias = Callable[[str], UnsupportedError]
+_SHORT = 4096  # bytes of a constant that is compared with others to be shared
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a tape leaves once its values are gone: steps, constants, and what is said of tensors by their name on it.
+
+    `named` has the names on the tape of tensors of the model and of its derivatives, `ends` those that were asked for.
+    """
+
+    steps: tuple[Step, ...]
+    like: Mapping[str, Array]  # arrays of the shape and dtype, without numbers
+    constants: Mapping[str, Array]
+    named: Mapping[str, str]
+    ends: tuple[str, ...]
+
+    @staticmethod
+    def of(tape: Tape, outputs: Sequence[str]) -> Run:
+        """The part of a tape that some tensors need."""
+        named = {name: var.name for name, var in tape.named.items()}
+        ends = [named[name] for name in outputs]
+        steps = needed(tape, ends)
+        read = {n for step in steps for n in step.node.reads}.union(ends)
+        seen = {*read, *named.values(), *(n for step in steps for n in step.node.outputs if n)}
+        like = {n: _without_numbers(tape.values.like(n)) for n in seen if n in tape.values}
+        return Run(tuple(steps), like, {n: tape.values[n] for n in read & tape.constants}, named, tuple(outputs))
+
+
+@dataclass(slots=True)
+class Laid:
+    """Steps that all runs share, by the names of the file, and the constants in which they differ.
+
+    `shapes` are the sizes of tensors in all runs; `constants` those of rules and compositions that are always the same;
+    `ends` what the tensors that were asked for are called in the file.
+    """
+
+    nodes: list[tuple[Step, Node]] = field(default_factory=list)
+    shapes: dict[str, tuple[Sizes, ...]] = field(default_factory=dict)
+    dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    varying: dict[str, tuple[Array, ...]] = field(default_factory=dict)
+    ends: dict[str, str] = field(default_factory=dict)
+
+
+def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
+    """Steps that some tensors of a tape need, in order."""
+    wanted, kept = set(names), []
+    for step in reversed(tape.steps):
+        if not wanted.isdisjoint(step.node.outputs):
+            wanted.update(step.node.reads)
+            kept.append(step)
+    return kept[::-1]
+
+
+def laid(runs: Sequence[Run], names: Sequence[Names], taken: set[str], refuse: Refuse) -> Laid:
+    """Runs laid on one another.
+
+    `names` are, for each run, those that tensors on its tape have in the file, and are added to: what is not among
+    them is called as in the first run, or by a number behind that where it is `taken`.  `refuse` makes the error for
+    runs that are not alike.
+    """
+    result = Laid()
+    weaver = _Weaver(result, names, [run.constants for run in runs], taken, {}, refuse)
+    for steps in zip(*(run.steps for run in runs), strict=False):
+        result.nodes.append((steps[0], weaver.node([step.node for step in steps], steps[0].where)))
+    if len({len(run.steps) for run in runs}) > 1:
+        raise refuse("it has a different number of operators")
+    for end in runs[0].ends:
+        result.ends[end] = weaver.read([run.named[end] for run in runs], f"{end!r}")
+    called = [{**{end: run.named[end] for end in run.ends}, **{own: n for n, own in known.items()}}
+              for run, known in zip(runs, names, strict=True)]  # fmt: skip
+    by_own = [
+        {own: run.like[n] for own, n in each.items() if n in run.like} for run, each in zip(runs, called, strict=True)
+    ]
+    for own, first in by_own[0].items():
+        shapes = [found[own].shape for found in by_own if own in found and found[own].ndim == first.ndim]
+        if len(shapes) == len(runs):
+            result.shapes[own] = tuple(zip(*shapes, strict=True))
+            result.dtypes[own] = first.dtype
+    return result
+
+
+@dataclass(slots=True)
+class _Weaver:
+    """Makes one node of those of all runs, with the names of the file."""
+
+    result: Laid
+    names: Sequence[Names]
+    constants: Sequence[Mapping[str, Array]]
+    taken: set[str]
+    held: dict[tuple[Any, ...], str]  # constants by their numbers in all runs
+    refuse: Refuse
+
+    def node(self, nodes: Sequence[Node], where: str) -> Node:
+        """One node for those of all runs; `where` is where they come from, as messages name it."""
+        first = nodes[0]
+        other = next((node for node in nodes if _kind(node) != _kind(first)), None)
+        if other is not None:
+            what = f"{first.op} or {other.op}" if other.op != first.op else f"another {first.op}"
+            raise self.refuse(f"{where} has {what}")
+        inputs = tuple(self.read(names, where) for names in zip(*(node.inputs for node in nodes), strict=True))
+        attrs = {key: self._attribute(key, [node.attrs[key] for node in nodes], first, where) for key in first.attrs}
+        outputs = tuple(self.made(names) for names in zip(*(node.outputs for node in nodes), strict=True))
+        return replace(first, inputs=inputs, outputs=outputs, attrs=attrs)
+
+    def made(self, names: Sequence[str]) -> str:
+        """The name in the file of what is made in every run, under its name there."""
+        if not names[0]:
+            return ""
+        own = self.names[0].get(names[0]) or self._free(names[0])
+        for name, known in zip(names, self.names, strict=True):
+            known[name] = own
+        return own
+
+    def read(self, names: Sequence[str], where: str) -> str:
+        """The name in the file of what is read in every run."""
+        found = {known.get(name) for name, known in zip(names, self.names, strict=True)}
+        values = [held[name] for name, held in zip(names, self.constants, strict=True) if name in held]
+        if found == {None} and len(values) == len(names):
+            return self._constant(names[0], values)
+        (own, *others) = found
+        if others or (own is None and any(names)):
+            raise self.refuse(f"{where} reads other tensors")
+        return own or ""
+
+    def _free(self, name: str) -> str:
+        candidates = (f"{name}_{count}" if count else name for count in range(len(self.taken) + 1))
+        own = next(candidate for candidate in candidates if candidate not in self.taken)
+        self.taken.add(own)
+        return own
+
+    def _constant(self, name: str, values: Sequence[Array]) -> str:
+        """The name of a constant of a rule: one for all that have the same numbers in every run."""
+        key = tuple(_numbers(value) for value in values)
+        if key not in self.held:
+            self.held[key] = own = self._free(name)
+            if all(_same(value, values[0]) for value in values):
+                self.result.constants[own] = values[0]
+            else:
+                self.result.varying[own] = tuple(values)
+        return self.held[key]
+
+    def _attribute(self, key: str, values: Sequence[Any], node: Node, where: str) -> Any:
+        if all(isinstance(value, Graph) for value in values):
+            return self._body(values, where)
+        if not all(_same(value, values[0]) for value in values):
+            raise self.refuse(f"{where} has the attribute {key!r} of {node.op}")
+        return values[0]
+
+    def _body(self, graphs: Sequence[Graph], where: str) -> Graph:
+        """A graph inside of a node; its constants become ones of the graph around it, which it captures."""
+        if len({(len(g.inputs), len(g.nodes), len(g.outputs)) for g in graphs}) > 1:
+            raise self.refuse(f"{where} has another {graphs[0].name!r} inside")
+        held = [{**outer, **g.constants} for outer, g in zip(self.constants, graphs, strict=True)]
+        inner = replace(self, names=[dict(known) for known in self.names], constants=held)
+        inputs = tuple(inner.made(names) for names in zip(*(g.inputs for g in graphs), strict=True))
+        nodes = tuple(inner.node(each, where) for each in zip(*(g.nodes for g in graphs), strict=True))
+        outputs = tuple(inner.read(names, where) for names in zip(*(g.outputs for g in graphs), strict=True))
+        ends = [*zip(inputs, zip(*(g.inputs for g in graphs), strict=True), strict=True),
+                *zip(outputs, zip(*(g.outputs for g in graphs), strict=True), strict=True)]  # fmt: skip
+        types = {
+            own: _common([g.types.get(n, TensorType()) for n, g in zip(names, graphs, strict=True)])
+            for own, names in ends
+        }
+        return replace(graphs[0], inputs=inputs, outputs=outputs, nodes=nodes, constants={}, types=types)
+
+
+def _common(declared: Sequence[TensorType]) -> TensorType:
+    """What is declared in all runs, with dimensions left open where they differ."""
+    shapes = [each.shape for each in declared if each.shape is not None]
+    if len(shapes) < len(declared) or len({len(shape) for shape in shapes}) != 1:
+        return replace(declared[0], shape=None)
+    dims: tuple[Dim, ...] = tuple(each[0] if len(set(each)) == 1 else None for each in zip(*shapes, strict=True))
+    return replace(declared[0], shape=dims)
+
+
+def _kind(node: Node) -> tuple[Any, ...]:
+    left_out = tuple(not name for name in (*node.inputs, *node.outputs))
+    return node.domain, node.op, len(node.inputs), left_out, tuple(node.attrs)
+
+
+def _numbers(value: Array) -> tuple[Any, ...]:
+    short = value.dtype != object and value.nbytes <= _SHORT
+    return value.dtype, value.shape, value.tobytes() if short else id(value)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a is b or (_numbers(a) == _numbers(b) if a.nbytes <= _SHORT else _equal(a, b))
+    return type(a) is type(b) and bool(a == b)
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _without_numbers(like: Array) -> Array:
+    return np.broadcast_to(np.empty((), like.dtype), like.shape)

@@ -1,0 +1,318 @@
+"""A graph while it is simplified: the nodes that stand so far, in order, and what is known of the tensors they read.
+
+Nodes come in topological order, so that a rule sees the operands of its node simplified already.  What is `kept`
+belongs to the model that a gradient was added to: others may use it, nothing changes it, and the numbers of its
+constants count as unknown, since whoever has the file may replace them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.export.simplify.names import Names, renamed
+from gradcheck_cli.export.simplify.shapes import Shape, Volume, followed, volume
+from gradcheck_cli.export.simplify.types import Types
+from gradcheck_cli.graph import Array, Graph, Node, TensorType
+
+Found: TypeAlias = "str | Array | Node"  # what takes the place of a node: a tensor, a constant, another node
+Rule: TypeAlias = "Callable[[Node, Draft], Found | None]"
+Rules: TypeAlias = Mapping[str, tuple[Rule, ...]]
+
+_SHARED = 4096  # bytes up to which equal constants are one
+_IN_A_ROW = 100  # rewrites of a node at one visit
+_UNKNOWN = TensorType()
+_STANDARD = {"", "ai.onnx.ml"}
+_DRAWING = {
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+_COMMUTING = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a graph shares with those inside it; `around` gives constants of the graph that it is inside of."""
+
+    kept: Collection[str]
+    names: Names
+    rules: Rules
+    around: Callable[[str], Array | None] | None = None
+
+
+class Draft:
+    """The part of a graph that is simplified already; `changes` counts what was rewritten."""
+
+    def __init__(self, graph: Graph, known: Types, scope: Scope) -> None:
+        self.graph, self.scope, self.known = graph, scope, known
+        self.types = dict(known.own)
+        self.constants = dict(graph.constants)
+        self.changes = 0
+        self._readers: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            for name in node.reads:
+                self._readers.setdefault(name, []).append(node)
+        self.uses = Counter({name: len(nodes) for name, nodes in self._readers.items()})
+        self.uses.update(graph.outputs)
+        self._spared: dict[str, bool] = {}
+        self.counts: dict[str, Volume] = {}  # tensors of one integer that are products of such sizes
+        self.sizes: dict[str, Shape] = {}  # of which dimensions tensors of integers hold the sizes
+        self._nodes: list[Node] = []
+        self._made: dict[str, Node] = {}
+        self._outputs = set(graph.outputs)
+        self._own = {*graph.inputs, *(name for node in graph.nodes for name in node.outputs)}
+        self._alias: dict[str, str] = {}
+        self._twins: dict[Any, Node] = {}
+        self._uniform: dict[str, Any] = {}
+        self._equal: dict[Any, str] = {}
+        self._firsts: dict[Any, str] = {}
+        self.volumes: dict[Volume, str] = {}  # a tensor that stands for each number of entries
+        self._count((*graph.inputs, *graph.constants))
+        self._share_constants()
+
+    # What rules ask
+
+    def dtype(self, name: str) -> np.dtype[Any] | None:
+        """The dtype of a tensor; None where it is not known."""
+        return self.types.get(name, _UNKNOWN).dtype
+
+    def shape(self, name: str) -> Shape | None:
+        """The shape of a tensor, as far as it is known."""
+        return self.types.get(name, _UNKNOWN).shape
+
+    def same(self, name: str, other: str) -> bool:
+        """Two tensors are known to have one dtype and one shape."""
+        a, b = self.types.get(name, _UNKNOWN), self.types.get(other, _UNKNOWN)
+        return a == b and a.dtype is not None and a.kind == "tensor" and a.shape is not None and None not in a.shape
+
+    def value(self, name: str) -> Array | None:
+        """The numbers of a constant that stays as it is."""
+        if name in self.constants:
+            return None if name in self.graph.inputs or name in self.scope.kept else self.constants[name]
+        return None if self.scope.around is None or name in self._own else self.scope.around(name)
+
+    def uniform(self, name: str) -> Any:
+        """The number that all entries of a constant are; None for other tensors."""
+        if name not in self._uniform:
+            array = self.value(name)
+            one = array is not None and array.size > 0 and array.dtype != object and (array == array.flat[0]).all()
+            self._uniform[name] = array.flat[0] if one and array is not None else None
+        return self._uniform[name]
+
+    def node(self, name: str, *ops: str) -> Node | None:
+        """The node that computes a tensor, if it is one of these operators."""
+        node = self._made.get(name)
+        return node if node is not None and node.op in ops and not node.domain else None
+
+    def sole(self, name: str, *ops: str) -> Node | None:
+        """The same if only one node reads the tensor, so that this node is spared where that one does without."""
+        node = self.node(name, *ops)
+        return node if node is not None and self.uses[name] == 1 and not self._is_kept(node) else None
+
+    def read_only_by(self, name: str, takes: Callable[[str, Node, Draft], bool]) -> bool:
+        """Every node that reads a tensor is one that can do without it, by what `takes` says; it is no output."""
+        if name not in self._spared:
+            readers = self._readers.get(name, ())
+            free = name not in self._outputs and not any(self._is_kept(node) for node in readers)
+            self._spared[name] = free and all(takes(name, node, self) for node in readers)
+        return self._spared[name]
+
+    def constant(self, value: Array) -> str:
+        """The name of a constant with these numbers."""
+        value = np.asarray(value)
+        key = _by_value(value)
+        if key not in self._equal:
+            name = self._equal[key] = self.scope.names.fresh("simplified/constant")
+            self.constants[name], self.types[name] = value, TensorType(value.dtype, value.shape)
+        return self._equal[key]
+
+    def first(self, key: Any, name: str) -> str:
+        """The tensor for which something was found first; `name` if that is now."""
+        found = self._firsts.setdefault(key, name)
+        return self._alias.get(found, found)
+
+    def add(self, op: str, inputs: tuple[str, ...], declared: TensorType, attrs: Mapping[str, Any], stem: str) -> str:
+        """A tensor that a rule needs besides: the result of one more node."""
+        name = self.scope.names.fresh(f"{stem}/{op}")
+        self._own.add(name)
+        self.types[name] = declared
+        self.uses[name] = 1
+        self.uses.update(inputs)
+        self.place(Node(op, inputs, (name,), attrs, name=name))
+        return self._alias.get(name, name)
+
+    # How it grows
+
+    def place(self, node: Node) -> None:
+        """Put the next node of the graph in, or what takes its place."""
+        node = renamed(node, self._alias)
+        self._follow(node)
+        if self._is_kept(node):
+            return self._append(node)
+        node = self._with_simple_graphs(node)
+        for _ in range(_IN_A_ROW):
+            found = self._rewritten(node)
+            if found is None:
+                return self._append_once(node)
+            self.changes += 1
+            self.uses.subtract(node.reads)
+            if not isinstance(found, Node):
+                return self._stand_in(node, [found if isinstance(found, str) else self.constant(found)])
+            self.uses.update(found.reads)
+            node = found
+        return self._append_once(node)
+
+    def finished(self) -> Graph:
+        """The simplified graph: what its outputs need, under their own names."""
+        nodes = self._with_own_outputs(self._nodes)
+        needed, live = set(self.graph.outputs), []
+        for node in reversed(nodes):
+            if not needed.isdisjoint(node.outputs):
+                needed.update(node.reads)
+                live.append(node)
+        constants = {n: v for n, v in self.constants.items() if n in needed or n in self.graph.inputs}
+        self.changes += len(nodes) - len(live) + len(self.constants) - len(constants)
+        return replace(self.graph, nodes=tuple(live[::-1]), constants=constants)
+
+    def _follow(self, node: Node) -> None:
+        """Complete what is known of the shape of what a node gives."""
+        name = node.outputs[0]
+        known = self.types.get(name)
+        if node.domain or known is None or (known.shape is not None and all(isinstance(d, int) for d in known.shape)):
+            return
+        told = len(node.inputs) > 1 and (node.op in ("Reshape", "Expand") or node.op.startswith("Reduce"))
+        target = self.value(node.inputs[1]) if told else None
+        shape = followed(node, [self.shape(n) for n in node.inputs], target)
+        if shape is not None:
+            self.types[name] = replace(known, shape=shape)
+
+    def _count(self, names: Iterable[str]) -> None:
+        for name in names:
+            shape = self.shape(name)
+            if shape is not None and None not in shape and self.types[name].kind == "tensor":
+                self.volumes.setdefault(volume(shape), name)
+
+    def _rewritten(self, node: Node) -> Found | None:
+        if node.domain or self._names_output(node):
+            return None
+        rules = (*self.scope.rules.get(node.op, ()), *self.scope.rules.get("", ()))
+        return next((found for rule in rules if (found := rule(node, self)) is not None), None)
+
+    def _append(self, node: Node) -> None:
+        self._nodes.append(node)
+        self._made.update((name, node) for name in node.outputs if name)
+        self._count(node.outputs)
+        if (key := self._key(node)) is not None:
+            self._twins.setdefault(key, node)
+
+    def _append_once(self, node: Node) -> None:
+        """Put a node in unless one that computes the same stands already."""
+        twin = self._twins.get(self._key(node))
+        if twin is None or self._names_output(node):
+            return self._append(node)
+        self.changes += 1
+        self.uses.subtract(node.reads)
+        return self._stand_in(node, twin.outputs)
+
+    def _stand_in(self, node: Node, names: Sequence[str]) -> None:
+        """Let tensors stand for the results of a node; an output of the graph keeps its name."""
+        for old, new in zip(node.outputs, names, strict=False):
+            if old in self._outputs:
+                self.uses[new] += 1
+                self._append(Node("Identity", (new,), (old,), name=node.name, metadata=node.metadata))
+            elif old:
+                self.uses[new] += self.uses[old]
+                self._alias[old] = new
+
+    def _key(self, node: Node) -> Any:
+        """What two nodes have in common that compute the same; None where that cannot be told."""
+        if node.domain not in _STANDARD or node.op in _DRAWING or any(node.subgraphs):
+            return None
+        inputs: Any = tuple(sorted(node.inputs)) if node.op in _COMMUTING else node.inputs
+        attrs = tuple(sorted((name, _frozen(value)) for name, value in node.attrs.items()))
+        return node.key, inputs, attrs, tuple(map(bool, node.outputs))
+
+    def _is_kept(self, node: Node) -> bool:
+        return any(name in self.scope.kept for name in node.outputs if name)
+
+    def _names_output(self, node: Node) -> bool:
+        """It does nothing but give a tensor the name of an output."""
+        return node.op == "Identity" and node.outputs[0] in self._outputs
+
+    def _with_simple_graphs(self, node: Node) -> Node:
+        """The node with the graphs inside it simplified."""
+        graphs = {key: value for key, value in node.attrs.items() if isinstance(value, Graph)}
+        if not graphs:
+            return node
+        scope = replace(self.scope, around=self.value)
+        for key, inside in graphs.items():
+            draft = swept(inside, self.known.inner.get((node.outputs[0], key), Types()), scope)
+            graphs[key] = draft.finished()
+            self.changes += draft.changes
+        return replace(node, attrs={**node.attrs, **graphs})
+
+    def _share_constants(self) -> None:
+        """Of equal constants, and only of those that stay equal, let the first stand for all."""
+        for name, value in self.graph.constants.items():
+            if self.value(name) is None or value.nbytes > _SHARED or value.dtype == object:
+                continue
+            first = self._equal.setdefault(_by_value(value), name)
+            if first != name and name not in self._outputs:
+                self.changes += 1
+                self.uses[first] += self.uses[name]
+                self._alias[name] = first
+
+    def _with_own_outputs(self, nodes: Sequence[Node]) -> list[Node]:
+        """Tensors that are given the name of an output afterwards have it from the start."""
+        names: dict[str, str] = {}
+        for node in nodes:
+            if self._names_output(node) and node.inputs[0] not in names and self._may_be_called(node.inputs[0]):
+                names[node.inputs[0]] = node.outputs[0]
+        if not names:
+            return list(nodes)
+        self.changes += len(names)
+        self.constants = {names.get(name, name): value for name, value in self.constants.items()}
+        self.types.update((new, self.types[old]) for old, new in names.items() if old in self.types)
+        spared = set(names.values())
+        return [renamed(node, names) for node in nodes if not (self._names_output(node) and node.outputs[0] in spared)]
+
+    def _may_be_called(self, name: str) -> bool:
+        """Nobody knows the tensor by its name; a constant is an output of the outermost graph only."""
+        if name in self._outputs or name in self.scope.kept:
+            return False
+        node = self._made.get(name)
+        return (
+            not self._is_kept(node) if node is not None else self.scope.around is None and self.value(name) is not None
+        )
+
+
+def is_one(name: str, at: Draft) -> bool:
+    """A tensor has one entry, whatever the sizes are."""
+    shape = at.shape(name)
+    return shape is not None and all(d == 1 for d in shape)
+
+
+def swept(graph: Graph, known: Types, scope: Scope) -> Draft:
+    """The draft of a graph with every node in."""
+    draft = Draft(graph, known, scope)
+    for node in graph.nodes:
+        draft.place(node)
+    return draft
+
+
+def _by_value(array: Array) -> tuple[Any, ...]:
+    return array.dtype, array.shape, array.tobytes()
+
+
+def _frozen(value: Any) -> Any:
+    """An attribute as a key of a dictionary; numbers by how they are written, which tells -0.0 from 0.0."""
+    return _by_value(value) if isinstance(value, np.ndarray) else repr(value)

@@ -1,0 +1,332 @@
+"""Constants that differ between runs, as tensors that are made of sizes at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.export.formulas import Dimension, Formula, formula, is_whole
+from gradcheck_cli.export.runs import Sizes
+from gradcheck_cli.graph import Array, Node
+from gradcheck_cli.op import DTYPES
+
+NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+_I64 = np.dtype(np.int64)
+_FILLED = {
+    np.dtype(name) for name in ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
+}  # by a ConstantOfShape
+_SHORT = 64  # entries of a vector of sizes
+_PAIRED = 24  # dimensions of which ratios are tried
+
+
+class Measured:
+    """Tensors made of sizes: nodes are added in the order of the file, each thing is made once.
+
+    `nodes` and `constants` are what was added since they were taken last; `fresh` gives names that are not used.
+    """
+
+    def __init__(self, fresh: Callable[[str], str]) -> None:
+        self._fresh = fresh
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
+        self._spans: dict[
+            tuple[Sizes, ...], tuple[str, int, int, int]
+        ] = {}  # sizes -> tensor, from axis, to axis, rank
+        self._dims: dict[Sizes, None] = {}
+        self._made: dict[Any, str] = {}
+        self.near: Sequence[Sizes] = ()  # dimensions that are tried first
+
+    def see(self, name: str, shape: tuple[Sizes, ...]) -> None:
+        """From here on there is a tensor whose dimensions can be read."""
+        for start in range(len(shape)):
+            if len(set(shape[start])) > 1:
+                self._dims.setdefault(shape[start])
+            for stop in range(start + 1, len(shape) + 1):
+                if any(len(set(sizes)) > 1 for sizes in shape[start:stop]):
+                    self._spans.setdefault(shape[start:stop], (name, start, stop, len(shape)))
+
+    def tensor(self, values: Sequence[Array]) -> str | None:
+        """The name of a tensor that has these values in the runs; None if they follow from no sizes that are known."""
+        dtype, rank = values[0].dtype, values[0].ndim
+        if any(v.ndim != rank or v.dtype != dtype for v in values):
+            return None
+        fixed = len({v.shape for v in values}) == 1
+        if fixed and dtype.kind in "iu" and rank == 1 and values[0].size <= _SHORT:
+            made = self.vector([tuple(int(v[i]) for v in values) for i in range(values[0].size)])
+            return None if made is None else self._cast(made, dtype)
+        if fixed and rank == 0:
+            return self._factor([v.item() for v in values], dtype)
+        return self._repeated(values) or self._unit(values) or self._grid(values) or self._ranges(values)
+
+    def vector(self, entries: Sequence[Sizes]) -> str | None:
+        """A vector of int64 with these entries."""
+        key = tuple(entries)
+        if key not in self._made:
+            parts = list(self._parts(key))
+            if not parts or any(part is None for part in parts):
+                return None
+            self._made[key] = self._add("Concat", [p for p in parts if p], axis=0) if len(parts) > 1 else str(parts[0])
+        return self._made[key]
+
+    def number(self, sizes: Sizes, dtype: np.dtype[Any] = _I64, *, rank: int = 0) -> str | None:
+        """One size as a scalar, or as a vector of one entry."""
+        made = self.vector([sizes])
+        if made is None or (rank and dtype == _I64):
+            return made
+        return self._cast(made if rank else self._once("Squeeze", made), dtype)
+
+    def ints(self, *values: int) -> str:
+        """A constant vector of int64."""
+        return self._constant(np.array(values, np.int64))
+
+    def _parts(self, entries: tuple[Sizes, ...]) -> Iterator[str | None]:
+        """Pieces of a vector: shapes of tensors as long as they go, constants, formulae."""
+        place = 0
+        while place < len(entries):
+            stop = next((s for s in range(len(entries), place, -1) if entries[place:s] in self._spans), 0)
+            if stop:
+                yield self._shape(*self._spans[entries[place:stop]])
+            elif len(set(entries[place])) == 1:
+                stop = next((s for s in range(place, len(entries)) if len(set(entries[s])) > 1), len(entries))
+                stop = next((s for s in range(place + 1, stop) if self._starts_span(entries, s)), stop)
+                yield self.ints(*(sizes[0] for sizes in entries[place:stop]))
+            else:
+                stop = place + 1
+                found = self._formula(entries[place])
+                yield None if found is None else self._computed(found)
+            place = stop
+
+    def _formula(self, sizes: Sizes) -> Formula | None:
+        near = [each for each in self.near if each in self._dims]
+        return formula(sizes, dict.fromkeys([*near, *self._dims]))
+
+    def _starts_span(self, entries: tuple[Sizes, ...], place: int) -> bool:
+        return any(entries[place:s] in self._spans for s in range(len(entries), place + 1, -1))
+
+    def _shape(self, name: str, start: int, stop: int, rank: int) -> str:
+        ends = {**({"start": start} if start else {}), **({"end": stop} if stop < rank else {})}
+        return self._once("Shape", name, **ends)
+
+    def _computed(self, value: Formula) -> str:
+        if isinstance(value, int):
+            return self.ints(value)
+        if isinstance(value, Dimension):
+            return self._shape(*self._spans[(value.sizes,)])
+        return self._once(value.op, self._computed(value.left), self._computed(value.right))
+
+    def _factor(self, values: Sequence[float], dtype: np.dtype[Any]) -> str | None:
+        """A scalar: a size, a quotient of sizes or its root, or a number times one, in a dtype that holds sizes."""
+        if len(set(values)) == 1:
+            return self._constant(np.array(values[0], dtype))
+        if dtype.kind in "iu":
+            return self.number(tuple(int(v) for v in values), dtype)
+        wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
+        if not (dtype.kind == "f" or dtype.name == "bfloat16") or not all(np.isfinite(values)) or 0.0 in values:
+            return None
+        for op, power in (("", 1), ("Sqrt", 2)):
+            made = self._quotient([float(v) ** power for v in values], wide, power * rounding(dtype))
+            if made is not None:
+                return self._cast(self._once(op, made) if op else made, dtype, given=wide)
+        made = self._scaled(values, wide, 2 * rounding(dtype))
+        return None if made is None else self._cast(made, dtype, given=wide)
+
+    def _quotient(self, values: Sequence[float], dtype: np.dtype[Any], near: float) -> str | None:
+        """A quotient of two sizes."""
+        parts = [simplest(v, near) for v in values]
+        over, under = (tuple(part) for part in zip(*(p.as_integer_ratio() for p in parts), strict=True))
+        if not all(found is not None and is_whole(found) for found in map(self._formula, (over, under))):
+            return None
+        a, b = self.number(over, dtype), self.number(under, dtype)
+        if a is None or b is None:
+            return None
+        if set(under) == {1}:
+            return a
+        return self._once("Reciprocal", b) if set(over) == {1} else self._once("Div", a, b)
+
+    def _scaled(self, values: Sequence[float], dtype: np.dtype[Any], near: float) -> str | None:
+        """A number times a size, over one, or times one over another."""
+        for over, under in self._pairs():
+            factors = [v * b / a for v, a, b in zip(values, over, under, strict=True)]
+            if all(abs(f - factors[0]) <= 2 * near * abs(f) for f in factors):
+                a, b = (self.number(each, dtype) if set(each) != {1} else "" for each in (over, under))
+                factor = float(simplest(factors[0], near))
+                held = a if a and factor == 1 else self._constant(np.array(factor, dtype))
+                made = self._once("Mul", held, a) if a and held != a else held
+                return self._once("Div", made, b) if b else made
+        return None
+
+    def _pairs(self) -> Iterator[tuple[Sizes, Sizes]]:
+        """Sizes over others, one of which may be 1."""
+        dims = [sizes for sizes in dict.fromkeys([*self.near, *self._dims]) if sizes in self._dims][:_PAIRED]
+        one = (1,) * len(dims[0]) if dims else ()
+        yield from ((one, d) for d in dims)
+        yield from ((d, one) for d in dims)
+        yield from permutations(dims, 2)
+
+    def _repeated(self, values: Sequence[Array]) -> str | None:
+        """The same entries all along the axes whose sizes differ, or along all."""
+        if any(not v.size for v in values):
+            return None
+        uniform = all(np.all(v == v.ravel()[0]) for v in values)
+        axes = [axis for axis in range(values[0].ndim) if uniform or len({v.shape[axis] for v in values}) > 1]
+        at = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(values[0].ndim))
+        first = values[0][at]
+        if not uniform and not all(
+            np.array_equal(v[at], first) and np.array_equal(v, np.broadcast_to(v[at], v.shape)) for v in values
+        ):
+            return None
+        shape = self.vector([tuple(v.shape[axis] for v in values) for axis in range(values[0].ndim)])
+        if shape is None:
+            return None
+        if uniform and len({v.ravel()[0].item() for v in values}) == 1 and first.dtype in _FILLED:
+            return self._once("ConstantOfShape", shape, value=first.reshape(1))
+        held = self._factor([v.ravel()[0].item() for v in values], first.dtype) if uniform else self._constant(first)
+        return None if held is None else self._once("Expand", held, shape)
+
+    def _unit(self, values: Sequence[Array]) -> str | None:
+        """A unit matrix."""
+        dtype = values[0].dtype
+        if dtype not in _FILLED or any(v.ndim != 2 or not np.array_equal(v, np.eye(*v.shape)) for v in values):
+            return None
+        shape = self.vector([tuple(v.shape[axis] for v in values) for axis in range(2)])
+        like = None if shape is None else self._once("ConstantOfShape", shape, value=np.zeros(1, dtype))
+        return None if like is None else self._once("EyeLike", like)
+
+    def _grid(self, values: Sequence[Array]) -> str | None:
+        """Whole numbers that grow evenly along each axis: c + a i + b j."""
+        dtype, rank = values[0].dtype, values[0].ndim
+        if dtype.kind not in "iuf" or any(0 in v.shape for v in values):
+            return None
+        origin, slopes = _steps(values)
+        if origin is None:
+            return None
+        terms = [self._along(axis, rank, [v.shape[axis] for v in values], slopes[axis], dtype) for axis in range(rank)]
+        total: str | None = None
+        for term, sizes in zip(terms, slopes, strict=True):
+            if any(sizes):
+                if term is None:
+                    return None
+                total = term if total is None else self._once("Add", total, term)
+        if any(origin):
+            start = self.number(origin, dtype)
+            if start is None or total is None:
+                return None
+            total = self._once("Add", total, start)
+        shape = self.vector([tuple(v.shape[axis] for v in values) for axis in range(rank)])
+        flat = any(not any(s) and any(v.shape[axis] > 1 for v in values) for axis, s in enumerate(slopes))
+        return self._once("Expand", total, shape) if flat and total and shape else None if flat else total
+
+    def _ranges(self, values: Sequence[Array]) -> str | None:
+        """Whole numbers along one axis that go up and down, evenly in between: such as those of a reflection."""
+        dtype, rank = values[0].dtype, values[0].ndim
+        long = {axis for v in values for axis, n in enumerate(v.shape) if n > 1}
+        if dtype.kind not in "iu" or len(long) != 1:
+            return None
+        pieces = [list(_even(v.ravel().tolist())) for v in values]
+        if len({len(each) for each in pieces}) > 1:
+            return None
+        parts = [
+            self._range(*(tuple(each) for each in zip(*piece, strict=True))) for piece in zip(*pieces, strict=True)
+        ]
+        if None in parts:
+            return None
+        (axis,) = long
+        made = self._once("Concat", *[part for part in parts if part], axis=0) if len(parts) > 1 else str(parts[0])
+        around = tuple(a for a in range(rank) if a != axis)
+        return self._cast(self._once("Unsqueeze", made, self.ints(*around)) if around else made, dtype)
+
+    def _range(self, start: Sizes, stop: Sizes, step: Sizes) -> str | None:
+        """Whole numbers from one to another."""
+        ends = [self.number(each) for each in (start, stop, step)]
+        return None if None in ends else self._once("Range", *[end for end in ends if end])
+
+    def _along(self, axis: int, rank: int, counts: Sequence[int], slope: Sizes, dtype: np.dtype[Any]) -> str | None:
+        """slope * 0, 1, 2 ... along one axis."""
+        if not any(slope):
+            return None
+        count, step = self.number(tuple(counts)), self.number(slope)
+        if count is None or step is None:
+            return None
+        made = self._once("Range", self._constant(np.array(0)), count, self._constant(np.array(1)))
+        made = made if set(slope) == {1} else self._once("Mul", made, step)
+        behind = tuple(range(1, rank - axis))
+        made = self._once("Unsqueeze", made, self.ints(*behind)) if behind else made
+        return self._cast(made, dtype)
+
+    def _cast(self, name: str, dtype: np.dtype[Any], given: np.dtype[Any] = _I64) -> str:
+        return name if dtype == given else self._once("Cast", name, to=NUMBERS[dtype])
+
+    def _constant(self, value: Array) -> str:
+        key = ("constant", value.dtype, value.shape, value.tobytes())
+        if key not in self._made:
+            self._made[key] = name = self._fresh("sizes/constant")
+            self.constants[name] = value
+        return self._made[key]
+
+    def _once(self, op: str, *inputs: str, **attrs: Any) -> str:
+        """What an operator gives, one node for all who ask."""
+        shown = {k: v.tobytes() + str(v.dtype).encode() if isinstance(v, np.ndarray) else v for k, v in attrs.items()}
+        key = (op, inputs, tuple(shown.items()))
+        if key not in self._made:
+            self._made[key] = self._add(op, inputs, **attrs)
+        return self._made[key]
+
+    def _add(self, op: str, inputs: Sequence[str], **attrs: Any) -> str:
+        name = self._fresh(f"sizes/{op}")
+        self.nodes.append(Node(op, tuple(inputs), (name,), attrs, name=name))
+        return name
+
+
+def _steps(values: Sequence[Array]) -> tuple[Sizes | None, list[Sizes]]:
+    """The first entry in each run, and by how much entries grow along each axis; None if they do not evenly."""
+    origins, slopes = [], []
+    for v in values:
+        first = v[(0,) * v.ndim]
+        steps = [v[tuple(int(a == axis) for a in range(v.ndim))] - first if v.shape[axis] > 1 else first - first
+                 for axis in range(v.ndim)]  # fmt: skip
+        grid = sum((step * np.arange(n).reshape((-1,) + (1,) * (v.ndim - 1 - axis))
+                    for axis, (step, n) in enumerate(zip(steps, v.shape, strict=True))), first)  # fmt: skip
+        if not np.array_equal(np.broadcast_to(grid, v.shape), v) or any(s != int(s) for s in (first, *steps)):
+            return None, []
+        origins.append(int(first))
+        slopes.append([int(step) for step in steps])
+    return tuple(origins), [tuple(each) for each in zip(*slopes, strict=True)]
+
+
+def _even(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Stretches that grow evenly, as start, stop and step of a range; where one turns, the next begins behind."""
+    place = 0
+    while place < len(numbers):
+        step = numbers[place + 1] - numbers[place] if place + 1 < len(numbers) else 1
+        end = place + 1
+        while end < len(numbers) and step and numbers[end] - numbers[end - 1] == step:
+            end += 1
+        step = step or 1
+        yield numbers[place], numbers[place] + (end - place) * step, step
+        place = end
+
+
+def rounding(dtype: np.dtype[Any]) -> float:
+    """Relative: a rounding or two of numbers of a dtype."""
+    return {2: 8e-3 if dtype.name == "bfloat16" else 1e-3, 4: 2e-7, 8: 4e-16}.get(dtype.itemsize, 0.0)
+
+
+def simplest(value: float, near: float) -> Fraction:
+    """The fraction of the smallest denominator that is near a number."""
+    exact = Fraction(value)
+    off = abs(exact) * Fraction(near)
+    return -_between(-exact - off, -exact + off) if value < 0 else _between(exact - off, exact + off)
+
+
+def _between(low: Fraction, high: Fraction) -> Fraction:
+    """The simplest fraction from `low` to `high`, both of them positive."""
+    whole = math.ceil(low)
+    if whole <= high:
+        return Fraction(whole)
+    below = math.floor(low)
+    return below + 1 / _between(1 / (high - below), 1 / (low - below))

@@ -1,0 +1,220 @@
+"""Sizes at which a model is run to learn what follows from its open dimensions, and which of them are open at all.
+
+Each dimension gets a size of its own in every run, odd and even ones, small and large ones, so that what follows from
+remainders, or from how many windows fit, differs.
+Dimensions that have to be equal move together, and one at whose other sizes the model does not run stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from random import Random
+
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.export.counts import COUNTS, Count, at, counts
+from gradcheck_cli.export.formulas import formula
+from gradcheck_cli.model import Model
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.dims import declared_shape, open_dims, sizes_given, symbol
+from gradcheck_cli.settings import Settings
+
+RUNS = 6  # a sum of two dimensions takes three to be told; the others confirm it
+_BATCHES = tuple(range(5, 40))
+_LENGTHS = (*range(5, 14), *range(14, 90, 3))
+_REMAINDERS = {2: 2, 3: 2, 4: 3}  # of so many a size has so many, at least
+_PACES = (1, 2, 4, 8, 16, 32)  # a size may have to be a multiple of one
+_REACH = 4  # so many steps lead to twice the size
+_ATTEMPTS = 300
+_GROUPED = 4  # dimensions that are tried to be equal
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Sizes for each run, and further ones should those not do.
+
+    `equal` has dimensions by the one that they have to equal, `fixed` others with their only size.  Among the sizes are
+    values of inputs that are `counted`.
+    """
+
+    runs: tuple[Mapping[str, int], ...]
+    equal: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    counted: tuple[Count, ...] = ()
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Dimensions that stay open."""
+        return tuple(d for d in self.symbols if d not in {count.symbol for count in self.counted})
+
+    @property
+    def symbols(self) -> dict[str, tuple[int, ...]]:
+        """Dimensions that stay open and counts, with their size in each run."""
+        sizes = {d: tuple(run[d] for run in self.runs) for d in self.runs[0] if d not in self.equal}
+        return {d: each for d, each in sizes.items() if len(set(each)) > 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Dimensions that have one size, and the sizes that it may have."""
+
+    dims: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -> Trials:
+    """The sizes for a model that is run as far as some targets."""
+    point = model.point(targets, settings, ops)
+    base, counted = dict(point.dims), tuple(counts(model, point.tape, settings.extra_feed_dict))
+    trial = _Trial(model, targets, settings, model.ops, counted)
+    given = {*model.dims, *settings.dims, *sizes_given(model.graph, settings), *model.source.dims}
+    needed = model.graph.needed_for([*targets, *(n for r in model.requests_for(targets) for n in r.reads)])
+    free = [d for d in open_dims(model.graph) if d not in given and d in base]
+    free = [d for d in free if _is_read(model, d, needed)]
+    if not free and not counted:
+        return Trials((base,))
+    fixed, batches = _fixed_sizes(model), open_dims(model.graph)
+    groups = [Group((d,), tuple(n for n in (_BATCHES if batches[d] else _LENGTHS) if n not in fixed)) for d in free]
+    if not trial.go(groups, base):
+        groups = trial.joined(list(_moving(trial, base, groups)), base)
+    for group in (Group((count.symbol,), COUNTS) for count in counted):
+        if trial.go([*groups, group], base):
+            groups.append(group)
+    moved = {d for group in groups for d in group.dims}
+    near = [Group(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
+    runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
+    equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
+    found = tuple(count for count in counted if count.symbol in moved)
+    return Trials(runs, equal, {d: base[d] for d in free if d not in moved}, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Whether the model runs at some sizes."""
+
+    model: Model
+    targets: Sequence[str]
+    settings: Settings
+    ops: Ops
+    counted: tuple[Count, ...]
+
+    def runs(self, sizes: Mapping[str, int]) -> bool:
+        """The model runs as far as its targets."""
+        try:
+            self.model.point(self.targets, at(self.settings, sizes, self.counted), self.ops)
+        except GradcheckError:
+            return False
+        return True
+
+    def go(self, groups: Sequence[Group], base: Mapping[str, int]) -> bool:
+        """The model runs at all sizes that some dimensions would be assigned."""
+        return all(self.runs({**base, **sizes}) for sizes in _assigned(groups))
+
+    def moves(self, group: Group, base: Mapping[str, int]) -> Group | None:
+        """Dimensions with the sizes at which the model runs, up to the largest."""
+
+        def runs(place: int) -> bool:
+            return self.runs({**base, **dict.fromkeys(group.dims, group.sizes[place])})
+
+        if not (runs(0) and runs(1)):
+            return None
+        low, high = 1, len(group.sizes) - 1
+        if runs(high) and runs(high // 2):
+            return group
+        while low < high - 1:
+            low, high = ((low + high) // 2, high) if runs((low + high) // 2) else (low, (low + high) // 2)
+        return Group(group.dims, group.sizes[: low + 1]) if low + 1 >= RUNS else None
+
+    def joined(self, groups: Sequence[Group], base: Mapping[str, int]) -> list[Group]:
+        """Those that can move all at once."""
+        kept: list[Group] = []
+        for group in groups:
+            if self.go([*kept, group], base):
+                kept.append(group)
+        return kept
+
+
+def _moving(trial: _Trial, base: Mapping[str, int], groups: Sequence[Group]) -> Iterator[Group]:
+    """Dimensions that can have other sizes than they have, one by one, else with others of the same size."""
+    stuck: list[Group] = []
+    for group in groups:
+        found = _first(trial, base, group)
+        if found is None:
+            stuck.append(group)
+        else:
+            yield found
+    while stuck:
+        first, *others = stuck
+        alike = [o for o in others if base[o.dims[0]] == base[first.dims[0]]][:_GROUPED]
+        sets = [alike, *(list(c) for n in range(1, len(alike)) for c in combinations(alike, n))]
+        tried = (_first(trial, base, _together([first, *each])) for each in sets if each)
+        group = next((found for found in tried if found is not None), None) or Group(first.dims, ())
+        if group.sizes:
+            yield group
+        stuck = [each for each in stuck if each.dims[0] not in group.dims]
+
+
+def _together(groups: Sequence[Group]) -> Group:
+    return Group(tuple(d for group in groups for d in group.dims), groups[0].sizes)
+
+
+def _first(trial: _Trial, base: Mapping[str, int], group: Group) -> Group | None:
+    """Dimensions with the first kind of sizes at which the model runs; one of which it runs at all sizes, if any."""
+    size = base[group.dims[0]]
+    above = (tuple(size + pace * (k + size * k // (_REACH * pace)) for k in range(1, RUNS + 3)) for pace in _PACES)
+    multiples = (tuple(pace * k for k in range(2, RUNS + 3)) for pace in (size, *_PACES) if pace > 1)
+    short: Group | None = None
+    for sizes in (group.sizes, *above, *multiples):
+        found = trial.moves(Group(group.dims, sizes), base)
+        if found is not None and found.sizes == sizes:
+            return found
+        short = short or found
+    return short
+
+
+def _assigned(groups: Sequence[Group]) -> list[dict[str, int]]:
+    """Sizes for each run, such that none follows from the others."""
+    pools = [group.sizes[: 3 * RUNS + len(groups)] for group in groups]
+    for attempt in range(_ATTEMPTS):
+        random = Random(attempt)
+        chosen = [_spread(pool, random) for pool in pools]
+        if _apart(chosen, pools) or attempt == _ATTEMPTS - 1:
+            break
+    return [
+        {d: sizes[run] for group, sizes in zip(groups, chosen, strict=True) for d in group.dims} for run in range(RUNS)
+    ]
+
+
+def _spread(pool: Sequence[int], random: Random) -> tuple[int, ...]:
+    """Sizes from all over a pool, in any order."""
+    cuts = [len(pool) * i // RUNS for i in range(RUNS + 1)]
+    found = [random.choice(pool[low:high]) for low, high in pairwise(cuts)]
+    random.shuffle(found)
+    return tuple(found)
+
+
+def _apart(chosen: Sequence[tuple[int, ...]], pools: Sequence[Sequence[int]]) -> bool:
+    """In no run two dimensions have one size, none follows from others, and all kinds of remainders are there."""
+    mixed = all(
+        len({n % m for n in sizes}) >= min(least, len({n % m for n in pool}))
+        for sizes, pool in zip(chosen, pools, strict=True)
+        for m, least in _REMAINDERS.items()
+    )
+    different = all(len(set(each)) == len(each) for each in zip(*chosen, strict=True))
+    return mixed and different and all(formula(c, [o for o in chosen if o is not c]) is None for c in chosen)
+
+
+def _is_read(model: Model, dim: str, needed: set[str]) -> bool:
+    """A dimension of an input that the targets need."""
+    shapes = ((n, declared_shape(model.graph, n) or ()) for n in model.graph.free_inputs if n in needed)
+    return any(
+        symbol(n, axis, d) == dim for n, shape in shapes for axis, d in enumerate(shape) if not isinstance(d, int)
+    )
+
+
+def _fixed_sizes(model: Model) -> set[int]:
+    """Sizes that tensors of the model have anyway: one that is open had better be another."""
+    shapes = [array.shape for array in model.graph.constants.values()]
+    declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
+    return {d for shape in (*shapes, *declared) for d in shape if isinstance(d, int)}

@@ -1,0 +1,101 @@
+"""Gradients as numbers that some tool computed: right to the rounding of their dtype, and about one point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.errors import UsageError
+from tests.claims.test_tensors import only
+from tests.claims.written import W, plain, write
+
+X = np.random.default_rng(0).uniform(-1, 1, (2, 3)).astype(np.float32)
+KERNEL = np.array([0.1, 0.2, -0.3, 0.4, 0.5, -0.6, 0.7, 0.8, 0.9, -1.0, 1.1, 1.2], np.float32).reshape(3, 4)
+
+
+def gradient(dtype: type) -> Any:
+    """That of sum(tanh(x W)^2) by x, computed in a dtype."""
+    a = np.tanh((X.astype(dtype) @ KERNEL.astype(dtype)).astype(dtype))
+    return ((2 * a * (1 - a * a)).astype(dtype) @ KERNEL.astype(dtype).T).astype(dtype)
+
+
+def found(folder: Path, numbers: Any) -> Any:
+    """The record of a claim."""
+    return only(gc.check(plain(folder), grad={"x": numbers}, x_init_value={"x": X}))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_right_numbers_pass_in_every_dtype(tmp_path: Path, dtype: type) -> None:
+    check = found(tmp_path, gradient(dtype))
+    assert (check.status, check.claim["kind"]) == ("pass", "file")
+
+
+def test_numbers_of_a_short_dtype_may_come_in_a_longer_one(tmp_path: Path) -> None:
+    assert found(tmp_path, gradient(np.float32).astype(np.float64)).status == "pass"
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(np.float64, 2e-6), (np.float32, 3e-5), (np.float16, 0.2)])
+@pytest.mark.parametrize("entry", [(0, 0), (1, 2)])
+def test_one_wrong_entry_fails(tmp_path: Path, dtype: type, size: float, entry: tuple[int, int]) -> None:
+    numbers = gradient(dtype)
+    numbers[entry] += size * np.abs(numbers).max()
+    check = found(tmp_path, numbers)
+    assert (check.status, check.entries["failed"]) == ("fail", 1)
+    assert check.worst[0].x == entry
+
+
+@pytest.mark.parametrize("mode", ["directional", "sampled"])
+def test_in_other_modes(tmp_path: Path, mode: str) -> None:
+    numbers, model = gradient(np.float32), plain(tmp_path)
+    more: Any = {"mode": mode, "x_init_value": {"x": X}}
+    assert only(gc.check(model, grad={"x": numbers}, **more)).status == "pass"
+    assert only(gc.check(model, grad={"x": numbers * np.float32(1.01)}, **more)).status == "fail"
+
+
+def test_what_is_not_finite_fails(tmp_path: Path) -> None:
+    numbers = gradient(np.float64)
+    numbers[1, 1] = np.nan
+    check = found(tmp_path, numbers)
+    assert (check.status, check.code) == ("fail", "GC103")
+
+
+def test_a_wrong_shape_fails(tmp_path: Path) -> None:
+    check = found(tmp_path, gradient(np.float64).T)
+    assert (check.status, check.code, check.message) == ("fail", "GC102", "numbers has the shape [3,2], not [2,3]")
+
+
+def test_numbers_want_a_point(tmp_path: Path) -> None:
+    model, numbers = plain(tmp_path), gradient(np.float64)
+    with pytest.raises(UsageError, match="numbers belong to one point, and 'x' would be drawn"):
+        raise_first(gc.check(model, grad={"x": numbers}))
+    with pytest.raises(UsageError, match="numbers belong to one point, not to 2"):
+        raise_first(gc.check(model, grad={"x": numbers}, x_init_value={"x": X}, points=2))
+
+
+def raise_first(report: gc.Report) -> None:
+    """The error that a record holds."""
+    for check in report.checks:
+        if check.status == "error":
+            raise UsageError(check.message)
+
+
+def test_claims_about_more_tensors_tell_which_node_it_was(tmp_path: Path) -> None:
+    body = "\n h = MatMul (x, W)\n b = Add (h, B)\n t = Tanh (b)\n m = MatMul (t, V)\n s = Mul (m, m)\n loss = ReduceSum <keepdims=0> (s)"  # noqa: E501
+    more = ", float[4] B = {0.1,0.2,0.3,0.4}, float[4,2] V = {1,-2,3,0.5,0.25,-1,2,1}"
+    model = gc.load(write(tmp_path / "m.onnx", "(float[2,3] x) => (float loss)", W + more, body))
+    names = ["x", "W", "B", "V"]
+    ours = gc.gradients(model["loss"], [model[n] for n in names])
+    right = dict(zip(names, gc.run(ours, {"x": X}), strict=True))
+    # x and W doubled together are what a doubled gradient by h would give them: then it is not the product that is wrong
+    for wrong, suspect in ((("x",), ("MatMul", 0)), (("x", "W"), ("Add", 1)), (("V",), ("MatMul", 3))):
+        claims = {n: v * (2.0 if n in wrong else 1.0) for n, v in right.items()}
+        report = gc.check(model, grad=claims, x_init_value={"x": X}, y="loss")
+        assert {c.x for c in report.checks if c.status == "fail"} == {*wrong}
+        suspects = {(c.suspect.op, c.suspect.node) for c in report.checks if c.suspect}
+        assert suspects == {suspect}
+    report = gc.check(model, grad={n: v if n == "V" else -v for n, v in right.items()}, x_init_value={"x": X}, y="loss")
+    assert {c.suspect.op for c in report.checks if c.suspect} <= {"Tanh", "MatMul"}  # between V and B

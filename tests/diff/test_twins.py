@@ -1,0 +1,221 @@
+"""What computes the same is the same, whatever tools have made of it; what does not differs, and where is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradcheck_cli.errors import UsageError
+from tests.checking.small import scaled, with_rule
+from tests.diff.twins import BIAS, DIFFERENT, HEAD, IN, MLP, SAME, SQUARE, Twins, V, W, diff, net, statuses
+
+
+def ids(twins: Sequence[Twins]) -> list[str]:
+    return [t.name.replace(" ", "-") for t in twins]
+
+
+@pytest.mark.parametrize("points", (1, 3))
+@pytest.mark.parametrize("twins", SAME, ids=ids(SAME))
+def test_the_same_function_passes_at_every_point(twins: Twins, points: int) -> None:
+    found = statuses(twins, points=points)
+    assert found
+    assert set(found.values()) == {"pass"}
+
+
+@pytest.mark.parametrize("twins", SAME, ids=ids(SAME))
+def test_a_pair_is_the_same_both_ways_round(twins: Twins) -> None:
+    known = diff(twins)
+    turned = twins._replace(a=twins.b, b=twins.a, given={o: n for n, o in twins.given.items()})
+    if "dropped" not in twins.name and "tie" not in twins.name:
+        assert set(statuses(turned).values()) == {"pass"}
+        assert len(diff(turned)) == len(known)
+
+
+@pytest.mark.parametrize("twins, differing, node", DIFFERENT, ids=ids([t for t, *_ in DIFFERENT]))
+def test_what_differs_is_said_and_where_it_begins(twins: Twins, differing: Sequence[str], node: int) -> None:
+    found = diff(twins)
+    assert [key for key, c in found.items() if c.status != "pass"] == list(differing)
+    codes = {"GC111" if "/" in key else "GC110" for key in differing}
+    assert {found[key].code for key in differing} == codes
+    suspect = found[differing[0]].suspect
+    assert suspect is not None
+    assert suspect.node == node
+
+
+@pytest.mark.parametrize("factor", (-1.0, 2.0, 1.0 + 1e-3, 1.0 + 1e-5))
+def test_a_wrong_rule_in_one_of_them_shows_in_the_gradient_alone(factor: float) -> None:
+    mlp = net(MLP, W=W, V=V, b=BIAS)
+    found = diff(Twins("mlp", mlp, mlp), ops_of_b=with_rule("Tanh", scaled("Tanh", factor)))
+    assert {key: c.code for key, c in found.items()} == {"y": "", "y/x": "GC111"}
+    assert found["y/x"].suspect is not None
+    assert found["y/x"].suspect.op == "Tanh"
+
+
+def test_parameters_belong_together_by_name_or_by_values() -> None:
+    a, b = net(MLP, W=W, V=V, b=BIAS), net(HEAD.replace("Tanh (h)", "Tanh (g)").replace(
+        "r =", "g = Add (h, b)  r =").replace("MatMul (x, W)", "MatMul (x, first)"), first=W, V=V, b=BIAS)  # fmt: skip
+    assert set(statuses(Twins("", a, b), params=True)) == {"y", "y/x", "y/W", "y/V", "y/b"}
+    assert set(statuses(Twins("", a, b), params=True).values()) == {"pass"}
+
+
+def test_parameters_that_were_folded_are_not_compared_and_that_is_said() -> None:
+    from tests.diff.twins import SAME as pairs
+
+    folded = next(t for t in pairs if t.name == "BatchNormalization in Conv")
+    found = diff(folded, params=True)
+    assert "y/K" not in found
+    assert {c.status for c in found.values()} == {"pass"}
+    assert any("no single parameter of the same values" in note and "'K'" in note for note in found["y"].notes)
+
+
+QUANTIZED = net(
+    "a (float[N,4] x) => (float[N,4] y) { q, s, z = DynamicQuantizeLinear (x)  h = MatMulInteger (q, W, z, wz)  "
+    "f = Cast <to = 1> (h)  t = Mul (s, ws)  y = Mul (f, t) }",
+    W=np.rint(SQUARE / np.abs(SQUARE).max() * 127).astype(np.int8), wz=np.int8(0), ws=np.abs(SQUARE).max() / 127,
+)  # fmt: skip
+QDQ = net(
+    "a (float[N,4] x) => (float[N,4] y) "
+    "{ q = QuantizeLinear (x, s, z)  d = DequantizeLinear (q, s, z)  y = MatMul (d, W) }",
+    W=SQUARE, s=1 / 127, z=np.int8(0),
+)  # fmt: skip
+PLAIN = net("a (float[N,4] x) => (float[N,4] y) { y = MatMul (x, W) }", W=SQUARE)
+
+
+def test_a_quantized_model_has_the_same_outputs_and_no_gradient() -> None:
+    for quantized in (QUANTIZED, QDQ):
+        found = diff(Twins("", PLAIN, quantized))
+        assert {key: c.code for key, c in found.items()} == {"y": "", "y/x": "GC111"}
+        assert any("--straight-through" in note for note in found["y/x"].notes)
+        assert any("8 bits" in note for note in found["y"].notes)
+
+
+def test_straight_through_a_quantized_model_has_the_gradient_too() -> None:
+    for quantized in (QUANTIZED, QDQ):
+        assert statuses(Twins("", PLAIN, quantized), straight_through=True) == {"y": "pass", "y/x": "pass"}
+
+
+def test_a_parameter_that_stands_for_several_elsewhere_is_not_compared() -> None:
+    tied = net(f"a {IN} {{ i = Identity (W)  h = MatMul (x, W)  g = MatMul (x, i)  s = Mul (h, g)  y = MatMul (s, V) }}",
+               W=W, V=V)  # fmt: skip
+    apart = net(f"a {IN} {{ h = MatMul (x, W)  g = MatMul (x, i)  s = Mul (h, g)  y = MatMul (s, V) }}", W=W, i=W, V=V)
+    for twins in (Twins("", tied, apart), Twins("", apart, tied)):
+        found = statuses(twins, params=True)
+        assert "y/W" not in found
+        assert set(found.values()) == {"pass"}
+
+
+def test_what_the_less_precise_model_explains_passes_no_more_where_both_are_precise() -> None:
+    rounded = net(HEAD, W=W.astype(np.float16).astype(float), V=V)
+    found = diff(Twins("", net(HEAD, W=W, V=V), rounded))
+    assert {c.status for c in found.values()} == {"fail"}
+    assert found["y"].suspect is not None
+    assert "'W' has other values" in found["y"].suspect.diagnosis
+
+
+def test_tolerances_are_those_of_the_user() -> None:
+    twins = next(t for t, *_ in DIFFERENT if t.name == "another epsilon")
+    assert set(statuses(twins, rtol={"": 0.1}).values()) == {"pass"}
+    needed = max(c.needed["rtol"] for c in diff(twins).values())
+    assert set(statuses(twins, rtol={"": needed * 1.01}).values()) == {"pass"}
+    assert "pass" not in statuses(twins, rtol={"": needed * 0.1}).values()
+
+
+def test_an_overflow_in_float16_shows_in_the_models_own_dtype() -> None:
+    text = "a (float[4] x) => (float[4] y) { h = Mul (x, c)  y = Div (h, c) }"
+    twins = Twins("", net(text, c=1e5), net(text.replace("float[", "float16["), dtype=np.float16, c=6e4))
+    wide = Twins("", net(text, c=6e4), twins.b, {"x_init_value": {"x": np.array([1.0, 2.0, 3.0, 4.0])}})
+    assert statuses(wide) == {"y": "pass", "y/x": "pass"}
+    assert statuses(wide, dtype="model")["y"] == "fail GC110"
+
+
+def test_a_missing_output_and_another_shape_are_differences() -> None:
+    two = net("a (float[3] x) => (float[3] y, float[3] z) { y = Tanh (x)  z = Exp (x) }")
+    one = net("a (float[3] x) => (float[3] y) { y = Tanh (x) }")
+    flat = net("a (float[3] x) => (float y) { t = Tanh (x)  y = ReduceSum <keepdims = 0> (t) }")
+    found = diff(Twins("", two, one))
+    assert {key: c.status for key, c in found.items()} == {"y": "pass", "y/x": "pass", "z": "fail"}
+    assert found["z"].message == "b.onnx has no such output"
+    assert "its shape is [3] in a.onnx and [] in b.onnx" in diff(Twins("", one, flat), y=("y",))["y"].message
+    assert "more outputs: 'z'" in str(diff(Twins("", one, two))["y"].notes)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ("(float[2,4] x)", "(float[2,5] x)", "do not fit both inputs: 'x' [2,4] float32 and 'x' [2,5] float32"),
+        ("(float[2,4] x)", "(int64[2,4] x)", "do not fit both inputs"),
+        ("(float[2,4] x)", "(float[2,4] x, float[2,4] mask)", "an input 'mask' [2,4] float32 that a.onnx lacks"),
+        ("(float[2,4] z, float[3] w)", "(float[2,4] x, float[9] mask)", "--map w=mask"),
+    ],
+)
+def test_inputs_that_do_not_belong_together_are_refused(a: str, b: str, message: str) -> None:
+    used = [text.split("] ")[1].split(",")[0].strip(")") for text in (a, b)]
+    nets = [
+        net(f"a {text} => (float[2,4] y) {{ y = Cast <to = 1> ({x}) }}") for text, x in zip((a, b), used, strict=True)
+    ]
+    with pytest.raises(UsageError) as raised:
+        diff(Twins("", *nets))
+    assert message in str(raised.value)
+
+
+def test_names_that_no_model_has_are_refused() -> None:
+    mlp = net(MLP, W=W, V=V, b=BIAS)
+    for given, settings in (({"x": "xx"}, {}), ({"xx": "x"}, {}), ({}, {"y": ("yy",)}), ({}, {"x": ("xx",)})):
+        with pytest.raises(UsageError, match="has no tensor '"):
+            diff(Twins("", mlp, mlp, settings, given))
+
+
+def test_without_a_rule_outputs_are_compared_all_the_same() -> None:
+    mlp: Any = net(MLP, W=W, V=V, b=BIAS)
+    found = diff(Twins("", mlp, mlp), ops_of_b=with_rule("Tanh", None))
+    assert {key: (c.status, c.code) for key, c in found.items()} == {
+        "y": ("pass", ""),
+        "y/x": ("unsupported", "GC501"),
+    }
+    assert found["y/x"].message.startswith("b.onnx: no gradient for 'Tanh'")
+
+
+def test_what_cannot_run_is_said_of_the_model_that_cannot() -> None:
+    text = "a (float[N,4] x) => (float[N,4] y) { y = %s (x) }"
+    found = diff(Twins("", net(text % "Tanh"), net(text % "com.microsoft.Nonsense")))
+    assert (found["y"].status, found["y"].code) == ("unsupported", "GC502")
+    assert found["y"].message.startswith("b.onnx: ")
+
+
+def test_an_output_that_is_nowhere_finite_is_left_open() -> None:
+    text = "a (float[3] x) => (float[3] y) { s = Sub (x, c)  y = Log (s) }"
+    assert statuses(Twins("", net(text, c=1e9), net(text, c=1e9)))["y"] == "inconclusive GC302"
+
+
+def test_projections_stand_for_outputs_that_are_large() -> None:
+    wide = np.random.default_rng(0).normal(size=(4, 40))
+    text = "a (float[1,4] x) => (float[1,40] y) { h = MatMul (x, W)  y = Tanh (h) }"
+    found = diff(Twins("", net(text, W=wide), net(text, W=wide)))
+    assert (found["y"].mode, found["y/x"].mode) == ("full", "directional")
+    other = wide.copy()
+    other[2, 17] *= 1.001
+    assert {c.status for c in diff(Twins("", net(text, W=wide), net(text, W=other))).values()} == {"fail"}
+
+
+def test_models_that_draw_random_numbers_are_left_open() -> None:
+    text = "a (float[9] x) => (float[9] y) { d = Dropout (x, ratio, on)  y = %s (d) }"
+    constants = {"ratio": np.float32(0.5), "on": np.bool_(True)}
+    a, b = (net(text % op, **constants) for op in ("Identity", "Identity"))
+    other = net("a (float[9] x) => (float[9] y) { z = Neg (x)  w = Neg (z)  d = Dropout (w, ratio, on)  y = Identity (d) }",
+                **constants)  # fmt: skip
+    assert set(statuses(Twins("", a, b)).values()) == {"pass"}
+    found = diff(Twins("", a, other))
+    assert {c.status for c in found.values()} == {"inconclusive"}
+    assert "draws random numbers" in found["y"].message
+
+
+def test_an_inner_tensor_is_compared_with_the_one_of_its_name_or_of_the_map() -> None:
+    a, b = net(HEAD, W=W, V=V), net(HEAD.replace("h", "hidden").replace("Tanhidden", "Tanh"), W=W, V=V)
+    assert set(statuses(Twins("", a, a), x=("h",), y=("r",))) == {"r", "r/h"}
+    found = statuses(Twins("", a, b, given={"h": "hidden"}), x=("h",), y=("r", "h"))
+    assert found == {"r": "pass", "r/h": "pass", "h": "pass", "h/h": "pass"}
+    with pytest.raises(UsageError, match="--map h=NAME"):
+        diff(Twins("", a, b), x=("h",))

@@ -1,0 +1,92 @@
+"""Numbers that follow from sizes: which formula is found, and what it gives at other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradcheck_cli.export.formulas import formula
+from gradcheck_cli.export.sizes import Measured, simplest
+from gradcheck_cli.graph import Graph, TensorType
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.trace import trace
+
+N, M = (5, 8, 11, 14, 9, 30), (7, 5, 16, 6, 21, 12)
+BEYOND = [(1, 1), (2, 40), (100, 3)]  # further sizes of n and m
+Value = Callable[[int, int], Any]
+MADE: dict[str, Value] = {  # what a rule may make of sizes
+    "a size": lambda n, m: np.array(n),
+    "a vector": lambda n, m: np.array([n, 3, m, 4]),
+    "a product": lambda n, m: np.array([n * m, 2]),
+    "a multiple and an offset": lambda n, m: np.array([2 * n - 3]),
+    "a difference": lambda n, m: np.array([n - 2 * m + 1, 0]),
+    "a share": lambda n, m: np.float32(1 / n),
+    "a share of both": lambda n, m: np.float64(1 / (n * m)),
+    "a number as float": lambda n, m: np.float32(n),
+    "a ratio": lambda n, m: np.float64(n / m),
+    "one root": lambda n, m: np.float32(1 / np.sqrt(n)),
+    "a number times a share": lambda n, m: np.float64(0.1234567 / n),
+    "Bessel's correction": lambda n, m: np.float64(n / (n + 1)),
+    "ones": lambda n, m: np.ones((n, 3, m), np.float32),
+    "shares": lambda n, m: np.full((m, 2), 1 / n, np.float64),
+    "rows that repeat": lambda n, m: np.tile(np.float32([[1, 2, 4]]), (n, 1)),
+    "whole numbers": lambda n, m: np.arange(n),
+    "whole numbers backward": lambda n, m: np.arange(n)[::-1].copy(),
+    "a grid": lambda n, m: np.arange(n)[:, None] * m + np.arange(m),
+    "a reflection": lambda n, m: np.pad(np.arange(n + 9), (3, 2), "reflect"),
+    "a unit matrix": lambda n, m: np.eye(n, dtype=np.float32),
+}
+NOT_MADE: dict[str, Value] = {  # what no formula may be found for
+    "half, rounded down": lambda n, m: np.array(n // 2),
+    "a remainder": lambda n, m: np.array([n % 3]),
+    "the larger one": lambda n, m: np.array(max(n, m)),
+    "a matrix of other numbers": lambda n, m: np.tri(n),
+    "another rank": lambda n, m: np.zeros((2,) * (1 + n % 2)),
+}
+
+
+def measured() -> Measured:
+    """Sizes of a tensor x of shape [n, m], with names for what is made of them."""
+    names: list[str] = []
+
+    def fresh(name: str) -> str:
+        names.append(name)
+        return f"{name}_{len(names)}"
+
+    made = Measured(fresh)
+    made.see("x", (N, M))
+    return made
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_made_of_sizes_is_found_and_right_at_others(name: str) -> None:
+    value, sizes = MADE[name], measured()
+    found = sizes.tensor([np.asarray(value(n, m)) for n, m in zip(N, M, strict=True)])
+    assert found is not None
+    dtype = np.asarray(value(2, 2)).dtype
+    graph = Graph(("x",), (found,), tuple(sizes.nodes), sizes.constants, {"x": TensorType(np.dtype(np.float32))})
+    for n, m in (*zip(N, M, strict=True), *BEYOND):
+        got = trace(graph, {"x": np.zeros((n, m), np.float32)}, ops=OPS, dtype="model").named[found].value
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got, value(n, m), rtol=3 * float(np.finfo(dtype).eps) if dtype.kind == "f" else 0)
+
+
+@pytest.mark.parametrize("name", NOT_MADE)
+def test_what_follows_from_no_formula_is_none(name: str) -> None:
+    assert measured().tensor([np.asarray(NOT_MADE[name](n, m)) for n, m in zip(N, M, strict=True)]) is None
+
+
+@pytest.mark.parametrize("wrong", range(len(N)))
+def test_a_formula_that_misses_one_run_is_none(wrong: int) -> None:
+    sizes = [3 * n + 1 for n in N]
+    sizes[wrong] += 1
+    assert formula(tuple(sizes), [N, M]) is None
+
+
+@pytest.mark.parametrize(("over", "under"), [(1, 33), (5, 37), (-2, 49), (12345, 1), (1, 351232), (7, 10)])
+def test_fractions_are_told_from_their_float32(over: int, under: int) -> None:
+    found = simplest(float(np.float32(over / under)), 2e-7)
+    assert (found.numerator, found.denominator) == (over, under)

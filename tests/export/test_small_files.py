@@ -1,0 +1,109 @@
+"""Gradient files are small: what the model computes already is used, its nodes stay whole, nothing is added for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import gradcheck_cli as gc
+from benchmarks.node_count_models import COUNTED, Counted
+from benchmarks.node_counts import CLOSE, own
+from gradcheck_cli.export.sparing import sparing
+
+MOST = {  # nodes of the files of these models
+    "MLP, cross entropy": 21, "MLP, mean of squares": 18, "convnet like LeNet": 50, "encoder layer": 101,
+    "LSTM cell": 48, "layer normalization": 24,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.name)
+def test_files_have_no_more_nodes_than_these_and_are_right(case: Counted, tmp_path: Path):
+    onnx.save(case.model(), tmp_path / "m.onnx")
+    count, found = own(case, tmp_path / "m.onnx")
+    assert count <= MOST[case.name]
+    model = gc.load(tmp_path / "m.onnx")
+    gradients = gc.gradients(model["loss"], [model[name] for name in found])
+    wanted = gc.run([g for g in gradients if g is not None], case.feeds())
+    for name, exact in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(found[name], exact, rtol=0, atol=CLOSE * np.abs(exact).max(), err_msg=name)
+
+
+def saved(folder: Path, text: str, xs: Sequence[str], **options: bool) -> onnx.GraphProto:
+    """The file of the gradients of `loss` of a model in ONNX's text syntax."""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> g {text}'), folder / "m.onnx")
+    model = gc.load(folder / "m.onnx")
+    found = gc.gradients(model["loss"], [model[x] for x in xs], **options)
+    gc.save(model, folder / "g.onnx", ["loss", *(g.name for g in found if g is not None)])
+    onnx.checker.check_model(folder / "g.onnx", full_check=True)
+    return onnx.load(folder / "g.onnx").graph
+
+
+def ops(graph: onnx.GraphProto) -> Iterator[str]:
+    return (node.op_type for node in graph.node)
+
+
+NORM = """(float[N,4] x, float[4] g) => (float loss) {
+    y = LayerNormalization(x, g) q = Mul(y, y) loss = ReduceSum<keepdims=0>(q)
+}"""
+
+
+def test_a_normalization_stays_whole_and_gives_its_statistics(tmp_path: Path):
+    graph = saved(tmp_path, NORM, ["x"])
+    (node,) = (node for node in graph.node if node.op_type == "LayerNormalization")
+    assert len(node.output) == 3
+    assert {"Sqrt", "Reciprocal"}.isdisjoint(ops(graph))
+
+
+def test_a_normalization_in_float64_is_made_of_what_has_its_precision(tmp_path: Path):
+    graph = saved(tmp_path, NORM.replace("float", "double"), ["x"])
+    assert all(len(node.output) == 1 for node in graph.node)
+
+
+def test_a_normalization_off_the_way_stays_as_it_is(tmp_path: Path):
+    graph = saved(tmp_path, NORM.replace("Mul(y, y)", "Mul(y, z)").replace("g)", "g, float[N,4] z)", 1), ["z"])
+    assert [len(node.output) for node in graph.node] == [1] * len(graph.node)
+    assert list(ops(graph)).count("ReduceMean") == 0
+
+
+def test_a_loss_stays_whole(tmp_path: Path):
+    text = "(float[N,3] x, int64[N] t) => (float loss) { loss, logs = SoftmaxCrossEntropyLoss(x, t) }"
+    assert {"SoftmaxCrossEntropyLoss"} <= set(ops(graph := saved(tmp_path, text, ["x"])))
+    assert {"LogSoftmax", "Expand", "Shape"}.isdisjoint(ops(graph))
+
+
+SUMS = "(float[2] x) => (float loss) { a = Sin(x) b = Add(a, a) loss = ReduceSum<keepdims=0>(b) }"
+
+
+def test_gates_stay_where_they_were_asked_for(tmp_path: Path):
+    assert "Identity" not in ops(saved(tmp_path, SUMS, ["x"]))
+    assert "Identity" in ops(saved(tmp_path, SUMS, ["x"], gate_gradients=True))
+
+
+def test_numbers_of_the_model_may_be_replaced_in_the_file(tmp_path: Path):
+    given = "(float[2] x) => (float loss) <float one = {1}>"
+    saved(tmp_path, f"{given} {{ y = Mul(x, one) z = Mul(y, y) loss = ReduceSum<keepdims=0>(z) }}", ["x"])
+    proto = onnx.load(tmp_path / "g.onnx")
+    (weight,) = (t for t in proto.graph.initializer if t.name == "one")
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.float32(3), "one"))
+    onnx.save(proto, tmp_path / "h.onnx")
+    model = gc.load(tmp_path / "h.onnx")
+    (found,) = gc.run([model[proto.graph.output[1].name]], {"x": np.float32([1, 2])})
+    assert found.tolist() == [18, 36]
+
+
+def test_tanh_is_as_precise_in_files_where_it_is_flat(tmp_path: Path):
+    graph = saved(tmp_path, "(float[6] x) => (float loss) { y = Tanh(x) loss = ReduceSum<keepdims=0>(y) }", ["x"])
+    x = np.float32([-60, -12, -1, 0, 9, 100])
+    (found,) = gc.run([gc.load(tmp_path / "g.onnx")[graph.output[1].name]], {"x": x}, dtype="model")
+    np.testing.assert_allclose(found, np.cosh(x.astype(np.float64)) ** -2, rtol=4e-6, atol=1e-38)
+
+
+def test_a_rule_that_somebody_gave_is_the_one_in_the_file():
+    wrong = {**gc.OPS, ("", "Tanh"): replace(gc.OPS["", "Tanh"], vjp=lambda ct, y, x: (ct,))}
+    assert sparing(wrong) is wrong
+    assert sparing(gc.OPS)["", "Tanh"].vjp is not gc.OPS["", "Tanh"].vjp

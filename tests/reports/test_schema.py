@@ -1,0 +1,81 @@
+"""The schemas name all that there is: nothing in a record, and no key of a spec, that they do not know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from gradcheck_cli.formats.result_schema import STATUSES, result_schema
+from gradcheck_cli.formats.spec_models import spec_schema
+from gradcheck_cli.record import Check
+from tests.checking.small import between, check, scaled, with_rule
+from tests.reports.records import CHECKS
+from tests.reports.test_results import DRAWN
+
+jsonschema = pytest.importorskip("jsonschema")
+WORDS = ("enum", "const", "pattern")  # which of several values a field holds
+
+
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema and all that it is made of."""
+    if isinstance(schema, dict):
+        yield schema
+        for each in schema.values():
+            yield from parts(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from parts(each)
+
+
+def closed(*ignored: str) -> Any:
+    """What judges a record, by a schema that allows nothing else than what it names."""
+    schema = result_schema()
+    number = json.loads(json.dumps(schema["definitions"]["number"]))
+    for part in [*parts(schema)]:
+        if isinstance(part.get("properties"), dict):
+            part["additionalProperties"] = False
+        for word in ignored:
+            if not isinstance(part.get(word), dict):  # a field may be called so
+                part.pop(word, None)
+    definitions = {**schema["definitions"], "number": number}
+    return jsonschema.Draft7Validator({"$ref": "#/definitions/result", "definitions": definitions})
+
+
+def test_records_of_real_checks_hold_nothing_that_the_schema_does_not_name(results: dict[str, Path]) -> None:
+    every = [record for path in results.values() for record in json.loads(path.read_text())["checks"]]
+    assert {record["status"] for record in every} == {*STATUSES}
+    judge = closed()
+    for record in every:
+        judge.validate(record)
+
+
+def test_so_do_records_with_what_pictures_are_drawn_from() -> None:
+    found = check(between("Tanh"), ops=with_rule("Tanh", scaled("Tanh", 2.0)), pictures="wrong")
+    record = found.as_json(pictured=True)
+    assert record["picture"]["curve"]
+    closed().validate(json.loads(json.dumps(record)))
+
+
+@DRAWN
+@given(CHECKS)
+def test_whatever_the_fields_of_a_record_hold_is_named(drawn: Check) -> None:
+    record = replace(drawn, duration_s=1.0, peak_rss_mb=1.0).as_json()
+    closed(*WORDS).validate(json.loads(json.dumps(record)))
+
+
+def test_a_field_that_the_schema_does_not_name_is_seen(results: dict[str, Path]) -> None:
+    record = json.loads(results["plain"].read_text())["checks"][0]
+    for more in ({"new": 1}, {"model": {**record["model"], "new": 1}}, {"power": {"new": 1}}, {"waiver": {"new": 1}}):
+        assert not closed().is_valid({**record, **more}), more
+
+
+def test_keys_of_a_spec_are_those_that_the_schema_names() -> None:
+    objects = [part for part in parts(spec_schema()) if isinstance(part.get("properties"), dict)]
+    assert len(objects) > 10
+    assert [part.get("title") for part in objects if part.get("additionalProperties") is not False] == []
