@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files
 from gradcheck_cli.export.declarations import Declarations
 from gradcheck_cli.export.relaxed import relaxed
@@ -22,7 +22,7 @@ from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.sizes import NUMBERS, Measured
 from gradcheck_cli.export.sparing import sparing
 from gradcheck_cli.export.traced import Traced, refused, traced
-from gradcheck_cli.export.trials import Trials
+from gradcheck_cli.export.trials import Trials, trials
 from gradcheck_cli.formats.onnx_schema import versions
 from gradcheck_cli.graph import Array, Graph, Node
 from gradcheck_cli.model import Model
@@ -53,12 +53,21 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
     if twice is not None:
         raise UsageError(f"outputs: {twice!r} is given twice; a file has one output of a name.")
     run = list(_to_run(model, outputs))
-    if run:
-        found = traced(model, run, feeds, for_files(sparing(model.ops), feeds))
-    else:
-        found = Traced(Laid(), Trials(({},)), fed=_fed(model, outputs, feeds))
-    made = _Composer(model, found).written(outputs)
-    return _simple(model, found, made, outputs) if run else made
+    if not run:
+        return _Composer(model, Traced(Laid(), Trials(({},)), fed=_fed(model, outputs, feeds))).written(outputs)
+    ops = for_files(sparing(model.ops), feeds)
+    tried = trials(model, run, Settings(extra_feed_dict=feeds, dtype="model"), ops)
+
+    def made(tried: Trials) -> Written:
+        found = traced(model, run, feeds, ops, tried)
+        return _simple(model, found, _Composer(model, found).written(outputs), outputs)
+
+    try:
+        return made(tried)
+    except UnsupportedError:  # at small sizes other things may happen, such as broadcasting
+        if not tried.small:
+            raise
+        return made(replace(tried, small=()))
 
 
 def _to_run(model: Model, outputs: Sequence[str]) -> Iterator[str]:

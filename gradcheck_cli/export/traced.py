@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.counts import at
 from gradcheck_cli.export.inner import FileOps
 from gradcheck_cli.export.runs import Laid, Names, Run, laid, needed
-from gradcheck_cli.export.trials import RUNS, Trials, trials
+from gradcheck_cli.export.trials import RUNS, Trials
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import shape_only
 from gradcheck_cli.model import Model
@@ -46,10 +47,9 @@ class Traced:
     seeds: tuple[str, ...] = ()
 
 
-def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: Ops) -> Traced:
-    """Derivatives of a model, run at several sizes of its open dimensions."""
+def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: Ops, found: Trials) -> Traced:
+    """Derivatives of a model, run at several sizes of its open dimensions, `small` ones included."""
     settings = Settings(extra_feed_dict=feeds, dtype="model")
-    found = trials(model, outputs, settings, ops)
     ops = FileOps(ops, feeds, [count.name for count in found.counted])
     runs: list[Run] = []
     names: list[Names] = []
@@ -99,7 +99,10 @@ def _tapes(
             done += 1
             break
         if done == RUNS:
-            return
+            break
+    for sizes in found.small if done == RUNS else ():
+        with suppress(GradcheckError):
+            yield sizes, model.tape(outputs, at(settings, sizes, found.counted), ops, general=True)
     if last is not None and done < _FEWEST:
         raise last
 

@@ -7,7 +7,7 @@ Dimensions that have to be equal move together, and one at whose other sizes the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from random import Random
@@ -35,10 +35,12 @@ class Trials:
     """Sizes for each run, and further ones should those not do.
 
     `equal` has dimensions by the one that they have to equal, `fixed` others with their only size.  Among the sizes are
-    values of inputs that are `counted`.
+    values of inputs that are `counted`.  `small` are sizes below those, at which less may happen: they are of use where
+    the same operators run there.
     """
 
     runs: tuple[Mapping[str, int], ...]
+    small: tuple[Mapping[str, int], ...] = ()
     equal: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
     counted: tuple[Count, ...] = ()
@@ -86,7 +88,8 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
-    return Trials(runs, equal, {d: base[d] for d in free if d not in moved}, found)
+    small = tuple({**base, **each} for each in _below(groups, fixed) if trial.runs({**base, **each}))
+    return Trials(runs, small, equal, {d: base[d] for d in free if d not in moved}, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,13 @@ def _assigned(groups: Sequence[Group]) -> list[dict[str, int]]:
     return [
         {d: sizes[run] for group, sizes in zip(groups, chosen, strict=True) for d in group.dims} for run in range(RUNS)
     ]
+
+
+def _below(groups: Sequence[Group], fixed: Collection[int]) -> Iterator[dict[str, int]]:
+    """Sizes of two and more, each another, in either order."""
+    sizes = [n for n in range(2, 2 * len(groups) + len(fixed) + 4) if n not in fixed]
+    for order in (sizes[: len(groups)], sizes[1 : len(groups) + 1][::-1]) if groups else ():
+        yield {d: size for group, size in zip(groups, order, strict=True) for d in group.dims}
 
 
 def _spread(pool: Sequence[int], random: Random) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.graph import Written, graph_of
+from gradcheck_cli.export.proof import objections
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.model import Model
 
@@ -24,7 +25,7 @@ def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], f
 
     require_other_file(model, Path(path))
     made = graph_of(model, outputs, feeds)
-    made = replace(made, graph=_distinct(made.graph))
+    made = replace(made, graph=_distinct(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
     write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=_original(model))
     return made
 

@@ -122,7 +122,7 @@ def write(
 
 def data_file(target: Path) -> Path:
     """Where the constants of a model lie that are not in its own file."""
-    return target.with_name(f"{target.name}.data")
+    return target.parent / f"{target.name}.data"
 
 
 def _graph(graph: Graph, opset: int, constants: Constants) -> GraphProto:

@@ -155,7 +155,8 @@ def scattered(ct: Var, w: Var, x: Var, group: int, geometry: dict[str, Any]) -> 
         return None
     ends = [end if stride == 1 else 0 for end, stride in zip(ends, geometry["strides"], strict=True)]
     y = ct.tape.apply("ConvTranspose", ct, w, group=group, **{**geometry, "pads": (*begins, *ends)})
-    return y if max(geometry["strides"]) == 1 else sym.fill(y, x, 2)
+    exact = ct.tape.general and max(geometry["strides"]) == 1
+    return y if exact else sym.fill(y, x, 2)
 
 
 def correlated(x: Var, ct: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var:

@@ -173,9 +173,11 @@ def test_a_rule_that_is_right_for_it_where_our_kernel_is_not_is_told(made: Made)
     off = one_entry_off("Sin", 3, 1.1)["", "Sin"]
     ops = {**gc.OPS, ("", "Sin"): dataclasses.replace(off, vjp=gc.OPS["", "Sin"].vjp)}
     record = check(made("(float[5] x) => (float[5] y) { y = Sin (x) }"), ops=ops)
-    assert record.status == "fail"  # for the laws hold for our own kernels
-    assert any("right by what onnxruntime 1." in note for note in record.notes)
-    assert any("is not what onnxruntime" in note for note in record.notes)
+    assert (record.status, record.code) == ("error", "GC404")
+    assert "'y' is not what onnxruntime" in record.message
+    assert "node 0 Sin 'y', 'y': 1 of 5 entries differ, most of all [3]" in record.message
+    alone = gc.check(made("(float[5] x) => (float[5] y) { y = Sin (x) }"), forward="internal", ops=ops).checks[0]
+    assert (alone.status, alone.entries["failed"]) == ("fail", 1)
 
 
 # What it cannot tell

@@ -405,7 +405,7 @@ def test_a_run_that_is_ended_goes_on_and_repeats_nothing(folder: Path, zoo: Comm
 
 
 def test_a_second_run_in_the_same_folder_is_refused(folder: Path, zoo: Command):
-    slow(folder)
+    slow(folder, 80)
     process = started("models", "--run", "run", "-j", "1")
     wait_for_records(folder / "run", 1)
     ran = zoo("models", "--run", "run")
