@@ -45,8 +45,15 @@ def adopted(folder: Path, process: int | None = None) -> list[Path]:
         for name in os.listdir(folder):
             match = _RUNNING.fullmatch(name)
             if match and (int(match[2]) == process if process is not None else not _alive(int(match[2]))):
+                _without_parts(folder / name)
                 found.append(renamed(folder / name, folder / match[1]))
     return found
+
+
+def _without_parts(folder: Path) -> None:
+    """Takes away what a process was still writing when it ended."""
+    for path in folder.glob("*.new"):
+        path.unlink(missing_ok=True)
 
 
 def dropped(folder: Path, process: int) -> None:

@@ -325,9 +325,11 @@ def test_a_process_that_is_killed_leaves_a_bundle_that_runs(gradcheck: Command) 
     assert again.code == 0
     assert again.err == "note: its process ended before this check did\n"
     assert (records(again.out)[0]["check"], records(again.out)[0]["seed"]) == ("sum/right", 3)
+    (left / "bundle.json.new").write_text("{")  # as if it had been writing that
     later = gradcheck("mlp.onnx")
     named = only_bundle()
     assert ".running" not in named.name
+    assert not (named / "bundle.json.new").exists()
     assert later.err == (
         f"note: an earlier check ended with its process, before it was done: gradcheck reproduce {named}\n"
     )
