@@ -15,6 +15,7 @@ from gradcheck_cli.errors import GradcheckError, shown
 from gradcheck_cli.export.graph import Written
 from gradcheck_cli.graph import Array
 from gradcheck_cli.model import Model
+from gradcheck_cli.points.dims import sizes_in
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Tape
 from gradcheck_cli.trace import trace
@@ -29,12 +30,12 @@ def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterato
     for dims in (fixed, {**fixed, **ones}) if made.open_dims else ():
         settings = Settings(dims=dims, extra_feed_dict=feeds)
         try:
-            point = model.point(made.graph.outputs, settings)
             tape = model.tape(made.graph.outputs, settings)
         except GradcheckError:  # sizes at which the model does not run
             continue
         if not _agree(model, made, tape):
-            sizes = ", ".join(f"{shown(d)}={point.dims.get(d, 1)}" for d in made.open_dims)
+            there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
+            sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
             yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
             return
 

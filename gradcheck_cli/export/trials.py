@@ -72,11 +72,11 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     trial = _Trial(model, targets, settings, model.ops, counted)
     given = {*model.dims, *settings.dims, *sizes_given(model.graph, settings), *model.source.dims}
     needed = model.graph.needed_for([*targets, *(n for r in model.requests_for(targets) for n in r.reads)])
-    free = [d for d in open_dims(model.graph) if d not in given and d in base]
-    free = [d for d in free if _is_read(model, d, needed)]
+    batches = open_dims(model.graph)
+    free = [d for d in batches if d not in given and d in base and _is_read(model, d, needed)]
     if not free and not counted:
         return Trials((base,))
-    fixed, batches = _fixed_sizes(model), open_dims(model.graph)
+    fixed = _fixed_sizes(model)
     groups = [Group((d,), tuple(n for n in (_BATCHES if batches[d] else _LENGTHS) if n not in fixed)) for d in free]
     if not trial.go(groups, base):
         groups = trial.joined(list(_moving(trial, base, groups)), base)
