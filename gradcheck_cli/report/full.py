@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gradcheck_cli.explanations import PAGES
 from gradcheck_cli.record import Check, Report
@@ -38,9 +38,9 @@ COUNTED = {
     "pass": "passed", "waived": "waived", "fail": "failed", "inconclusive": "inconclusive",
     "unsupported": "unsupported", "limit": "over a limit",
 }  # fmt: skip
-_HEAD = ("x", "y", "entries", "max abs err", "max rel err", "noise", "")
+_HEAD = ("entries", "max abs err", "max rel err", "noise", "")
 _NUMBERS = 2 + 11 + 2 + 11 + 2 + 7 + 2  # columns that the numbers right of `entries` take
-_LEAST_NAME = 5
+LEAST_NAME = 5
 _GIVEN = 3  # of others' gradients that are named
 
 
@@ -104,15 +104,22 @@ def how_checked(check: Check) -> str:
 
 
 def _rows(checks: list[Check], style: Style) -> list[str]:
+    return judged_rows(checks, ("x", "y"), lambda free: list(zip(*_names(checks, free), strict=True)), style)
+
+
+def judged_rows(
+    checks: Sequence[Check], titles: Sequence[str], labels: Callable[[int], Sequence[Sequence[str]]], style: Style
+) -> list[str]:
+    """The table of some checks: labels under their titles, which get so many columns together, errors and verdicts."""
     entries = [share_compared(c) for c in checks]
     verdicts = [VERDICTS[c.status] for c in checks]
-    free = style.width - 4 - max(7, *map(len, entries)) - _NUMBERS - max(len(word) for word, _ in verdicts)
-    xs, ys = _names(checks, free)
-    rows = [_HEAD] + [
-        (x, y, n, short(c.max_abs_err), short(c.max_rel_err), rough(c.noise), word)
-        for x, y, n, c, (word, _) in zip(xs, ys, entries, checks, verdicts, strict=True)
+    widest = max(7, *map(len, entries))
+    free = style.width - 2 * len(titles) - widest - _NUMBERS - max(len(word) for word, _ in verdicts)
+    rows = [(*titles, *_HEAD)] + [
+        (*label, n, short(c.max_abs_err), short(c.max_rel_err), rough(c.noise), word)
+        for label, n, c, (word, _) in zip(labels(free), entries, checks, verdicts, strict=True)
     ]
-    head, *lines = table(rows, "<<>>>><", (0, 0, 7, 11, 11, 7))
+    head, *lines = table(rows, "<" * len(titles) + ">>>><", (*(0 for _ in titles), 7, 11, 11, 7))
     return [head] + [
         line.removesuffix(word) + paint(word, color, style.color)
         for line, (word, color) in zip(lines, verdicts, strict=True)
@@ -133,12 +140,12 @@ def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
     fits = all(columns(text) + len(sizes) < room for (text, sizes), _ in whole)
     pairs = [((x if fits else (name(c.x), x[1])), y) for c, (x, y) in zip(checks, whole, strict=True)]
     wanted = [max(columns(text) + len(sizes) + 1 for text, sizes in column) for column in zip(*pairs, strict=True)]
-    least = max(len(sizes) for (_, sizes), _ in pairs) + 1 + _LEAST_NAME
+    least = max(len(sizes) for (_, sizes), _ in pairs) + 1 + LEAST_NAME
     first = min(wanted[0], max(free // 2, free - wanted[1], least))
     widths = (first, free - first)
 
     def label(text: str, sizes: str, width: int) -> str:
-        return f"{cut(text, max(_LEAST_NAME, width - len(sizes) - 1))} {sizes}"
+        return f"{cut(text, max(LEAST_NAME, width - len(sizes) - 1))} {sizes}"
 
     return [label(*p[0], widths[0]) for p in pairs], [label(*p[1], widths[1]) for p in pairs]
 

@@ -17,16 +17,9 @@ from gradcheck_cli.report.text import (
     cut,
     name,
     paint,
-    rough,
     shape,
-    short,
-    table,
     upper,
 )
-
-_HEAD = ("compared", "entries", "max abs err", "max rel err", "noise", "")
-_NUMBERS = 2 + 11 + 2 + 11 + 2 + 7 + 2  # columns that the numbers right of `entries` take
-_LEAST_NAME = 5
 
 
 def section(checks: Sequence[Check], style: Style) -> str:
@@ -56,27 +49,16 @@ def _header(check: Check, style: Style) -> Iterator[str]:
 
 
 def _rows(checks: Sequence[Check], style: Style) -> list[str]:
-    verdicts = [full.VERDICTS[c.status] for c in checks]
-    entries = [f"{c.entries['checked']}/{c.entries['total']}" for c in checks]
-    free = style.width - 2 - max(7, *map(len, entries)) - _NUMBERS - max(len(word) for word, _ in verdicts)
-    rows = [_HEAD] + [
-        (_label(c, free), n, short(c.max_abs_err), short(c.max_rel_err), rough(c.noise), word)
-        for n, c, (word, _) in zip(entries, checks, verdicts, strict=True)
-    ]
-    head, *lines = table(rows, "<>>>><", (0, 7, 11, 11, 7))
-    return [head] + [
-        line.removesuffix(word) + paint(word, color, style.color)
-        for line, (word, color) in zip(lines, verdicts, strict=True)
-    ]
+    return full.judged_rows(checks, ("compared",), lambda free: [(_label(c, free),) for c in checks], style)
 
 
 def _label(check: Check, width: int) -> str:
     """output logits [2,10], or d loss / d input [2,4]; only names are cut."""
     if not check.x:
         sizes = shape(check.y_shape)
-        return f"output {cut(name(check.y), max(_LEAST_NAME, width - len(sizes) - 8))} {sizes}"
+        return f"output {cut(name(check.y), max(full.LEAST_NAME, width - len(sizes) - 8))} {sizes}"
     sizes, (y, x) = shape(check.x_shape), (name(check.y), name(check.x))
-    free = max(2 * _LEAST_NAME, width - len(sizes) - 8)
+    free = max(2 * full.LEAST_NAME, width - len(sizes) - 8)
     first = min(columns(y), max(free // 2, free - columns(x)))
     return f"d {cut(y, first)} / d {cut(x, free - first)} {sizes}"
 
