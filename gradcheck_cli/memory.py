@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,11 @@ _UNKNOWN = 64 << 30  # bytes of a machine that does not say
 _ENDLESS = sys.maxsize
 _ADDRESSED = 1 << 62  # bytes: NumPy makes no array beyond, not even an empty one
 _CHEAP = 32 << 20  # bytes that are there on any machine: not worth asking it
-_CGROUPS = (  # files of a container, of the second and of the first version: what it may take, what it has, and of what
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-     "/sys/fs/cgroup/memory/memory.stat"),
-)  # fmt: skip
+_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")  # the control groups of this process, and where they are
+_OF_GROUPS = (  # in the second version and in the first: what a group may take, what it has, and of what
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
+)
 
 
 def require(size: float, what: str) -> None:
@@ -130,13 +131,47 @@ def _of_machine() -> int:
 
 
 def _of_container() -> int:
-    """What its control group leaves; files in the page cache count as used there and can be dropped."""
-    for files in _CGROUPS:
-        with suppress(OSError, ValueError, KeyError):
-            most, used, counts = (Path(file).read_text() for file in files)
-            dropped = int(dict(line.split() for line in counts.splitlines())["inactive_file"])
-            return int(most) - int(used) + dropped
+    """What its control groups leave; files in the page cache count as used there and can be dropped."""
+    return min((_left_in(folder, files) for folder, files in groups(*_GROUPS)), default=_ENDLESS)
+
+
+def _left_in(folder: Path, files: Sequence[str]) -> int:
+    with suppress(OSError, ValueError, KeyError):
+        most, used, counts = ((folder / file).read_text() for file in files)
+        dropped = int(dict(line.split() for line in counts.splitlines())["inactive_file"])
+        return int(most) - int(used) + dropped
     return _ENDLESS
+
+
+def groups(table: Path, mount: Path) -> list[tuple[Path, Sequence[str]]]:
+    """The control groups that bound the memory of a process, with the files that say how: its own, and all around it.
+
+    A container sees its own group as the root, whatever the table says.
+    """
+    second, first = _OF_GROUPS
+    found = dict.fromkeys([(mount, second), (mount / "memory", first)])
+    with suppress(OSError):
+        for _, kinds, path in (line.split(":", 2) for line in table.read_text().splitlines() if line.count(":") > 1):
+            if not kinds or "memory" in kinds.split(","):
+                root, files = (mount / "memory", first) if kinds else (mount, second)
+                place = root / path.lstrip("/")
+                found.update(dict.fromkeys((at, files) for at in (place, *place.parents) if at.is_relative_to(root)))
+    return list(found)
+
+
+def most(table: Path = _GROUPS[0], mount: Path = _GROUPS[1]) -> int:
+    """Bytes that this process could have if nothing else ran: all of the machine, or what its control group may take."""
+    bounds = [installed()]
+    for folder, files in groups(table, mount):
+        with suppress(OSError, ValueError):  # "max"
+            bounds.append(int((folder / files[0]).read_text()))
+    return min(bounds)
+
+
+@cache
+def share() -> int:
+    """The memory limit where nobody gave one: half of `most`."""
+    return max(1, most() // 2)
 
 
 def _of_limits() -> int:

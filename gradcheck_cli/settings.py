@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from gradcheck_cli.graph import Array
+from gradcheck_cli.memory import share
 
 Mode: TypeAlias = Literal["auto", "full", "nodes", "directional", "sampled"]
 Method: TypeAlias = Literal["auto", "complex-step", "richardson", "central", "forward"]
@@ -67,7 +68,7 @@ class Settings:
     second_order: bool = False  # the gradient's own gradient too
     compat: Literal["tf"] | None = None  # compare as TensorFlow does
     pictures: Pictures = "none"  # keep what pictures need, of all pairs or of what is wrong
-    memory_limit: int = 2 << 30  # bytes of working memory
+    memory_limit: int = field(default_factory=share)  # bytes that a check may take beside what it starts with
     jobs: int = os.cpu_count() or 1
     timeout: float | None = None  # seconds
 

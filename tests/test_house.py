@@ -30,8 +30,8 @@ jitter plan tape
 bundles connections evaluation installed results step weights
 formats op options record verdict
 regions
-compound lift memory outcome picture reads settings stack stencil
-exact
+compound lift outcome picture reads settings stack stencil
+exact memory
 chain
 graph native signature
 errors explanations measures untrusted

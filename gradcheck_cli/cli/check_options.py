@@ -256,7 +256,13 @@ LIMITS = [
         metavar="TIME",
         help="For each model: 30s, 10m, 1h. [default: none]",
     ),
-    _option("Limits", "--memory-limit", type=ByteSize(), metavar="SIZE", help="Working memory. [default: 2GiB]"),
+    _option(
+        "Limits",
+        "--memory-limit",
+        type=ByteSize(),
+        metavar="SIZE",
+        help="For each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
+    ),
     _option(
         "Limits",
         "-j",
