@@ -15,6 +15,7 @@ from gradcheck_cli.compound import mapped, plain
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.graph import Array
+from gradcheck_cli.health.gates import gates_given, with_gates
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
@@ -109,6 +110,7 @@ def check(
     ops: Ops = OPS,
     rtol: float | Mapping[str, float] | None = None,
     atol: float | Mapping[str, float] | None = None,
+    fail_on: str | Sequence[str] | None = None,
     **settings: Any,
 ) -> Report:
     """What the command `gradcheck check` does, as a `Report`.
@@ -125,6 +127,7 @@ def check(
         ops: the operator table, by (domain, name): a rule under test goes in here.
         rtol: the relative error that matters, for all tensors or by name; a number without unit.
         atol: the absolute error that matters, likewise, in units of y per unit of x.
+        fail_on: what the report's exit code is not 0 for, in the words of `--fail-on`; None: its default.
         settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`;
             one that is None counts as not given.
 
@@ -144,7 +147,9 @@ def check(
         extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
         **{"dims": model.dims, **options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
-    return Report(check_source(model.source, given, name=Path(model.source.uri).name, ops=ops))
+    gates = gates_given(fail_on, given.dtype)
+    checks = check_source(model.source, given, name=Path(model.source.uri).name, ops=ops)
+    return Report(tuple(with_gates(each, gates) for each in checks), fail_on=gates)
 
 
 def save(

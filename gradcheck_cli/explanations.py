@@ -99,6 +99,21 @@ PAGES = {
         "Look at the outputs first. Where those are the same, the suspect is the node of B behind which gradients still "
         "are. Nothing flows through quantizers: `--straight-through` compares as training does.",
     ),
+    "GC107": Page(
+        "severed: no gradient by nature",
+        "Every way from x to y goes through an operand that has no derivative by nature: rounding, a comparison, an "
+        "index, a cast to an integer, a sample, a shape. The gradient is zero, the rules say so and the numbers agree; "
+        "but nothing can be trained through it. The report names the nodes that cut, and how far back the gradient of "
+        "y goes. It is a matter of the graph, not of values: a Relu that is off or a factor 0 does not cut. The run "
+        "fails if x has a gradient from no y that was checked; if it has one from another, the row says from which.",
+        "Round, Floor, Sign, ArgMax, Hardmax, a comparison or a Cast to an integer between the weights and the loss; "
+        "vector quantization or fake quantization without a straight-through gradient; a tree ensemble, which is "
+        "piecewise constant; a model that was quantized for inference.",
+        "Put something with a derivative in its place: a softmax for ArgMax and Hardmax, a sigmoid for a comparison, or "
+        "let the gradient through as if nothing was rounded: `--straight-through` checks quantizers and rounding so. "
+        "If it is meant, say so in a spec, or in a manifest's defaults for a whole folder: expect: {status: severed}. "
+        "`--fail-on -severed` lets it through everywhere.",
+    ),
     "GC201": Page(
         "a wrong argument",
         "A name, a shape, a number or a file on the command line contradicts the model or itself.",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, overload
+
+from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.measures import WORDS
 
 if TYPE_CHECKING:
     from gradcheck_cli.picture import Picture
@@ -15,7 +18,10 @@ SCHEMA, RUN_SCHEMA = "gradcheck.result/1", "gradcheck.run/1"
 SEVERITY = (130, 70, 2, 1, 4, 5, 6, 3, 7, 0)  # of exit codes, the worst first
 COMPARISON = "comparison"  # the method of records that hold one model against another
 _AS_IT_IS = {str, int, bool, type(None)}  # in JSON
-EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
+EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "severed": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
+OUTCOMES = ("fail", "inconclusive", "unsupported", "severed", "forward")  # what fails a run unless it is told otherwise
+GATES = (*OUTCOMES, *WORDS)  # what may fail a run: outcomes, and of the gradient's health what it is asked for
+_BESIDE = ("severed", "forward")  # outcomes that stand in a record's `gates`: its status alone does not decide them
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ class Check:
     notes: tuple[str, ...] = ()
     message: str = ""  # why nothing could be compared, in one sentence
     blocked_by: tuple[str, ...] = ()  # operators without a gradient or a kernel, where they are why
-    gates: tuple[str, ...] = ()  # what is wrong with its gradient's health, as far as the run asked
+    gates: tuple[str, ...] = ()  # "severed", "forward", and of its gradient's health what is wrong and was asked for
     bundle: str | None = None
     waiver: Mapping[str, Any] | None = None
     reproduce: str = ""
@@ -157,10 +163,26 @@ class Check:
         )  # fmt: skip
 
     @property
+    def passes(self) -> bool:
+        """It stops at no gate, and passed, is waived, or is severed from a y while x has a gradient from another."""
+        return not self.gates and self.status in ("pass", "waived", "severed")
+
+    @property
+    def at_health(self) -> tuple[str, ...]:
+        """The gates of its gradient's health that it stops at."""
+        return tuple(word for word in self.gates if word in WORDS)
+
+    def waived(self, waiver: Mapping[str, Any]) -> Check:
+        """The record waived: of its gates only the forward run's is left, which has a waiver of its own."""
+        return replace(self, status="waived", waiver=waiver, gates=tuple(g for g in self.gates if g == "forward"))
+
+    @property
     def exit_code(self) -> int:
         """The exit code that this record alone would give."""
         if self.status == "error":
             return {"GC2": 2, "GC4": 4, "GC7": 7, "GC9": 70}.get(self.code[:3], 4)
+        if self.status == "severed" and "severed" not in self.gates:
+            return 0
         return EXIT_CODES[self.status]
 
     def as_json(self, *, pictured: bool = False) -> dict[str, Any]:
@@ -221,7 +243,7 @@ class Report:
     checks: Sequence[Check]
     notes: tuple[str, ...] = ()
     duration_s: float = 0.0
-    fail_on: tuple[str, ...] = ("fail", "inconclusive", "unsupported")
+    fail_on: tuple[str, ...] = OUTCOMES
 
     @property
     def outcomes(self) -> Sequence[Check]:
@@ -236,7 +258,7 @@ class Report:
     @property
     def wrong(self) -> Sequence[Check]:
         """The checks that did not pass, or that are not let through."""
-        return self.those(lambda check: check.status not in ("pass", "waived") or check.gates)
+        return self.those(lambda check: not check.passes)
 
     @property
     def exit_code(self) -> int:
@@ -246,8 +268,7 @@ class Report:
         return worst_code(codes or {0 if self.outcomes else 7})
 
     def _gates(self, check: Check) -> bool:
-        gated = check.status in ("fail", "inconclusive", "unsupported")
-        return not gated or check.status in self.fail_on
+        return check.status not in OUTCOMES or check.status in self.fail_on
 
     def as_json(self) -> dict[str, Any]:
         """The run as `--output-format json` prints it."""
@@ -256,6 +277,31 @@ class Report:
             "exit_code": self.exit_code,
             "checks": [c.as_json() for c in self.checks],
         }
+
+
+def gates_from(words: Iterable[str]) -> tuple[str, ...]:
+    """Everything that fails a run, by the words of `--fail-on`; UsageError for an unknown word, or if nothing is left.
+
+    Words without a sign that name an outcome replace the default; those of the gradient's health alone are added to
+    it, and so is +word, while -word is taken away.
+    """
+    signed = [(word[0] if word[0] in "+-" else "", word.lstrip("+-")) for word in words if word]
+    for _, word in signed:
+        if word not in GATES:
+            raise UsageError(f"{word!r} is none of {', '.join(GATES)}.{did_you_mean(word, GATES)}")
+    plain = {word for sign, word in signed if not sign}
+    found = plain | (set() if plain.intersection(OUTCOMES) else {*OUTCOMES})
+    for sign, word in signed:
+        found = found - {word} if sign == "-" else found | {word}
+    if not signed or not found:
+        raise UsageError(f"it names nothing; known are {', '.join(GATES)}, and --exit-zero fails on none of them.")
+    return tuple(word for word in GATES if word in found)
+
+
+def words_for(gates: Iterable[str]) -> tuple[str, ...]:
+    """Words of `--fail-on` that mean exactly these gates."""
+    found = tuple(gates)
+    return found if {*found}.intersection(OUTCOMES) else (*(f"-{word}" for word in OUTCOMES), *found)
 
 
 def derivative(x: str, y: str, gradient_of: str = "") -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from gradcheck_cli.errors import UsageError
@@ -54,7 +54,7 @@ class Baseline:
         if not self.covers(check):
             return check
         waiver = {"status": check.status, "reason": self.path, "until": None, "baseline": True}
-        return replace(check, status="waived", waiver=waiver)
+        return check.waived(waiver)
 
     def notes(self) -> Iterator[str]:
         """What is to be said of it when all is checked."""

@@ -13,17 +13,15 @@ from click.shell_completion import CompletionItem
 from gradcheck_cli.cli.param_types import (
     ByteSize,
     Duration,
+    Gates,
     NumberOr,
     OneOf,
     PlotPath,
     ReportPath,
     Scheduler,
     Text,
-    Words,
 )
 
-GATED = ("fail", "inconclusive", "unsupported")
-GATES = (*GATED, "nonfinite", "dead", "vanishing", "exploding", "precision")  # what may fail a run, if asked to
 OUTPUT_FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "gitlab", "markdown")
 METHODS = ("auto", "complex-step", "richardson", "central", "forward")
 
@@ -233,10 +231,11 @@ GATE = [
     _option(
         "Gate",
         "--fail-on",
-        type=Words(GATES),
+        type=Gates(),
         metavar="LIST",
-        help="What fails the run. [default: fail,inconclusive,unsupported] Besides: nonfinite, dead, vanishing, "
-        "exploding, precision, of the gradient's health.",
+        help="What fails the run. [default: fail,inconclusive,unsupported,severed,forward] A list with one of these "
+        "replaces them; nonfinite, dead, vanishing, exploding and precision, of the gradient's health, are added; "
+        "+word and -word change the default.",
     ),
     _option("Gate", "--health", is_flag=True, default=None, help="Show the health of gradients, layer by layer."),
     _option("Gate", "--exit-zero", is_flag=True, default=None, help="None of them fails the run; other errors do."),

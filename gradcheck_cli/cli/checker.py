@@ -18,7 +18,6 @@ from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.bugs import describe_bug
 from gradcheck_cli.cli.bundles import Bundles, Keeper
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.gates import with_gates
 from gradcheck_cli.cli.limits import time_limit
 from gradcheck_cli.cli.reproduce import command_for
 from gradcheck_cli.cli.resolve import resolve
@@ -26,6 +25,7 @@ from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.cli.waivers import with_waiver
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.formats.source import Source
+from gradcheck_cli.health.gates import with_gates
 from gradcheck_cli.memory import exhausted, held
 from gradcheck_cli.record import Check, ModelInfo
 from gradcheck_cli.settings import Pictures, Settings

@@ -76,7 +76,7 @@ class Output:
 
         drawn = [c for c in checks if c.picture is not None]
         if self.heatmap:
-            shown = [c for c in drawn if self.style.verbosity >= 0 or c.status not in ("pass", "waived")]
+            shown = [c for c in drawn if self.style.verbosity >= 0 or not c.passes]
             text = "".join(heatmap.section(c, self.style) for c in shown)
             _print(text, sys.stdout if self.for_people else sys.stderr)
         for check in drawn if self.plot else ():

@@ -11,7 +11,8 @@ import rich_click as click
 from click.shell_completion import CompletionItem
 
 from gradcheck_cli.cli.environment import words
-from gradcheck_cli.errors import did_you_mean
+from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.record import GATES, gates_from
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
 if TYPE_CHECKING:
@@ -121,6 +122,21 @@ class Words(ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(word) for word in self.known if word.startswith(incomplete)]
+
+
+class Gates(Words):
+    """What fails a run: words of outcomes and of the gradient's health, which `gates_from` makes a whole list of."""
+
+    def __init__(self) -> None:
+        super().__init__(GATES)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return gates_from(word.strip() for word in str(value).split(","))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 class ReportPath(Text):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -108,10 +107,10 @@ def _read(results: Sequence[str], pictured: bool) -> Kept:
 def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:
     """The records as a baseline and --fail-on see them, if those are given."""
     from gradcheck_cli.cli.baseline import Baseline
-    from gradcheck_cli.cli.gates import with_gates
+    from gradcheck_cli.health.gates import with_gates
 
     if options.get("baseline"):
         checks = checks.changed(Baseline.read(options["baseline"]).judged)
     if (asked := options.get("fail_on")) is not None:
-        checks = checks.changed(lambda check: with_gates(replace(check, gates=()), asked), by_all=True)
+        checks = checks.changed(lambda check: with_gates(check, asked), by_all=True)
     return checks

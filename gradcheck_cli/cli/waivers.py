@@ -25,7 +25,7 @@ def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, tod
     if until is not None and today > until:
         ended = {**waiver, "ended": True}
         return tuple(replace(c, waiver=ended) if c.status == expect["status"] else c for c in checks)
-    waived = tuple(replace(c, status="waived", waiver=waiver) if c.status == expect["status"] else c for c in checks)
+    waived = tuple(c.waived(waiver) if c.status == expect["status"] else c for c in checks)
     if any(c.status != "pass" for c in waived):
         return waived
     return tuple(_stale(c, waiver) for c in waived)

@@ -10,7 +10,7 @@ from gradcheck_cli.formats.measures_schema import health, picture, precision
 from gradcheck_cli.formats.schema_words import BOOL, COUNT, INDICES, NUMBER, TEXT, Schema, or_null, said, shaped
 from gradcheck_cli.measures import WORDS
 
-STATUSES = ("pass", "fail", "inconclusive", "error", "unsupported", "limit", "waived")
+STATUSES = ("pass", "fail", "severed", "inconclusive", "error", "unsupported", "limit", "waived")
 ENTRY_REASONS = ("noise", "curvature", "domain", "jump", "underflow", "nonderivative")
 EXIT_CODES = (0, 1, 2, 3, 4, 5, 6, 7, 70, 130)
 
@@ -138,7 +138,8 @@ def _findings() -> Schema:
             {"type": "array", "items": TEXT}, "Operators without a gradient or a kernel, where they are why."
         ),
         "gates": said(
-            {"type": "array", "items": {"enum": list(WORDS)}}, "What of --fail-on its gradient's health hit."
+            {"type": "array", "items": {"enum": ["severed", "forward", *WORDS]}},
+            "severed: x has a gradient from no y; forward: the forward run differs; of its health what --fail-on asks.",
         ),
     }
 

@@ -167,7 +167,9 @@ class OperatorSpec(Keyed):
 class Expect(Keyed):
     """What a check is known to give; once it passes, the entry has to go."""
 
-    status: Literal["fail", "inconclusive", "unsupported", "error", "limit"] = Field(description="The outcome.")
+    status: Literal["fail", "severed", "inconclusive", "unsupported", "error", "limit"] = Field(
+        description="The outcome."
+    )
     reason: str = Field("", description="Why, or the issue where that is written.")
     until: Annotated[datetime.date | None, BeforeValidator(of.date_of)] = Field(
         None, description="Last day, YYYY-MM-DD."

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report.full import VERDICTS, compared, ended, expectation, given_by, headline, share_compared, totals
+from gradcheck_cli.report.full import (
+    compared,
+    ended,
+    expectation,
+    given_by,
+    headline,
+    said_of,
+    share_compared,
+    totals,
+)
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, name, paint, seconds, short, without_excerpt
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The lines of one check; passing ones are left out if `style` is quiet."""
-    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived") or c.gates]
+    shown = [c for c in checks if style.verbosity >= 0 or not c.passes]
     return "".join(f"{line(c, style)}\n" for c in shown)
 
 
@@ -21,10 +30,11 @@ def summary(report: Report, style: Style) -> str:
 
 def line(check: Check, style: Style) -> str:
     """One check on one line."""
-    word, color = VERDICTS[check.status]
+    word, color, rest = said_of(check)
     code = f" {check.code}" if check.code and check.status != "waived" else ""
-    gate = f"; {gate_text(check)}" if check.gates else ""
-    return f"{subject(check)}: {paint(word + code, color, style.color)} {outcome(check)}".rstrip() + gate
+    gate = f"; {gate_text(check)}" if check.at_health else ""
+    told = " ".join(filter(None, (paint(word + code, color, style.color), rest, outcome(check))))
+    return f"{subject(check)}: {told}{gate}"
 
 
 def subject(check: Check) -> str:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from gradcheck_cli.explanations import PAGES
-from gradcheck_cli.record import Check, Report
+from gradcheck_cli.record import OUTCOMES, Check, Report
 from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.health import gate_lines, health_lines, health_tables
 from gradcheck_cli.report.power import power_lines
@@ -29,13 +29,13 @@ from gradcheck_cli.report.text import (
     upper,
 )
 
-VERDICTS = {
-    "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"),
+_VERDICTS = {
+    "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"), "severed": ("NO GRADIENT", "red"),
     "inconclusive": ("INCONCLUSIVE", "yellow"), "error": ("ERROR", "red"),
     "unsupported": ("UNSUPPORTED", "yellow"), "limit": ("LIMIT", "yellow"),
 }  # fmt: skip
 COUNTED = {
-    "pass": "passed", "waived": "waived", "fail": "failed", "inconclusive": "inconclusive",
+    "pass": "passed", "waived": "waived", "fail": "failed", "severed": "severed", "inconclusive": "inconclusive",
     "unsupported": "unsupported", "limit": "over a limit",
 }  # fmt: skip
 _HEAD = ("entries", "max abs err", "max rel err", "noise", "")
@@ -50,7 +50,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
         from gradcheck_cli.report import two_models  # which builds on what is here
 
         return two_models.section(checks, style)
-    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived") or c.gates]
+    shown = [c for c in checks if style.verbosity >= 0 or not c.passes]
     if not shown:
         return ""
     compared = [c for c in shown if c.entries]
@@ -70,11 +70,36 @@ def summary(report: Report, style: Style) -> str:
 
 def totals(report: Report) -> str:
     """12 checks: 11 passed, 1 failed."""
-    statuses = [c.status for c in report.outcomes]
-    parts = [f"{statuses.count(status)} {word}" for status, word in COUNTED.items() if status in statuses]
+    statuses = ["pass" if c.status == "severed" and c.passes else c.status for c in report.outcomes]
+    parts = [f"{statuses.count(status)} {word}{_let_through(status, report)}" for status, word in COUNTED.items()
+             if status in statuses]  # fmt: skip
+    if apart := sum(c.status == "severed" and c.passes for c in report.outcomes):
+        parts.insert(1, f"{apart} of them severed")
     parts += [count(statuses.count("error"), "error")] if "error" in statuses else []
-    parts += [f"{stopped} at a gate"] if (stopped := sum(bool(c.gates) for c in report.outcomes)) else []
+    if differ := sum("forward" in c.gates for c in report.outcomes):
+        parts += [f"{differ} forward differs{_let_through('forward', report)}"]
+    parts += [f"{stopped} at a gate"] if (stopped := sum(bool(c.at_health) for c in report.outcomes)) else []
     return f"{count(len(statuses), 'check')}: {', '.join(parts) or 'nothing to do'}"
+
+
+def _let_through(outcome: str, report: Report) -> str:
+    """That a run does not fail for this outcome, although others fail it."""
+    return ", not in --fail-on" if outcome in OUTCOMES and report.fail_on and outcome not in report.fail_on else ""
+
+
+def said_of(check: Check) -> tuple[str, str, str]:
+    """What became of a check in a word, the color of that, and what stands beside it in its row."""
+    word, color = _VERDICTS[check.status]
+    if check.status != "severed":
+        return word, color, ""
+    others = check.gradient.get("severed", {}).get("from", ())
+    beside = f"({name(check.x)} has one from: {listed(others)})" if others else ""
+    return word, color if check.gates else "yellow", beside
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Names one after another, the first few of many."""
+    return ", ".join(map(name, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def header(check: Check, style: Style) -> Iterator[str]:
@@ -112,17 +137,17 @@ def judged_rows(
 ) -> list[str]:
     """The table of some checks: labels under their titles, which get so many columns together, errors and verdicts."""
     entries = [share_compared(c) for c in checks]
-    verdicts = [VERDICTS[c.status] for c in checks]
+    verdicts = [said_of(c) for c in checks]
     widest = max(7, *map(len, entries))
-    free = style.width - 2 * len(titles) - widest - _NUMBERS - max(len(word) for word, _ in verdicts)
+    free = style.width - 2 * len(titles) - widest - _NUMBERS - max(len(word) for word, _, _ in verdicts)
     rows = [(*titles, *_HEAD)] + [
         (*label, n, short(c.max_abs_err), short(c.max_rel_err), rough(c.noise), word)
-        for label, n, c, (word, _) in zip(labels(free), entries, checks, verdicts, strict=True)
+        for label, n, c, (word, _, _) in zip(labels(free), entries, checks, verdicts, strict=True)
     ]
     head, *lines = table(rows, "<" * len(titles) + ">>>><", (*(0 for _ in titles), 7, 11, 11, 7))
     return [head] + [
-        line.removesuffix(word) + paint(word, color, style.color)
-        for line, (word, color) in zip(lines, verdicts, strict=True)
+        " ".join(filter(None, (line.removesuffix(word) + paint(word, color, style.color), beside)))
+        for line, (word, color, beside) in zip(lines, verdicts, strict=True)
     ]
 
 
@@ -198,7 +223,7 @@ def _details(check: Check, style: Style) -> Iterator[str]:
         yield f"  forward    {held_against(check)}"
     if style.verbosity > 0 and check.coloring:
         yield f"  coloring   {count(check.coloring['rows'], 'row')} in {count(check.coloring['colors'], 'group')}"
-    if check.reproduce and check.status not in ("pass", "waived"):
+    if check.reproduce and check.status not in ("pass", "waived") and not check.passes:
         yield f"  reproduce  {name(check.reproduce)}"
 
 
@@ -212,7 +237,7 @@ def held_against(check: Check) -> str:
 
 def _title(check: Check, style: Style) -> Iterator[str]:
     """What became of a row, on one line or as many as it takes."""
-    word, color = VERDICTS[check.status]
+    word, color, _ = said_of(check)
     start = f"{word} {check.code}".strip()
     pair = " / ".join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
     text = f"{start}  {': '.join(filter(None, (pair, headline(check))))}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import places
 from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.full import VERDICTS, totals
+from gradcheck_cli.report.full import said_of, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, count, seconds
 
@@ -18,6 +18,7 @@ MOST = 10  # annotations of a level that a step shows
 _LONGEST = 4000  # characters of one
 _LEVELS = {
     "fail": "error",
+    "severed": "error",
     "error": "error",
     "limit": "error",
     "inconclusive": "warning",
@@ -27,7 +28,7 @@ _LEVELS = {
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The lines of one check; passing ones are left out if `style` is quiet."""
-    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived") or c.gates]
+    shown = [c for c in checks if style.verbosity >= 0 or not c.passes]
     return "".join(f"{_line(c)}\n" for c in shown)
 
 
@@ -39,8 +40,9 @@ def summary(report: Report, style: Style) -> str:
 
 def _line(check: Check) -> str:
     """PASS net.onnx: d loss/d input  192 entries, max rel err 2.2e-14: no name begins it, so none is a command."""
-    word = f"{VERDICTS[check.status][0]} {check.code if check.status not in ('pass', 'waived') else ''}".strip()
-    gate = f"; {gate_text(check)}" if check.gates else ""
+    said, _, rest = said_of(check)
+    word = " ".join(filter(None, (said, check.code if check.status not in ("pass", "waived") else "", rest)))
+    gate = f"; {gate_text(check)}" if check.at_health else ""
     return f"{word} {subject(check)}  {outcome(check)}".rstrip().replace("##[", "## [") + gate
 
 
@@ -56,7 +58,7 @@ def _annotations(report: Report, level: str) -> Iterator[str]:
 def annotation(check: Check) -> str:
     """One workflow command."""
     title = f"{check.code} {subject(check)}".strip()
-    gate = [gate_text(check)] if check.gates else []
+    gate = [gate_text(check)] if check.at_health else []
     message = "\n".join([outcome(check), *gate, *check.notes, *([check.reproduce] if check.reproduce else [])])
     place = "" if places.is_url(path := places.path(check)) else f"file={_property(path)},"
     return f"::{_level(check)} {place}title={_property(title)}::{_data(message[:_LONGEST])}"
@@ -64,7 +66,7 @@ def annotation(check: Check) -> str:
 
 def _level(check: Check) -> str:
     """How bad it is; empty for a check that passed."""
-    return "error" if check.gates else _LEVELS.get(check.status, "")
+    return "" if check.passes else "error" if check.gates else _LEVELS.get(check.status, "")
 
 
 def _data(text: str) -> str:

@@ -16,6 +16,7 @@ from gradcheck_cli.report.text import Style, clean
 
 _SEVERITIES = {
     "fail": "critical",
+    "severed": "critical",
     "error": "critical",
     "limit": "major",
     "inconclusive": "minor",

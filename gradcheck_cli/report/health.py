@@ -29,7 +29,7 @@ def health_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 def gate_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """A line for each record that stops the run for what `--fail-on` asks."""
     for check in checks:
-        if check.gates:
+        if check.at_health:
             text = f"GATE  d {name(check.y)} / d {name(check.x)}: {gate_text(check)}"
             first, *rest = _wrapped("", text, style, "  ")
             yield paint("GATE", "red", style.color) + first.removeprefix("GATE")
@@ -38,8 +38,8 @@ def gate_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 def gate_text(check: Check) -> str:
     """its gradient is dead, vanishing (--fail-on dead,vanishing)."""
-    words = ", ".join(_WORDS.get(word, name(word)) for word in check.gates)
-    return f"its gradient is {words} (--fail-on {','.join(map(name, check.gates))})" if words else ""
+    words = ", ".join(_WORDS.get(word, name(word)) for word in check.at_health)
+    return f"its gradient is {words} (--fail-on {','.join(map(name, check.at_health))})" if words else ""
 
 
 def health_of(check: Check) -> Health | None:

@@ -14,6 +14,7 @@ from gradcheck_cli.report.text import Style, clean
 
 _OUTCOMES = {
     "fail": "failure",
+    "severed": "failure",
     "error": "error",
     "limit": "error",
     "unsupported": "error",
@@ -50,17 +51,17 @@ def _suite(group: tuple[Check, ...], style: Style) -> str:
 def _case(suite: xml.Element, check: Check, style: Style) -> None:
     title = "/".join(check.derivative) + full.given_by(check) if check.x or check.y else check.check
     case = xml.SubElement(suite, "testcase", classname=clean(check.check), name=clean(title), time=_time((check,)))
-    if check.status in _OUTCOMES:
+    if check.status in _OUTCOMES and not check.passes:
         found = xml.SubElement(case, _OUTCOMES[check.status], type=check.code, message=clean(outcome(check)))
         found.text = clean(full.section((check,), style).strip())
-    elif check.gates:
+    elif check.at_health:
         xml.SubElement(case, "failure", type="gate", message=clean(gate_text(check)))
     elif check.status == "waived":
         xml.SubElement(case, "skipped", message=clean(outcome(check)))
 
 
 def _counts(checks: Iterable[Check]) -> dict[str, Any]:
-    kinds = [_OUTCOMES.get(c.status, "failure" if c.gates else "") for c in checks]
+    kinds = ["" if c.passes else _OUTCOMES.get(c.status, "failure") for c in checks]
     return {
         "tests": str(len(kinds)),
         "failures": str(kinds.count("failure")),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.entries import entry_lines
-from gradcheck_cli.report.full import VERDICTS, share_compared, totals
+from gradcheck_cli.report.full import said_of, share_compared, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, count, name, seconds, shape, short
 
@@ -58,12 +58,12 @@ def _assembled(report: Report, checks: Sequence[Check], parts: Iterable[str]) ->
 
 
 def _row(check: Check) -> str:
-    word = VERDICTS[check.status][0]
+    word, _, rest = said_of(check)
     errors = (short(check.max_abs_err), short(check.max_rel_err)) if check.entries else ("", "")
     entries = share_compared(check) if check.entries else ""
     x, y = (_code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
-    gate = f", **{_text(name(', '.join(check.gates)))}**" if check.gates else ""
-    verdict = (word if check.status == "pass" else f"**{word}** {check.code}".rstrip()) + gate
+    gate = f", **{_text(name(', '.join(check.at_health)))}**" if check.at_health else ""
+    verdict = (word if check.status == "pass" else f"**{word}** {check.code} {_text(rest)}".rstrip()) + gate
     return f"| {' | '.join([_code(check.check), x, y, entries, *errors, verdict])} |"
 
 
@@ -73,10 +73,10 @@ def _part(check: Check, style: Style) -> str:
 
 def _lines(check: Check, style: Style) -> Iterator[str]:
     """What is to be said of a check that did not pass."""
-    yield f"### {VERDICTS[check.status][0]} {check.code}: {_text(subject(check))}"
+    yield f"### {said_of(check)[0]} {check.code}: {_text(subject(check))}"
     yield ""
     yield _text(outcome(check))
-    if check.gates:
+    if check.at_health:
         yield from ("", _text(gate_text(check)))
     if rows := list(entry_lines(check, style)) if check.status in ("fail", "inconclusive") else []:
         yield from ("", "```", *rows, "```")

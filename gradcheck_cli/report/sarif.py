@@ -20,7 +20,10 @@ from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, name
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_LEVELS = {"fail": "error", "error": "error", "limit": "error", "inconclusive": "warning", "unsupported": "warning"}
+_LEVELS = {
+    "fail": "error", "severed": "error", "error": "error", "limit": "error", "inconclusive": "warning",
+    "unsupported": "warning",
+}  # fmt: skip
 _STOPPED = (2, 4, 70, 130)  # exit codes of runs that could not do all of what they were asked for
 _ROOT, _HEALTH = "%SRCROOT%", "health/"
 _FIGURES = (
@@ -52,7 +55,10 @@ def _text_of(value: Any) -> str:
 
 def _rules(check: Check) -> list[str]:
     """What is wrong with a check, and with the health of its gradient where the run asked for that."""
-    return [check.code or "unknown"] * (_status(check) != "pass") + [f"{_HEALTH}{name(word)}" for word in check.gates]
+    fine = check.passes and check.status != "waived"
+    return [check.code or "unknown"] * (_status(check) != "pass" and not fine) + [
+        f"{_HEALTH}{name(word)}" for word in check.at_health
+    ]
 
 
 def _status(check: Check) -> str:

@@ -24,7 +24,7 @@ from gradcheck_cli.report.text import (
 
 def section(checks: Sequence[Check], style: Style) -> str:
     """The table of all that was compared, what a reader should know, and what differs."""
-    shown = [c for c in checks if style.verbosity >= 0 or c.status not in ("pass", "waived")]
+    shown = [c for c in checks if style.verbosity >= 0 or not c.passes]
     if not shown:
         return ""
     compared = [c for c in shown if c.entries]
@@ -68,7 +68,7 @@ def _details(check: Check, common: Sequence[str], style: Style) -> Iterator[str]
     own = [note for note in check.notes if note not in common]
     if check.status in ("pass", "waived") and style.verbosity < 1 and not own:
         return
-    word, color = full.VERDICTS[check.status]
+    word, color, _ = full.said_of(check)
     start = f"{word} {check.code}".strip()
     text = f"{start}  {': '.join(filter(None, (' / '.join(map(name, check.derivative)), full.headline(check))))}"
     for number, line in enumerate(each for part in clean(text).split("\n") for each in _wrapped(part, style, "")):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gradcheck_cli.record import SEVERITY, Check, Report
-from gradcheck_cli.report.full import COUNTED, VERDICTS, totals
+from gradcheck_cli.report.full import COUNTED, said_of, totals
 from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, table
 
 _LEAST_NAME = 16
@@ -36,7 +36,7 @@ def document(
 
 def passed(checks: Sequence[Check]) -> bool:
     """Nothing is to be said of them."""
-    return all(check.status in ("pass", "waived") and not check.gates for check in checks)
+    return all(check.passes for check in checks)
 
 
 def worst(checks: Sequence[Check]) -> Check:
@@ -47,7 +47,7 @@ def worst(checks: Sequence[Check]) -> Check:
 def verdict(check: Check) -> str:
     """FAIL GC101."""
     code = check.code if check.status != "waived" else ""
-    return f"{VERDICTS[check.status][0]} {code}".strip()
+    return f"{said_of(check)[0]} {code}".strip()
 
 
 def _counts(groups: Sequence[Group]) -> str:
@@ -68,7 +68,7 @@ def _lines(group: Group, detail: str, style: Style) -> Iterator[str]:
     share = f"{failed} of {count(len(group.checks), 'check')}" if len(group.checks) > 1 else ""
     label = cut(name(group.name), max(_LEAST_NAME, style.width - len(said) - len(share) - 2 - 2 * bool(share)))
     space = " " * max(2, style.width - len(said) - 2 - columns(label) - len(share)) if share else ""
-    yield f"{paint(said, VERDICTS[check.status][1], style.color)}  {label}{space}{share}"
+    yield f"{paint(said, said_of(check)[1], style.color)}  {label}{space}{share}"
     yield from textwrap.wrap(
         detail, style.width, initial_indent="  ", subsequent_indent="  ", max_lines=3, placeholder=" ...",
         break_on_hyphens=False,

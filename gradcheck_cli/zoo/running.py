@@ -25,7 +25,7 @@ GRACE = 2.0  # seconds beyond the limit: a child tells by itself, unless it is s
 _FAREWELL = 0.5  # seconds between SIGTERM and SIGKILL
 _LAST_WORDS = 4096  # bytes of what is printed that are kept
 _CHUNK = 1 << 18
-_STATUS = ("pass", "fail", "inconclusive", "error", "unsupported", "limit", "waived")
+_STATUS = ("pass", "fail", "severed", "inconclusive", "error", "unsupported", "limit", "waived")
 _SIGNALS = {
     "SIGSEGV": "a segmentation fault", "SIGABRT": "it aborted", "SIGBUS": "a bus error", "SIGFPE": "an arithmetic error",
     "SIGILL": "an illegal instruction", "SIGKILL": "by hand, or by the system because memory ran out",

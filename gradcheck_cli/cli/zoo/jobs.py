@@ -11,7 +11,7 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
-from gradcheck_cli.cli.check_options import GATE, GATED, OUTPUT
+from gradcheck_cli.cli.check_options import GATE, OUTPUT
 from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.models import is_spec, side_car
 from gradcheck_cli.cli.resolve import dims_of
@@ -20,7 +20,7 @@ from gradcheck_cli.cli.tasks import Planner
 from gradcheck_cli.cli.zoo.sources import Place
 from gradcheck_cli.errors import GradcheckError, ModelError, shown
 from gradcheck_cli.points.shipped import BESIDE
-from gradcheck_cli.record import Check, ModelInfo
+from gradcheck_cli.record import OUTCOMES, Check, ModelInfo
 from gradcheck_cli.zoo import hub, remote
 from gradcheck_cli.zoo.digest import content_of, files_named, folder_of_data, key_of, read_along
 from gradcheck_cli.zoo.job import Job
@@ -97,7 +97,7 @@ class Maker:
 
     def _key(self, place: Place, files: Sequence[Path], layers: Sequence[Mapping[str, Any]]) -> str:
         """The key, of everything that bears on the result."""
-        gates = sorted({*self.gates} - {*GATED})
+        gates = sorted({*self.gates} - {*OUTCOMES})
         settings = {"layers": layers, "expect": place.expect, "gates": gates, "task": place.task}
         return key_of(place.job, files, settings)
 

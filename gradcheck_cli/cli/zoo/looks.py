@@ -15,6 +15,7 @@ from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.results import Found, Results
 from gradcheck_cli.cli.zoo.running import HOME
 from gradcheck_cli.errors import NothingChecked
+from gradcheck_cli.record import OUTCOMES
 from gradcheck_cli.report.text import cut, name, table
 from gradcheck_cli.report.zoo import passed
 from gradcheck_cli.zoo.folder import About, holder, is_run, read_about
@@ -51,7 +52,7 @@ class Look:
     def as_json(self) -> dict[str, Any]:
         """What scripts want to know of it."""
         checks = [check for group in self.found.groups for check in group.checks]
-        report = self.found.report(("fail", "inconclusive", "unsupported"), 0.0)
+        report = self.found.report(OUTCOMES, 0.0)
         return {
             "run": str(self.folder), "state": self.state, "sources": list(self.about.sources), "shard": self.about.shard,
             "version": self.about.version, "created": self.about.created, "jobs": len(self.about.jobs),

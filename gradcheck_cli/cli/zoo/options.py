@@ -11,8 +11,9 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli.check_options import OPTIONS
-from gradcheck_cli.cli.param_types import ByteSize, Duration, OneOf, ParamType, Scheduler, Words
+from gradcheck_cli.cli.param_types import ByteSize, Duration, Gates, OneOf, ParamType, Scheduler, Words
 from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.record import words_for
 
 _LEFT_OUT = ("models", "plot", "heatmap", "health", "show", "engine", "dask")  # of one model, or said otherwise
 _HELP = {  # of options that mean something else where models are many
@@ -101,7 +102,8 @@ def _comes_of_its_text(value: Any, option: click.Option) -> bool:
     """Typed again, it is the same."""
     kind, text = option.type, value
     if isinstance(kind, Words | Shard):
-        text = ("," if isinstance(kind, Words) else "/").join(map(str, value))
+        words = words_for(value) if isinstance(kind, Gates) else value
+        text = ("," if isinstance(kind, Words) else "/").join(map(str, words))
     elif isinstance(kind, Duration):
         text = format(Decimal(value), "f")
     elif isinstance(kind, ByteSize) or not isinstance(value, str):

@@ -29,21 +29,25 @@ OUTCOMES = {
     each.key: each
     for each in (  # the worst first
         Outcome("fail", "FAIL", "F", "the gradient is wrong"),
+        Outcome("severed", "NO GRADIENT", "N", "what lies between x and y has no derivative by nature"),
         Outcome("error", "ERROR", "E", "there was nothing to compare"),
         Outcome("gate", "GATE", "G", "the gradient is right, but not what --fail-on lets through"),
         Outcome("limit", "LIMIT", "L", "time, memory or the worker ran out"),
         Outcome("unsupported", "UNSUPPORTED", "U", "an operator, a gradient or a dtype is not known"),
         Outcome("inconclusive", "INCONCLUSIVE", "I", "kinks or noise: cannot be judged at these points"),
+        Outcome("apart", "NO GRADIENT", "A", "from this y, but x has one from another"),
         Outcome("waived", "WAIVED", "W", "not right, and expected not to be"),
         Outcome("pass", "PASS", "P", "the gradient is right"),
     )
 }
 _RANK = {key: rank for rank, key in enumerate(OUTCOMES)}
-QUIET = ("pass", "waived")
+QUIET = ("pass", "waived", "apart")
 
 
 def outcome_of(check: Check) -> Outcome:
     """The outcome of one check; its gradient's health may stop the run though it passes."""
+    if check.status == "severed" and check.passes:
+        return OUTCOMES["apart"]
     return OUTCOMES["gate" if check.gates and check.status in QUIET else check.status]
 
 

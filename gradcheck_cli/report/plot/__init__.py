@@ -84,7 +84,7 @@ def figure(check: Check) -> Figure:
 
 def _title(check: Check) -> str:
     """FAIL GC101  d loss / d input: 6 of 192 entries differ (3.1%)."""
-    verdict = f"{full.VERDICTS[check.status][0]} {check.code}".strip()
+    verdict = f"{full.said_of(check)[0]} {check.code}".strip()
     what = ": ".join(filter(None, (axes.derivative(check), cut(name(full.headline(check)), _LONGEST))))
     return f"{verdict}  {what}"
 
