@@ -31,6 +31,37 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
+class Partly:
+    """A gradient of which a part is severed, while another is not.
+
+    kind       "units": some entries of x have no way left; "sum": a summand has none; "scale": all ways that are left
+               lead through the scale or the zero point of a quantizer
+    cut        the nodes that cut
+    entries    of x that have no way left, of `units`
+    """
+
+    kind: str
+    cut: tuple[Spot, ...] = ()
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Severed:
+    """What the graph says of ways from x to y that have no derivative by nature.
+
+    cut        the nodes that cut: the last on each way to which the gradient of x could flow from x
+    reached    the nodes up to which the gradient of y goes back
+    others     ys from which x has a gradient all the same
+    partial    where only a part is severed
+    """
+
+    cut: tuple[Spot, ...] = ()
+    reached: tuple[Spot, ...] = ()
+    others: tuple[str, ...] = ()
+    partial: Partly | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """A node that has weights or bends, on the way from x to y, and what the backward pass finds at its output.
 

@@ -57,6 +57,22 @@ def precision() -> Schema:
     return shaped("The gradient in the model's own dtype against that in float64.", properties)
 
 
+def severed() -> Schema:
+    spots = {"type": "array", "items": spot()}
+    partly = {
+        "kind": said({"enum": ["units", "sum", "scale"]}, "Which part."),
+        "cut": said(spots, "Nodes that cut it off."),
+        "entries": said(COUNT, "Of x that have no gradient."),
+    }
+    properties = {
+        "cut": said(spots, "Nodes without a derivative by nature, through which all ways from x to y go."),
+        "reached": said(spots, "Nodes up to which the gradient of y goes back."),
+        "others": said({"type": "array", "items": TEXT}, "Other ys, from which x has a gradient."),
+        "partial": or_null(shaped("A part that is severed.", partly)),
+    }
+    return shaped("What has no derivative by nature, by the graph alone.", properties)
+
+
 def spot() -> Schema:
     return shaped("A node.", {"node": {"type": "integer"}, "op": TEXT, "name": TEXT, "inside": TEXT})
 

@@ -6,7 +6,7 @@ Fields may be added within a version, so unknown ones are allowed; what stands h
 
 from __future__ import annotations
 
-from gradcheck_cli.formats.measures_schema import health, picture, precision
+from gradcheck_cli.formats.measures_schema import health, picture, precision, severed
 from gradcheck_cli.formats.schema_words import BOOL, COUNT, INDICES, NUMBER, TEXT, Schema, or_null, said, shaped
 from gradcheck_cli.measures import WORDS
 
@@ -112,7 +112,7 @@ def _findings() -> Schema:
     runs = dict.fromkeys(("real", "complex"), COUNT)
     nodes = dict.fromkeys(("total", "checked", "failed"), COUNT)
     gradient = {"norm": NUMBER, "max": NUMBER, "zero_fraction": NUMBER, "finite": BOOL,
-                "health": health(), "precision": precision()}  # fmt: skip
+                "health": health(), "precision": precision(), "severed": severed()}  # fmt: skip
     return {
         "entries": shaped("Entries of the Jacobian; checked are projections of them in directional mode.", counts),
         "nodes": shaped("Nodes between x and y that were checked on their own.", nodes),

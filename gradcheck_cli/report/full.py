@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from gradcheck_cli.explanations import PAGES
+from gradcheck_cli.measures import Severed
 from gradcheck_cli.record import OUTCOMES, Check, Report
 from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.health import gate_lines, health_lines, health_tables
@@ -92,7 +93,8 @@ def said_of(check: Check) -> tuple[str, str, str]:
     word, color = _VERDICTS[check.status]
     if check.status != "severed":
         return word, color, ""
-    others = check.gradient.get("severed", {}).get("from", ())
+    found = check.gradient.get("severed")
+    others = found.others if isinstance(found, Severed) else ()
     beside = f"({name(check.x)} has one from: {listed(others)})" if others else ""
     return word, color if check.gates else "yellow", beside
 

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.result_schema import STATUSES
-from gradcheck_cli.measures import Health, Precision
+from gradcheck_cli.measures import Health, Precision, Severed
 from gradcheck_cli.record import RUN_SCHEMA, SCHEMA, Check
 from gradcheck_cli.results.json_values import Tell, values
 from gradcheck_cli.results.typed import Reader, Unfit, brief, mapping, optional, plain, reader, record
@@ -30,7 +30,7 @@ _MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of severa
     },
     "gradient": {
         "norm": float, "max": float, "zero_fraction": float, "finite": bool,
-        "health": Health | None, "precision": Precision | None,
+        "health": Health | None, "precision": Precision | None, "severed": Severed | None,
     },
     "branches": {"total": int, "covered": int, "missed": tuple[str, ...]},
     "claim": {

@@ -10,6 +10,7 @@ from typing import Any
 import html5lib
 import pytest
 
+from gradcheck_cli.measures import Severed, Spot
 from gradcheck_cli.record import Check, Entry, ModelInfo, Report
 from gradcheck_cli.report.html.site import folder, single
 from tests.checking.small import between, check, model, scaled, with_rule
@@ -70,6 +71,11 @@ def report() -> Report:
               worst=(Entry((0,), (), 0, 1.0, 0.5, 1e-9, "kink", "inconclusive", slopes=(0.0, 1.0)),)),
         named(check(between("Tanh"), ops=without_rule), "blocked.onnx"),
         failed("pointer.onnx", "error", "GC403", "pointer.onnx is a Git LFS pointer, not a model."),
+        named(passing, "cut.onnx", status="severed", code="GC107", gates=("severed",),
+              message="cut at node 2 Round 'q' (zero by nature)",
+              gradient={**passing.gradient, "severed": Severed((Spot(2, "Round", "q"),))}),
+        named(passing, "apart.onnx", status="severed", code="GC107",
+              gradient={**passing.gradient, "severed": Severed((Spot(2, "Round", "q"),), (), ("logits",))}),
         failed("endless.onnx", "limit", "GC601", "not done within 10m (--timeout)\nlast seen in: points"),
     ), ("a note",), 1.5)  # fmt: skip
 

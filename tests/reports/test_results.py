@@ -134,8 +134,8 @@ def test_a_file_without_results_is_refused(tmp_path: Path, text: str, reason: st
 @pytest.mark.parametrize(
     "way, value, reason",
     [
-        (["status"], "failed", "status should be one of pass, fail, inconclusive, error, unsupported, limit, waived, "
-         'and is "failed"'),
+        (["status"], "failed", "status should be one of pass, fail, severed, inconclusive, error, unsupported, limit, "
+         'waived, and is "failed"'),
         (["code"], "E501", 'code should be a code such as GC101, and is "E501"'),
         (["rtol"], "small", 'rtol should be a number, and is "small"'),
         (["rtol"], 10**400, f"rtol should be a number, and is {'1' + '0' * 36}..."),

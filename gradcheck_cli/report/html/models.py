@@ -35,7 +35,7 @@ OUTCOMES = {
         Outcome("limit", "LIMIT", "L", "time, memory or the worker ran out"),
         Outcome("unsupported", "UNSUPPORTED", "U", "an operator, a gradient or a dtype is not known"),
         Outcome("inconclusive", "INCONCLUSIVE", "I", "kinks or noise: cannot be judged at these points"),
-        Outcome("apart", "NO GRADIENT", "A", "from this y, but x has one from another"),
+        Outcome("apart", "SEVERED", "S", "from this y, but x has one from another"),
         Outcome("waived", "WAIVED", "W", "not right, and expected not to be"),
         Outcome("pass", "PASS", "P", "the gradient is right"),
     )
