@@ -7,22 +7,54 @@ import hashlib
 import os
 import pathlib
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from typing import TypeAlias
 
 Path: TypeAlias = "str | os.PathLike[str]"
 LARGEST = 256 << 30  # bytes of a file that is read through
 _BLOCK = 1 << 20
+_THREAD = threading.local()
 
 
-def opened(path: Path) -> BufferedReader:
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedReader]:
     """A regular file, open to be read; OSError for anything else, and nothing is waited for."""
-    file = open(path, "rb", opener=_at_once)  # noqa: SIM115  # the caller closes it
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return file
+    with closed_afterwards(lambda: open(path, "rb", opener=_at_once)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        yield file
+
+
+@contextmanager
+def closed_afterwards(open_file: Callable[[], BufferedReader]) -> Iterator[BufferedReader]:
+    """The file that a function opens, closed in the end, even if a time limit strikes just as it is being opened.
+
+    An alarm raises between any two instructions, also between the opening and the `with` that would close.
+    """
+    file = None
+    try:
+        with _Opening():
+            file = open_file()
+        yield file
+    finally:
+        if file is not None:
+            file.close()
+
+
+def is_opening() -> bool:
+    """This thread is about to open a file that nobody would close yet: an alarm has to wait."""
+    return getattr(_THREAD, "opening", False)
+
+
+class _Opening:
+    def __enter__(self) -> None:
+        _THREAD.opening = True
+
+    def __exit__(self, *_: object) -> None:
+        _THREAD.opening = False
 
 
 def content(path: Path, most: int) -> bytes:

@@ -7,6 +7,7 @@ folder moves behind the installed packages.  An editable installation leads back
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -22,11 +23,25 @@ for _ignored in ("SIGHUP", "SIGINT"):  # by a shell that started pytest in the b
         signal.signal(_signal, signal.default_int_handler if _ignored == "SIGINT" else signal.SIG_DFL)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests in each, in a random order")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked as slow is left out unless it is asked for."""
+    """What is marked as slow is left out unless it is asked for; the order is what --shuffle makes it."""
     if not whole(config):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    if config.option.shuffle is not None:
+        items[:] = shuffled(items, config.option.shuffle)
+
+
+def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Files in another order, and the tests of each; what a file's tests share is still made once."""
+    rng, files = random.Random(seed), dict[Path, list[pytest.Item]]()
+    for item in rng.sample(items, len(items)):
+        files.setdefault(item.path, []).append(item)
+    return [item for file in files.values() for item in file]
 
 
 def whole(config: pytest.Config) -> bool:

@@ -14,6 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from gradcheck_cli.errors import ModelError, did_you_mean
+from gradcheck_cli.untrusted import closed_afterwards
 
 PROTOBUF_LIMIT = (1 << 31) - 1  # bytes in one message
 _BY_START = (
@@ -58,13 +59,12 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         size = path.stat().st_size
         if size > PROTOBUF_LIMIT:
             raise ModelError(f"{path} is larger than 2 GiB in one file; save it with its weights as external data.")
-        file = path.open("rb")
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist.{_near(path)}") from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     try:
-        with file:
+        with closed_afterwards(lambda: path.open("rb")) as file:
             yield file
     except OSError as error:
         raise _unreadable(path, error) from error

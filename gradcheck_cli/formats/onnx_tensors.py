@@ -17,6 +17,7 @@ from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.formats.onnx_outline import Outline
 from gradcheck_cli.graph import MAX_RANK, Array
+from gradcheck_cli.untrusted import closed_afterwards
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor once it is dense
 _PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
@@ -169,7 +170,7 @@ def _external(tensor: TensorProto, count: int, store: Store) -> Array:
     location = entries.get("location", "")
     path = _inside(tensor, location, store)
     try:
-        with path.open("rb") as file:
+        with closed_afterwards(lambda: path.open("rb")) as file:
             size = os.fstat(file.fileno()).st_size
             if offset + length > size:
                 span = f"bytes {offset} to {offset + length} of {location}, which has {size}"

@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 
 import gradcheck_cli as gc
+from tests.rounding import FUNCTION, assert_rounded
 
 Make = Callable[..., gc.Model]
 NET = "h = MatMul(x, W)\na = Tanh(h)\nloss = ReduceSum<keepdims=0>(a)"
@@ -236,7 +237,7 @@ def agrees(model: gc.Model, path: Path, outputs: list[gc.Tensor], feeds: dict[st
     assert [o.name for o in onnx.load(path).graph.output] == [t.name for t in outputs]
     for ours, theirs in zip(wanted, found, strict=True):
         assert ours.shape == theirs.shape
-        np.testing.assert_allclose(theirs, ours, rtol=2e-5, atol=2e-6)
+        assert_rounded(theirs, ours, roundings=4 * FUNCTION)
 
 
 def test_save_writes_a_model_that_onnxruntime_runs_with_equal_values(net: gc.Model, tmp_path: Path):

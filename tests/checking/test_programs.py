@@ -52,7 +52,7 @@ def test_chunks_cover_every_probe_once_and_in_order(count: int, least: int, jobs
 
 
 def test_chunks_run_on_as_many_threads_as_there_are_jobs() -> None:
-    met = threading.Barrier(3, timeout=30)
+    met = threading.Barrier(3, timeout=600)
 
     def run(piece: range) -> int:
         met.wait()

@@ -18,6 +18,7 @@ from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.trace import trace
 from tests.checking.small import model
+from tests.rounding import FUNCTION, assert_rounded
 
 RNG = np.random.default_rng(5)
 TESTED = model(("MatMul", "x a", "h"), ("Relu", "h", "r"), ("Softmax", "r", "s"), ("ReduceSum", "s", "y"), x=(3, 4),
@@ -67,7 +68,7 @@ def test_perturbations_of_several_kinds_are_each_what_they_are_alone(ops: Any) -
     together = list(each_beside(tested, moves, Budget()))
     for (values, crossed, decisions), move in zip(together, moves, strict=True):
         [(alone, crossed_alone, decisions_alone)] = each_beside(tested, [move], Budget())
-        np.testing.assert_allclose(values, alone, rtol=1e-14)
+        assert_rounded(values, alone, roundings=8 * FUNCTION)
         assert {step: rows.tolist() for step, rows in crossed.items()} == {
             step: rows.tolist() for step, rows in crossed_alone.items()
         }

@@ -11,6 +11,16 @@ from onnx import TensorProto, helper, numpy_helper
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
+ENDLESS = """endless (float[2] x) => (float[2] y) {
+  n = Constant <value = int64 {9223372036854775807}> ()
+  go = Constant <value = bool {1}> ()
+  y = Loop (n, go, x) <body = body (int64 i, bool c, float[2] a) => (bool d, float[2] b) {
+    d = Identity (c)
+    b = Sin (a)
+  }>
+}"""
+
+
 def save(path: Path, text: str, **constants: np.ndarray) -> Path:
     """A model in ONNX's text syntax with its constants, written to a file."""
     graph = onnx.parser.parse_graph(text)
@@ -83,6 +93,11 @@ def named(path: Path, x: str, y: str) -> Path:
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path
+
+
+def endless(path: Path) -> Path:
+    """A loop that goes on for as long as one lets it."""
+    return save(path, ENDLESS)
 
 
 def twice() -> dict[str, object]:

@@ -28,7 +28,7 @@ from gradcheck_cli.compound import Map, Optional, Sequence
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.settings import Settings
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Ran
 
 FAILURES = Path(".gradcheck/failures")
 SQUARE = ["wrong.gradcheck.yaml", "--check", "square/wrong"]
@@ -242,18 +242,24 @@ def external(path: Path) -> None:
     onnx.save(model, path, save_as_external_data=True, location="sub.data", size_threshold=0)
 
 
-LONG = ["--points", "1000000", "--timeout", "0.3"]
+def out_of_time(gradcheck: Command, *args: str) -> Ran:
+    """Runs it until its time is up, with time enough for this machine to begin the check."""
+    for seconds in (0.2, 2, 20, 200):
+        ran = gradcheck(*args, "--points", "1000000", "--timeout", str(seconds))
+        if FAILURES.exists():
+            break
+    return ran
 
 
 @posix
 def test_a_model_comes_with_its_external_data(gradcheck: Command, folder: Path) -> None:
     external(folder / "net.onnx")
-    assert gradcheck("net.onnx", *LONG).code == 6
+    assert out_of_time(gradcheck, "net.onnx").code == 6
     os.unlink("net.onnx")
     os.unlink("sub.data")
     path = only_bundle()
     assert {p.name for p in (path / "model").iterdir()} == {"net.onnx", "sub.data"}
-    again = gradcheck("reproduce", str(path), "--points", "1", "--timeout", "60s")
+    again = gradcheck("reproduce", str(path), "--points", "1", "--timeout", "10m")
     assert (again.code, again.err) == (0, "")
 
 
@@ -264,10 +270,10 @@ def test_a_large_model_is_referred_to_and_its_changes_are_told(
     external(folder / "net.onnx")
     with Path("sub.data").open("r+b") as file:  # sparse: it takes no room
         file.truncate(bundles.COPIED + 1)
-    gradcheck("net.onnx", *LONG)
+    out_of_time(gradcheck, "net.onnx")
     path = only_bundle()
     assert not (path / "model").exists()
-    once = ["reproduce", str(path), "--points", "1", "--timeout", "60s"]
+    once = ["reproduce", str(path), "--points", "1", "--timeout", "10m"]
     assert gradcheck(*once).err == ""
     with Path("sub.data").open("r+b") as file:
         file.write(np.float32(2).tobytes())
@@ -319,7 +325,7 @@ def test_a_process_that_is_killed_leaves_a_bundle_that_runs(gradcheck: Command) 
     process = running("wrong.gradcheck.yaml", "--check", "sum/right", "--points", "1000000", "--seed", "3")
     until(lambda: [*FAILURES.glob("*.running-*/bundle.json")])
     process.send_signal(signal.SIGKILL)
-    process.wait(60)
+    process.wait(600)
     left = only_bundle()
     again = gradcheck("reproduce", str(left), "--points", "1", "--output-format", "json")
     assert again.code == 0
@@ -342,7 +348,7 @@ def test_a_process_that_is_interrupted_leaves_nothing(folder: Path) -> None:
     until(lambda: [*FAILURES.glob("*.running-*/bundle.json")])
     process.send_signal(signal.SIGINT)
     try:
-        assert process.wait(60) == 130
+        assert process.wait(600) == 130
     finally:
         process.kill()
     assert not Path(".gradcheck").exists()
@@ -351,8 +357,9 @@ def test_a_process_that_is_interrupted_leaves_nothing(folder: Path) -> None:
 @posix
 @pytest.mark.parametrize("output", ["full", "json"])
 def test_a_time_limit_leaves_a_bundle(gradcheck: Command, output: str) -> None:
-    ran = gradcheck("mlp.onnx", *LONG, "--output-format", output)
-    assert (ran.code, gradcheck("reproduce", str(only_bundle()), "--points", "1").code) == (6, 0)
+    ran = out_of_time(gradcheck, "mlp.onnx", "--output-format", output)
+    again = gradcheck("reproduce", str(only_bundle()), "--points", "1", "--timeout", "10m")
+    assert (ran.code, again.code) == (6, 0)
     assert f"gradcheck reproduce {only_bundle()}" in ran.err
 
 
@@ -397,7 +404,7 @@ def test_a_full_disk_changes_nothing_but_the_note(folder: Path, blocks: int) -> 
     text = Path("wrong.gradcheck.yaml").read_text()
     Path("wrong.gradcheck.yaml").write_text(text + "# " + "x" * 5000 + "\n")
     command = f"ulimit -f {blocks}; exec {sys.executable} -m gradcheck_cli {' '.join(SQUARE)}"
-    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600)
     assert ran.returncode == 1
     assert "note: failures are not saved: " in ran.stderr
     assert not Path(".gradcheck").exists()

@@ -193,7 +193,7 @@ def test_a_forward_that_is_not_finite_names_the_node(gradcheck: Command) -> None
 
 
 def test_a_time_limit_ends_a_model(gradcheck: Command) -> None:
-    ran = gradcheck("conv.onnx", "--dim", "N=4096", "--timeout", "0.05")
+    ran = gradcheck("conv.onnx", "--timeout", "0.000001")
     assert (ran.code, ran.err[:12]) == (6, "error GC601:")
 
 

@@ -67,7 +67,7 @@ def place(folder: Path) -> Path:
 
 @pytest.mark.parametrize("code, reason, line", ROWS, ids=[f"{code} {reason}" for code, reason, _ in ROWS])
 def test_a_process_exits_with_the_code_of_its_row(place: Path, code: int, reason: str, line: str) -> None:
-    ran = subprocess.run([*COMMAND, *line.split()], cwd=place, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([*COMMAND, *line.split()], cwd=place, capture_output=True, text=True, timeout=600)
     assert ran.returncode == code, ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
 

@@ -290,7 +290,7 @@ def python(code: str, folder: Path, **environment: str) -> subprocess.CompletedP
     import os
 
     return subprocess.run([sys.executable, "-c", code], cwd=folder, env={**os.environ, **environment},
-                          capture_output=True, text=True, timeout=120)  # fmt: skip
+                          capture_output=True, text=True, timeout=600)  # fmt: skip
 
 
 def test_without_matplotlib_a_plot_is_refused_before_anything_runs(folder: Path):

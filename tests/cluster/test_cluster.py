@@ -115,7 +115,7 @@ def run(where: str, deeds: Sequence[str], hear: Callable[[str], None] = lambda _
         hear(job.uri)
 
     jobs = (Job(f"{index} {deed}", deed, key=str(index), **more) for index, deed in enumerate(deeds))
-    cluster.run(where, jobs, Limits(jobs=0, timeout=60.0), done, None, WORK)
+    cluster.run(where, jobs, Limits(jobs=0, timeout=600.0), done, None, WORK)
     return found
 
 

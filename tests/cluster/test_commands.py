@@ -52,7 +52,7 @@ def started(folder: Path) -> Iterator[Started]:
 
 def run(*args: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command."""
-    done = subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -98,7 +98,7 @@ def test_ctrl_c_stops_the_workers_and_resume_does_the_rest(started: Started) -> 
     )  # fmt: skip
     assert until(lambda: store.exists() and b"\n" in store.read_bytes(), 60)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     before = records("run")
     assert 0 < len(before) < 16
@@ -132,7 +132,7 @@ def test_a_worker_killed_while_it_compares_loses_no_part(started: Started) -> No
         assert until(lambda: len(busy(started.address)) == 2 or process.poll() is not None, 60)
         assert process.poll() is None
         started.processes[1].kill()
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     [check, *_] = json.loads(out)["checks"]
     assert check["entries"]["checked"] == check["entries"]["total"]

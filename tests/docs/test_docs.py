@@ -74,7 +74,7 @@ def run(commands: list[str], folder: Path) -> list[str]:
     """What each command prints on both streams, in one shell."""
     script = "\n".join(f"{command}\n__status=$?; echo '{MARK}'; (exit $__status)" for command in commands)
     done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=environment(), text=True, timeout=300,
+        ["bash", "-c", script], cwd=folder, env=environment(), text=True, timeout=600,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     return done.stdout.split(f"{MARK}\n")[:-1]

@@ -11,6 +11,7 @@ from onnx import parser
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.formats.onnx_read import read_proto
 from gradcheck_cli.formats.onnx_write import to_proto
+from tests.rounding import FUNCTION, assert_rounded
 
 ort = pytest.importorskip("onnxruntime")
 X, V = "float[2,3,4] x", "float[3] a"
@@ -149,7 +150,7 @@ def test_a_file_of_an_early_opset_computes_what_the_same_model_computes_today(ca
     written = to_proto(read_proto(model_of(case.head, case.old, opset)).graph)
     found = onnxruntime(written, feeds)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert_rounded(found, expected, roundings=4 * FUNCTION)
 
 
 @pytest.mark.parametrize("opset", [1, 6])

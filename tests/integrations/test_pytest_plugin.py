@@ -36,7 +36,7 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     plugin = () if INSTALLED else ("-p", "gradcheck_cli.pytest_plugin")
     alone = () if "-n" in args else ("-p", "no:xdist")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *alone, "--color=no", *plugin, *args]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
 
 
 def test_each_check_is_a_test(suite: Path) -> None:

@@ -1,0 +1,71 @@
+"""A time limit may strike at almost any moment: files that are just being opened are closed all the same."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+
+from gradcheck_cli.errors import LimitError
+from gradcheck_cli.formats import onnx_file, onnx_heading
+from gradcheck_cli.untrusted import content, is_opening, sha256_of
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "a model": onnx_file.read_bytes,
+    "the heading of a model": onnx_heading.outline_of,
+    "any file": lambda path: content(path, 1 << 10),
+    "a hash": sha256_of,
+}
+
+
+CHECKED = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"}  # after these, and as a function starts or goes on
+
+
+class Alarm:
+    """Strikes at one of the moments at which Python lets the handler of a signal run."""
+
+    def __init__(self, moment: int) -> None:
+        self.left, self.last = moment, dict[FrameType, str]()
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        frame.f_trace_opcodes = True
+        last, self.last[frame] = self.last.get(frame), dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if event == "call" or (event == "opcode" and last in CHECKED):
+            self.left -= 1
+            if self.left < 0 and not is_opening():
+                raise LimitError("too long")
+        return self
+
+
+def struck(read: Callable[[], Any], moment: int) -> bool:
+    """Runs it with an alarm at that moment; whether there was one so late."""
+    before = sys.gettrace()
+    sys.settrace(Alarm(moment))
+    try:
+        read()
+    except LimitError:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_file_stays_open_whenever_the_time_is_up(reader: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 18]> g (float x) => (float y) {}'), path)
+    moment = 0
+    with warnings.catch_warnings(record=True) as left_open:
+        warnings.simplefilter("always", ResourceWarning)
+        while struck(lambda: READERS[reader](path), moment):
+            moment += 1
+    assert moment > 10
+    assert [str(each.message) for each in left_open] == []
