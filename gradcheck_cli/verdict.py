@@ -7,7 +7,7 @@ pass and never a failure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -20,6 +20,7 @@ from gradcheck_cli.stencil import blocks as blocks  # here for those who go thro
 UNIT = 2.0**-53
 RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
+_COMPARABLE = 64.0  # sizes of x that differ by no more than this are of one scale
 GROUND = 1e-2  # of a column's largest entry: relative errors of smaller ones are relative to this
 _LEAST = float(np.finfo(float).smallest_subnormal)
 UNDERFLOW = 1e-250  # products of numbers below this lose digits
@@ -75,12 +76,17 @@ class Comparison:
     crossed: Mapping[int, Array] = field(default_factory=dict)  # the same for rows whose perturbation goes too far
     unfit: int = 0  # failed entries outside of the different slopes that y has at a tie
     outside: int = 0  # failed entries that are zero by the structure of the model
-    largest: Array | None = None  # by column of the whole Jacobian, where these are some of its rows
+    known: Ground | None = None  # of the whole Jacobian, where these are some of its rows; or as it was measured
+
+    @property
+    def ground(self) -> Ground:
+        """What entries are small beside."""
+        return ground_of(self.theoretical, self.numerical) if self.known is None else self.known
 
     @property
     def scale(self) -> Array:
         """The largest finite magnitude in each column, `(y_size,)`."""
-        return largest_by_column(self.theoretical, self.numerical) if self.largest is None else self.largest
+        return self.ground.largest
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
@@ -94,16 +100,76 @@ class Comparison:
         return not self.status.any()
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Sizes beside which an entry is a trifle: the largest entry for the same y, `(y_size,)`, or less than that.
+
+    An entry of a feature that is much larger than others, such as a time in seconds among shares, moves y as much by
+    what is a small derivative.  Where rows differ that much in `scale`, `(rows,)`, none counts as larger than what moves
+    y by its scale as much as any row does: `effect`, `(y_size,)`, has the largest product of an entry and its scale.
+    """
+
+    largest: Array
+    effect: Array | None = None
+    scale: Array | None = None
+
+    def at(self, rows: slice | Array = slice(None)) -> Array:
+        """That of some rows, in a shape that goes with theirs."""
+        if self.effect is None or self.scale is None:
+            return self.largest
+        share = self.scale[rows, None]
+        with np.errstate(divide="ignore", over="ignore"):
+            by_effect = np.where(share > 0, self.effect / share, np.inf)
+        return np.where(_COMPARABLE * by_effect < self.largest, by_effect, self.largest)
+
+    def of(self, rows: Array) -> Ground:
+        """The ground of some rows."""
+        return self if self.scale is None else replace(self, scale=self.scale[rows])
+
+
+class Grounds:
+    """The ground of a whole Jacobian as its columns come; `scale` has the size of x in each of its rows."""
+
+    def __init__(self, scale: Array | None, columns: int) -> None:
+        scale, none = _relative(scale), np.zeros(columns)
+        self.found = Ground(none) if scale is None else Ground(none, none.copy(), scale)
+        self._by = None if scale is None else np.where(scale > 0, scale, np.min(scale[scale > 0]))
+
+    def add(self, theoretical: Array, numerical: Array, columns: slice = slice(None)) -> None:
+        """Some columns: both sides, of which the larger counts."""
+        largest, effect = self.found.largest[columns], self.found.effect
+        for rows in blocks(*theoretical.shape):
+            size = magnitude(theoretical[rows], numerical[rows])
+            np.maximum(largest, np.max(size, axis=0, initial=0.0), out=largest)
+            if effect is not None and self._by is not None:
+                most = np.max(size * self._by[rows, None], axis=0, initial=0.0)
+                np.maximum(effect[columns], most, out=effect[columns])
+
+
+def ground_of(theoretical: Array, numerical: Array, scale: Array | None = None) -> Ground:
+    """The ground of both sides of a whole Jacobian, whose rows belong to entries of x of such sizes, 0 if unknown."""
+    grounds = Grounds(scale, theoretical.shape[1])
+    grounds.add(theoretical, numerical)
+    return grounds.found
+
+
+def _relative(scale: Array | None) -> Array | None:
+    """Sizes in units of the largest of them; None where no two of them are far apart."""
+    if scale is None or not np.isfinite(scale).all():
+        return None
+    some = scale[scale > 0]
+    if not some.size or float(some.max()) <= _COMPARABLE * float(some.min()):
+        return None
+    return np.asarray(scale / some.max())
+
+
 def largest_by_column(theoretical: Array, numerical: Array) -> Array:
     """The largest finite magnitude in each column of either side, `(y_size,)`: the natural scale of that y."""
-    largest = np.zeros(theoretical.shape[1])
-    for rows in blocks(*theoretical.shape):
-        np.maximum(largest, np.max(magnitude(theoretical[rows], numerical[rows]), axis=0, initial=0.0), out=largest)
-    return largest
+    return ground_of(theoretical, numerical).largest
 
 
 def allowance(size: Array, largest: Array, tolerance: Tolerance) -> Array:
-    """How far entries of this magnitude may differ: by rtol, and by a trifle of the column's largest entry."""
+    """How far entries of this magnitude may differ: by rtol, and by a trifle of their ground."""
     return tolerance.rtol * size + (tolerance.negligible * largest + tolerance.atol)
 
 
@@ -118,16 +184,15 @@ def magnitude(theoretical: Array, numerical: Array) -> Array:
 
 
 def screened(
-    theoretical: Array, numerical: Array, relative_error: float, tolerance: Tolerance, largest: Array | None = None
+    theoretical: Array, numerical: Array, relative_error: float, tolerance: Tolerance, ground: Ground | None = None
 ) -> Array:
     """`Status` of each entry where the numerical side is right to a relative error: PASS, or NOISE for "not yet".
 
-    The same rule as `judge`, for many entries at once; `largest` is that of each column, if known.
+    The same rule as `judge`, for many entries at once; `ground` is theirs, if known.
     """
     status = np.empty(theoretical.shape, np.int8)
     slack = 8 * relative_error + 64 * UNIT - tolerance.rtol
-    largest = largest_by_column(theoretical, numerical) if largest is None else largest
-    ground = tolerance.negligible * largest + tolerance.atol  # finite: what is not passes nowhere
+    ground = ground_of(theoretical, numerical) if ground is None else ground
     for rows in blocks(*theoretical.shape):
         t, d = theoretical[rows], numerical[rows]
         size = magnitude(t, d)
@@ -136,7 +201,8 @@ def screened(
             np.abs(gap, out=gap)
             np.multiply(size, slack, out=size)
             np.add(gap, size, out=gap)
-            np.multiply(~(gap <= ground), np.int8(Status.NOISE), out=status[rows])
+            trifle = tolerance.negligible * ground.at(rows) + tolerance.atol  # finite: what is not passes nowhere
+            np.multiply(~(gap <= trifle), np.int8(Status.NOISE), out=status[rows])
     return status
 
 
@@ -150,7 +216,7 @@ def judge(
 ) -> Array:
     """A `Status` for each entry of some rows.
 
-    largest  the largest magnitude in each whole column; floor  (rows, y_size), below this neither side can be told from
+    largest  the ground of these rows; floor  (rows, y_size), below this neither side can be told from
     zero in the forward run's rounding; reach  (rows, 1), a numerical zero with an error beyond this tells nothing.
     """
     numerical, size = estimate.value, magnitude(theoretical, estimate.value)
@@ -183,7 +249,8 @@ def judge_between(
     """
     low, high = np.fmin(left.value, right.value), np.fmax(left.value, right.value)
     size = np.maximum(magnitude(theoretical, left.value), magnitude(theoretical, right.value))
-    allow = allowance(size, np.maximum(largest, np.max(size, axis=0, initial=0.0)), tolerance)
+    most = np.max(size, axis=0, initial=0.0) if largest.ndim == 1 else size  # slopes may be larger than what was known
+    allow = allowance(size, np.maximum(largest, most), tolerance)
     tol = 8 * np.maximum(left.error, right.error) + 64 * UNIT * size
     finite = np.isfinite(left.value) & np.isfinite(right.value)
     with np.errstate(invalid="ignore"):
@@ -243,8 +310,7 @@ def needed(comparison: Comparison) -> tuple[float, float]:
 
 def errors(comparison: Comparison) -> tuple[float, float]:
     """The largest absolute error, and the largest relative to an entry or to a hundredth of its column's largest."""
-    theoretical, numerical = comparison.theoretical, comparison.numerical
-    ground = np.maximum(GROUND * comparison.scale, _LEAST)  # of nothing, no error is none
+    theoretical, numerical, ground = comparison.theoretical, comparison.numerical, comparison.ground
     absolute, relative = 0.0, 0.0
     for rows in blocks(*theoretical.shape):
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -252,7 +318,7 @@ def errors(comparison: Comparison) -> tuple[float, float]:
             np.abs(gap, out=gap)
             absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
             size = magnitude(theoretical[rows], numerical[rows])
-            np.maximum(size, ground, out=size)
+            np.maximum(size, np.maximum(GROUND * ground.at(rows), _LEAST), out=size)  # of nothing, no error is none
             np.divide(gap, size, out=gap)
         relative = float(np.maximum(relative, np.max(gap, initial=0.0)))
     return absolute, relative
@@ -286,9 +352,19 @@ def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
     theoretical, numerical = comparison.theoretical, comparison.numerical
     size = magnitude(theoretical[rows, columns], numerical[rows, columns])
     tol = 8 * comparison.noise[rows, columns] + 64 * UNIT * size
-    some, place = np.unique(columns, return_inverse=True)
-    known = comparison.largest
-    largest = (largest_by_column(theoretical[:, some], numerical[:, some]) if known is None else known[some])[place]
-    allow = allowance(size, largest, comparison.tolerance)
+    allow = allowance(size, _ground_at(comparison, rows, columns), comparison.tolerance)
     measured = np.isin(comparison.status[rows, columns], (*PASSED, Status.FAIL, Status.NOISE, Status.CURVATURE))
     return np.where(measured & np.isfinite(tol), allow + 2 * tol, np.inf)
+
+
+def _ground_at(comparison: Comparison, rows: Array, columns: Array) -> Array:
+    """The ground of single entries."""
+    some, place = np.unique(columns, return_inverse=True)
+    if (known := comparison.known) is None:
+        return largest_by_column(comparison.theoretical[:, some], comparison.numerical[:, some])[place]
+    if known.effect is None:
+        return known.largest[columns]
+    part = Ground(known.largest[some], known.effect[some], known.scale)
+    return np.asarray(
+        [part.at(np.asarray([row]))[0, at] for row, at in zip(rows.tolist(), place.tolist(), strict=True)]
+    )

@@ -24,7 +24,7 @@ from gradcheck_cli.jacobians.jacobian import EPS, Backward, beside, by_complex_s
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.stack import Budget
-from gradcheck_cli.verdict import Status, Tolerance, largest_by_column, screened
+from gradcheck_cli.verdict import Status, Tolerance, ground_of, screened
 
 _TIMED = 0.02  # seconds of a stack of probes after which a larger one tells no more
 _MOST = 64  # probes in it
@@ -143,8 +143,7 @@ class Paces:
             return 0.0
         theoretical = self.found[self.xs.index(x)].T
         given, right = theoretical[rows], numerical[:, self.columns]
-        largest = largest_by_column(theoretical, theoretical)
-        open_ = screened(given, right, 4 * EPS, Tolerance(), largest) != Status.PASS
+        open_ = screened(given, right, 4 * EPS, Tolerance(), ground_of(theoretical, theoretical)) != Status.PASS
         return float(1 - (1 - open_.mean()) ** numerical.shape[1])
 
 

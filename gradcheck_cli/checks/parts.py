@@ -90,14 +90,14 @@ def row_theories(backward: Backward, some: Sequence[range], budget: Budget) -> l
     """The theoretical side of some rows by each x."""
     if not any(map(len, some)):
         return [Theory(np.zeros((0, reals(backward.seed.value))), lambda: np.zeros((0, 0))) for _ in some]
-    values, largest = backward.rows(some, budget)
+    values, grounds = backward.rows(some, budget)
 
     @cache
     def spreads() -> list[Array]:
         return backward.spreads(values, budget, some)
 
-    return [Theory(v, partial(lambda at: spreads()[at], at), most)
-            for at, (v, most) in enumerate(zip(values, largest, strict=True))]  # fmt: skip
+    return [Theory(v, partial(lambda at: spreads()[at], at), ground)
+            for at, (v, ground) in enumerate(zip(values, grounds, strict=True))]  # fmt: skip
 
 
 def share_of(pair: Pair) -> Share:

@@ -9,6 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 from gradcheck_cli.comparison.compare import Found
+from gradcheck_cli.verdict import NEGLIGIBLE
+
+WEIGHED = "norm of the Jacobian times the sizes of x"
 
 _MISSED = 0.01  # the probability at which it is said what projections miss
 _CONFIDENCE = 0.95
@@ -18,9 +21,10 @@ _EDGES = [1e-4 * 1.04**i for i in range(290)]  # up to 8: of cells that the size
 def power(mode: str, rtol: float, found: Sequence[Found]) -> dict[str, Any]:
     """The size of error that a check would have missed."""
     rtol, by = max([rtol, *(each.hidden for each in found)]), rtol
+    trifle = {"negligible": max((each.comparison.tolerance.negligible for each in found), default=NEGLIGIBLE)}
     if mode == "directional" or (mode == "nodes" and rtol > by):  # of a peer nodes say nothing
         size = max((missed_size(*_directions(each)) for each in found), default=math.inf)
-        of = "norm" if mode == "directional" else "Jacobian's norm"
+        of = ("norm", WEIGHED)[_weighed(found)] if mode == "directional" else "Jacobian's norm"
         return {"missed_below": rtol * size, "of": of, "probability": _MISSED}
     if mode == "nodes":
         from gradcheck_cli.faults.nodes import FEWEST, TOLERANCE  # loaded by then
@@ -31,8 +35,12 @@ def power(mode: str, rtol: float, found: Sequence[Found]) -> dict[str, Any]:
         count = sum(each.comparison.status.size for each in found)
         lines = min((min(each.comparison.status.shape) for each in found), default=1)
         whole = {"bad_fraction_of_lines": bad_share(lines)} if lines > 1 else {}
-        return {"missed_below": rtol, "bad_fraction": bad_share(count), **whole, "confidence": _CONFIDENCE}
-    return {"missed_below": rtol, **({"of": "the largest entry for the same y"} if rtol > by else {})}
+        return {"missed_below": rtol, "bad_fraction": bad_share(count), **whole, "confidence": _CONFIDENCE} | trifle
+    return {"missed_below": rtol, **({"of": "the largest entry for the same y"} if rtol > by else {})} | trifle
+
+
+def _weighed(found: Sequence[Found]) -> bool:
+    return any(each.directions is not None and each.directions.weighed for each in found)
 
 
 def bad_share(entries: int) -> float:

@@ -30,6 +30,7 @@ from gradcheck_cli.stack import Budget
 from gradcheck_cli.verdict import (
     GROUND,
     Comparison,
+    Ground,
     Status,
     Tolerance,
     allowance,
@@ -65,16 +66,15 @@ class Place(NamedTuple):
 def sketch(outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
     """The picture of one comparison."""
     comparison = outcome.found.comparison
-    largest = comparison.scale
-    picture, place = seen(outcome, largest)
-    return replace(picture, curve=_curve(outcome, program, tolerance, budget, place, largest))
+    ground = comparison.ground
+    picture, place = seen(outcome, ground)
+    return replace(picture, curve=_curve(outcome, program, tolerance, budget, place, ground))
 
 
-def seen(outcome: Outcome, largest: Array) -> tuple[Picture, tuple[int, int]]:
+def seen(outcome: Outcome, ground: Ground) -> tuple[Picture, tuple[int, int]]:
     """A picture without curve, and the row and column of the entry that is most worth one.
 
-    `largest` has the largest magnitude in each column: of a part of a Jacobian that in the whole, and the pictures of
-    all parts together are that of the whole.
+    `ground` is, of a part of a Jacobian, that in the whole, and the pictures of all parts together are that of the whole.
     """
     comparison = outcome.found.comparison
     over, sizes = layout(outcome)
@@ -83,7 +83,7 @@ def seen(outcome: Outcome, largest: Array) -> tuple[Picture, tuple[int, int]]:
     by_row, by_column = _cells_of(outcome, over, sizes, shape)
     errors = noise = Histogram(np.zeros((len(Standing), Histogram.SLOTS), np.int64))
     passing = Place(-1.0, -1.0, 0, 0)
-    for piece in _pieces(comparison, largest):
+    for piece in _pieces(comparison, ground):
         np.maximum.at(cells, by_row[piece.rows, None] + by_column, severity(piece.standing, piece.error))
         errors = errors.merged(Histogram.of(piece.standing, piece.error))
         noise = noise.merged(Histogram.of(piece.standing, piece.noise))
@@ -131,14 +131,14 @@ def _cells_of(outcome: Outcome, over: Over, sizes: tuple[int, ...], shape: tuple
     return (at, np.zeros(1, np.int64)) if over == "x" else (np.zeros(1, np.int64), at)
 
 
-def _pieces(comparison: Comparison, largest: Array) -> Iterator[Sized]:
+def _pieces(comparison: Comparison, ground: Ground) -> Iterator[Sized]:
     """All rows of a comparison, some at a time; errors are relative as those of the record are."""
     for rows in blocks(*comparison.status.shape):
         theoretical, numerical = comparison.theoretical[rows], comparison.numerical[rows]
         size = magnitude(theoretical, numerical)
-        ground = np.maximum(size, GROUND * largest)
+        least = np.maximum(size, GROUND * ground.at(rows))
         gaps = np.abs(theoretical - numerical), comparison.noise[rows]
-        error, noise = (np.where(gap == 0, 0.0, gap / ground) for gap in gaps)
+        error, noise = (np.where(gap == 0, 0.0, gap / least) for gap in gaps)
         yield Sized(rows, _STANDING[comparison.status[rows]], error, noise, size)
 
 
@@ -151,12 +151,13 @@ def _worth_a_look(piece: Sized) -> Place:
 
 
 def _curve(
-    outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget, at: tuple[int, int], largest: Array
+    outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget, at: tuple[int, int], ground: Ground
 ) -> Curve | None:
     """The V curve of an entry; None where it has no derivative to measure from, or no differences."""
     found, entry, (row, column) = outcome.found, entry_at(outcome, *at), at
     if found.directions is None:
         return None
+    largest = np.broadcast_to(ground.at(np.asarray([row])), (1, len(ground.largest)))[0]
     weights = np.eye(1, len(largest), column)[0] if found.weights is None else found.weights[column]
     along = found.directions.part(np.asarray([row]))
     reference, doubt = curve.derivative(program, along, weights, budget)

@@ -55,7 +55,7 @@ def forgiven(found: Found, blur: Array, tolerance: Tolerance) -> Found:
     """A comparison in which entries pass that are off by no more than the rounding of whoever computed them."""
     comparison = found.comparison
     given, numerical = comparison.theoretical, comparison.numerical
-    allowed = blur + allowance(magnitude(given, numerical), comparison.scale, tolerance)
+    allowed = blur + allowance(magnitude(given, numerical), comparison.ground.at(), tolerance)
     with np.errstate(invalid="ignore"):
         near = np.abs(given - numerical) <= allowed
     open_ = np.isin(comparison.status, (Status.FAIL, Status.NOISE, Status.CURVATURE)) & near

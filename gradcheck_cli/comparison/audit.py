@@ -13,7 +13,7 @@ from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.stencil import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, rung
 from gradcheck_cli.step import Step
-from gradcheck_cli.verdict import Status, allowance, magnitude
+from gradcheck_cli.verdict import Ground, Status, allowance, magnitude
 
 if TYPE_CHECKING:  # whose audit this is
     from gradcheck_cli.comparison.numeric import Numeric
@@ -25,7 +25,7 @@ _LONGEST = 2000  # steps of a tape that are looked through
 _CLEAR = 1e-6  # of a result's largest slope: less is no disagreement
 
 
-def audited(numeric: Numeric, value: Array, largest: Array, status: Array) -> Array | None:
+def audited(numeric: Numeric, value: Array, ground: Ground, status: Array) -> Array | None:
     """Passed entries that the ladder contradicts; None where it does so in none of the few rows it is asked about."""
     count = numeric.directions.count
     if _declared(numeric.program):
@@ -33,12 +33,12 @@ def audited(numeric: Numeric, value: Array, largest: Array, status: Array) -> Ar
     number = min(1 if numeric.mixed else AUDITED, count)  # a random direction is one of all entries
     rows = np.sort(np.random.default_rng(count).choice(count, number, replace=False))
     for k in _GLANCES:
-        rows = rows[_unsettled(numeric, rows, k, value, largest)]
+        rows = rows[_unsettled(numeric, rows, k, value, ground)]
     for ks in (CHEAP_RUNGS, ALL_RUNGS):
-        rows = rows[_disputes(numeric, rows, ks, value, largest, status).any(axis=1)]
+        rows = rows[_disputes(numeric, rows, ks, value, ground, status).any(axis=1)]
     if not len(rows):
         return None
-    wrong = _disputes(numeric, np.arange(count), ALL_RUNGS, value, largest, status)
+    wrong = _disputes(numeric, np.arange(count), ALL_RUNGS, value, ground, status)
     numeric.disputed |= wrong.any(axis=1)
     return wrong
 
@@ -49,7 +49,7 @@ def _declared(program: Program) -> bool:
     return any(n in program.reached and is_inexact(values[n].dtype) for _, s in program.steps for n in s.statics)
 
 
-def _unsettled(numeric: Numeric, rows: Array, k: int, value: Array, largest: Array) -> Array:
+def _unsettled(numeric: Numeric, rows: Array, k: int, value: Array, ground: Ground) -> Array:
     """Rows that a single difference, at step k of the ladder, does not settle.
 
     One that agrees says all: two methods so unlike do not meet by chance.  Where the finest probes of the ladder cross
@@ -62,17 +62,17 @@ def _unsettled(numeric: Numeric, rows: Array, k: int, value: Array, largest: Arr
     quotients, crossed = by_differences(numeric.program, part, CENTRAL, steps, numeric.job.budget)
     seen = numeric.projected(quotients)
     with np.errstate(invalid="ignore"):
-        close = np.abs(seen - exact) <= _CLOSE * allowance(magnitude(exact, seen), largest, tolerance)
+        close = np.abs(seen - exact) <= _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)
     blind = any_of(crossed, len(rows)) & (k == max(CHEAP_RUNGS))
     return np.asarray(~(close.all(axis=1) | blind))
 
 
-def _disputes(numeric: Numeric, rows: Array, ks: Sequence[int], value: Array, largest: Array, status: Array) -> Array:
+def _disputes(numeric: Numeric, rows: Array, ks: Sequence[int], value: Array, ground: Ground, status: Array) -> Array:
     """Passed entries of some rows that the ladder contradicts."""
     if not len(rows):
         return np.zeros((0, value.shape[1]), bool)
     ladder = numeric.estimated(numeric.ladder(rows, ks).estimate)
-    return numeric.contradicted(value[rows], 0.0, ladder, largest) & (status[rows] == Status.PASS)
+    return numeric.contradicted(value[rows], 0.0, ladder, ground.at(rows)) & (status[rows] == Status.PASS)
 
 
 def dispute_note(numeric: Numeric) -> tuple[str, ...]:

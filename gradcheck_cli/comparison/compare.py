@@ -78,7 +78,7 @@ def compare_along(
 ) -> Found:
     """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
     before = Counter(program.evaluations)
-    numeric = Numeric(program, directions, job, weights, theory.largest)
+    numeric = Numeric(program, directions, job, weights, theory.ground)
     comparison, method, notes = _by_method(numeric, theory)
     if method != "complex-step":
         comparison = numeric.uncontradicted(comparison)

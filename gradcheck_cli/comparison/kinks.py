@@ -49,7 +49,7 @@ def _settled(
 ) -> Comparison:
     """The comparison with what the slopes from both sides say of the rows `tied`."""
     left, right = (numeric.estimated(side.estimate) for side in sides)
-    t, first, largest = old.theoretical[tied], old.status[tied], old.scale
+    t, first, largest = old.theoretical[tied], old.status[tied], old.ground.at(tied)
     passed = np.isin(first, PASSED)
     made, apart = judge_between(t, left, right, largest, numeric.floor(tied, largest), old.tolerance, passed)
     if numeric.mixed:  # between slopes of random directions anything can hide

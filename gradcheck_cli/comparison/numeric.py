@@ -26,11 +26,12 @@ from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import ALL_RUNGS, Estimate, Stencil, rms, scales
 from gradcheck_cli.verdict import (
     Comparison,
+    Ground,
     Status,
     Tolerance,
     blocks,
+    ground_of,
     judge,
-    largest_by_column,
     magnitude,
     screened,
 )
@@ -56,12 +57,12 @@ class Job:
 class Theory:
     """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for.
 
-    `largest` has the largest magnitude of each column in the whole Jacobian where `values` are some of its rows.
+    `ground` is that of the whole Jacobian where `values` are some of its rows.
     """
 
     values: Array
     spread: Callable[[], Array]
-    largest: Array | None = None
+    ground: Ground | None = None
 
 
 class Numeric:
@@ -76,12 +77,14 @@ class Numeric:
         directions: Directions,
         job: Job,
         weights: Array | None,
-        known: Array | None = None,
+        known: Ground | None = None,
     ) -> None:
         self.program, self.directions, self.job = program, directions, job
         self.finite = np.isfinite(flat(program.tape.values[program.outputs[0]]))
         self.weights = None if weights is None else self.cleared(weights)
-        self.known = None if known is None else self.cleared(known)
+        self.known = (
+            known if known is None or self.finite.all() else replace(known, largest=self.cleared(known.largest))
+        )
         self.disputed = np.zeros(directions.count, bool)  # rows in which the two numerical sides contradict each other
         self._noise: Array | None = None
 
@@ -92,9 +95,9 @@ class Numeric:
             return ~self.finite
         return np.logical_and(~self.weights.any(axis=1), not self.finite.all())
 
-    def largest(self, theoretical: Array, numerical: Array) -> Array:
-        """The natural scale of each column: its largest magnitude, in the whole Jacobian where these are some rows."""
-        return largest_by_column(theoretical, numerical) if self.known is None else self.known
+    def ground(self, theoretical: Array, numerical: Array) -> Ground:
+        """What entries are small beside: in the whole Jacobian, where these are some of its rows."""
+        return ground_of(theoretical, numerical, self.directions.sizes) if self.known is None else self.known
 
     @property
     def mixed(self) -> bool:
@@ -134,7 +137,7 @@ class Numeric:
         return Estimate(self.projected(estimate.value), np.where(lost, np.inf, error), rounding)
 
     def floor(self, rows: Array, largest: Array) -> Array:
-        """Below this an entry cannot be told from zero, `(rows, y_size)`.
+        """Below this an entry cannot be told from zero, `(rows, y_size)`; `largest` is the ground of these rows.
 
         The limit is one rounding of y, or that of numbers as large as the largest entry for the same y.
         """
@@ -173,18 +176,19 @@ class Numeric:
     def judged(self, theoretical: Array, rows: Rows) -> Comparison:
         """The comparison with rows whose error bound is known; those that cross a branch tell nothing."""
         estimate = self.estimated(rows.estimate)
-        largest = self.largest(theoretical, estimate.value)
+        ground = self.ground(theoretical, estimate.value)
         every = np.arange(self.directions.count)
         crossed = any_of(rows.crossed, len(every))
         reach = np.where(crossed[:, None], np.inf, self.reach(every))  # of those, ties are looked at by themselves
         status = np.empty(theoretical.shape, np.int8)
         for some in blocks(*theoretical.shape):
+            largest = ground.at(some)
             floor, part = self.floor(every[some], largest), estimate.part(some)
             status[some] = judge(theoretical[some], part, largest, floor, self.job.tolerance, reach[some])
         status[crossed[:, None] & (status != Status.PASS)] = Status.JUMP
         lost = among((status == Status.JUMP).any(axis=1), rows.crossed)
         return Comparison(
-            theoretical, estimate.value, estimate.error, status, self.job.tolerance, crossed=lost, largest=self.known
+            theoretical, estimate.value, estimate.error, status, self.job.tolerance, crossed=lost, known=ground
         )
 
     def uncontradicted(self, comparison: Comparison) -> Comparison:
@@ -193,16 +197,16 @@ class Numeric:
         if not len(rows) or self.program.obstacle is not None:
             return comparison
         theoretical, exact = comparison.theoretical[rows], self._complex(rows)
-        largest = self.largest(theoretical, exact)
-        right = screened(theoretical, exact, 4 * EPS, self.job.tolerance, largest) == Status.PASS
+        ground = comparison.ground.of(rows)
+        right = screened(theoretical, exact, 4 * EPS, self.job.tolerance, ground) == Status.PASS
         status = comparison.status.copy()
         status[rows] = np.where((status[rows] == Status.FAIL) & right, Status.NOISE, status[rows])
         return replace(comparison, status=status)
 
     def complex_step(self, theory: Theory, theoretical: Array) -> Comparison:
         """The comparison by the complex step; what it does not pass, and a few rows more, by the ladder too."""
-        value, status, largest = self._exact(theoretical)
-        noise = np.broadcast_to(4 * EPS * largest, value.shape)
+        value, status, ground = self._exact(theoretical)
+        noise = np.broadcast_to(4 * EPS * ground.largest, value.shape)
         for rows in self.pieces(np.flatnonzero(status.any(axis=1))):
             blur = self._blur(rows, value[rows])
             left = _beyond(theoretical[rows], value[rows], blur)  # the others are rounding errors of zero
@@ -211,14 +215,14 @@ class Numeric:
             if still.any():
                 noise, open_ = noise if noise.flags.writeable else noise.copy(), rows[still]
                 blur = np.fmax(blur[still], _SAFETY * self.projected_spread(theory)[open_])
-                status[open_], noise[open_] = self._confirmed(theoretical, value, largest, status, open_, blur)
-        wrong = audited(self, value, largest, status)
+                status[open_], noise[open_] = self._confirmed(theoretical, value, ground, status, open_, blur)
+        wrong = audited(self, value, ground, status)
         if wrong is not None:
             status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
-        return Comparison(theoretical, value, noise, status, self.job.tolerance, largest=self.known)
+        return Comparison(theoretical, value, noise, status, self.job.tolerance, known=ground)
 
-    def _exact(self, theoretical: Array) -> tuple[Array, Array, Array]:
-        """Values by the complex step, which entries pass, and the largest of each column: by groups where x has colors.
+    def _exact(self, theoretical: Array) -> tuple[Array, Array, Ground]:
+        """Values by the complex step, which entries pass, and the ground of all: by groups where x has colors.
 
         Rows that do not pass in their group are asked alone, as all are without groups.
         """
@@ -226,14 +230,14 @@ class Numeric:
         if isinstance(self.directions, Colored):
             together = grouped_complex_step(self.program, self.directions, self.job.budget)
         value = self._complex(every) if together is None else self.cleared(together)
-        largest = self.largest(theoretical, value)
-        status = screened(theoretical, value, 4 * EPS, self.job.tolerance, largest)
+        ground = self.ground(theoretical, value)
+        status = screened(theoretical, value, 4 * EPS, self.job.tolerance, ground)
         open_ = np.flatnonzero(status.any(axis=1)) if together is not None else every[:0]
         if len(open_):
             value[open_] = self._complex(open_)
-            largest = self.largest(theoretical, value)
-            status = screened(theoretical, value, 4 * EPS, self.job.tolerance, largest)
-        return value, status, largest
+            ground = self.ground(theoretical, value)
+            status = screened(theoretical, value, 4 * EPS, self.job.tolerance, ground)
+        return value, status, ground
 
     def all_rows(
         self, theoretical: Array, together: Callable[[Colored], Rows | None], alone: Callable[[Array], Rows]
@@ -252,14 +256,14 @@ class Numeric:
         return self.cleared(theory.spread()) if self.weights is None else theory.spread()
 
     def _confirmed(
-        self, theoretical: Array, value: Array, largest: Array, status: Array, open_: Array, blur: Array
+        self, theoretical: Array, value: Array, ground: Ground, status: Array, open_: Array, blur: Array
     ) -> tuple[Array, Array]:
         """Statuses and error bounds of rows that the complex step did not pass; `blur` are their rounding errors.
 
         An entry fails if it is off by more than that, and the ladder, as far as it sees, does not say otherwise.
         """
         ladder = self.estimated(self.ladder(open_, ALL_RUNGS).estimate)
-        t, d, tolerance = theoretical[open_], value[open_], self.job.tolerance
+        t, d, tolerance, largest = theoretical[open_], value[open_], self.job.tolerance, ground.at(open_)
         # What the complex step can tell from zero is no trifle, however small it is.
         floor = np.where(np.abs(d) > blur, blur, np.maximum(self.floor(open_, largest), blur))
         first = judge(t, Estimate(d, blur / 8, blur / 8), largest, floor, tolerance)

@@ -20,11 +20,12 @@ from gradcheck_cli.jacobians.jacobian import JITTERED, Backward
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import rms, scales
-from gradcheck_cli.verdict import Comparison, Status, allowance, largest_by_column, magnitude
+from gradcheck_cli.verdict import Comparison, Status, allowance, magnitude
 
 PROJECTIONS = 5  # random directions of each side of a directional check: see `missed` for what that sees
 _BASIS = 8  # entries of which so many directions are a basis instead, which misses none
 DOT_TESTS = 2  # of each side where every node is checked on its own
+_FAR, _SMALL = 2.0**12, 0.1  # the largest entry is this much larger than a tenth of all: not of one scale
 _SHARE = 4  # of the memory: what the directions of one x may take
 
 
@@ -70,7 +71,7 @@ def _resolved(comparison: Comparison, program: Program, job: Job, weights: Array
     x, y = (flat(program.tape.values[n]) for n in (program.probes[0], program.outputs[0]))
     across = float(np.sqrt(np.sum(np.square(y[np.isfinite(y)])))) * float(np.max(np.abs(weights), initial=0.0))
     trifle = job.tolerance.rtol * across / max(rms(scales(x)), np.finfo(float).tiny)
-    allow = allowance(magnitude(given, right), largest_by_column(given, right), job.tolerance)
+    allow = allowance(magnitude(given, right), comparison.ground.at(), job.tolerance)
     hidden = (comparison.status == Status.PASS) & (gap > allow) & (gap > trifle)
     return replace(comparison, status=np.where(hidden, Status.NOISE, comparison.status).astype(np.int8))
 
@@ -84,7 +85,7 @@ def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJ
     def directions(position: int) -> Directions:
         x = values[backward.xs[position]]
         rng = np.random.default_rng([seed, 2, position])
-        return Directions(x, random_directions(rng, reals(x), count, budget.memory))
+        return weighed(x, random_directions(rng, reals(x), count, budget.memory))
 
     return Part(backward, weights, directions, budget)
 
@@ -94,6 +95,18 @@ def random_directions(rng: np.random.Generator, size: int, count: int, memory: i
     if size <= (count if count < PROJECTIONS else _BASIS):
         return np.linalg.qr(rng.normal(size=(size, size)))[0]
     return rng.normal(size=(max(1, min(count, memory // (_SHARE * 8 * size))), size))
+
+
+def weighed(x: Array, v: Array) -> Directions:
+    """Directions of x; where sizes of its entries are far apart each moves by its own, so that none hides the others."""
+    size = np.abs(flat(x))
+    some = size[size > 0]
+    if not some.size or float(some.max()) <= _FAR * float(np.quantile(some, _SMALL)):
+        return Directions(x, v)
+    size = np.where(size > 0, size, some.min())
+    found = Directions(x, v * (size / rms(size)))
+    found.weighed = True
+    return found
 
 
 def sample(backward: Backward, seed: int, budget: Budget, entries: int) -> Part:

@@ -108,7 +108,7 @@ class Beside:
     def numeric(self) -> Numeric:
         """The numerical side that there is."""
         assert self.old.directions is not None
-        return Numeric(self.program, self.old.directions, self.job, self.old.weights, self.old.comparison.largest)
+        return Numeric(self.program, self.old.directions, self.job, self.old.weights, self.old.comparison.known)
 
     @cached_property
     def size(self) -> float:

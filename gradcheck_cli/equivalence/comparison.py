@@ -11,7 +11,7 @@ import numpy as np
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.points.shipped import gaps, wide
 from gradcheck_cli.record import Entry
-from gradcheck_cli.verdict import pattern
+from gradcheck_cli.verdict import ground_of, magnitude, pattern
 
 KEPT = 1000  # worst entries of a record
 MEASURED = 8  # times what rounding was measured to do
@@ -19,7 +19,7 @@ MEASURED = 8  # times what rounding was measured to do
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Differences that do not matter: relative to an entry or a tenth of its row's largest, and absolute."""
+    """Differences that do not matter: relative to an entry or a tenth of its row's ground, and absolute."""
 
     rtol: float
     atol: float = 0.0
@@ -61,6 +61,7 @@ class Compared:
     tolerance: Tolerance
     place: Place = Place()
     noise: Array | float = 0.0
+    scale: Array | None = None  # of derivatives: the sizes of x, `(entries,)`
 
     @cached_property
     def gap(self) -> Array:
@@ -69,10 +70,10 @@ class Compared:
 
     @cached_property
     def size(self) -> Array:
-        """What an error is relative to: the larger of both, or a tenth of the largest in its row."""
-        size = np.fmax(np.abs(self.a), np.abs(self.b))
-        size = np.where(np.isfinite(size), size, 0.0)
-        return np.asarray(np.maximum(size, np.max(size, axis=1, keepdims=True, initial=0.0) / 10))
+        """What an error is relative to: the larger of both, or a tenth of what entries of its row are small beside."""
+        size = magnitude(self.a, self.b)
+        ground = ground_of(size.T, size.T, self.scale).at()
+        return np.asarray(np.maximum(size, np.atleast_2d(ground.T).reshape(len(size), -1) / 10))
 
     @cached_property
     def failed(self) -> Array:

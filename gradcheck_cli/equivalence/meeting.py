@@ -103,7 +103,10 @@ class Meeting:
         if mine.shape != theirs.shape:
             return f"its shape is {list(mine.shape)} in {here} and {list(theirs.shape)} in {there}"
         tolerance = self.tolerance(key)
-        return Compared(mine, theirs, tolerance, self._place(key)) if key.x else of_values(mine, theirs, tolerance)
+        if not key.x:
+            return of_values(mine, theirs, tolerance)
+        scale = np.abs(row_of(self.a.tape.named[key.x].value)[0])
+        return Compared(mine, theirs, tolerance, self._place(key), scale=scale)
 
     def _place(self, key: Key) -> Place:
         x, y = self.a.tape.named[key.x], self.a.tape.named[key.y]

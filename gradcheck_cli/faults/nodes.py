@@ -26,6 +26,7 @@ from gradcheck_cli.verdict import (
     Status,
     Tolerance,
     allowance,
+    ground_of,
     largest_by_column,
     magnitude,
     screened,
@@ -123,11 +124,11 @@ def told(comparison: Comparison, tolerance: Tolerance) -> tuple[float, float]:
     """The largest errors, absolute and relative, but for those that rounding explains."""
     given, right = comparison.theoretical, comparison.numerical
     with np.errstate(invalid="ignore"):
-        gap, size = np.abs(given - right), magnitude(given, right)
-        beyond = gap > allowance(size, largest_by_column(given, right), tolerance)
+        gap, size, ground = np.abs(given - right), magnitude(given, right), comparison.ground.at()
+        beyond = gap > allowance(size, ground, tolerance)
     counted = (comparison.status == Status.FAIL) | (np.isin(comparison.status, PASSED) & ~beyond)
     gap = np.where(counted, np.where(np.isfinite(gap), gap, np.inf), 0.0)
-    relative = gap / np.where(size > 0, np.maximum(size, _GROUND * largest_by_column(given, right)), 1.0)
+    relative = gap / np.where(size > 0, np.maximum(size, _GROUND * ground), 1.0)
     return float(np.max(gap, initial=0.0)), float(np.max(relative, initial=0.0))
 
 
@@ -193,9 +194,11 @@ def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, 
     if program.obstacle is None and theory.values.size:
         value = by_complex_step(program, directions, alone.budget)
         value = value if weights is None else value @ weights.T
-        status = screened(theory.values, value, 4 * EPS, TOLERANCE)
+        ground = ground_of(theory.values, value, directions.sizes)
+        status = screened(theory.values, value, 4 * EPS, TOLERANCE, ground)
         if not status.any():
-            return Compared(alone, operand, directions, weights, Comparison(theory.values, value, value * 0, status))
+            found = Comparison(theory.values, value, value * 0, status, known=ground)
+            return Compared(alone, operand, directions, weights, found)
     elif not theory.values.size:
         return Compared(alone, operand, directions, weights, _nothing(theory.values))
     found = compare_along(program, theory, directions, Job("auto", None, TOLERANCE, alone.budget), weights).comparison

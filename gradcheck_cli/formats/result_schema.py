@@ -99,6 +99,7 @@ def _power() -> Schema:
     properties = {
         "missed_below": said(NUMBER, "Smaller errors may have been missed."),
         "of": said(TEXT, "What that is relative to, if not to an entry."),
+        "negligible": said(NUMBER, "Errors below this share of the largest |J| times the size of x are forgiven."),
         "probability": said(NUMBER, "Of missing an error of that size, at most."),
         "bad_fraction": said(NUMBER, "The share of entries that may be wrong although none that was drawn is."),
         "bad_fraction_of_lines": said(NUMBER, "The same where errors fill whole rows or columns."),

@@ -23,6 +23,7 @@ class Directions:
         self.given = chosen if isinstance(chosen, np.ndarray) and chosen.ndim == 2 else None
         self.rows = np.arange(len(chosen)) if self.given is not None else np.asarray(chosen, np.int64)
         self.count = len(self.rows)
+        self.weighed = False  # given ones are in units of each entry's size
 
     def block(self, piece: range) -> Array:
         """Some of the directions, `(len(piece), x_size)`."""
@@ -62,6 +63,11 @@ class Directions:
         """Derivatives along the directions, `(P, rows)`, from cotangents of x `(P, x_size)`."""
         return cotangents[:, self.rows] if self.given is None else cotangents @ self.given.T
 
+    @property
+    def sizes(self) -> Array | None:
+        """How large the real of x is that moves in each direction, `(rows,)`; None where several do."""
+        return None if self.given is not None else np.abs(self.here)[self.rows]
+
     def part(self, rows: Array) -> Directions:
         """Some of the directions."""
         return Directions(self.here, self.rows[rows] if self.given is None else self.given[rows])
@@ -89,6 +95,7 @@ class Joined(Directions):
 
     def __init__(self, parts: Sequence[Directions]) -> None:
         self.here, self.parts, self.count = parts[0].here, parts, sum(part.count for part in parts)
+        self.weighed = False
 
     def block(self, piece: range) -> Array:
         """Some of the directions, `(len(piece), x_size)`."""

@@ -30,7 +30,7 @@ from gradcheck_cli.stencil import (
     rungs,
 )
 from gradcheck_cli.tape import Tape
-from gradcheck_cli.verdict import epsilon, largest_by_column
+from gradcheck_cli.verdict import Ground, Grounds, epsilon
 
 EPS = float(np.finfo(np.float64).eps)
 JITTERED = 4  # runs that measure rounding
@@ -71,15 +71,16 @@ class Backward:
                     np.fmax(part, moved, out=part)
         return found
 
-    def rows(self, some: Sequence[range], budget: Budget) -> tuple[list[Array], list[Array]]:
-        """Some rows of the Jacobian by each x, and the largest finite magnitude in each of its whole columns."""
-        columns = reals(self.seed.value)
-        found, largest = [np.zeros((len(rows), columns)) for rows in some], [np.zeros(columns) for _ in some]
+    def rows(self, some: Sequence[range], budget: Budget) -> tuple[list[Array], list[Ground]]:
+        """Some rows of the Jacobian by each x, and the ground of the whole one for these rows."""
+        columns, sizes = reals(self.seed.value), [np.abs(flat(self.tape.values[x])) for x in self.xs]
+        found = [np.zeros((len(rows), columns)) for rows in some]
+        grounds = [Grounds(size, columns) for size in sizes]
         for piece, every in self._chunks(None, budget):
-            for jacobian, most, rows, cotangents in zip(found, largest, some, every, strict=True):
+            for jacobian, ground, rows, cotangents in zip(found, grounds, some, every, strict=True):
                 jacobian[:, piece.start : piece.stop] = cotangents[:, rows.start : rows.stop].T
-                most[piece.start : piece.stop] = largest_by_column(cotangents.T, cotangents.T)
-        return found, largest
+                ground.add(cotangents.T, cotangents.T, slice(piece.start, piece.stop))
+        return found, [ground.found.of(np.asarray(rows, np.int64)) for ground, rows in zip(grounds, some, strict=True)]
 
     def along(self, weights: Array, budget: Budget, jitter: int | None = None) -> list[Array]:
         """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`.

@@ -11,7 +11,7 @@ from gradcheck_cli.report.text import Style, count, name, percent
 _NAMES = {"nodes": "node by node", "directional": "random projections", "sampled": "drawn entries"}
 _SAID = {
     "nodes": {"missed_below", "probability", "of"},
-    "directional": {"missed_below", "probability"},
+    "directional": {"missed_below", "probability", "of"},
     "sampled": {"confidence", "bad_fraction"},
 }
 
@@ -53,5 +53,5 @@ def _missed(mode: str, check: Check) -> str:
         whole = f" ({percent(lines)} where errors fill whole rows or columns)" if lines else ""
         sure, share = percent(power["confidence"]), percent(power["bad_fraction"])
         return f"if none of {check.entries.get('checked', 0)} is wrong, at most {share} of all are, at {sure}{whole}"
-    of = "the Jacobian's norm" if mode == "directional" else f"the {name(power['of'])}"
+    of = "the Jacobian's norm" if power.get("of") == "norm" else f"the {name(power['of'])}"
     return f"an error of {power['missed_below']:.0e} of {of} is missed with at most {percent(power['probability'])}"

@@ -25,7 +25,7 @@ _CODE = re.compile("(GC[1-9][0-9]{2})?")
 _MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of several kinds by key
     "forward": {"compared_with": str | None, "max_abs_err": float, "max_rel_err": float, "reason": str},
     "power": {
-        "missed_below": float, "of": str, "probability": float,
+        "missed_below": float, "of": str, "probability": float, "negligible": float,
         "bad_fraction": float, "bad_fraction_of_lines": float, "confidence": float,
     },
     "gradient": {

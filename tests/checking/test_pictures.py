@@ -31,7 +31,7 @@ from gradcheck_cli.picture import (
     standing_of,
 )
 from gradcheck_cli.record import strict
-from gradcheck_cli.verdict import Comparison, Status, largest_by_column
+from gradcheck_cli.verdict import Comparison, Ground, Status, ground_of, largest_by_column
 from tests.checking.small import between, check, model, scaled, with_rule
 
 EPS = np.finfo(float).eps
@@ -69,11 +69,11 @@ def compared(x: Any, y: Any, kind: type = float, seed: int = 0, *, of_x: Any = N
     return Outcome(0, found, *tensors, False, drawn=True)
 
 
-def picture(outcome: Outcome, largest: Any = None) -> Picture:
+def picture(outcome: Outcome, ground: Any = None) -> Picture:
     comparison = outcome.found.comparison
-    if largest is None:
-        largest = largest_by_column(comparison.theoretical, comparison.numerical)
-    return seen(outcome, largest)[0]
+    if ground is None:
+        ground = ground_of(comparison.theoretical, comparison.numerical)
+    return seen(outcome, ground)[0]
 
 
 def with_one_wrong(x: Any, y: Any, row: int, column: int) -> Outcome:
@@ -122,7 +122,7 @@ def test_pictures_of_parts_add_up_to_that_of_the_whole(case: Any):
     largest, whole = largest_by_column(comparison.theoretical, comparison.numerical), picture(outcome)
     rows, columns = (np.arange(size) for size in comparison.status.shape)
     parts = [
-        picture(compared(*case, of_x=some, of_y=others), largest[others])
+        picture(compared(*case, of_x=some, of_y=others), Ground(largest[others]))
         for some in np.array_split(rows, min(3, len(rows)))
         for others in np.array_split(columns, min(2, len(columns)))
     ]
