@@ -25,6 +25,7 @@ from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.record import Check
 from gradcheck_cli.settings import Settings
 
+_RANGE_PER_THREAD = {("com.microsoft", "DynamicQuantizeLSTM")}  # onnxruntime quantizes each thread's sequences apart
 _AT_ONCE = 32  # tensors inside a model that one run gives out, when the first difference is sought
 
 
@@ -134,7 +135,8 @@ class Primal:
         whole = {*self.ys} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
         data = b"" if whole else part_of(path, self.ys)
         key = "\0".join((path, self.source.sha256, *(() if whole else self.ys)))
-        threads = min(self.settings.jobs, 4)
+        alone = any(node.key in _RANGE_PER_THREAD for node in graph.nodes)
+        threads = 1 if alone else min(self.settings.jobs, 4)
         return Question(key, path, feeds, self.ys, data, str(Path(path).parent), threads)
 
     def _disagreement(self, y: str, asked: Asked) -> str:

@@ -16,6 +16,8 @@ from gradcheck_cli.ops.fused import FUSED
 from gradcheck_cli.ops.fused_attention import FUSED_ATTENTION
 from gradcheck_cli.ops.fused_layers import FUSED_LAYERS
 from gradcheck_cli.ops.fused_quantize import FUSED_QUANTIZE
+from gradcheck_cli.ops.fused_recurrent import FUSED_RECURRENT
+from gradcheck_cli.ops.fused_weights import FUSED_WEIGHTS
 from gradcheck_cli.ops.gradient import GRADIENT
 from gradcheck_cli.ops.image import IMAGE
 from gradcheck_cli.ops.index import INDEX
@@ -70,6 +72,8 @@ OPS = table(
     FUSED_ATTENTION,
     FUSED_LAYERS,
     FUSED_QUANTIZE,
+    FUSED_RECURRENT,
+    FUSED_WEIGHTS,
     GRADIENT,
     IMAGE,
     INDEX,

@@ -15,6 +15,7 @@ from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op, as_given
 from gradcheck_cli.ops.attention import by_heads, product_by_heads, side_by_side
 from gradcheck_cli.ops.fused import fused
+from gradcheck_cli.ops.fused_quantize import matmul_integer_to_float
 from gradcheck_cli.tape import Var
 
 FILTER = -10000.0
@@ -31,14 +32,38 @@ def attention(
     _refuse(do_rotary=do_rotary, past_present_share_buffer=past_present_share_buffer)
     sizes = tuple(qkv_hidden_sizes) or (weights.shape[1] // 3,) * 3
     projected = sym.matmul(x, weights)
-    q, k, v = sym.split(projected if bias is None else projected + bias, sizes, -1)
-    q, k, v = (by_heads(part, num_heads) for part in (q, k, v))
+    parts = sym.split(projected if bias is None else projected + bias, sizes, -1)
+    made = _of_projections(
+        parts, mask_index, past, attention_bias, num_heads, mask_filter_value, bool(unidirectional), scale
+    )
+    return made[:n_outputs]
+
+
+def q_attention(
+    x: Var, weights: Var, bias: Var, x_scale: Var, w_scale: Var, mask_index: Var | None = None,
+    x_zero_point: Var | None = None, w_zero_point: Var | None = None, past: Var | None = None, *, num_heads: int,
+    do_rotary: int = 0, mask_filter_value: float = FILTER, past_present_share_buffer: int = 0, scale: float = 0.0,
+    unidirectional: int = 0, n_outputs: int = 1,
+) -> tuple[Var, ...]:  # fmt: skip
+    """Attention of projections that are products of integers."""
+    _refuse(do_rotary=do_rotary, past_present_share_buffer=past_present_share_buffer)
+    projected = matmul_integer_to_float(x, weights, x_scale, w_scale, x_zero_point, w_zero_point, bias)
+    parts = sym.split(projected, (weights.shape[1] // 3,) * 3, -1)
+    made = _of_projections(parts, mask_index, past, None, num_heads, mask_filter_value, bool(unidirectional), scale)
+    return made[:n_outputs]
+
+
+def _of_projections(
+    parts: Sequence[Var], mask: Var | None, past: Var | None, bias: Var | None, heads: int, hidden: float,
+    causal: bool, scale: float,
+) -> tuple[Var, Var]:  # fmt: skip
+    """Attention of queries, keys and values behind a past, and all keys and values as the new past."""
+    q, k, v = (by_heads(part, heads) for part in parts)
     if past is not None:
         k, v = (sym.concat([sym.take(past, i, 0), new], 2) for i, new in enumerate((k, v)))
-    seen = _mask(mask_index, k.shape, q.shape[2], mask_filter_value, q.dtype)
-    y, _ = _attended(q, k, v, [attention_bias, seen, _causal(q, k) if unidirectional else None], scale)
-    present = [sym.concat([sym.unsqueeze(part, (0,)) for part in (k, v)], 0)] if n_outputs > 1 else []
-    return side_by_side(y), *present
+    seen = _mask(mask, k.shape, q.shape[2], hidden, q.dtype)
+    y, _ = _attended(q, k, v, [bias, seen, _causal(q, k) if causal else None], scale)
+    return side_by_side(y), sym.concat([sym.unsqueeze(part, (0,)) for part in (k, v)], 0)
 
 
 def multi_head_attention(
@@ -259,5 +284,6 @@ FUSED_ATTENTION: list[Op] = [
     fused("GroupQueryAttention", group_query_attention, bind=as_given,
           static={"seqlens_k": 5, "total_sequence_length": 6}),
     fused("MultiHeadAttention", multi_head_attention),
+    fused("QAttention", q_attention),
     fused("RotaryEmbedding", rotary_embedding),
 ]  # fmt: skip

@@ -43,16 +43,48 @@ def embed_layer_normalization(
     epsilon: float = SMALL, mask_index_type: int = 0,
 ) -> tuple[Var, ...]:  # fmt: skip
     """LayerNormalization of the embeddings of words, places and segments; how many words count; their sum."""
-    n, length = input_ids.shape
-    places = sym.arange(gamma.tape, length) if position_ids is None else position_ids
+    places = _places(input_ids, gamma) if position_ids is None else position_ids
     total = _rows(word_embedding, input_ids) + _rows(position_embedding, places)
     if segment_ids is not None and segment_embedding is not None:
         total = total + _rows(segment_embedding, segment_ids)
     y = gamma.tape.apply("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
-    counted = sym.full(gamma.tape, (n,), 0, np.int32)
-    if mask is not None:
-        counted = sym.cast(sym.sum(sym.cast(sym.equal(mask, 1), np.int32), (1,), keepdims=False), np.int32)
-    return y, counted, total
+    return y, _counted(mask, input_ids, gamma), total
+
+
+def qembed_layer_normalization(
+    input_ids: Var, segment_ids: Var | None, word_embedding: Var, position_embedding: Var,
+    segment_embedding: Var | None, gamma: Var, beta: Var, mask: Var | None, word_scale: Var, position_scale: Var,
+    segment_scale: Var | None, gamma_scale: Var, beta_scale: Var, word_zero_point: Var, position_zero_point: Var,
+    segment_zero_point: Var | None, gamma_zero_point: Var, beta_zero_point: Var, *, epsilon: float = SMALL,
+) -> tuple[Var, Var]:  # fmt: skip
+    """EmbedLayerNormalization of tables in integers, each with a scale and a zero point."""
+    words = _decoded(_rows(word_embedding, input_ids), word_scale, word_zero_point)
+    places = _rows(position_embedding, _places(input_ids, word_scale))
+    total = words + _decoded(places, position_scale, position_zero_point)
+    group = segment_ids, segment_embedding, segment_scale, segment_zero_point
+    if segment_ids is not None and segment_embedding is not None and segment_scale is not None:
+        total = total + _decoded(_rows(segment_embedding, segment_ids), segment_scale, segment_zero_point)
+    elif any(part is not None for part in group):
+        raise ValueError("segment_ids come with their table, its scale and its zero point")
+    scale, shift = _decoded(gamma, gamma_scale, gamma_zero_point), _decoded(beta, beta_scale, beta_zero_point)
+    y = total.tape.apply("LayerNormalization", total, scale, shift, axis=-1, epsilon=epsilon)
+    return y, _counted(mask, input_ids, word_scale)
+
+
+def _places(ids: Var, like: Var) -> Var:
+    """The position of each word in its row."""
+    return sym.arange(like.tape, ids.shape[1])
+
+
+def _counted(mask: Var | None, ids: Var, like: Var) -> Var:
+    """How many words of each row count; 0 without a mask."""
+    if mask is None:
+        return sym.full(like.tape, ids.shape[:1], 0, np.int32)
+    return sym.cast(sym.sum(sym.cast(sym.equal(mask, 1), np.int32), (1,), keepdims=False), np.int32)
+
+
+def _decoded(x: Var, scale: Var, zero_point: Var | None) -> Var:
+    return x.tape.apply("DequantizeLinear", x, scale, zero_point)
 
 
 def group_norm(
@@ -106,6 +138,7 @@ FUSED_LAYERS: list[Op] = [
     fused("EmbedLayerNormalization", embed_layer_normalization),
     fused("GatedRMSNorm", gated_rms_norm),
     fused("GroupNorm", group_norm),
+    fused("QEmbedLayerNormalization", qembed_layer_normalization),
     fused("SkipGroupNorm", skip_group_norm),
     fused("SkipLayerNormalization", skip_layer_normalization),
     fused("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization),

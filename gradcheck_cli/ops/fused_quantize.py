@@ -107,6 +107,33 @@ def qlinear_global_average_pool(
     return average(x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
+def qlinear_conv(
+    x: Var, x_scale: Var, x_zero_point: Var, w: Var, w_scale: Var, w_zero_point: Var, y_scale: Var,
+    y_zero_point: Var, b: Var | None = None, *, auto_pad: str = "NOTSET", channels_last: int = 0, dilations: Ints = (),
+    group: int = 1, kernel_shape: Ints = (), pads: Ints = (), strides: Ints = (),
+) -> Var:  # fmt: skip
+    """ONNX's own, with channels last if asked for."""
+    lists = {"dilations": dilations, "kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+    given = {name: value for name, value in lists.items() if value}
+    quanta = x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, b
+    first = _channels_first(x) if channels_last else x
+    y = x.tape.apply("QLinearConv", first, *quanta, auto_pad=auto_pad, group=group, **given)
+    return _channels_last(y) if channels_last else y
+
+
+def nhwc_max_pool(
+    x: Var, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Ints = (), kernel_shape: Ints,
+    pads: Ints = (), strides: Ints = (),
+) -> Var:  # fmt: skip
+    """MaxPool of integers, with channels last."""
+    lists = {"dilations": dilations, "pads": pads, "strides": strides}
+    given = {name: value for name, value in lists.items() if value}
+    y = x.tape.apply(
+        "MaxPool", _channels_first(x), auto_pad=auto_pad, ceil_mode=ceil_mode, kernel_shape=kernel_shape, **given
+    )
+    return _channels_last(y)
+
+
 def qgemm(
     a: Var, a_scale: Var, a_zero_point: Var, b: Var, b_scale: Var, b_zero_point: Var, c: Var | None = None,
     y_scale: Var | None = None, y_zero_point: Var | None = None, *, alpha: float = 1.0, transA: int = 0,
@@ -161,7 +188,7 @@ def matmul_nbits(
     if bits not in (2, 4, 8) or block_size < 16 or block_size & (block_size - 1) or weight_prepacked or g_idx:
         raise UnsupportedError("MatMulNBits of 2, 4 or 8 bits, with blocks of 16 or more, is known", code="GC502")
     blocks = -(-K // block_size)
-    codes = sym.reshape(_unpacked(sym.reshape(b, (N, -1)), bits), (N, blocks, block_size))
+    codes = sym.reshape(unpacked(sym.reshape(b, (N, -1)), bits), (N, blocks, block_size))
     zero = 2.0 ** (bits - 1) if zero_points is None else _zero_points(zero_points, bits, N, blocks, a.dtype)
     weights = (sym.cast(codes, a.dtype) - zero) * sym.reshape(scales, (N, blocks, 1))
     flat = sym.slice(sym.reshape(weights, (N, blocks * block_size)), (0,), (K,), (1,))
@@ -173,11 +200,11 @@ def _zero_points(packed: Var, bits: int, n: int, blocks: int, dtype: np.dtype) -
     """One for each block, which may be packed like the weights."""
     if packed.dtype != np.uint8:
         return sym.reshape(packed, (n, blocks, 1))
-    every = _unpacked(sym.reshape(packed, (n, -1)), bits)
+    every = unpacked(sym.reshape(packed, (n, -1)), bits)
     return sym.cast(sym.unsqueeze(sym.slice(every, (0,), (blocks,), (1,)), (2,)), dtype)
 
 
-def _unpacked(x: Var, bits: int) -> Var:
+def unpacked(x: Var, bits: int) -> Var:
     """Numbers of so many bits out of bytes, the lowest bits first, along the last axis."""
     if bits == 8:
         return x
@@ -216,9 +243,11 @@ FUSED_QUANTIZE: list[Op] = [
     fused("MatMulIntegerToFloat", matmul_integer_to_float),
     fused("MatMulNBits", matmul_nbits),
     fused("MulInteger", mul_integer),
+    fused("NhwcMaxPool", nhwc_max_pool),
     fused("QGemm", qgemm),
     fused("QLinearAdd", of_two(lambda a, b: a + b)),
     fused("QLinearAveragePool", qlinear_average_pool),
+    fused("QLinearConv", qlinear_conv),
     fused("QLinearConcat", qlinear_concat, bind=as_given),
     fused("QLinearGlobalAveragePool", qlinear_global_average_pool),
     fused("QLinearLeakyRelu", qlinear_leaky_relu),

@@ -1,4 +1,4 @@
-"""Determinants.
+"""Determinants and inverses.
 
 The derivative of a determinant is the matrix of cofactors, which a singular matrix has as well as any other: no
 inverse is ever taken.  The cofactors of a small matrix are determinants of its n^2 minors, so that every derivative is
@@ -121,8 +121,22 @@ def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
     return (scatter_back(rows, others, x.shape, lead),)
 
 
+def inverse(x: Array) -> Array:
+    """Inverses of the matrices in the last two axes."""
+    wide = x.astype(np.result_type(x.dtype, np.float32), copy=False)
+    return np.asarray(np.linalg.inv(wide)).astype(x.dtype, copy=False)
+
+
+def inverse_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
+    """-y^T ct y^T."""
+    turned = sym.swap(y)
+    return (-sym.matmul(sym.matmul(turned, ct), turned),)
+
+
 LINALG: list[Op] = [
     Op("Det", det, det_vjp, trailing, bind=bind_square, reads=along(-2, -1), backward_stable=True),
     Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN,
        step=cofactors_near_real, bind=bind_square, reads=along(-2, -1), backward_stable=True),
+    Op("Inverse", inverse, inverse_vjp, trailing, domain="com.microsoft", bind=bind_square, reads=along(-2, -1),
+       backward_stable=True),
 ]  # fmt: skip

@@ -109,6 +109,11 @@ class Layer:
         """R as the right factor, `(H, gates * H)`."""
         return sym.transpose(part(self.r, direction), (1, 0))
 
+    def looking_back(self, direction: int) -> Activation:
+        """The product of a hidden state with R, as a function of the state."""
+        back = self.recurrence(direction)
+        return lambda h: sym.matmul(h, back)
+
     def run(self, direction: int, xs: Any, states: tuple[Var, ...], cell: Cell) -> tuple[Any, Any]:
         """The hidden state after every step, in order of time in a list, and the last states."""
         ys: list[Var] = []
@@ -212,11 +217,14 @@ def lstm(
 ) -> tuple[Var, Var, Var]:  # fmt: skip
     """c' = forget c + input g, h' = output h(c'), with gates that may look at c through peepholes p."""
     layer = layers(x, w, r, b, sequence_lens, 4, direction, layout, hidden_size)
-    names = activations or ("Sigmoid", "Tanh", "Tanh") * layer.directions
-    chosen = iter(_activations(names, activation_alpha, activation_beta, clip, layer.directions * 3))
+    cells = lstm_cells(layer, p, activations, activation_alpha, activation_beta, clip, bool(input_forget))
+    return run_lstm(layer, cells, initial_h, initial_c)
+
+
+def run_lstm(layer: Layer, cells: Sequence[Cell], initial_h: Var | None, initial_c: Var | None) -> tuple[Var, Var, Var]:
+    """The hidden states of all steps, the last ones, and the last cell states, by a cell for each direction."""
     runs, hs, cs = [], [], []
-    for d in range(layer.directions):
-        cell = _lstm_cell(layer, d, p, [next(chosen) for _ in range(3)], bool(input_forget))
+    for d, cell in enumerate(cells):
         start = layer.initial(initial_h, d), layer.initial(initial_c, d)
         ys, (h, c) = layer.run(d, layer.inputs(d, layer.biases(d)[0]), start, cell)
         runs.append(ys)
@@ -225,20 +233,30 @@ def lstm(
     return layer.sequence(runs), layer.final(hs), layer.final(cs)
 
 
+def lstm_cells(
+    layer: Layer, p: Var | None, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float],
+    clip: float | None, input_forget: bool,
+) -> list[Cell]:  # fmt: skip
+    """A step of each direction: from W x, h and c to h and c."""
+    names = names or ("Sigmoid", "Tanh", "Tanh") * layer.directions
+    chosen = iter(_activations(names, alphas, betas, clip, layer.directions * 3))
+    return [_lstm_cell(layer, d, p, [next(chosen) for _ in range(3)], input_forget) for d in range(layer.directions)]
+
+
 def _lstm_cell(layer: Layer, d: int, p: Var | None, chosen: Sequence[Activation], input_forget: bool) -> Cell:
     (f, g, last), size = chosen, layer.hidden
-    back = layer.recurrence(d)
+    back = layer.looking_back(d)
     peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(part(p, d), (size,) * 3, -1)
 
     def apart(x: Var, h: Var, c: Var) -> tuple[Var, ...]:
-        i, o, forget, new = sym.split(x + sym.matmul(h, back), (size,) * 4, -1)
+        i, o, forget, new = sym.split(x + back(h), (size,) * 4, -1)
         i = f(_seen(i, peep_i, c))
         forget = 1.0 - i if input_forget else f(_seen(forget, peep_f, c))
         c = forget * c + i * g(new)
         return f(_seen(o, peep_o, c)) * last(c), c
 
     def joined(x: Var, h: Var, c: Var) -> tuple[Var, ...]:  # one node for the three gates
-        gates, new = sym.split(x + sym.matmul(h, back), (3 * size, size), -1)
+        gates, new = sym.split(x + back(h), (3 * size, size), -1)
         i, o, forget = sym.split(f(gates), (size,) * 3, -1)
         c = forget * c + i * g(new)
         return o * last(c), c

@@ -34,6 +34,8 @@ GAPS: dict[str, str] = {
     "com.microsoft.GemmFastGelu(*": _NOT_ON_CPU,
     "com.microsoft.GroupNorm(*": _NOT_ON_CPU,
     "com.microsoft.GroupQueryAttention(* norms": _NOT_ON_CPU,
+    "com.microsoft.Inverse(* complex": "no complex numbers",
+    "com.microsoft.MatMulBnb4(*transB=0": "reads the weights as if transB were 1, beyond their end",
     "com.microsoft.MulInteger(*": _NOT_ON_CPU,
     "com.microsoft.QLinearAdd(* no zero points": "no zero point is one of another type",
     "com.microsoft.QLinearAveragePool(1x2x5x6,*kernel_shape=[[]2, 3]": "a mean lies half way between two quanta",

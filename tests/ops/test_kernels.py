@@ -31,7 +31,7 @@ def test_an_operator_and_its_gradient_do_not_depend_on_the_kernels(case: Case) -
     got, want = computed(case, "native"), computed(case, "numpy")
     assert got.keys() == want.keys()
     for name, value in want.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fc" and value.dtype.itemsize > 1:
             rtol = max(1e-9, 64 * float(np.finfo(value.dtype).eps))
             scale = np.max(np.abs(value), initial=1.0, where=np.isfinite(value))
             np.testing.assert_allclose(got[name], value, rtol=rtol, atol=1e-3 * rtol * scale, err_msg=name)

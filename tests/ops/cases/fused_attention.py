@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.ops.case import arr
+from tests.ops.case import Case, arr, ints
 from tests.ops.cases.fused import ms
 
 X, WEIGHTS, BIAS = arr(2, 3, 4), arr(4, 12), arr(12)
@@ -25,7 +25,30 @@ SQUARE = i32([[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 1, 1], [0, 1, 1], [0, 0, 1
 TOTAL = i32(3)
 SIX = {"num_heads": 2, "kv_num_heads": 1}
 
+CODES, WHOLE = ints(2, 3, 4, high=255).astype(np.uint8), ints(4, 12, low=-50, high=50).astype(np.int8)
+X_QUANTUM, W_QUANTUM = (np.array(0.02), np.array(120, np.uint8)), (np.array(0.03), np.array(0, np.int8))
+
+
+def quantized(
+    mask: object = None, past: object = None, codes: np.ndarray = WHOLE, w: tuple[object, object] = W_QUANTUM,
+    **more: object,
+) -> Case:  # fmt: skip
+    """QAttention of two heads."""
+    operands = CODES, codes, BIAS, X_QUANTUM[0], w[0], mask, X_QUANTUM[1], w[1], past
+    return ms("QAttention", *operands, num_heads=2, **more)
+
+
 CASES = [
+    quantized(),
+    quantized(n_outputs=2, unidirectional=1, scale=0.3),
+    quantized(RAW, label="raw mask"),
+    quantized(RAW, mask_filter_value=-2.0, label="soft mask"),
+    quantized(i32(2, 3), label="lengths"),
+    quantized(SQUARE, unidirectional=1, label="square mask"),
+    quantized(None, PAST, n_outputs=2, label="past"),
+    quantized(codes=(WHOLE.astype(int) + 60).astype(np.uint8), w=(np.array(0.03), np.array(60, np.uint8)), label="uint8"),
+    quantized(w=(arr(12, low=0.01, high=0.03), np.zeros(12, np.int8)), label="columns"),
+    ms("QAttention", CODES, WHOLE, BIAS, X_QUANTUM[0], W_QUANTUM[0], num_heads=2, label="no zero points"),
     ms("Attention", X, WEIGHTS, BIAS, num_heads=2),
     ms("Attention", X, WEIGHTS, num_heads=1, n_outputs=2),
     ms("Attention", X, WEIGHTS, BIAS, num_heads=2, unidirectional=1, scale=0.3),

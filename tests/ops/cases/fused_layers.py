@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.ops.case import arr, case, ints
+from tests.ops.case import Case, arr, case, ints
 from tests.ops.cases.fused import ms
 
 X, SKIP = arr(2, 3, 4), arr(2, 3, 4, seed=1)
@@ -10,7 +10,28 @@ IDS, WORDS, PLACES, SEGMENTS = ints(2, 3, high=4), arr(5, 4), arr(6, 4, seed=2),
 IMAGE = arr(2, 3, 2, 4)
 NARROW = [x.astype(np.int32) for x in (IDS, ints(2, 3, high=1), np.array([[1, 1, 0], [1, 1, 1]]), ints(2, 3, high=5))]
 
+CODES = [ints(n, 4, high=255, seed=i).astype(np.uint8) for i, n in enumerate((5, 6, 2))]
+ROWS = [ints(4, low=-100, high=100, seed=i).astype(np.int8) for i in (1, 2)]
+
+
+def embedded(segments: bool, mask: np.ndarray | None = None, dtype: type = np.uint8, **more: object) -> Case:
+    """Words, places and perhaps segments by tables in integers."""
+    words, places, kinds = (code.astype(dtype) for code in CODES)
+    scale, shift = (row.astype(dtype) for row in ROWS)
+    scales = [np.array(s) for s in (0.02, 0.01, 0.03, 0.015, 0.025)]
+    zeros = [np.array(z, dtype) for z in (120, 100, 90, 3, 7)]
+    if not segments:
+        scales[2] = zeros[2] = None  # type: ignore[call-overload]
+    tables = [words, places, kinds if segments else None, scale, shift]
+    return ms("QEmbedLayerNormalization", NARROW[0], NARROW[1] if segments else None, *tables, mask, *scales, *zeros,
+              n_outputs=2, **more)  # fmt: skip
+
+
 CASES = [
+    embedded(True),
+    embedded(True, NARROW[2], epsilon=0.01),
+    embedded(False, NARROW[2], label="no segments"),
+    embedded(True, dtype=np.int8, label="int8"),
     case("SimplifiedLayerNormalization", X, arr(4)),
     case("SimplifiedLayerNormalization", X, arr(3, 4), axis=1, epsilon=0.1),
     ms("SkipLayerNormalization", X, SKIP, arr(4)),

@@ -22,6 +22,15 @@ SIGNED = np.array(-3, np.int8)
 COLUMNS, ZERO_COLUMNS = arr(4, low=0.01, high=0.02), u8(4, seed=2)
 
 
+W_SCALES = np.array([0.02, 0.01, 0.03])
+
+
+def conv(x: np.ndarray, w: np.ndarray, *zeros: object, b: object = None, scale: object = SB, **more: object) -> Case:
+    x_zero, w_zero, y_zero = (np.array(z, d) for z, d in zip(zeros, (x.dtype, w.dtype, x.dtype), strict=True))
+    w_zero = np.full(np.shape(scale), w_zero)
+    return ms("QLinearConv", x, SA, x_zero, w, scale, w_zero, SY, y_zero, b, **more)
+
+
 def one(
     op: str, x: np.ndarray = A, zero: object = ZA, y_scale: object = SY, y_zero: object = ZY, **more: object
 ) -> Case:
@@ -50,6 +59,16 @@ CASES = [
     one("QLinearAveragePool", IMAGE, kernel_shape=[3, 3], pads=[1, 0, 1, 1], strides=[2, 1], count_include_pad=1),
     one("QLinearAveragePool", u8(1, 5, 6, 2), kernel_shape=[3, 3], channels_last=1, ceil_mode=1, strides=[2, 2]),
     one("QLinearGlobalAveragePool", IMAGE),
+    conv(IMAGE, i8(3, 2, 3, 3) // 2, 120, 0, 99),
+    conv(IMAGE, u8(3, 2, 3, 3) // 2, 120, 60, 99, scale=W_SCALES, label="channels"),
+    conv(i8(1, 2, 5, 6), i8(3, 2, 3, 2) // 2, -3, 0, 5, b=ints(3, low=-999, high=999).astype(np.int32), pads=[1, 0, 1, 1]),
+    conv(u8(1, 5, 6, 2), i8(3, 2, 3, 3) // 2, 120, 0, 99, scale=W_SCALES, channels_last=1, strides=[2, 1]),
+    conv(u8(1, 5, 6, 4), i8(4, 2, 2, 3) // 2, 120, 0, 99, channels_last=1, group=2, auto_pad="SAME_UPPER"),
+    conv(u8(1, 5, 6, 2), i8(3, 2, 2, 2) // 2, 120, 0, 99, channels_last=1, dilations=[2, 1], kernel_shape=[2, 2]),
+    ms("NhwcMaxPool", u8(1, 5, 6, 3), kernel_shape=[2, 3]),
+    ms("NhwcMaxPool", i8(2, 5, 6, 3), kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1]),
+    ms("NhwcMaxPool", u8(1, 7, 6, 2), kernel_shape=[3, 3], ceil_mode=1, strides=[2, 2], dilations=[1, 2]),
+    ms("NhwcMaxPool", i8(1, 7, 2), kernel_shape=[3], auto_pad="SAME_LOWER", strides=[2]),
     one("QLinearGlobalAveragePool", u8(1, 5, 6, 2), channels_last=1),
     ms("QGemm", u8(2, 3), SA, ZA, B, SB, ZB, None, SY, ZY),
     ms("QGemm", u8(3, 2), SA, ZA, u8(4, 3), COLUMNS, ZERO_COLUMNS, ints(4, low=-99, high=99).astype(np.int32),

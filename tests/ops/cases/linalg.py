@@ -1,4 +1,4 @@
-"""Determinants."""
+"""Determinants and inverses."""
 
 import numpy as np
 
@@ -28,4 +28,8 @@ CASES = [
     case("Cofactors", arr(2, 3, 3), domain="gradcheck"),
     *(case("Cofactors", of_rank(rank, 4) / 8, domain="gradcheck", label=f"of rank {rank}") for rank in (3, 2, 1)),
     case("Cofactors", arr(1, 1), domain="gradcheck"),
+    case("Inverse", arr(3, 3), domain="com.microsoft"),
+    case("Inverse", arr(2, 1, 2, 2), domain="com.microsoft"),
+    case("Inverse", arr(3, 1, 1), domain="com.microsoft"),
+    case("Inverse", arr(2, 2) + 1j * arr(2, 2, seed=1), domain="com.microsoft", label="complex"),
 ]

@@ -1,0 +1,111 @@
+"""Weights that com.microsoft keeps in four bits or eight, decoded block by block: products with them, rows of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.op import Op, as_given, from_end
+from gradcheck_cli.ops.fused import fused
+from gradcheck_cli.ops.fused_quantize import unpacked
+from gradcheck_cli.tape import Var
+
+_FP4 = (0.0, 0.0052083333, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_CODES = ((*_FP4, *(-x for x in _FP4)), _NF4)  # by quant_type; numbers of bitsandbytes
+
+
+def matmul_bnb4(
+    a: Var, b: Var, absmax: Var, *, K: int, N: int, block_size: int, quant_type: int, training_mode: int = 0,
+    transB: int = 1,
+) -> Var:  # fmt: skip
+    """a times weights `(N, K)`, transposed by default, that are kept as numbers of a table times a block's maximum."""
+    if quant_type not in (0, 1) or block_size < 16 or block_size & (block_size - 1):
+        raise ValueError(f"quant_type is {quant_type}, 0 or 1; block_size {block_size}, a power of 2 from 16 on")
+    blocks = -(-N * K // block_size)
+    if b.shape != (-(-N * K // 2),) or absmax.size != blocks:
+        raise ValueError(f"{N} x {K} weights are {-(-N * K // 2)} bytes and {blocks} maxima")
+    pairs = sym.reshape(unpacked(sym.unsqueeze(b, (1,)), 4), (-1, 2))
+    codes = sym.reshape(sym.concat(sym.split(pairs, (1, 1), 1)[::-1], 1), (-1,))  # high bits first
+    table = a.tape.constant(np.asarray(_CODES[quant_type], np.float32), a.dtype)
+    numbers = a.tape.apply("Gather", table, sym.cast(codes, np.int64))
+    room = blocks * block_size
+    padded = sym.pad(numbers, (0, room - numbers.size))
+    weights = sym.reshape(padded, (blocks, block_size)) * sym.reshape(absmax, (blocks, 1))
+    flat = sym.slice(sym.reshape(weights, (room,)), (0,), (N * K,), (0,))
+    matrix = sym.reshape(flat, (N, K))
+    return sym.matmul(a, sym.swap(matrix) if transB else matrix)
+
+
+def gather_block_quantized(
+    data: Var, indices: Var, scales: Var, zero_points: Var | None = None, *, bits: int = 4, block_size: int = 128,
+    gather_axis: int = 0, quantize_axis: int = 1,
+) -> Var:  # fmt: skip
+    """Entries along an axis of a table that is kept in few bits, with a scale for each block along another axis."""
+    whole = _is_float(data)
+    if whole and zero_points is not None:
+        raise ValueError("numbers with a point have no zero point")
+    if not (whole and block_size == 0) and (block_size < 16 or block_size & (block_size - 1)):
+        raise ValueError(f"block_size is {block_size}; it is a power of 2 from 16 on")
+    if data.dtype == np.uint8 and bits not in (2, 4, 8):
+        raise ValueError(f"bits is {bits}; known are 2, 4 and 8")
+    axis, blocked = from_end(gather_axis, data.ndim) + data.ndim, from_end(quantize_axis, data.ndim) + data.ndim
+    parts = [data, scales, *([] if zero_points is None else [zero_points])]
+    found = parts if axis == blocked else [_entries(part, indices, axis, data.shape[axis]) for part in parts]
+    shift = indices.ndim - 1 if axis < blocked else 0
+    y = _decoded(found, bits, block_size, blocked if axis == blocked else blocked + shift)
+    y = _entries(y, indices, axis, data.shape[axis]) if axis == blocked else y
+    return _known_only(y, indices, axis, data.shape[axis])
+
+
+def _decoded(parts: list[Var], bits: int, block: int, axis: int) -> Var:
+    """(data - zero point) scale, each block along an axis with its own."""
+    data, scales, *zero = parts
+    packed = data.dtype == np.uint8
+    codes = unpacked(data, bits) if packed else data
+    length = codes.shape[axis]
+    numbers = sym.cast(codes, scales.dtype)
+    if zero:
+        spread = sym.cast(unpacked(zero[0], bits) if packed else zero[0], scales.dtype)
+        numbers = numbers - _spread(spread, length, block, axis)
+    elif packed:
+        numbers = numbers - float(2 ** (bits - 1))
+    return numbers * _spread(scales, length, block, axis)
+
+
+def _spread(x: Var, length: int, block: int, axis: int) -> Var:
+    """Numbers of blocks along an axis, one for each entry."""
+    if x.shape[axis] == 1 and not block:
+        return x
+    wide = sym.expand(sym.unsqueeze(x, (axis + 1,)), (*x.shape[: axis + 1], block, *x.shape[axis + 1 :]))
+    flat = sym.reshape(wide, (*x.shape[:axis], x.shape[axis] * block, *x.shape[axis + 1 :]))
+    return sym.slice(flat, (0,), (length,), (axis,))
+
+
+def _entries(x: Var, indices: Var, axis: int, length: int) -> Var:
+    """Entries along an axis; what one row stands for is the same for all."""
+    places = sym.clip(sym.cast(indices, np.int64), -length, length - 1)
+    if x.shape[axis] != length:  # one scale along the axis
+        places = places * 0
+    return x.tape.apply("Gather", x, places, axis=axis)
+
+
+def _known_only(y: Var, indices: Var, axis: int, length: int) -> Var:
+    """y, and zeros where an index is out of range."""
+    inside = sym.and_(indices >= -length, indices < length)
+    lead = sym.reshape(inside, (*inside.shape, *(1,) * (y.ndim - axis - inside.ndim)))
+    return sym.where(lead, y, 0)
+
+
+def _is_float(data: Var) -> bool:
+    return data.dtype.name.startswith("float")
+
+
+FUSED_WEIGHTS: list[Op] = [
+    fused("GatherBlockQuantized", gather_block_quantized, bind=as_given),
+    fused("MatMulBnb4", matmul_bnb4),
+]

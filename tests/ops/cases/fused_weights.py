@@ -1,0 +1,76 @@
+"""Weights of com.microsoft in few bits: numbers of a table, blocks of integers and of small floats."""
+
+import ml_dtypes
+import numpy as np
+
+from tests.ops.case import Case, arr, chain, ints, node
+from tests.ops.cases.fused import ms
+from tests.ops.cases.fused_quantize import u8
+
+IDS = ints(2, 3, low=-5, high=4)
+A = arr(2, 3, 24)
+
+
+def bnb4(rows: int, columns: int, block: int, **more: object) -> Case:
+    size = rows * columns
+    maxima = arr(-(-size // block), low=0.5, high=2)
+    packed = u8(-(-size // 2))
+    a = A[..., :columns] if more.get("transB", 1) else A[..., :rows]
+    return ms("MatMulBnb4", a, packed, maxima, K=columns, N=rows, block_size=block, **more)
+
+
+def gathered(data: np.ndarray, scales: np.ndarray, zero: np.ndarray | None = None, **more: object) -> Case:
+    """Rows of a table that the model keeps: numbers of four bits cannot be fed."""
+    names = "data ids scales" + ("" if zero is None else " zero")
+    one = node(
+        "GatherBlockQuantized", names.replace("ids", "x0").replace("scales", "x1"), "y0", "com.microsoft", **more
+    )
+    kept = {"data": data} if zero is None else {"data": data, "zero": zero}
+    label = f"{data.dtype.name} {' '.join(map(str, data.shape))} " + " ".join(f"{k}={v}" for k, v in more.items())
+    return chain("GatherBlockQuantized", [one], IDS, scales, domain="com.microsoft", label=label, **kept)
+
+
+def four(dtype: object, *shape: int, seed: int = 0) -> np.ndarray:
+    low = -8 if dtype == ml_dtypes.int4 else 0
+    return ints(*shape, low=low, high=low + 15, seed=seed).astype(dtype)
+
+
+CASES = [
+    bnb4(4, 16, 16, quant_type=0),
+    bnb4(4, 16, 16, quant_type=1),
+    bnb4(5, 23, 32, quant_type=1),
+    bnb4(16, 24, 64, quant_type=0, transB=0),
+    ms("GatherBlockQuantized", u8(5, 32), IDS, arr(5, 2), bits=8, block_size=16, quantize_axis=1),
+    ms("GatherBlockQuantized", u8(5, 32), IDS, arr(5, 2), u8(5, 2, seed=1), bits=8, block_size=16),
+    ms("GatherBlockQuantized", u8(5, 16), IDS, arr(5, 2), bits=4, block_size=16),
+    ms("GatherBlockQuantized", u8(5, 24), IDS, arr(5, 3), u8(5, 2, seed=1), bits=4, block_size=16),
+    ms("GatherBlockQuantized", u8(5, 8), IDS, arr(5, 2), u8(5, 1, seed=1), bits=2, block_size=16),
+    ms(
+        "GatherBlockQuantized",
+        u8(5, 2, 16),
+        IDS,
+        arr(5, 2, 1),
+        u8(5, 2, 1, seed=1),
+        bits=4,
+        block_size=32,
+        quantize_axis=-1,
+    ),
+    ms("GatherBlockQuantized", u8(5, 4, 20), IDS, arr(5, 4, 2), bits=8, block_size=16, quantize_axis=2, label="ragged"),
+    ms("GatherBlockQuantized", u8(5, 32), ints(2, low=-9, high=9), arr(5, 2), bits=8, block_size=16, label="beyond"),
+    gathered(four(ml_dtypes.int4, 5, 32), arr(5, 2), block_size=16),
+    gathered(four(ml_dtypes.uint4, 5, 32), arr(5, 2), block_size=16),
+    gathered(four(ml_dtypes.uint4, 5, 32), arr(5, 2), four(ml_dtypes.uint4, 5, 2, seed=1), block_size=16),
+    gathered(four(ml_dtypes.int4, 5, 20), arr(1, 20), block_size=16, gather_axis=1, quantize_axis=0),
+    gathered(
+        four(ml_dtypes.int4, 20, 3),
+        arr(2, 3),
+        four(ml_dtypes.int4, 2, 3, seed=1),
+        block_size=16,
+        gather_axis=0,
+        quantize_axis=0,
+    ),
+    gathered(arr(5, 32).astype(ml_dtypes.float8_e4m3fn), arr(5, 2), block_size=16),
+    gathered(arr(5, 6).astype(ml_dtypes.float8_e5m2), arr(5, 1), block_size=0),
+    gathered(arr(5, 6).astype(ml_dtypes.float8_e4m3fnuz), arr(1, 1), block_size=0),
+    gathered(arr(5, 6).astype(ml_dtypes.float4_e2m1fn), arr(5, 1), block_size=0),
+]
