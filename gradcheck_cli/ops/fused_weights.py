@@ -54,12 +54,23 @@ def gather_block_quantized(
     if data.dtype == np.uint8 and bits not in (2, 4, 8):
         raise ValueError(f"bits is {bits}; known are 2, 4 and 8")
     axis, blocked = from_end(gather_axis, data.ndim) + data.ndim, from_end(quantize_axis, data.ndim) + data.ndim
+    _check_scales(data, scales, blocked, 8 // bits if data.dtype == np.uint8 else 1, block_size)
     parts = [data, scales, *([] if zero_points is None else [zero_points])]
     found = parts if axis == blocked else [_entries(part, indices, axis, data.shape[axis]) for part in parts]
     shift = indices.ndim - 1 if axis < blocked else 0
     y = _decoded(found, bits, block_size, blocked if axis == blocked else blocked + shift)
     y = _entries(y, indices, axis, data.shape[axis]) if axis == blocked else y
     return _known_only(y, indices, axis, data.shape[axis])
+
+
+def _check_scales(data: Var, scales: Var, axis: int, packed: int, block: int) -> None:
+    """ValueError where there is not one scale for each block; small floats may share one along other axes."""
+    shape = [*data.shape[:-1], data.shape[-1] * packed]
+    shape[axis] = -(-shape[axis] // block) if block else 1
+    shared = (1,) if _is_float(data) else ()
+    fits = len(shape) == scales.ndim and all(n in (m, *shared) for n, m in zip(scales.shape, shape, strict=True))
+    if not fits:
+        raise ValueError(f"scales {list(scales.shape)} do not fit {shape} blocks")
 
 
 def _decoded(parts: list[Var], bits: int, block: int, axis: int) -> Var:

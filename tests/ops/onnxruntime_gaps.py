@@ -19,6 +19,7 @@ _NO_MAPS = "operators on sequences only of sequences of tensors"
 _NO_STRINGS = "not of strings"
 _NO_IMAGE = "no ImageDecoder"
 _NO_LABELS = "no LabelEncoder for these types"
+_ONE_FUSION = "experts on CPU without a third layer, and with the halves of swiglu entry by entry"
 _NOT_ON_CPU = "it has a schema for this, and no kernel that runs here"
 
 GAPS: dict[str, str] = {
@@ -36,10 +37,14 @@ GAPS: dict[str, str] = {
     "com.microsoft.GroupQueryAttention(* norms": _NOT_ON_CPU,
     "com.microsoft.Inverse(* complex": "no complex numbers",
     "com.microsoft.MatMulBnb4(*transB=0": "reads the weights as if transB were 1, beyond their end",
+    "com.microsoft.MoE(*,5x6x4,5x6) k=2*": _ONE_FUSION,
+    "com.microsoft.MoE(* gated": _ONE_FUSION,
+    "com.microsoft.MoE(*swiglu_fusion=2*": _ONE_FUSION,
     "com.microsoft.MulInteger(*": _NOT_ON_CPU,
     "com.microsoft.QLinearAdd(* no zero points": "no zero point is one of another type",
     "com.microsoft.QLinearAveragePool(1x2x5x6,*kernel_shape=[[]2, 3]": "a mean lies half way between two quanta",
     "com.microsoft.QLinearMul(* no zero points": "no zero point is one of another type",
+    "com.microsoft.QMoE(*swiglu_fusion=2*": _ONE_FUSION,
     "com.microsoft.MultiHeadAttention(* packed*": _NOT_ON_CPU,
     "com.microsoft.SkipGroupNorm(*": _NOT_ON_CPU,
     "com.microsoft.TorchEmbedding(*": _NOT_ON_CPU,
