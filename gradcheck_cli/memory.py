@@ -75,9 +75,12 @@ def exhausted(error: MemoryError | LimitError, where: str = "") -> LimitError:
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """In the code under it, allocations beyond what is left now are MemoryErrors; where the system can do that."""
-    before = _lower()
+def held(limit: float = math.inf) -> Iterator[None]:
+    """In the code under it, allocations beyond what is left now, and beyond a limit in bytes, are MemoryErrors.
+
+    Where the system cannot do that, nothing is bounded.
+    """
+    before = _lower(limit)
     try:
         yield
     finally:
@@ -112,14 +115,16 @@ def _brief(shape: Sequence[int]) -> str:
     return f"[{','.join(sizes if len(sizes) <= 8 else [*sizes[:6], '...', sizes[-1]])}]"
 
 
-def _lower() -> tuple[int, int] | None:
-    """Limits the process to what it has and what is left; gives the limits before, None where there are none such."""
+def _lower(limit: float) -> tuple[int, int] | None:
+    """Limits the process to what it has and may get; gives the limits before, None where there are none such."""
     with suppress(ImportError, OSError, ValueError, KeyError):
         import resource
 
         before = resource.getrlimit(resource.RLIMIT_DATA)
         bounds = [bound for bound in before if bound != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_DATA, (min([_status("VmData") + left(), *bounds]), before[1]))
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (min([_status("VmData") + int(min(left(), max(limit, _CHEAP))), *bounds]), before[1])
+        )
         return before
     return None
 

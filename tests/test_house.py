@@ -31,7 +31,7 @@ jitter plan tape
 bundles connections evaluation installed results step weights
 formats op options record verdict
 regions
-compound lift outcome picture reads settings stack stencil
+compound isolation lift outcome picture reads settings stack stencil
 exact memory
 chain
 graph native signature

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.bundles.shelf import FOLDER, adopted, bundle_name, clear, prune, renamed, running
+from gradcheck_cli.bundles.shelf import FOLDER, adopted, bundle_name, clear, dropped, prune, renamed, running
 from gradcheck_cli.checks.origin import versions
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
@@ -71,6 +71,18 @@ class Bundles:
         for reason in dict.fromkeys(self.lost):
             _note(f"failures are not saved: {reason}")
         self.saved, self.crashed, self.lost = [], [], []
+
+    def adopt(self, process: int) -> str | None:
+        """The path of the bundle that a process has begun which was stopped."""
+        found = [] if self.folder is None else adopted(self.folder, process)
+        self.saved += found
+        return str(found[0]) if found else None
+
+    def drop(self, process: int) -> None:
+        """Nothing is left of what a process has begun that was interrupted."""
+        if self.folder is not None:
+            dropped(self.folder, process)
+            clear(self.folder)
 
     def made(self, folder: Path) -> None:
         """The folder of all bundles made, where it is not there."""

@@ -23,7 +23,8 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
     separated by spaces), in a side-car model.gradcheck.yaml, or in gradcheck.toml.
     """
     refuse_unknown_variables(OPTIONS)
-    if options.get("forward") is None and any(path.lower().endswith(".onnx") for path in models):
+    unbounded = options.get("timeout") is None and options.get("memory_limit") is None  # else its process asks its own
+    if unbounded and options.get("forward") is None and any(path.lower().endswith(".onnx") for path in models):
         from gradcheck_cli.peer.runtime import WORKER
 
         WORKER.warm()  # it gets ready while what follows is imported

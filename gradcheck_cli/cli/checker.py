@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,8 @@ import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.checking import Listener, check
+from gradcheck_cli.cli.apart import bounds_of, limits
+from gradcheck_cli.cli.apart import run as run_apart
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.bugs import describe_bug
 from gradcheck_cli.cli.bundles import Bundles, Keeper
@@ -26,12 +29,13 @@ from gradcheck_cli.cli.waivers import with_waiver
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.health.gates import with_gates
-from gradcheck_cli.memory import exhausted, held
+from gradcheck_cli.memory import exhausted, held, share
 from gradcheck_cli.record import Check, ModelInfo
 from gradcheck_cli.settings import Pictures, Settings
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.parts import Elsewhere
+    from gradcheck_cli.isolation.process import Bounds
     from gradcheck_cli.points.point import Point
 
 
@@ -62,14 +66,49 @@ class Checker:
     pictures: Pictures = "none"
     failing: Callable[[Check, BaseException], None] = _go_on
     see: Callable[[int, Point], None] | None = None  # each point, before anything is compared there
+    apart: bool = False  # what comes with limits, or will take much, is checked in a process of its own
     seed: int = field(default_factory=lambda: secrets.randbelow(1 << 31))  # of whatever asks for a random one
 
     def check(self, task: Task) -> tuple[Check, ...]:
         """The records of one task, waived where its spec or the baseline says so."""
+        bounds = self._bounds(task) if self.apart else None
+        return self._here(task) if bounds is None else self._apart(task, bounds)
+
+    def _here(self, task: Task) -> tuple[Check, ...]:
         with self.bundles.watching(task) as keeper:
             checks = self._timed(task, keeper)
             waived = self.baseline.waived(with_waiver(checks, task.expect, datetime.date.today()))
             return keeper.ended(tuple(with_gates(check, self.gates) for check in waived))
+
+    def _bounds(self, task: Task) -> Bounds | None:
+        """What a process of its own may take that a task needs; None where it needs none."""
+        if is_elsewhere(self.given):
+            return None
+        with suppress(GradcheckError):  # said where it is checked
+            return bounds_of(task, self._layers(task))
+        return None
+
+    def _apart(self, task: Task, bounds: Bounds) -> tuple[Check, ...]:
+        """The records of one task that is checked in a process of its own."""
+        from gradcheck_cli.isolation.process import Interrupted, Stopped
+
+        start = time.perf_counter()
+        try:
+            checks, self.bundles.saved, self.bundles.lost = run_apart(
+                lambda: (self._here(task), self.bundles.saved, self.bundles.lost),
+                bounds,
+                ask=self.given.get("forward") is None and task.model.lower().endswith(".onnx"),
+            )
+        except Stopped as error:
+            path = self.bundles.adopt(error.process)
+            stopped = self._failed(task, LimitError(str(error), code=error.code), error)
+            seconds = round(time.perf_counter() - start, 4)
+            waived = self.baseline.waived(with_waiver(stopped, task.expect, datetime.date.today()))
+            return tuple(replace(with_gates(c, self.gates), bundle=path, duration_s=seconds) for c in waived)
+        except Interrupted as error:
+            self.bundles.drop(error.process)
+            raise
+        return checks
 
     def _timed(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
         """The records; what their pairs did not take of the time is theirs in equal shares."""
@@ -88,8 +127,8 @@ class Checker:
 
     def _checked(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
         layers = self._layers(task)
-        timeout = next((layer["timeout"] for layer in reversed(layers) if layer.get("timeout")), None)
-        with held(), time_limit(timeout):
+        timeout, memory = limits(layers)
+        with held(memory or share()), time_limit(timeout):
             source = task.load()
             settings = self._settings(source, layers)
             keeper.begin(source, settings)
@@ -138,13 +177,17 @@ class Checker:
 
 
 def _others(source: Source, settings: Settings, given: Mapping[str, Any]) -> Elsewhere | None:
-    """Who compares the entries, if not this process: naming a cluster asks for it."""
-    where = given.get("dask")
-    if given.get("engine", "dask" if where else "local") == "local":
+    """Who compares the entries, if not this process."""
+    if not is_elsewhere(given):
         return None
     from gradcheck_cli.zoo.shards import elsewhere  # where somebody asks for it
 
-    return elsewhere(where or "", source, settings)
+    return elsewhere(given.get("dask") or "", source, settings)
+
+
+def is_elsewhere(given: Mapping[str, Any]) -> bool:
+    """A cluster compares the entries: naming one asks for it."""
+    return bool(given.get("engine", "dask" if given.get("dask") else "local") != "local")
 
 
 def _as_ours(error: BaseException) -> GradcheckError:

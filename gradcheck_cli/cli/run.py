@@ -77,6 +77,7 @@ class Run:
             baseline=self.baseline,
             pictures=self.output.pictures,
             failing=self._stopped_alone,
+            apart=True,
         )
 
     def _made_with(self, **how: Any) -> Checker:

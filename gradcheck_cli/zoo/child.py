@@ -9,24 +9,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from gradcheck_cli.errors import shown
+from gradcheck_cli.isolation.bounds import hold, keep_apart, leave_no_core
 from gradcheck_cli.zoo.frames import packed
 from gradcheck_cli.zoo.job import Job
 
 _PACE = 0.5  # seconds between two words about the same stage
 _LONGEST_NAME = 200
-_LEAST = 64 << 20  # bytes beside what a child has from the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,8 @@ def serve(errand: Errand, channel: Connection, noise: Connection, leash: Connect
     """All that a child does; it ends the process."""
     _keep_apart(leash)
     _redirect(noise)
-    _bound(errand.memory)
+    leave_no_core()
+    hold(errand.memory)  # before the driver sees it held
     os.chdir(errand.job.folder or os.curdir)
     desk = Desk(errand, channel.fileno())
     work, count = _found(errand.work), 0
@@ -112,26 +110,11 @@ def _found(work: str) -> Work:
 
 
 def _keep_apart(leash: Connection) -> None:
-    """A process group of its own, which dies when nobody holds the other end of the leash: when the driver is gone."""
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides
-    try:
-        import fcntl
-
-        fcntl.fcntl(leash, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
-    except (AttributeError, OSError):  # only Linux does that by itself
-        threading.Thread(target=_hang_on, args=(leash,), daemon=True).start()
+    """On a leash, unless the driver went before it was fastened."""
+    keep_apart(leash.fileno())
     driver = parent_process()
-    if driver is None or not driver.is_alive():  # it went before the leash was fastened
+    if driver is None or not driver.is_alive():
         os._exit(1)
-
-
-def _hang_on(leash: Connection) -> None:
-    with suppress(EOFError, OSError):
-        leash.recv_bytes()
-    os.killpg(0, signal.SIGKILL)
 
 
 def _redirect(noise: Connection) -> None:
@@ -145,27 +128,6 @@ def _redirect(noise: Connection) -> None:
     sys.stdout, sys.stderr = (
         os.fdopen(end, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False) for end in (1, 2)
     )
-
-
-def _bound(memory: int) -> None:
-    """No core files; allocations beyond the limit fail, where the system can do that; it goes first if memory ends."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        there = [hard for hard in (resource.getrlimit(resource.RLIMIT_DATA)[1],) if hard != resource.RLIM_INFINITY]
-        size = min([max(memory, _data() + _LEAST), *there])  # before the driver sees them held
-        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500")
-
-
-def _data() -> int:
-    """Bytes that the limit of data counts already."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmData")).split()[1]) << 10
-    return 0
 
 
 class _without_alarm:

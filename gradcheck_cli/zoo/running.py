@@ -12,10 +12,11 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import LimitError, shown
+from gradcheck_cli.isolation.process import ending
+from gradcheck_cli.isolation.resident import members, resident
 from gradcheck_cli.memory import spell
 from gradcheck_cli.zoo.child import Errand, serve
 from gradcheck_cli.zoo.frames import Frames, Garbled
-from gradcheck_cli.zoo.resident import members, resident
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -26,10 +27,6 @@ _FAREWELL = 0.5  # seconds between SIGTERM and SIGKILL
 _LAST_WORDS = 4096  # bytes of what is printed that are kept
 _CHUNK = 1 << 18
 _STATUS = ("pass", "fail", "severed", "inconclusive", "error", "unsupported", "limit", "waived")
-_SIGNALS = {
-    "SIGSEGV": "a segmentation fault", "SIGABRT": "it aborted", "SIGBUS": "a bus error", "SIGFPE": "an arithmetic error",
-    "SIGILL": "an illegal instruction", "SIGKILL": "by hand, or by the system because memory ran out",
-}  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -215,7 +212,7 @@ class Running:
         words = f"; its last words: {heard}" if (heard := self._heard()) else ""
         if self.reason is not None:
             return LimitError(f"{self.reason}{while_}{words}", code=self.reason.code)
-        return LimitError(f"its process {_ending(self.process.exitcode)}{while_}{words}", code="GC603")
+        return LimitError(f"its process {ending(self.process.exitcode)}{while_}{words}", code="GC603")
 
     def _heard(self) -> str:
         lines = [line.strip() for line in self.last_words.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -242,13 +239,3 @@ def _read(end: Connection) -> bytes | None:
 def _kill(process: int, by: signal.Signals) -> None:
     with suppress(OSError):
         os.kill(process, by)
-
-
-def _ending(code: int | None) -> str:
-    """How a process ended, in words."""
-    if code is None or code >= 0:
-        return f"ended with exit code {code} before the check was done"
-    name = f"signal {-code}"
-    with suppress(ValueError):
-        name = signal.Signals(-code).name
-    return f"was killed by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")

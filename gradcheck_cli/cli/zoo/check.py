@@ -19,12 +19,12 @@ from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.isolation.resident import resident
 from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.peer.forked import lend
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo.child import Desk
 from gradcheck_cli.zoo.job import Job
-from gradcheck_cli.zoo.resident import resident
 
 _WORKING = 4  # the share of a child's memory that stacks and Jacobians may take
 
