@@ -6,6 +6,7 @@ more memory than it may have, watched from here, with all that it starts, and ki
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import select
@@ -108,17 +109,30 @@ def _serve(call: Callable[[], Any], bounds: Bounds, answers: int, leash: int) ->
         leave_no_core()
         if bounds.memory is not None:
             hold(data() + bounds.memory)
+        texts = _collected()
         try:
             answer = pickle.dumps(("value", call()), protocol=5)
         except BaseException as error:
             answer = _packed(error)
         sys.stdout.flush()
         sys.stderr.flush()
-        left = memoryview(answer)
+        left = memoryview(pickle.dumps(({n: text.getvalue() for n, text in texts.items()}, answer), protocol=5))
         while left:
             left = left[os.write(answers, left[:_CHUNK]) :]
     finally:
         os._exit(0)  # nothing is to be taken down with care
+
+
+def _collected() -> dict[str, io.StringIO]:
+    """Streams that are no files, of a notebook or a test, collect what is written here; it is written there."""
+    found = {}
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).fileno()
+        except (OSError, ValueError, AttributeError):
+            found[name] = io.StringIO()
+            setattr(sys, name, found[name])
+    return found
 
 
 def _packed(error: BaseException) -> bytes:
@@ -135,9 +149,13 @@ def _packed(error: BaseException) -> bytes:
 def _opened(answer: bytes, pid: int) -> Any:
     """What came back, returned or raised."""
     try:
+        told, answer = pickle.loads(answer)
         kind, value, *text = pickle.loads(answer)
     except Exception:
         raise Stopped("its process sent half an answer", pid, code="GC603") from None
+    for name, said in told.items():
+        if said:
+            getattr(sys, name).write(said)
     if kind == "error":
         raise value from (_Elsewhere(text[0]) if not isinstance(value, GradcheckError) else None)
     return value
