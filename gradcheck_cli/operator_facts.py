@@ -30,6 +30,14 @@ _READ_AS = {  # operators that a file may hold and a graph never does
     ("", "Scatter"): "ScatterElements",
     ("", "Upsample"): "Resize",
 }
+_THROUGH = "--straight-through goes through it where its result is computed with further"
+_FLOWS = {  # what there is to say of a gradient beside where it comes from
+    ("", "Cast"): "between floating-point numbers of 16 bits and more and complex ones; to integers, booleans, strings "
+    "and the small floats it is zero by nature, and --straight-through goes through those that are cast back",
+    ("", "CastLike"): "between floating-point numbers of 16 bits and more and complex ones; else it is zero by nature",
+    **dict.fromkeys([("", "Round"), ("", "Floor"), ("", "Ceil")], _THROUGH),
+    **dict.fromkeys([("", "QuantizeLinear"), ("", "DynamicQuantizeLinear")], _THROUGH),
+}
 _COMPOUND = {"seq(": "sequence", "map(": "map", "optional(": "optional"}  # ONNX's types that are no tensors
 _FOR_COMPLEX = ("Angle", "Complex", "Conj", "FFT", "IFFT", "Imag", "Real")  # in the domain gradcheck: ONNX lacks them
 _DTYPES = {("gradcheck", name): {"x": ("float32", "float64", "complex64", "complex128")} for name in _FOR_COMPLEX}
@@ -54,6 +62,7 @@ class OperatorFacts:
     constants: Mapping[str, int]  # inputs that must be constants: what they are called -> position
     attributes: Mapping[str, Any]  # with defaults
     read_as: str = ""  # what a file's node of it becomes
+    flows: str = ""  # in which cases there is a gradient
     does: str = ""
 
     @property
@@ -99,6 +108,7 @@ def _facts(key: tuple[str, str]) -> OperatorFacts:
     return OperatorFacts(
         name=key[1],
         domain=key[0],
+        flows=_FLOWS.get(key, ""),
         versions=tuple(schema.since_version for schema in history),
         dtypes={f.name: _named(f.types) for f in formals} or _DTYPES.get(key, {}),
         data=_data(history[-1]) if history else "x",

@@ -63,7 +63,7 @@ class Settings:
     grad: Mapping[str, str | Numbers] = field(default_factory=dict)  # claimed gradients by x, and seeds by y
     grad_model: str | None = None  # the file of another model that has them
     max_inconclusive: float = 0.02
-    straight_through: bool = False  # quantizers do not round
+    straight_through: bool = False  # quantizers and what rounds by hand do not round
     coloring: bool = True  # probe reals of x together that no entry of y shares
     second_order: bool = False  # the gradient's own gradient too
     compat: Literal["tf"] | None = None  # compare as TensorFlow does

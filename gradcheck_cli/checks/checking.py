@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.checks.assemble import Pair, record_of
@@ -31,7 +32,7 @@ from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.memory import exhausted
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.ops.quantize import straight_through
+from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.further import Further
 from gradcheck_cli.points.point import Point
@@ -63,9 +64,12 @@ def check(
     """
     try:
         with quietly():  # what is not finite is in the verdict, not on stderr
-            known = ops_for(source, straight_through(ops) if settings.straight_through else ops)
+            idle = settings.straight_through and not rounds(source, settings, ops)
+            source, ops = through(source, settings, ops)
             part = None if elsewhere is None else Part()
-            return Checking(source, settings, listen, known, see, part, elsewhere).run(name, reproduce)
+            checking = Checking(source, settings, listen, ops_for(source, ops), see, part, elsewhere)
+            records = checking.run(name, reproduce)
+            return tuple(replace(r, notes=(*r.notes, NOTHING_ROUNDS)) for r in records) if idle else records
     except MemoryError as error:
         raise exhausted(error) from error
 
@@ -76,7 +80,8 @@ def check_part(
     """What one part of a check finds of each pair (x, y)."""
     try:
         with quietly():
-            known = ops_for(source, straight_through(ops) if settings.straight_through else ops)
+            source, ops = through(source, settings, ops)
+            known = ops_for(source, ops)
             return Checking(source, settings, listen, known, part=part).shares()
     except MemoryError as error:
         raise exhausted(error) from error

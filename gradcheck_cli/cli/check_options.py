@@ -216,7 +216,7 @@ METHOD = [
         "--straight-through",
         is_flag=True,
         default=None,
-        help="Quantizers do not round, so that gradients go through them.",
+        help="Quantizers, Round, Floor, Ceil and Casts to fewer bits and back do not round: gradients go through them.",
     ),
     _option("Method", "--second-order", is_flag=True, default=None, help="Check the gradient's own gradient too."),
     _option(

@@ -21,6 +21,7 @@ from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.bugs import describe_bug
 from gradcheck_cli.cli.bundles import Bundles, Keeper
 from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.idle import refuse_idle_rounding
 from gradcheck_cli.cli.limits import time_limit
 from gradcheck_cli.cli.reproduce import command_for
 from gradcheck_cli.cli.resolve import resolve
@@ -64,6 +65,7 @@ class Checker:
     unsaid: Mapping[str, Any] = field(default_factory=dict)
     baseline: Baseline = field(default_factory=lambda: Baseline("", {}))
     pictures: Pictures = "none"
+    alone: bool = False  # all tasks are of one model
     failing: Callable[[Check, BaseException], None] = _go_on
     see: Callable[[int, Point], None] | None = None  # each point, before anything is compared there
     apart: bool = False  # what comes with limits, or will take much, is checked in a process of its own
@@ -131,6 +133,8 @@ class Checker:
         with held(memory or share()), time_limit(timeout):
             source = task.load()
             settings = self._settings(source, layers)
+            if self.alone:
+                refuse_idle_rounding(self.ctx, settings, source)
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
             others = _others(source, settings, self.given)

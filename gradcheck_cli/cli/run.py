@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,9 @@ from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.selection import select
 from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.ops.straight import NOTHING_ROUNDS
 from gradcheck_cli.record import Check, Report
+from gradcheck_cli.report.text import count
 
 OF_THE_RUN = tuple(option.name for option in (*GATE, *OUTPUT) if option.name)
 
@@ -76,6 +78,7 @@ class Run:
             gates=gates_of(self.options),
             baseline=self.baseline,
             pictures=self.output.pictures,
+            alone=len({(task.model, task.graph) for task in self.tasks}) == 1,
             failing=self._stopped_alone,
             apart=True,
         )
@@ -132,7 +135,14 @@ class Run:
 
     def _report(self, *more: Check) -> Report:
         gates = tuple(self.checker.gates)
-        return Report((*self.records, *more), (), time.monotonic() - self.began, gates)
+        checks = (*self.records, *more)
+        return Report(checks, tuple(_idle(checks)), time.monotonic() - self.began, gates)
+
+
+def _idle(checks: Sequence[Check]) -> Iterator[str]:
+    """What of the options had no effect on some checks."""
+    if idle := sum(NOTHING_ROUNDS in check.notes for check in checks):
+        yield f"{NOTHING_ROUNDS} ({idle} of {count(len(checks), 'check')})"
 
 
 def _note(text: str) -> None:

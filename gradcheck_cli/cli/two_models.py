@@ -15,6 +15,7 @@ import rich_click as click
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.gates import gates_of
+from gradcheck_cli.cli.idle import refuse_idle_rounding
 from gradcheck_cli.cli.limits import time_limit
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
@@ -44,7 +45,7 @@ def run(first: str, second: str, given: Mapping[str, Any], ctx: click.Context) -
     layers = [_seeded(of_files), _seeded(given)]
     output = Output(given)
     try:
-        checks = _checks(first, second, name, layers)
+        checks = _checks(first, second, name, layers, ctx)
     except (GradcheckError, MemoryError) as error:
         ours = exhausted(error) if isinstance(error, MemoryError) else error
         if output.for_people and not output.writes:
@@ -60,7 +61,9 @@ def run(first: str, second: str, given: Mapping[str, Any], ctx: click.Context) -
     return report.exit_code
 
 
-def _checks(first: str, second: str, name: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Check, ...]:
+def _checks(
+    first: str, second: str, name: str, layers: Sequence[Mapping[str, Any]], ctx: click.Context
+) -> tuple[Check, ...]:
     given = {key: value for layer in layers for key, value in layer.items()}
     progress = Progress(given.get("progress", "auto"))
     progress.begin(name)
@@ -70,6 +73,7 @@ def _checks(first: str, second: str, name: str, layers: Sequence[Mapping[str, An
         stack.enter_context(time_limit(given.get("timeout")))
         a, b = (_model(path, given) for path in (first, second))
         settings = resolve(a, [_USUAL, *({k: v for k, v in layer.items() if k != "given"} for layer in layers)])
+        refuse_idle_rounding(ctx, settings, a, b)
         checks = compare(a, b, settings, _mapped(given.get("given", ()), a, b), name=name, listen=progress)
     return tuple(replace(c, reproduce=_command(c, first, second, given)) for c in checks)
 

@@ -26,7 +26,7 @@ from gradcheck_cli.graph import describe, is_inexact
 from gradcheck_cli.memory import exhausted
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.ops.quantize import straight_through
+from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.points.redraw import finite_point
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, parameters, reached_past, require
@@ -62,12 +62,13 @@ class Comparing:
         self, a: Source, b: Source, settings: Settings, given: Mapping[str, str], ops: Ops, ops_of_b: Ops
     ) -> None:
         require(a.graph, [*(settings.x or ()), *(settings.y or ()), *settings.extra_feed_dict], a.uri)
-        tables = (straight_through(each) if settings.straight_through else each for each in (ops, ops_of_b))
-        self.ops, self.ops_of_b = (ops_for(s, t) for s, t in zip((a, b), tables, strict=True))
+        self.precisions = precision(a), precision(b)
+        self.idle = settings.straight_through and not (rounds(a, settings, ops) or rounds(b, settings, ops_of_b))
+        (a, ops), (b, ops_of_b) = through(a, settings, ops), through(b, settings, ops_of_b)
+        self.ops, self.ops_of_b = ops_for(a, ops), ops_for(b, ops_of_b)
         self.a, self.b, self.names = a, b, names(a.uri, b.uri)
         self.known = partners(a, b, given)
         self.settings = with_sizes_of(b, a, self.known.inputs, settings)
-        self.precisions = precision(a), precision(b)
         self.loss = loss(*self.precisions)
         self.ys = {y: self._partner(y) for y in settings.y or a.graph.outputs}
         xs = self._xs()
@@ -224,6 +225,8 @@ class Comparing:
 
     def _about(self) -> Iterator[str]:
         """What a reader should know of both models."""
+        if self.idle:
+            yield NOTHING_ROUNDS
         if self.loss.rtol > RTOL:
             a, b = (f"{name} has {each}" for name, each in zip(self.names, self.precisions, strict=True))
             yield f"{a}, {b}: rtol {self.loss.rtol:.1e}, unless --rtol says otherwise"

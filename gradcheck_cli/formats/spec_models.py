@@ -201,7 +201,7 @@ class Settings(Keyed):
     dims: dict[Name, Natural] = Field({}, description="Sizes by the name that shapes use.")
     params: bool = Field(False, description="Every float parameter as x too.")
     coloring: bool = Field(True, description="Perturb independent entries together.")
-    straight_through: bool = Field(False, description="Quantizers' straight-through gradient.")
+    straight_through: bool = Field(False, description="Quantizers, and what rounds by hand, do not round.")
     second_order: bool = Field(False, description="Check the gradient's own gradient too.")
     grad: dict[Name, Name] = Field({}, description="The tensor that claims to be the gradient by x, or @FILE[:KEY].")
     grad_model: Name | None = Field(None, description="Another model that computes the gradients to check.")

@@ -6,7 +6,6 @@ scale. Products are sums of integers, which float64 holds exactly.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, Ops, composite, from_end
+from gradcheck_cli.op import Op, composite, from_end
 from gradcheck_cli.tape import Var
 
 
@@ -119,15 +118,6 @@ def straight(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int
         return sym.clip(moved, float(limits.min), float(limits.max))
     largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
     return sym.clip(x, -largest, largest) if saturate else x
-
-
-def straight_through(ops: Ops) -> Ops:
-    """The operator table with quantizers that do not round: training goes through them as if they did not."""
-    return {
-        **ops,
-        ROUNDED: replace(ops[ROUNDED], forward=straight),
-        COUNTED: replace(ops[COUNTED], forward=sym.identity),
-    }
 
 
 def counted(x: Var) -> Var:

@@ -72,7 +72,7 @@ def _summary(found: Sequence[OperatorFacts]) -> str:
 def _facts(facts: OperatorFacts) -> Iterator[tuple[str, str]]:
     yield "forward", f"read as {facts.read_as}" if facts.read_as else FORWARD[facts.forward]
     if not facts.read_as:
-        yield "gradient", GRADIENT[facts.gradient]
+        yield "gradient", ": ".join(filter(None, [GRADIENT[facts.gradient], facts.flows]))
     if facts.known and not facts.read_as:
         yield "kinks", _PARTS if facts.kinks == "parts" else facts.kinks
         yield "complex step", _PARTS if facts.complex_step == "parts" else facts.complex_step

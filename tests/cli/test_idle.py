@@ -17,6 +17,7 @@ IDLE = [
     ("mlp.onnx --val-range W:0,1", "--val-range W has no effect: 'W' is not drawn at random, as others are (input"),
     ("mlp.onnx --x-init-value input=1 --val-range input:0,1", "--val-range input has no effect: 'input' is not drawn"),
     ("mlp.onnx --method richardson --delta 1e-3", "--delta belongs to --method central or forward; richardson chooses"),
+    ("mlp.onnx --straight-through", "--straight-through has no effect: nothing in mlp.onnx is rounded and then computed"),
     ("mlp.onnx --method complex-step --delta 1e-3", "--delta belongs to --method central or forward; complex-step"),
 ]  # fmt: skip
 
@@ -31,6 +32,17 @@ def test_an_option_without_an_effect_is_an_error(gradcheck: Command, line: str, 
 def test_a_file_may_speak_of_tensors_that_are_not_in_this_check(gradcheck: Command, folder: Path) -> None:
     (folder / "gradcheck.toml").write_text("rtol = {W = 1e-3, input = 1e-3}\nval_range = {aux_in = [0, 1]}\n")
     assert gradcheck("mlp.onnx", "--x", "input", "--y", "loss").code == 0
+
+
+def test_of_several_models_and_in_the_environment_an_idle_option_is_a_note(
+    gradcheck: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = "--straight-through has no effect: nothing here is rounded and then computed with"
+    several = gradcheck("mlp.onnx", "conv.onnx", "--straight-through")
+    assert (several.code, f"{note} (3 of 3 checks)\n" in several.out) == (0, True)
+    monkeypatch.setenv("GRADCHECK_STRAIGHT_THROUGH", "1")
+    alone = gradcheck("mlp.onnx", "--x", "input")
+    assert (alone.code, note in " ".join(alone.out.split())) == (0, True)
 
 
 def test_a_long_list_of_what_it_may_be_is_cut(gradcheck: Command, folder: Path) -> None:

@@ -117,6 +117,7 @@ def test_less_precise_models_say_what_tolerance_that_means(diff: Command) -> Non
         (("a.onnx", "same.onnx", "--rtol", "y:much"), 2, "--rtol y:much: 'much' is no number"),
         (("a.onnx", "same.onnx", "--mapp", "x=x"), 2, "No such option"),
         (("a.onnx", "same.onnx", "--dim", "M=2"), 2, "--dim M"),
+        (("a.onnx", "same.onnx", "--straight-through"), 2, "nothing in a.onnx and same.onnx is rounded and then"),
         (("a.onnx", "same.onnx", "--timeout", "0.0001s"), 6, "took longer than"),
     ],
 )
