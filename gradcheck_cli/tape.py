@@ -144,6 +144,7 @@ class Tape:
     `fixed` them and what is computed from them alone, "" for an operand that is left out among them.
     `named` maps tensors of the traced graph to their `Var`s, `compounds` its sequences, optionals and maps to records
     of `Var`s, `blocked` what could not be computed to the reason.  If `general`, other sizes are to have the same steps.
+    `drawing` are the nodes of the model, by index, that drew random numbers.
     """
 
     def __init__(self, ops: Ops, *, dtype: str = "float64", seed: int = 0) -> None:
@@ -159,6 +160,7 @@ class Tape:
         self.compounds: dict[str, Compound] = {}
         self.blocked: dict[str, GradcheckError] = {}
         self.reserved: set[str] = set()
+        self.drawing: set[int] = set()
         self.spared: frozenset[str] = frozenset()
         self.general = False
         self.place = Place()
@@ -322,6 +324,8 @@ class Tape:
         supplied: dict[str, Any] = {"n_outputs": n_outputs, "outputs": outputs, "tape": self}
         if "rng" in op.signature.supplied:
             supplied["rng"] = np.random.default_rng([self.seed, len(self.steps), len(self.values)])
+            if not op.composed:  # which may leave it alone, and says when it does not
+                self.drawing.add(self.place.origin)
         return supplied
 
     def _compose(

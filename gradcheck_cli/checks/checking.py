@@ -133,7 +133,7 @@ class Checking:
             self._check(ready, sides, index)
             if self.claiming is not None:
                 self.claiming.at(point, index)
-            primal.hear([*pairs, *self.claims])
+            primal.hear()
             compared = [p for p in ready if p.error is None and not p.gradient_of]
             branches.at(point.tape, point.feeds, {(p.x, p.y): sides[p.y].program(p.x) for p in compared})
         self.checkups.look_on(Further(self.source, self.settings, self.ops, self._targets, point), index + 1)

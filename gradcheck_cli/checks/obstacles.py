@@ -9,7 +9,7 @@ import numpy as np
 from gradcheck_cli.backward import inexact
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.compound import described
-from gradcheck_cli.errors import GradcheckError, ModelError, NoGradientError, PointError, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.jacobians.cost import Cost
@@ -30,9 +30,6 @@ def obstacle(point: Point, sides: Sides, x: str, index: int, open_: float = 0.0)
     blocked = next((tape.blocked[name] for name in (y, x) if name in tape.blocked), None)
     if blocked is not None:
         return blocked
-    disagreement = point.expected.disagreement(tape, y) if point.expected is not None else ""
-    if disagreement:
-        return ModelError(disagreement, code="GC404")
     lost = np.count_nonzero(~np.isfinite(tape.named[y].value))
     if lost and (lost > open_ * tape.named[y].size or lost == tape.named[y].size):
         drawn = x if x in point.feeds else "INPUT"

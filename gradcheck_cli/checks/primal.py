@@ -1,32 +1,42 @@
 """The forward run held against onnxruntime: both Jacobians come from our kernels, and a misread operator would pass.
 
-onnxruntime runs while the gradient is compared.  How far the two may be apart is measured (`roundings`).
+onnxruntime runs while the gradient is compared.  How far the two may be apart is measured (`roundings`); where they are
+farther than a few roundings, every node is looked at on its own, fed what onnxruntime computed (`stepwise`).  What
+differs stands in the record beside the gradient's own verdict, and stops nothing.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.errors import GradcheckError, ModelError, UsageError
+from gradcheck_cli.checks.held import Held, differs_at
+from gradcheck_cli.compound import Map, Optional
+from gradcheck_cli.compound import Sequence as Several
+from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, describe, is_inexact
 from gradcheck_cli.op import Ops
-from gradcheck_cli.peer.runtime import NAME, PATIENCE, WORKER, Question, Unanswered, installed
+from gradcheck_cli.peer.runtime import NAME, PATIENCE, WORKER, Question, Refused, Unanswered, installed
+from gradcheck_cli.points.elements import root
 from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.record import Check
 from gradcheck_cli.settings import Settings
 
+if TYPE_CHECKING:
+    from gradcheck_cli.peer.roundings import Roundings
+    from gradcheck_cli.peer.stepwise import Differing
+
 _RANGE_PER_THREAD = {("com.microsoft", "DynamicQuantizeLSTM")}  # onnxruntime quantizes each thread's sequences apart
-_AT_ONCE = 32  # tensors inside a model that one run gives out, when the first difference is sought
+_SMALL = 256 << 20  # bytes of a model and of its results up to which every node is looked at for a small difference
 
 
 @dataclass(slots=True)
@@ -38,6 +48,7 @@ class Asked:
     patience: float
     answer: Mapping[str, Array] = field(default_factory=dict)
     reason: str = ""
+    refused: bool = False
     thread: threading.Thread | None = None
 
     def send(self) -> None:
@@ -54,7 +65,7 @@ class Asked:
         try:
             self.answer = WORKER.ask(self.question, self.patience)
         except Unanswered as error:
-            self.reason = str(error)
+            self.reason, self.refused = str(error), isinstance(error, Refused)
         except Exception as error:  # a thread has nobody to tell
             self.reason = f"{type(error).__name__}: {error}"
 
@@ -67,45 +78,54 @@ class Primal:
         self.wanted = settings.forward != "internal" and is_file(source)
         self.asked: Asked | None = None
         self.reason = self._obstacle() if self.wanted else ""
-        self.errors: dict[str, tuple[float, float]] = {}  # by y, absolute and relative, the largest of all points
+        self.held = {y: Held(y) for y in ys}
 
     def ask(self, point: Point) -> None:
-        """Has onnxruntime run the model at a point, unless it is known not to."""
+        """Has onnxruntime run the model at a point, unless it is known not to; holds the run against shipped outputs."""
+        self._hold_shipped(point)
         self.asked = None
         if not self.wanted or self.reason:
             return
         try:
-            asked = Asked(point, self._question(point), min(PATIENCE, self.settings.timeout or PATIENCE))
+            patience = min(PATIENCE, self.settings.timeout or PATIENCE)
+            asked = Asked(point, self._question(point), patience)
             asked.send()
         except (Unanswered, GradcheckError, MemoryError, RuntimeError) as error:  # the latter where no thread can start
             self.reason = str(error)
         else:
             self.asked = asked
 
-    def hear(self, pairs: Iterable[Pair]) -> None:
-        """Compares what it gave; a pair whose y is something else there gets GC404 as its error."""
+    def hear(self) -> None:
+        """Compares what it gave."""
         if self.asked is None:
             return
-        self.asked.wait()
-        self.reason = self.asked.reason
+        asked, start = self.asked, time.monotonic()
+        asked.wait()
+        if asked.reason:
+            self.reason = f"{NAME} {WORKER.version}: {asked.reason}" if asked.refused else asked.reason
+            for held in self.held.values():
+                held.refused = held.refused or asked.refused
+            return
         try:
-            found = {y: self._disagreement(y, self.asked) for y in self.ys if y in self.asked.answer}
+            self._compare(asked, start + asked.patience)
         except (GradcheckError, MemoryError) as error:
-            found, self.reason = {}, f"our own run in the model's dtype: {error}"
-        for pair in pairs:
-            if pair.error is None and found.get(pair.y):
-                pair.error = ModelError(found[pair.y], code="GC404")
+            self.reason = f"our own run in the model's dtype: {error}"
 
     def record(self, check: Check) -> Check:
-        """The record with what it was compared with."""
-        if not self.wanted:
+        """The record with what its y was compared with."""
+        held = self.held.get(check.gradient_of or check.y)
+        if held is None or not (self.wanted or held.compared):
             return check
-        errors = self.errors.get(check.gradient_of or check.y)
-        if errors is None:
-            reason = _first_line(self.reason or "it was not computed")
-            return replace(check, forward={"compared_with": None, "reason": reason})
-        other = f"{NAME} {WORKER.version}"
-        return replace(check, forward={"compared_with": other, "max_abs_err": errors[0], "max_rel_err": errors[1]})
+        return replace(check, forward=held.record(self.source.graph, self.reason or "it was not computed"))
+
+    def _hold_shipped(self, point: Point) -> None:
+        """Holds the outputs that ship with the model against what the run gives."""
+        if point.expected is None:
+            return
+        drawn = drawn_behind(self.source, point)
+        for y, held in self.held.items():
+            if y in point.expected.outputs and y in point.tape.named and y not in drawn:
+                held.shipped(point.expected, point.tape, y)
 
     def _obstacle(self) -> str:
         """Why it cannot be asked, as far as that is known without a point."""
@@ -125,67 +145,132 @@ class Primal:
             raise Unanswered(f"{inner[0]!r} is given a value, and is no input")
         if opened := [n for n in graph.inputs if n.partition("[")[0] in point.tape.compounds]:
             raise Unanswered(f"input {opened[0].partition('[')[0]!r} is no tensor")
-        if any("rng" in step.op.schema for step in point.tape.steps):
-            raise Unanswered("it draws random numbers")
+        asked = self._comparable(point)
         feeds = narrowed(self.source, point)
         if empty := [
             name for name, value in feeds.items() if not value.size
         ]:  # its kernels may leave results unwritten
             raise Unanswered(f"input {empty[0]!r} has no entries")
-        whole = {*self.ys} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
-        data = b"" if whole else part_of(path, self.ys)
-        key = "\0".join((path, self.source.sha256, *(() if whole else self.ys)))
+        outputs = list(dict.fromkeys(root(graph, y) or y for y in asked))
+        whole = {*outputs} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
+        data = b"" if whole else part_of(path, outputs)
+        key = "\0".join((path, self.source.sha256, *(() if whole else outputs)))
+        maps = {k: v for name in outputs if name in point.tape.compounds
+                for k, v in _maps(name, point.tape.compounds[name])}  # fmt: skip
         alone = any(node.key in _RANGE_PER_THREAD for node in graph.nodes)
         threads = 1 if alone else min(self.settings.jobs, 4)
-        return Question(key, path, feeds, self.ys, data, str(Path(path).parent), threads)
+        return Question(key, path, feeds, outputs, data, str(Path(path).parent), threads, maps=maps)
 
-    def _disagreement(self, y: str, asked: Asked) -> str:
-        """How y differs, and from where on; nothing where rounding explains it."""
-        if y not in asked.point.tape.named:
-            return ""
-        from gradcheck_cli.peer.roundings import Roundings, absolute, near, relative  # only where there is an answer
+    def _comparable(self, point: Point) -> list[str]:
+        """The ys that are the same in every run; Unanswered where there is none."""
+        drawn, graph = drawn_behind(self.source, point), self.source.graph
+        kept = [y for y in self.ys if y not in drawn]
+        for y in drawn.intersection(self.held):
+            index = next(i for i in sorted(point.tape.drawing) if y in graph.reached_from(graph.nodes[i].outputs))
+            self.held[y].drawn = f"{describe(index, graph.nodes[index])} draws random numbers"
+        if not kept:
+            raise Unanswered(self.held[self.ys[0]].drawn)
+        return kept
 
-        ours, theirs, found = asked.point.tape.named[y].value, asked.answer[y], ""
+    def _compare(self, asked: Asked, until: float) -> None:
+        """Every y that was asked for, by nodes where the whole run leaves something open."""
+        from gradcheck_cli.peer.roundings import Roundings, absolute, relative  # only where there is an answer
+
+        feeds, tape = asked.question.feeds, asked.point.tape
+        ys = [y for y in self.ys if y in asked.answer and y in tape.named and not self.held[y].drawn]
+        runs = Roundings(self.source.graph, self.settings.seed, self.ops, feeds, tuple(ys))
+        open_ = [y for y in ys if not self._settled(runs, y, asked)]
+        looked = self._looked(asked, open_, until) if open_ else None
+        for y in ys:
+            theirs, held = asked.answer[y], self.held[y]
+            ours = runs.nearest(y, theirs) if y in open_ else tape.named[y].value
+            held.compare(f"{NAME} {WORKER.version}", absolute(ours, theirs), relative(ours, theirs))
+            held.bound = max(held.bound, runs.bound(y, theirs, quick=y not in open_))
+            if looked is not None and y in open_:
+                looked.judge(held, runs, theirs, self.source)
+
+    def _settled(self, runs: Roundings, y: str, asked: Asked) -> bool:
+        """There is nothing to look for: the same but for a few roundings, or for what matters little in a large model."""
+        from gradcheck_cli.peer.roundings import CLOSE, near
+
+        ours, theirs = asked.point.tape.named[y].value, asked.answer[y]
         if is_inexact(ours.dtype) and ours.size and not np.isfinite(ours).any():
-            return ""  # GC302 says where that comes from
-        if not near(ours, theirs):
-            runs = Roundings(self.source, self.settings, self.ops, asked.question.feeds, tuple(self.ys))
-            found, ours = runs.difference(y, theirs), runs.nearest(y, theirs)
-        before = self.errors.get(y, (0.0, 0.0))
-        self.errors[y] = max(before[0], absolute(ours, theirs)), max(before[1], relative(ours, theirs))
-        where = self._first_difference(asked.question) if found else ""
-        return f"{y!r} is not what {NAME} {WORKER.version} computes: {found}{where}" if found else ""
+            return True  # GC302 says where that comes from
+        if near(ours, theirs, CLOSE, absolute=0) or not runs.known(y) or runs.close(y, theirs):
+            return True
+        return self._large(asked.point) and runs.small(y, theirs)
 
-    def _first_difference(self, question: Question) -> str:
-        """The first node whose result differs: some are looked at, then those before the first of them that differs."""
-        from gradcheck_cli.peer.roundings import Roundings
+    def _large(self, point: Point) -> bool:
+        """Looking at every node would take long."""
+        results = sum(var.value.nbytes for var in point.tape.named.values())
+        return results > _SMALL or os.path.getsize(self.source.uri) > _SMALL
 
-        graph = self.source.graph
-        runs = Roundings(self.source, self.settings, self.ops, question.feeds, graph.tensors)
-        names, found = [n for node in graph.nodes for n in node.outputs if n in runs.exact.named], ""
-        with suppress(Unanswered, GradcheckError, MemoryError):
-            while names:
-                stride = -(-len(names) // _AT_ONCE)
-                looked = list(dict.fromkeys([*names[stride - 1 :: stride], names[-1]]))
-                answer = self._answer(looked, question)
-                first = next(((n, d) for n in looked if n in answer and (d := runs.difference(n, answer[n]))), None)
-                if first is None:
-                    break
-                found, end = self._named(*first), names.index(first[0])
-                names = names[max(0, end - stride + 1) : end]
+    def _looked(self, asked: Asked, ys: Sequence[str], until: float) -> Looked:
+        """What is found where every node that some ys need is looked at."""
+        from gradcheck_cli.formats.onnx_part import computed_in
+        from gradcheck_cli.peer.stepwise import Stepwise
+
+        graph, named = self.source.graph, asked.point.tape.named
+        outputs = [y for y in asked.question.outputs if any(y in (each, root(graph, each)) for each in ys)]
+        question, found = replace(asked.question, outputs=outputs), Looked()
+        step = Stepwise(graph, self.ops, self.settings.seed, question, {**asked.question.feeds})
+        try:
+            here = computed_in(question.path)
+            step.known.update({y: asked.answer[y] for y in ys if y not in here})
+            likes = {n: named[n].value for n in named.keys() & here & graph.needed_for(ys)}
+            for each in step.differing(likes, until):
+                found.differing.append(each)
+        except (Unanswered, GradcheckError, MemoryError) as error:
+            found.reason = str(error)
+        found.unseen = {n for i in step.unseen for n in graph.nodes[i].outputs}
         return found
 
-    def _answer(self, names: Sequence[str], question: Question) -> Mapping[str, Array]:
-        """What it gives for tensors inside."""
-        from gradcheck_cli.formats.onnx_part import part_of
 
-        data = part_of(question.path, names)
-        return WORKER.ask(replace(question, key="\0".join((question.key, "inside", *names)), data=data, outputs=names))
+@dataclass(slots=True)
+class Looked:
+    """Nodes that differ on their own; results that could not be looked at, or why no more were."""
 
-    def _named(self, name: str, how: str) -> str:
-        index = self.source.graph.producer(name)
-        node = f"{describe(index, self.source.graph.nodes[index])}, " if index is not None else ""
-        return f".\nThe first result that differs is that of {node}{name!r}: {how}"
+    differing: list[Differing] = field(default_factory=list)
+    unseen: set[str] = field(default_factory=set)
+    reason: str = ""
+
+    def judge(self, held: Held, runs: Roundings, theirs: Array, source: Source) -> None:
+        """Says of a y whether it differs, and from which node on."""
+        from gradcheck_cli.peer.roundings import slack
+        from gradcheck_cli.points.shipped import difference
+
+        graph, y = source.graph, held.y
+        needed = graph.needed_for([y])
+        first = next((d for d in self.differing if not needed.isdisjoint(graph.nodes[d.index].outputs)), None)
+        how = runs.difference(y, theirs)
+        if first is not None:
+            ours = runs.nearest(y, theirs)
+            how = how or difference(ours, theirs, slack(ours, theirs, 0, 0)) or "a little"
+            held.differ(f"{y!r} is not what {NAME} {WORKER.version} computes: {how}{differs_at(graph, first)}", first)
+        elif how and (self.reason or not needed.isdisjoint(self.unseen)):
+            held.differ(f"{y!r} is not what {NAME} {WORKER.version} computes: {how}")
+        elif how:
+            held.said = "rounding grows on the way: each node computes the same from the same operands"
+
+
+def drawn_behind(source: Source, point: Point) -> set[str]:
+    """Every tensor that depends on random numbers drawn in the model."""
+    graph = source.graph
+    nodes = [graph.nodes[i] for i in point.tape.drawing if 0 <= i < len(graph.nodes)]
+    return graph.reached_from([n for node in nodes for n in node.outputs if n]) if nodes else set()
+
+
+def _maps(name: str, value: Any) -> Any:
+    """The maps inside of a value by the names of their values, with the order of their keys."""
+    match value:
+        case Map(keys, values):
+            dtype = np.dtype(np.float32) if values.dtype == np.float64 else values.dtype
+            yield f"{name}[0]", {"keys": list(keys), "dtype": dtype.str}
+        case Several(items):
+            for index, item in enumerate(items):
+                yield from _maps(f"{name}[{index}]", item)
+        case Optional(content) if content is not None:
+            yield from _maps(f"{name}[0]", content)
 
 
 def is_file(source: Source) -> bool:
@@ -224,7 +309,3 @@ def narrowed(source: Source, point: Point) -> dict[str, Array]:
                 raise Unanswered(f"input {name!r} is {value.dtype.name}")
             found[name] = value
     return found
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:200] if text.strip() else text

@@ -37,6 +37,12 @@ def part_of(path: str, outputs: Sequence[str], fed: Mapping[str, Array] | None =
         raise ModelError(f"{path} is too large to be taken apart: {error}") from None
 
 
+def computed_in(path: str) -> frozenset[str]:
+    """The tensors that nodes of the model in a file compute, as the file calls them."""
+    graph = parse_model(read_bytes(Path(path)).data, path).graph
+    return frozenset(name for node in graph.node for name in node.output if name)
+
+
 def _feed(graph: GraphProto, name: str, like: Array, path: str) -> None:
     """Make a tensor an input, wherever it comes from."""
     dense = [each for each in graph.initializer if each.name != name]

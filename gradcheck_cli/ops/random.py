@@ -31,6 +31,7 @@ def dropout(
         return sym.identity(x), sym.full(x.tape, x.shape, 1, np.bool_)
     if not 0 <= ratio < 1:
         raise ValueError(f"ratio is {ratio}; it is from 0 up to 1, which would leave nothing")
+    x.tape.drawing.add(x.tape.place.origin)
     mask = x.tape.constant(fresh(rng, seed).random(checked(x.shape)) >= ratio)
     return sym.where(mask, x / (1.0 - ratio), 0), sym.identity(mask)
 

@@ -55,6 +55,7 @@ class Question:
     threads: int = 1
     stacked: str = ""  # the input that holds a stack of values: there is a run for each, and outputs are stacked too
     optimized: bool = False  # the graph is changed as onnxruntime changes it by default, not left as it is written
+    maps: Mapping[str, Any] = field(default_factory=dict)  # the "keys" of maps inside the outputs, in order; a "dtype"
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ class Worker:
             self.start()
 
     def ask(self, question: Question, patience: float = PATIENCE) -> dict[str, Array]:
-        """The outputs that are arrays of numbers, by name."""
+        """The outputs that are arrays of numbers, by name; `s[0]` is what is inside of one that is no tensor."""
         with self.lock:
             self.start()
             assert self.process is not None
@@ -133,7 +134,8 @@ class Worker:
                  for name, x in arrays.items()]  # fmt: skip
         request = {"key": question.key, "path": question.path, "folder": question.folder, "size": len(question.data),
                    "feeds": feeds, "outputs": list(question.outputs), "threads": question.threads,
-                   "memory": left(), "stacked": question.stacked, "optimized": question.optimized}  # fmt: skip
+                   "memory": left(), "stacked": question.stacked, "optimized": question.optimized,
+                   "maps": question.maps}  # fmt: skip
         for part in (json.dumps(request).encode() + b"\n", question.data, *(x.tobytes() for x in arrays.values())):
             self.process.stdin.write(part)
         self.process.stdin.flush()

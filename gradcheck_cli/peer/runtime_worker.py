@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import IO, Any
 
 _KEPT = 4  # sessions
@@ -30,7 +31,7 @@ def main() -> None:
         _hold(request["memory"])
         try:
             found = _run(onnxruntime, sessions, request, sys.stdin.buffer)
-            _answer(answers, found, onnxruntime.__version__)
+            _answer(answers, found, request["maps"], onnxruntime.__version__)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"[:2000]
             _send(answers, {"error": text, "version": onnxruntime.__version__}, ())
@@ -74,16 +75,28 @@ def _session(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any]
     return sessions[key]
 
 
-def _answer(answers: IO[bytes], found: dict[str, Any], version: str) -> None:
+def _answer(answers: IO[bytes], found: dict[str, Any], maps: dict[str, Any], version: str) -> None:
     import numpy as np
 
-    arrays = {name: np.ascontiguousarray(x) for name, x in found.items() if isinstance(x, np.ndarray)}
-    arrays = {name: x for name, x in arrays.items() if x.dtype.kind in "biufc"}
-    outputs = [
-        {"name": name, "dtype": x.dtype.str, "shape": np.shape(found[name]), "size": x.nbytes}
-        for name, x in arrays.items()
-    ]
-    _send(answers, {"outputs": outputs, "version": version}, [x.tobytes() for x in arrays.values()])
+    inside = [each for name, value in found.items() for each in _inside(name, value, maps)]
+    arrays = [(name, np.shape(x), np.ascontiguousarray(x)) for name, x in inside if x.dtype.kind in "biufc"]
+    outputs = [{"name": name, "dtype": x.dtype.str, "shape": shape, "size": x.nbytes} for name, shape, x in arrays]
+    _send(answers, {"outputs": outputs, "version": version}, [x.tobytes() for _, _, x in arrays])
+
+
+def _inside(name: str, value: Any, maps: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The arrays in a value by name, as `compound` calls them; a map gives its values in the order that is asked for."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        yield name, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _inside(f"{name}[{index}]", item, maps)
+    elif isinstance(value, dict) and f"{name}[0]" in maps:
+        asked = maps[f"{name}[0]"]
+        keys = asked["keys"] if {*asked["keys"]} == {*value} else []  # other keys: a result of another length
+        yield f"{name}[0]", np.asarray([value[key] for key in keys], asked["dtype"])
 
 
 def _send(answers: IO[bytes], message: dict[str, Any], parts: Any) -> None:

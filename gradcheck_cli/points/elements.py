@@ -37,7 +37,7 @@ def opened(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Settin
         return source, settings
     _refuse(graph, settings)
     own = {name: graph.types[name] for name in graph.inputs if not _is_tensor(graph, name)}
-    asked = [name for name in _asked(graph, named) if _root(graph, name) not in own]
+    asked = [name for name in _asked(graph, named) if root(graph, name) not in own]
     if own:
         source, settings = _with_open_inputs(source, settings, own)
     ends = [] if settings.y else _inside_outputs(source, settings, ops)
@@ -50,14 +50,14 @@ def with_element(source: Source, name: str) -> Source:
 
     An input that is a sequence gets 2 elements, or as many as the name asks for.
     """
-    graph, root = source.graph, _root(source.graph, name)
-    if root is None:
+    graph, base = source.graph, root(source.graph, name)
+    if base is None:
         return source
-    declared = graph.types.get(root, TensorType())
-    if root in graph.inputs:
-        place = name[len(root) + 1 :].partition("]")[0]
-        held = _drawn(declared, root, max(LENGTH, int(place) + 1))
-        return replace(source, graph=_opened_input(graph, root, held, declared))
+    declared = graph.types.get(base, TensorType())
+    if base in graph.inputs:
+        place = name[len(base) + 1 :].partition("]")[0]
+        held = _drawn(declared, base, max(LENGTH, int(place) + 1))
+        return replace(source, graph=_opened_input(graph, base, held, declared))
     return replace(source, graph=with_elements(graph, [name]))
 
 
@@ -188,7 +188,7 @@ def _refuse(graph: Graph, settings: Settings) -> None:
                     f"{option} {shown(name)} is a {declared}. Name a tensor in it: {_example(name, declared)}"
                 )
     for name in settings.x or ():
-        base = _root(graph, name)
+        base = root(graph, name)
         if base is not None and base not in graph.inputs:
             raise UsageError(
                 f"--x {shown(name)} is part of {base!r}, which nodes make: name the tensor that goes into it."
@@ -203,10 +203,10 @@ def _example(name: str, declared: TensorType) -> str:
 
 def _asked(graph: Graph, names: Iterable[str]) -> list[str]:
     """Names of elements among names: no tensors of the graph, but parts of one."""
-    return [name for name in names if _root(graph, name) is not None]
+    return [name for name in names if root(graph, name) is not None]
 
 
-def _root(graph: Graph, name: str) -> str | None:
+def root(graph: Graph, name: str) -> str | None:
     """What in the graph an element is part of; None for any other name."""
     tensors, found = set(graph.tensors), name
     while found not in tensors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,6 +47,15 @@ class Shipped:
         return (said,) if said else ()
 
 
+class Apart(NamedTuple):
+    """The largest errors, the relative one that is allowed, and how two results differ if that is exceeded."""
+
+    absolute: float
+    relative: float
+    bound: float
+    how: str
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Outputs that a forward run must have; `again` is the same run in the model's own dtype."""
@@ -56,20 +65,32 @@ class Expected:
     outputs: Mapping[str, Any]
     again: Callable[[], Tape]
 
-    def disagreement(self, tape: Tape, y: str) -> str:
-        """How y differs from what shipped, or nothing.
+    def comparison(self, tape: Tape, y: str) -> Apart | None:
+        """How far y is from what shipped; None where nothing can be compared.
 
         Where a rounding decides (a comparison, a cast), float64 may go another way than the model does: the model's
         own dtype has the last word.
         """
-        if not _floating(self.outputs.get(y)) or any("rng" in step.op.schema for step in tape.steps):
-            return ""
-        file = f"{self.folder}/output_{self.graph.outputs.index(y)}.pb"
-        allowed = _allowed(self.outputs[y])
-        found = difference(tape.named[y].value, self.outputs[y], allowed)
-        if found and y in self.again().named:
-            found = difference(self.again().named[y].value, self.outputs[y], allowed)
-        return f"{y!r} is not what {file} says: {found}" if found else ""
+        shipped = self.outputs.get(y)
+        if not _floating(shipped) or y not in tape.named:
+            return None
+        ours = tape.named[y].value
+        found = self._apart(ours, y)
+        if found.how and y in self.again().named:
+            found = self._apart(self.again().named[y].value, y)
+        return found
+
+    def _apart(self, ours: Array, y: str) -> Apart:
+        there = self.outputs[y]
+        file, bound = f"{self.folder}/output_{self.graph.outputs.index(y)}.pb", _bound(there)
+        how = difference(ours, there, bound * sizes(there) + _ABSOLUTE)
+        if ours.shape != there.shape:
+            return Apart(np.inf, np.inf, bound, f"{y!r} is not what {file} says: {how}")
+        gap, size = gaps(ours, there), sizes(there)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = np.where(gap == 0, 0.0, gap / size)
+        errors = float(np.max(gap, initial=0.0)), float(np.max(relative, initial=0.0))
+        return Apart(*errors, bound, f"{y!r} is not what {file} says: {how}" if how else "")
 
 
 def shipped_with(source: Source, settings: Settings, sizes: Mapping[str, int]) -> Shipped:
@@ -188,10 +209,9 @@ def wide(values: Array) -> Array:
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
-def _allowed(shipped: Array) -> Array:
-    """How far entries may be off: by rounding, their own and that of entries as large as the largest."""
-    relative = max(_RELATIVE, _ROUNDINGS * epsilon(shipped.dtype))
-    return np.asarray(relative * sizes(shipped) + _ABSOLUTE)
+def _bound(shipped: Array) -> float:
+    """How far entries may be off by rounding, relative to themselves or to a tenth of the largest."""
+    return max(_RELATIVE, _ROUNDINGS * epsilon(shipped.dtype))
 
 
 def _shape(sizes: Sequence[int]) -> str:
