@@ -136,9 +136,9 @@ PAGES = {
         "The gradient was repaired. Or the check no longer reaches what was wrong: other values, sizes or "
         "targets than when the waiver was written.",
         "Remove the entry's `expect:` from the spec. A waiver looks like this: "
-        "`expect: {status: fail, reason: ACME-412, until: 2027-03-31}`; its status is fail, inconclusive, "
-        "unsupported, error or limit, and after its last day it is as if it were not there. What failed in an earlier "
-        "run as a whole is waived by --baseline.",
+        "`expect: {status: fail, reason: ACME-412, until: 2027-03-31}`; its status is fail, severed, inconclusive, "
+        "unsupported, error or limit, `forward: differs` is for a forward run (`gradcheck explain GC404`), and after its "
+        "last day it is as if it were not there. What failed in an earlier run as a whole is waived by --baseline.",
         exit_code=1,
     ),
     "GC301": Page(
@@ -198,14 +198,19 @@ PAGES = {
         "git lfs pull",
     ),
     "GC404": Page(
-        "the forward run disagrees",
+        "the forward run differs",
         "The outputs are not those that ship with the model (test_data_set_0), or not those that onnxruntime computes, "
-        "by more than rounding explains.",
+        "by more than rounding explains. It stands in the record's `forward`, beside the verdict on the gradient, which "
+        "is given all the same: the row says PASS or FAIL, a line below FORWARD DIFFERS. Where outputs are farther "
+        "apart than a few roundings, every node is looked at on its own, fed what onnxruntime computed; the first that "
+        "differs then is named. What is drawn at random, and all that depends on it, is not compared.",
         "Another version of an operator, test data of another model, or a mistake in one of the forward kernels: "
         "gradcheck's, or onnxruntime's.",
-        "The message names the first node whose result differs: hold it against the ONNX standard. `--forward internal` "
-        "leaves onnxruntime out, `--test-data none` the shipped outputs; but until it is known which side is right, "
-        "the gradient says little.",
+        "Hold the node that is named against the ONNX standard: until it is known which side is right, the gradient is "
+        "that of gradcheck's reading of the model. What is known can be waived in a spec, "
+        "`expect: {forward: differs, reason: ACME-413}`, or by --baseline; `--fail-on -forward` lets it through "
+        "everywhere. `--forward internal` leaves onnxruntime out, `--test-data none` the shipped outputs.",
+        exit_code=1,
     ),
     "GC501": Page(
         "no gradient",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA, RUN_SCHEMA = "gradcheck.result/1", "gradcheck.run/1"
 SEVERITY = (130, 70, 2, 1, 4, 5, 6, 3, 7, 0)  # of exit codes, the worst first
+FORWARD = "forward"  # the gate of a forward run that differs
 COMPARISON = "comparison"  # the method of records that hold one model against another
 _AS_IT_IS = {str, int, bool, type(None)}  # in JSON
 EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "severed": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
@@ -165,7 +166,17 @@ class Check:
     @property
     def passes(self) -> bool:
         """It stops at no gate, and passed, is waived, or is severed from a y while x has a gradient from another."""
-        return not self.gates and self.status in ("pass", "waived", "severed")
+        return self.gradient_passes and not self.forward_differs
+
+    @property
+    def gradient_passes(self) -> bool:
+        """The same, whatever the forward run was held against."""
+        return not {*self.gates} - {FORWARD} and self.status in ("pass", "waived", "severed")
+
+    @property
+    def forward_differs(self) -> bool:
+        """The forward run differs from onnxruntime's, or from the outputs that ship with the model."""
+        return FORWARD in self.gates
 
     @property
     def at_health(self) -> tuple[str, ...]:
@@ -174,11 +185,20 @@ class Check:
 
     def waived(self, waiver: Mapping[str, Any]) -> Check:
         """The record waived: of its gates only the forward run's is left, which has a waiver of its own."""
-        return replace(self, status="waived", waiver=waiver, gates=tuple(g for g in self.gates if g == "forward"))
+        return replace(self, status="waived", waiver=waiver, gates=tuple(g for g in self.gates if g == FORWARD))
+
+    def forward_waived(self, waiver: Mapping[str, Any]) -> Check:
+        """The record whose forward run may differ: the gradient's status stays."""
+        return replace(self, waiver=waiver, gates=tuple(g for g in self.gates if g != FORWARD))
 
     @property
     def exit_code(self) -> int:
         """The exit code that this record alone would give."""
+        return worst_code({self.status_code, 1}) if self.gates else self.status_code
+
+    @property
+    def status_code(self) -> int:
+        """The exit code that its status would give."""
         if self.status == "error":
             return {"GC2": 2, "GC4": 4, "GC7": 7, "GC9": 70}.get(self.code[:3], 4)
         if self.status == "severed" and "severed" not in self.gates:
@@ -263,7 +283,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """The worst exit code of all checks; 7 if there is none."""
-        codes = {c.exit_code for c in self.outcomes if self._gates(c)}
+        codes = {c.status_code for c in self.outcomes if self._gates(c)}
         codes |= {1 for c in self.outcomes if not {*self.fail_on}.isdisjoint(c.gates)}
         return worst_code(codes or {0 if self.outcomes else 7})
 

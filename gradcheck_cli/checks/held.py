@@ -69,7 +69,8 @@ class Held:
         agrees, others = not self.how, " and ".join(self.others)
         numbers = {"max_abs_err": self.errors[0], "max_rel_err": self.errors[1], "bound": self.bound}
         first = None if self.first is None else _spot(graph, self.first.index)
-        return _forward(others, agrees, reason="\n".join(self.how) or self.said, first_node=first, **numbers)
+        told = "\n".join(self.how) or self.said or (_first_line(reason) if self.refused else "")
+        return _forward(others, agrees, reason=told, first_node=first, refused=self.refused, **numbers)
 
 
 def differs_at(graph: Graph, first: Differing) -> str:
@@ -90,4 +91,4 @@ def _spot(graph: Graph, index: int) -> Mapping[str, Any]:
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:200] if text.strip() else text
+    return text.strip().splitlines()[0][:400] if text.strip() else text

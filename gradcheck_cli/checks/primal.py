@@ -28,7 +28,7 @@ from gradcheck_cli.op import Ops
 from gradcheck_cli.peer.runtime import NAME, PATIENCE, WORKER, Question, Refused, Unanswered, installed
 from gradcheck_cli.points.elements import root
 from gradcheck_cli.points.point import Point, in_its_dtype
-from gradcheck_cli.record import Check
+from gradcheck_cli.record import FORWARD, Check
 from gradcheck_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ class Primal:
         held = self.held.get(check.gradient_of or check.y)
         if held is None or not (self.wanted or held.compared):
             return check
-        return replace(check, forward=held.record(self.source.graph, self.reason or "it was not computed"))
+        forward = held.record(self.source.graph, self.reason or "it was not computed")
+        gates = (*check.gates, FORWARD) if forward["agrees"] is False else check.gates
+        return replace(check, forward=forward, gates=gates)
 
     def _hold_shipped(self, point: Point) -> None:
         """Holds the outputs that ship with the model against what the run gives."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.record import Check
@@ -15,12 +15,19 @@ _FINE = ("pass", "waived")
 _Key: TypeAlias = tuple[str, str]  # model and id: checks of several specs may be called the same
 
 
+class Known(NamedTuple):
+    """What failed of a record: status and code of the gradient, if it did, and that the forward run differed."""
+
+    outcome: tuple[str, str] | None
+    forward: bool
+
+
 @dataclass(slots=True)
 class Baseline:
-    """The outcomes of an earlier run: status and code of each of its records, None for those that passed."""
+    """The outcomes of an earlier run."""
 
     path: str
-    known: Mapping[_Key, tuple[str, str] | None]
+    known: Mapping[_Key, Known]
     repaired: list[str] = field(default_factory=list)  # ids of those that pass now
     met: bool = False  # some check of this run is one of that run
 
@@ -35,26 +42,36 @@ class Baseline:
         from gradcheck_cli.results import read_results
 
         try:
-            return cls(path, {_key(check): _outcome(check) for check in read_results(path)})
+            return cls(path, {_key(check): Known(_outcome(check), _differed(check)) for check in read_results(path)})
         except UsageError as error:
             raise UsageError(f"--baseline {error}") from None
 
     def waived(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
         """The records, those that came out as they did in the baseline waived."""
         self.met = self.met or any(_key(check) in self.known for check in checks)
-        self.repaired += [check.id for check in checks if check.status in _FINE and self.known.get(_key(check))]
+        self.repaired += [check.id for check in checks if self._repaired(check)]
         return tuple(map(self.judged, checks))
 
     def covers(self, check: Check) -> bool:
         """It came out as it did in the baseline."""
-        return self.known.get(_key(check)) == (check.status, check.code)
+        return self._of(check).outcome == (check.status, check.code)
 
     def judged(self, check: Check) -> Check:
-        """A record, waived if it came out as it did in the baseline."""
-        if not self.covers(check):
-            return check
-        waiver = {"status": check.status, "reason": self.path, "until": None, "baseline": True}
-        return check.waived(waiver)
+        """A record, waived as far as it came out as it did in the baseline."""
+        waiver: dict[str, Any] = {"reason": self.path, "until": None, "baseline": True}
+        if check.forward_differs and self._of(check).forward:
+            waiver["forward"] = "differs"
+            check = check.forward_waived(waiver)
+        return check.waived({"status": check.status, **waiver}) if self.covers(check) else check
+
+    def _of(self, check: Check) -> Known:
+        return self.known.get(_key(check), Known(None, False))
+
+    def _repaired(self, check: Check) -> bool:
+        """Something that failed in the baseline does no longer."""
+        was = self._of(check)
+        agrees = was.forward and check.forward.get("agrees") is True
+        return bool((check.status in _FINE and was.outcome) or agrees)
 
     def notes(self) -> Iterator[str]:
         """What is to be said of it when all is checked."""
@@ -75,3 +92,9 @@ def _outcome(check: Check) -> tuple[str, str] | None:
     if check.status == "waived" and waiver.get("baseline"):
         return waiver.get("status", "fail"), check.code
     return None if check.status in _FINE else (check.status, check.code)
+
+
+def _differed(check: Check) -> bool:
+    """The forward run differed; so did what an earlier baseline waived."""
+    waiver = check.waiver or {}
+    return check.forward_differs or bool(waiver.get("baseline") and waiver.get("forward"))

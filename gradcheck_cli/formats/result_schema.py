@@ -87,12 +87,25 @@ def _settings() -> Schema:
 
 def _forward() -> Schema:
     properties = {
-        "compared_with": said(or_null(TEXT), "Name and version; null where it was not compared."),
-        "max_abs_err": said(NUMBER, "Largest difference of y."),
-        "max_rel_err": said(NUMBER, "The same relative to an entry, or to a tenth of the largest one."),
-        "reason": said(TEXT, "Why it was not compared."),
+        "compared_with": said(
+            or_null(TEXT), "Name and version, or the folder of outputs; null if it was not compared."
+        ),
+        "agrees": said(or_null(BOOL), "The same but for rounding; null where it was not compared."),
+        "code": said(or_null({"const": "GC404"}), "Where it differs."),
+        "reason": said(TEXT, "How it differs; why it was not compared; what is to be known where it agrees."),
+        "max_abs_err": said(or_null(NUMBER), "Largest difference of y."),
+        "max_rel_err": said(or_null(NUMBER), "The same relative to an entry, or to a tenth of the largest one."),
+        "bound": said(or_null(NUMBER), "What of that rounding in y as a whole explains."),
+        "first_node": or_null(_spot()),
+        "refused": said(BOOL, "onnxruntime does not run this model."),
     }
     return shaped("What the forward run was held against; empty where nothing was to be compared.", properties)
+
+
+def _spot() -> Schema:
+    names = {"type": "array", "items": TEXT}
+    properties = {"node": {"type": "integer"}, "op": TEXT, "name": TEXT, "outputs": names}
+    return shaped("The first node that differs from the same operands.", properties)
 
 
 def _power() -> Schema:
@@ -159,7 +172,8 @@ def _circumstances() -> Schema:
 
 def _waiver() -> Schema:
     properties = {
-        "status": said(TEXT, "The outcome that is expected."),
+        "status": said(TEXT, "The outcome that is expected, or came out in the baseline."),
+        "forward": said({"const": "differs"}, "So is a forward run that differs."),
         "reason": said(TEXT, "Why; of a baseline, its file."),
         "until": said(or_null(TEXT), "Its last day, as 2027-03-31."),
         "baseline": said(BOOL, "It stands in a baseline, not in a spec."),

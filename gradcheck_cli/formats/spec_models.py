@@ -167,13 +167,22 @@ class OperatorSpec(Keyed):
 class Expect(Keyed):
     """What a check is known to give; once it passes, the entry has to go."""
 
-    status: Literal["fail", "severed", "inconclusive", "unsupported", "error", "limit"] = Field(
-        description="The outcome."
+    status: Literal["fail", "severed", "inconclusive", "unsupported", "error", "limit"] | None = Field(
+        None, description="The outcome."
+    )
+    forward: Literal["differs"] | None = Field(
+        None, description="The forward run differs from onnxruntime's, or from the outputs shipped with the model."
     )
     reason: str = Field("", description="Why, or the issue where that is written.")
     until: Annotated[datetime.date | None, BeforeValidator(of.date_of)] = Field(
         None, description="Last day, YYYY-MM-DD."
     )
+
+    @model_validator(mode="after")
+    def _say_what(self) -> Expect:
+        if self.status is None and self.forward is None:
+            raise ValueError("says nothing of what is expected: give a status, or forward: differs")
+        return self
 
 
 class Settings(Keyed):

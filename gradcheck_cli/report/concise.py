@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli.record import Check, Report
+from gradcheck_cli.report.forward import forward_text
 from gradcheck_cli.report.full import (
     compared,
     ended,
@@ -34,7 +35,7 @@ def line(check: Check, style: Style) -> str:
     code = f" {check.code}" if check.code and check.status != "waived" else ""
     gate = f"; {gate_text(check)}" if check.at_health else ""
     told = " ".join(filter(None, (paint(word + code, color, style.color), rest, outcome(check))))
-    return f"{subject(check)}: {told}{gate}"
+    return f"{subject(check)}: {'; '.join(filter(None, (told + gate, forward_text(check))))}"
 
 
 def subject(check: Check) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,6 +9,7 @@ from gradcheck_cli.explanations import PAGES
 from gradcheck_cli.measures import Severed
 from gradcheck_cli.record import OUTCOMES, Check, Report
 from gradcheck_cli.report.entries import entry_lines
+from gradcheck_cli.report.forward import forward_lines, held_against, refusals
 from gradcheck_cli.report.health import gate_lines, health_lines, health_tables
 from gradcheck_cli.report.power import power_lines
 from gradcheck_cli.report.suspect import suspect_lines
@@ -56,9 +56,10 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
         return ""
     compared = [c for c in shown if c.entries]
     below = [*_claims(compared, style), *power_lines(compared, style), *health_lines(compared, style)]
-    below += _uncovered(compared, style)
+    below += [*_uncovered(compared, style), *refusals(compared, style)]
     parts = [[*header(shown[0], style)], [*_rows(compared, style), *below] if compared else []]
     parts += [[*health_tables(shown, style)] if style.health else [], [*gate_lines(shown, style)]]
+    parts += [[*forward_lines(shown, style)]]
     parts += [[*_details(c, style)] for c in shown]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n\n"
 
@@ -77,7 +78,7 @@ def totals(report: Report) -> str:
     if apart := sum(c.status == "severed" and c.passes for c in report.outcomes):
         parts.insert(1, f"{apart} of them severed")
     parts += [count(statuses.count("error"), "error")] if "error" in statuses else []
-    if differ := sum("forward" in c.gates for c in report.outcomes):
+    if differ := sum(c.forward_differs for c in report.outcomes):
         parts += [f"{differ} forward differs{_let_through('forward', report)}"]
     parts += [f"{stopped} at a gate"] if (stopped := sum(bool(c.at_health) for c in report.outcomes)) else []
     return f"{count(len(statuses), 'check')}: {', '.join(parts) or 'nothing to do'}"
@@ -229,14 +230,6 @@ def _details(check: Check, style: Style) -> Iterator[str]:
         yield f"  reproduce  {name(check.reproduce)}"
 
 
-def held_against(check: Check) -> str:
-    """What the forward run was compared with."""
-    if other := check.forward.get("compared_with"):
-        absolute, relative = (short(check.forward.get(f"max_{kind}_err", math.nan)) for kind in ("abs", "rel"))
-        return f"as {name(other)} has it: max abs err {absolute}, max rel err {relative}"
-    return f"not compared with onnxruntime: {name(str(check.forward.get('reason', '')))}"
-
-
 def _title(check: Check, style: Style) -> Iterator[str]:
     """What became of a row, on one line or as many as it takes."""
     word, color, _ = said_of(check)
@@ -274,7 +267,8 @@ def expectation(check: Check) -> str:
     waiver = check.waiver or {}
     until = f" (until {name(waiver['until'])})" if waiver.get("until") else ""
     reason = f": {name(str(waiver['reason']))}" if waiver.get("reason") else ""
-    return f"{name(waiver.get('status', ''))}, as expected{reason}{until}"
+    what = [name(waiver.get("status") or ""), "forward differs" if waiver.get("forward") else ""]
+    return f"{' and '.join(filter(None, what))}, as expected{reason}{until}"
 
 
 def ended(check: Check) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_cli.record import Check, Report
+from gradcheck_cli.record import FORWARD, Check, Report
 from gradcheck_cli.report import places
 from gradcheck_cli.report.concise import outcome, subject
+from gradcheck_cli.report.forward import CODE, forward_reason, forward_text
 from gradcheck_cli.report.full import said_of, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, count, seconds
@@ -43,16 +44,25 @@ def _line(check: Check) -> str:
     said, _, rest = said_of(check)
     word = " ".join(filter(None, (said, check.code if check.status not in ("pass", "waived") else "", rest)))
     gate = f"; {gate_text(check)}" if check.at_health else ""
-    return f"{word} {subject(check)}  {outcome(check)}".rstrip().replace("##[", "## [") + gate
+    gate += f"; {forward_text(check)}" if check.forward_differs else ""
+    return (f"{word} {subject(check)}  {outcome(check)}".rstrip() + gate).replace("##[", "## [")
 
 
 def _annotations(report: Report, level: str) -> Iterator[str]:
     """As many of one level as are shown; the last one counts the rest."""
-    found = [index for index, outcome_ in enumerate(report.outcomes) if _level(outcome_) == level]
+    found = [(i, annotation) for i, each in enumerate(report.outcomes) if _level(each) == level]
+    if level == "error":
+        found += [(i, forward_annotation) for i, each in enumerate(report.outcomes) if each.forward_differs]
     shown = found if len(found) <= MOST else found[: MOST - 1]
-    yield from (annotation(report.checks[index]) for index in shown)
+    yield from (made(report.checks[index]) for index, made in shown)
     if left := len(found) - len(shown):
         yield f"::{level} title=gradcheck::{count(left, 'more check')} did not pass: see the log of this step"
+
+
+def forward_annotation(check: Check) -> str:
+    """The workflow command for a forward run that differs."""
+    said = "\n".join([forward_reason(check), *([check.reproduce] if check.reproduce else [])])
+    return f"::error {_place(check)}title={_property(f'{CODE} {subject(check)}')}::{_data(said[:_LONGEST])}"
 
 
 def annotation(check: Check) -> str:
@@ -60,13 +70,18 @@ def annotation(check: Check) -> str:
     title = f"{check.code} {subject(check)}".strip()
     gate = [gate_text(check)] if check.at_health else []
     message = "\n".join([outcome(check), *gate, *check.notes, *([check.reproduce] if check.reproduce else [])])
-    place = "" if places.is_url(path := places.path(check)) else f"file={_property(path)},"
-    return f"::{_level(check)} {place}title={_property(title)}::{_data(message[:_LONGEST])}"
+    return f"::{_level(check)} {_place(check)}title={_property(title)}::{_data(message[:_LONGEST])}"
+
+
+def _place(check: Check) -> str:
+    return "" if places.is_url(path := places.path(check)) else f"file={_property(path)},"
 
 
 def _level(check: Check) -> str:
-    """How bad it is; empty for a check that passed."""
-    return "" if check.passes else "error" if check.gates else _LEVELS.get(check.status, "")
+    """How bad its gradient is; empty for one that passed."""
+    if check.gradient_passes:
+        return ""
+    return "error" if {*check.gates} - {FORWARD} else _LEVELS.get(check.status, "")
 
 
 def _data(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import places
 from gradcheck_cli.report.concise import outcome, subject
+from gradcheck_cli.report.forward import CODE, forward_reason
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean
 
@@ -27,22 +28,23 @@ _SEVERITIES = {
 def document(report: Report, style: Style) -> Iterator[str]:
     """The list of issues; an empty one where all is well."""
     seen = Counter[tuple[str, str]]()
-    for check in report.wrong:
+    for check, what in ((each, issue) for each in report.wrong for issue in _issues(each)):
         first = not seen
-        same = (check.model.uri, check.id)
+        same = (check.model.uri, f"{check.id}\0{what['check_name'] == CODE}")
         seen[same] += 1
-        issue = json.dumps(_issue(check, seen[same]), indent=2, allow_nan=False)
+        code = what["check_name"] if seen[same] == 1 else f"{what['check_name']}\0{seen[same]}"
+        issue = json.dumps({**what, "fingerprint": places.fingerprint(check, code)}, indent=2, allow_nan=False)
         yield ("[\n" if first else ",\n") + indent(issue, "  ")
     yield "\n]\n" if seen else "[]\n"
 
 
-def _issue(check: Check, occurrence: int) -> dict[str, Any]:
-    """An issue; of those with the same fingerprint only one would be shown."""
-    what = check.code if occurrence == 1 else f"{check.code}\0{occurrence}"
-    return {
-        "description": f"{subject(check)}: {gate_text(check) or outcome(check)}",
-        "check_name": check.code or "gate",
-        "fingerprint": places.fingerprint(check, what),
-        "severity": _SEVERITIES.get(check.status, "major"),
-        "location": {"path": clean(places.path(check)), "lines": {"begin": 1}},
-    }
+def _issues(check: Check) -> Iterator[dict[str, Any]]:
+    """One for the gradient, one for the forward run; of those with the same fingerprint only one would be shown."""
+    place = {"path": clean(places.path(check)), "lines": {"begin": 1}}
+    if not check.gradient_passes:
+        said, code = gate_text(check) or outcome(check), check.code or "gate"
+        yield {"description": f"{subject(check)}: {said}", "check_name": code,
+               "severity": _SEVERITIES.get(check.status, "major"), "location": place}  # fmt: skip
+    if check.forward_differs:
+        yield {"description": f"{subject(check)}: {forward_reason(check)}", "check_name": CODE,
+               "severity": "critical", "location": place}  # fmt: skip

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as xml
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import by_check, full
 from gradcheck_cli.report.concise import outcome
+from gradcheck_cli.report.forward import CODE, forward_reason
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean
 
@@ -51,22 +52,34 @@ def _suite(group: tuple[Check, ...], style: Style) -> str:
 def _case(suite: xml.Element, check: Check, style: Style) -> None:
     title = "/".join(check.derivative) + full.given_by(check) if check.x or check.y else check.check
     case = xml.SubElement(suite, "testcase", classname=clean(check.check), name=clean(title), time=_time((check,)))
-    if check.status in _OUTCOMES and not check.passes:
+    if check.status in _OUTCOMES and not check.gradient_passes:
         found = xml.SubElement(case, _OUTCOMES[check.status], type=check.code, message=clean(outcome(check)))
         found.text = clean(full.section((check,), style).strip())
     elif check.at_health:
         xml.SubElement(case, "failure", type="gate", message=clean(gate_text(check)))
     elif check.status == "waived":
         xml.SubElement(case, "skipped", message=clean(outcome(check)))
+    if check.forward_differs:
+        case = xml.SubElement(
+            suite, "testcase", classname=clean(check.check), name=f"{clean(title)}: forward run", time="0.000"
+        )
+        xml.SubElement(case, "failure", type=CODE, message=clean(forward_reason(check)))
 
 
 def _counts(checks: Iterable[Check]) -> dict[str, Any]:
-    kinds = ["" if c.passes else _OUTCOMES.get(c.status, "failure") for c in checks]
+    kinds = [kind for c in checks for kind in _kinds(c)]
     return {
         "tests": str(len(kinds)),
         "failures": str(kinds.count("failure")),
         "errors": str(kinds.count("error")),
     }
+
+
+def _kinds(check: Check) -> Iterator[str]:
+    """What each case of a record counts as: the pair, and the forward run where that differs."""
+    yield "" if check.gradient_passes else _OUTCOMES.get(check.status, "failure")
+    if check.forward_differs:
+        yield "failure"
 
 
 def _time(checks: tuple[Check, ...]) -> str:

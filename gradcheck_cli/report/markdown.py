@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.entries import entry_lines
+from gradcheck_cli.report.forward import CODE, WORD
 from gradcheck_cli.report.full import said_of, share_compared, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, count, name, seconds, shape, short
@@ -63,12 +64,24 @@ def _row(check: Check) -> str:
     entries = share_compared(check) if check.entries else ""
     x, y = (_code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
     gate = f", **{_text(name(', '.join(check.at_health)))}**" if check.at_health else ""
+    gate += f", **{WORD}** {CODE}" if check.forward_differs else ""
     verdict = (word if check.status == "pass" else f"**{word}** {check.code} {_text(rest)}".rstrip()) + gate
     return f"| {' | '.join([_code(check.check), x, y, entries, *errors, verdict])} |"
 
 
 def _part(check: Check, style: Style) -> str:
-    return "\n" + "\n".join(_lines(check, style)) + "\n"
+    parts = [[*_lines(check, style)]] if not check.gradient_passes else []
+    parts += [[*_forward(check)]] if check.forward_differs else []
+    return "".join("\n" + "\n".join(lines) + "\n" for lines in parts)
+
+
+def _forward(check: Check) -> Iterator[str]:
+    """What is to be said of a forward run that differs."""
+    yield f"### {WORD} {CODE}: {_text(subject(check))}"
+    for line in str(check.forward.get("reason", "")).splitlines():
+        yield from ("", _text(name(line)))
+    if check.reproduce:
+        yield from ("", "```sh", name(check.reproduce), "```")
 
 
 def _lines(check: Check, style: Style) -> Iterator[str]:

@@ -16,6 +16,7 @@ from gradcheck_cli.explanations import PAGES
 from gradcheck_cli.record import Check, Report, Suspect, strict
 from gradcheck_cli.report import places
 from gradcheck_cli.report.concise import outcome, subject
+from gradcheck_cli.report.forward import CODE, forward_reason
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, name
 
@@ -25,7 +26,7 @@ _LEVELS = {
     "unsupported": "warning",
 }  # fmt: skip
 _STOPPED = (2, 4, 70, 130)  # exit codes of runs that could not do all of what they were asked for
-_ROOT, _HEALTH = "%SRCROOT%", "health/"
+_ROOT, _HEALTH, _FORWARD = "%SRCROOT%", "health/", f"forward/{CODE}"
 _FIGURES = (
     "x", "y", "mode", "method", "seed", "entries", "max_abs_err", "max_rel_err", "needed", "bundle", "reproduce",
 )  # fmt: skip
@@ -55,10 +56,16 @@ def _text_of(value: Any) -> str:
 
 def _rules(check: Check) -> list[str]:
     """What is wrong with a check, and with the health of its gradient where the run asked for that."""
-    fine = check.passes and check.status != "waived"
-    return [check.code or "unknown"] * (_status(check) != "pass" and not fine) + [
-        f"{_HEALTH}{name(word)}" for word in check.at_health
-    ]
+    fine = check.gradient_passes and check.status != "waived"
+    found = [check.code or "unknown"] * (_status(check) != "pass" and not fine)
+    found += [f"{_HEALTH}{name(word)}" for word in check.at_health]
+    return found + [_FORWARD] * (check.forward_differs or _forward_waived(check))
+
+
+def _forward_waived(check: Check) -> bool:
+    """The forward run differs, as expected."""
+    waiver = check.waiver or {}
+    return bool(waiver.get("forward")) and not waiver.get("ended") and not check.forward_differs
 
 
 def _status(check: Check) -> str:
@@ -70,6 +77,8 @@ def _said(check: Check, rule: str) -> tuple[str, str]:
     """How bad it is, and in which words."""
     if rule.startswith(_HEALTH):
         return "error", f"{subject(check)}: {gate_text(check)}"
+    if rule == _FORWARD:
+        return "error", f"{subject(check)}: {forward_reason(check)}"
     told = [f"{subject(check)}: {outcome(check)}", *map(name, check.notes)]
     return _LEVELS.get(_status(check), "error"), "\n".join(told)
 
@@ -80,6 +89,8 @@ def _driver(rules: Sequence[str]) -> dict[str, Any]:
 
 def _rule(rule: str) -> dict[str, Any]:
     """A rule as `gradcheck explain` has it."""
+    if rule == _FORWARD:
+        return {**_rule(CODE), "id": rule}
     if rule not in PAGES:
         title = f"the gradient's health: {rule.partition('/')[2]}" if "/" in rule else rule
         return {"id": rule, "shortDescription": {"text": title}}
@@ -100,19 +111,28 @@ def _result(check: Check, rule: str, index: int) -> dict[str, Any]:
         "ruleIndex": index,
         "level": level,
         "message": {"text": clean(text)},
-        "locations": [_location(check)],
+        "locations": [_location(check, _node_of(check, rule))],
         "partialFingerprints": {"gradcheck/v1": places.fingerprint(check, rule)},
         "properties": {key: strict(value) for key in _FIGURES if (value := getattr(check, key))},
     }
-    return {**result, "suppressions": [_suppression(check)]} if check.status == "waived" else result
+    accepted = _forward_waived(check) if rule == _FORWARD else check.status == "waived"
+    return {**result, "suppressions": [_suppression(check)]} if accepted else result
 
 
-def _location(check: Check) -> dict[str, Any]:
+def _node_of(check: Check, rule: str) -> Suspect | None:
+    """The node that a finding is about, where that is known."""
+    if rule != _FORWARD:
+        return check.suspect
+    first = check.forward.get("first_node")
+    return None if not first else Suspect(first["node"], first["op"], first["name"], tuple(first["outputs"]))
+
+
+def _location(check: Check, at: Suspect | None) -> dict[str, Any]:
     """The model, and the node in it that is at fault."""
     uri = places.uri(check)
     artifact = {"uri": uri} if places.is_url(uri) else {"uri": uri, "uriBaseId": _ROOT}
     place = {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
-    return place if check.suspect is None else {**place, "logicalLocations": [_node(check.suspect)]}
+    return place if at is None else {**place, "logicalLocations": [_node(at)]}
 
 
 def _node(suspect: Suspect) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gradcheck_cli.record import SEVERITY, Check, Report
+from gradcheck_cli.report.forward import CODE, WORD
 from gradcheck_cli.report.full import COUNTED, said_of, totals
 from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, table
 
@@ -46,6 +47,8 @@ def worst(checks: Sequence[Check]) -> Check:
 
 def verdict(check: Check) -> str:
     """FAIL GC101."""
+    if check.gradient_passes and check.forward_differs:
+        return f"{WORD} {CODE}"
     code = check.code if check.status != "waived" else ""
     return f"{said_of(check)[0]} {code}".strip()
 

@@ -23,7 +23,10 @@ from gradcheck_cli.results.typed import Reader, Unfit, brief, mapping, optional,
 
 _CODE = re.compile("(GC[1-9][0-9]{2})?")
 _MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of several kinds by key
-    "forward": {"compared_with": str | None, "max_abs_err": float, "max_rel_err": float, "reason": str},
+    "forward": {
+        "compared_with": str | None, "agrees": bool | None, "code": str | None, "reason": str, "refused": bool,
+        "max_abs_err": float | None, "max_rel_err": float | None, "bound": float | None,
+    },
     "power": {
         "missed_below": float, "of": str, "probability": float, "negligible": float,
         "bad_fraction": float, "bad_fraction_of_lines": float, "confidence": float,
@@ -36,8 +39,9 @@ _MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of severa
     "claim": {
         "by": str, "kind": str, "of": tuple[str, ...], "found": bool, "layout": str, "seed": str, "theoretical": str,
     },
-    "waiver": {"status": str, "reason": str, "until": str | None, "baseline": bool, "ended": bool},
+    "waiver": {"status": str, "forward": str, "reason": str, "until": str | None, "baseline": bool, "ended": bool},
 }  # fmt: skip
+_SPOT: Mapping[str, Any] = {"node": int, "op": str, "name": str, "outputs": tuple[str, ...]}
 _TOGETHER: Mapping[str, tuple[str, ...]] = {  # keys that come together, if there are any
     "forward": ("compared_with",),
     "branches": ("total", "covered"),
@@ -117,6 +121,10 @@ def _own(name: str, hint: Any) -> Reader:
     """What reads a field of `Check` by this name and of this type."""
     if name in _MIXED:
         known = {key: reader(each) for key, each in _MIXED[name].items()}
+        if name == "forward":
+            known["first_node"] = optional(
+                mapping(plain, {key: reader(each) for key, each in _SPOT.items()}, (*_SPOT,))
+            )
         read = mapping(plain, known, _TOGETHER.get(name, ()))
         return optional(read) if type(None) in get_args(hint) else read
     if name in _TOGETHER:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from gradcheck_cli.record import Check
-from gradcheck_cli.zoo.store import FINE
 
 Kind: TypeAlias = Literal["newly failing", "fixed", "changed", "slower", "gone", "new"]
 KINDS: tuple[Kind, ...] = ("newly failing", "fixed", "changed", "slower", "gone", "new")
@@ -44,14 +43,14 @@ def _kinds(was: Check | None, now: Check | None, factor: float, least: float) ->
         yield "new" if _is_fine(now) else "newly failing"
     elif _is_fine(was) != _is_fine(now):
         yield "fixed" if _is_fine(now) else "newly failing"
-    elif (was.status, was.code) != (now.status, now.code):
+    elif (was.status, was.code, was.forward_differs) != (now.status, now.code, now.forward_differs):
         yield "changed"
     if was and now and now.duration_s > factor * was.duration_s and now.duration_s - was.duration_s > least:
         yield "slower"
 
 
 def _is_fine(check: Check) -> bool:
-    return check.status in FINE and not check.gates
+    return check.passes
 
 
 def _by_name(checks: Iterable[Check]) -> Mapping[tuple[str, str], Check]:

@@ -67,6 +67,9 @@ def report() -> Report:
         named(check(between("Tanh"), ops=wrong), "waived.onnx", status="waived",
               waiver={"status": "fail", "reason": "ACME-412", "until": "2027-03-31"}),
         named(passing, "vanishing.onnx", gates=("vanishing",)),
+        named(passing, "misread.onnx", gates=("forward",), forward={
+            "compared_with": "onnxruntime 1.31.0", "agrees": False, "code": "GC404", "reason": "'y' is not what it says",
+            "max_abs_err": 0.5, "max_rel_err": 0.1, "bound": 4e-6, "first_node": None, "refused": False}),
         named(tie, "tie.onnx", status="inconclusive", code="GC301",
               worst=(Entry((0,), (), 0, 1.0, 0.5, 1e-9, "kink", "inconclusive", slopes=(0.0, 1.0)),)),
         named(check(between("Tanh"), ops=without_rule), "blocked.onnx"),

@@ -87,7 +87,7 @@ class ZooProgress:
     def _count(self, records: Sequence[Mapping[str, Any]], name: str) -> None:
         with self._one_at_a_time:  # jobs are passed over in the thread that makes them
             self.done += 1
-            self.failing += any(record["status"] not in FINE for record in records)
+            self.failing += any(record["status"] not in FINE or record.get("gates") for record in records)
             if self.lines and records:
                 width = len(str(self.total))
                 print(f"[{self.done:{width}}/{self.total}] {_outcome(records)}", file=sys.stderr, flush=True)

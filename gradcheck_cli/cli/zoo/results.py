@@ -16,6 +16,7 @@ from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.record import Check, Kept, Report
 from gradcheck_cli.report.concise import outcome, subject
+from gradcheck_cli.report.forward import forward_reason
 from gradcheck_cli.report.text import clean, count, name
 from gradcheck_cli.report.zoo import Group, document, worst
 from gradcheck_cli.results import check_from_json, many
@@ -127,6 +128,8 @@ class Found:
         line = next(each for each in lines if each.check is decides)
         check = check_from_json(next(whole(self.folder, [line])))
         pair = subject(check).removeprefix(name(check.check)).removeprefix(": ")
+        if check.gradient_passes and check.forward_differs:
+            return ": ".join(filter(None, (pair, forward_reason(check))))
         return ": ".join(filter(None, (pair, outcome(check).removeprefix(f"{name(check.check)} "))))
 
 

@@ -34,7 +34,7 @@ from gradcheck_cli.zoo import engine
 from gradcheck_cli.zoo.digest import shard_of
 from gradcheck_cli.zoo.folder import ABOUT, About, read_about, write_about
 from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
-from gradcheck_cli.zoo.store import FINE, Line, Store, brief, finished
+from gradcheck_cli.zoo.store import Line, Store, brief, finished
 
 HOME = os.path.join(".gradcheck", "zoo")
 _OF_ONE_TIME = {
@@ -191,7 +191,7 @@ class ZooRun:
     def _counts(self, name: str) -> bool:
         """There are records of it, and nobody asked to do it again."""
         lines, again = self.before.get(name, ()), self.options.get("rerun")
-        failed = any(line.check.status not in FINE for line in lines)
+        failed = any(not line.check.passes for line in lines)
         return bool(lines) and again != "all" and not (again == "failed" and failed)
 
     def _given_to_children(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gradcheck_cli.measures import Health, Layer
 from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import full
+from gradcheck_cli.report.forward import held_against
 from gradcheck_cli.report.health import health_of
 from gradcheck_cli.report.html.models import Model
 from gradcheck_cli.report.power import power_lines
@@ -71,7 +72,7 @@ def of_check(check: Check) -> Iterator[Fact]:
     yield "Points", f"{check.points}, seed {check.seed}"
     yield "Sizes", ", ".join(f"{name(k)}={v}" for k, v in check.dims.items())
     yield "Drawn from", ", ".join(f"{name(k)} in {low:g} to {high:g}" for k, (low, high) in check.ranges.items())
-    yield "Forward run", full.held_against(check) if check.forward else ""
+    yield "Forward run", held_against(check) if check.forward else ""
     yield "Precision", precision_text([check])
     yield "Branches", _branches(check)
     yield (

@@ -31,6 +31,7 @@ OUTCOMES = {
         Outcome("fail", "FAIL", "F", "the gradient is wrong"),
         Outcome("severed", "NO GRADIENT", "N", "what lies between x and y has no derivative by nature"),
         Outcome("error", "ERROR", "E", "there was nothing to compare"),
+        Outcome("forward", "FORWARD", "O", "the gradient is right, but the forward run is not what others compute"),
         Outcome("gate", "GATE", "G", "the gradient is right, but not what --fail-on lets through"),
         Outcome("limit", "LIMIT", "L", "time, memory or the worker ran out"),
         Outcome("unsupported", "UNSUPPORTED", "U", "an operator, a gradient or a dtype is not known"),
@@ -48,7 +49,9 @@ def outcome_of(check: Check) -> Outcome:
     """The outcome of one check; its gradient's health may stop the run though it passes."""
     if check.status == "severed" and check.passes:
         return OUTCOMES["apart"]
-    return OUTCOMES["gate" if check.gates and check.status in QUIET else check.status]
+    if check.status not in QUIET or not check.gates:
+        return OUTCOMES[check.status]
+    return OUTCOMES["forward" if check.gradient_passes else "gate"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from gradcheck_cli.record import Check, Suspect
 from gradcheck_cli.report import full, text
 from gradcheck_cli.report.concise import outcome
 from gradcheck_cli.report.entries import NUMBERS, SLOPES, by_y, headings, row, sides
+from gradcheck_cli.report.forward import forward_reason, forward_text
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import facts
 from gradcheck_cli.report.html.models import ORDERS, OUTCOMES, QUIET, Model, counted, label_of, outcome_of
@@ -75,7 +76,7 @@ def _environment() -> Environment:
         "name": _name, "names": _names, "path": _path, "shape": text.shape, "short": text.short, "rough": text.rough,
         "seconds": text.seconds, "percent": text.percent, "upper_bound": text.upper,
         "outcome": outcome_of, "rank": lambda m: [*OUTCOMES].index(m.outcome.key), "label": _label, "why": _why,
-        "headline": _headline, "gate": gate_text, "waiver": full.expectation, "hint": _hint,
+        "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": full.expectation, "hint": _hint,
         "share": full.share_compared, "entries": _entries, "findings": _findings, "tally": _tally, "figures": _figures,
         "facts": facts.of_check, "model_facts": facts.of_model, "healths": facts.healths, "bars": facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
@@ -119,7 +120,7 @@ def _headline(check: Check, longest: int = 2000) -> str:
 
 def _why(check: Check) -> str:
     """A line below a model's name: what is wrong first of all."""
-    said = gate_text(check) if outcome_of(check).key == "gate" else outcome(check)
+    said = {"gate": gate_text, "forward": forward_reason}.get(outcome_of(check).key, outcome)(check)
     return _name(" ".join(filter(None, (check.code, said))), 140)
 
 
