@@ -83,8 +83,8 @@ def test_the_summary_counts_every_outcome_and_names_all_that_is_not_right(report
     assert [told[: len(start)] for told, start in zip(counts, expected, strict=True)] == expected
     [attention] = summary.all("ol", class_="attention")
     assert [said(a) for a in attention.iter("{http://www.w3.org/1999/xhtml}a")] == [
-        "projected.onnx", "wrong.onnx", "cut.onnx", "pointer.onnx", "misread.onnx", "vanishing.onnx", "endless.onnx", "blocked.onnx",
-        "tie.onnx",
+        "projected.onnx", "wrong.onnx", "cut.onnx", "pointer.onnx", "misread.onnx", "vanishing.onnx", "endless.onnx",
+        "blocked.onnx", "tie.onnx",
     ]  # fmt: skip
 
 

@@ -31,7 +31,7 @@ OUTCOMES = {
         Outcome("fail", "FAIL", "F", "the gradient is wrong"),
         Outcome("severed", "NO GRADIENT", "N", "what lies between x and y has no derivative by nature"),
         Outcome("error", "ERROR", "E", "there was nothing to compare"),
-        Outcome("forward", "FORWARD", "O", "the gradient is right, but the forward run is not what others compute"),
+        Outcome("forward", "DIFFERS", "D", "the gradient is right, but the forward run is not what others compute"),
         Outcome("gate", "GATE", "G", "the gradient is right, but not what --fail-on lets through"),
         Outcome("limit", "LIMIT", "L", "time, memory or the worker ran out"),
         Outcome("unsupported", "UNSUPPORTED", "U", "an operator, a gradient or a dtype is not known"),
