@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ from gradcheck_cli.checks.second_order import asymmetric
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
 from gradcheck_cli.comparison.compat import compare_as_tensorflow
+from gradcheck_cli.comparison.together import judged_together
 from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError
 from gradcheck_cli.faults.invariants import Laws
 from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record
@@ -102,19 +103,37 @@ class Comparing:
                 self.done()
             pair.outcomes.append(outcome)
             pair.method = found.method
-            if self.settings.compat is None:
-                tolerance = self._tolerance(pair)
-                pair.broken += laws.broken(position, sides.program(pair.x), found.own or found.comparison, tolerance)
-                if pair.gradient_of and theories and not pair.broken:
-                    pair.broken += asymmetric(theories[position], outcome.x, found.comparison, tolerance)
-            self._locate(sides, pair)
-            wrong = self.part is not None or self._wrong(pair)  # of a part alone one cannot tell
-            wanted = self.settings.pictures == "all" or (self.settings.pictures == "wrong" and wrong)
-            if wanted and found.comparison.status.size:
-                from gradcheck_cli.checks.sketch import sketch  # brings what pictures are made of
+        if whole and rows is None:
+            self._judge_together(sides, pairs)
+        for position, pair in enumerate(pairs):
+            self._conclude(sides, pair, position, laws, theories)
 
-                program, tolerance = sides.program(pair.x), self._tolerance(pair)
-                pair.pictures.append(sketch(outcome, program, tolerance, self.budget(pair)))
+    def _judge_together(self, sides: Sides, pairs: Sequence[Pair]) -> None:
+        """Tied entries of all xs as a whole: what is wrong of them together fails."""
+        found = {sides.theory_name(pair.x): pair.outcomes[-1].found for pair in pairs}
+        y, quiet = sides.theory_name(pairs[0].y), self.budget(pairs[0], shown=False)
+        changed = judged_together(sides.tape, y, found, self.settings.seed, quiet)
+        for pair in pairs:
+            if (name := sides.theory_name(pair.x)) in changed:
+                pair.outcomes[-1] = replace(pair.outcomes[-1], found=changed[name])
+
+    def _conclude(self, sides: Sides, pair: Pair, position: int, laws: Laws, theories: Sequence[Theory]) -> None:
+        """What belongs to a pair that has been compared: laws, who is at fault, pictures."""
+        outcome = pair.outcomes[-1]
+        found = outcome.found
+        if self.settings.compat is None:
+            tolerance = self._tolerance(pair)
+            pair.broken += laws.broken(position, sides.program(pair.x), found.own or found.comparison, tolerance)
+            if pair.gradient_of and theories and not pair.broken:
+                pair.broken += asymmetric(theories[position], outcome.x, found.comparison, tolerance)
+        self._locate(sides, pair)
+        wrong = self.part is not None or self._wrong(pair)  # of a part alone one cannot tell
+        wanted = self.settings.pictures == "all" or (self.settings.pictures == "wrong" and wrong)
+        if wanted and found.comparison.status.size:
+            from gradcheck_cli.checks.sketch import sketch  # brings what pictures are made of
+
+            program, tolerance = sides.program(pair.x), self._tolerance(pair)
+            pair.pictures.append(sketch(outcome, program, tolerance, self.budget(pair)))
 
     def _wrong(self, pair: Pair) -> bool:
         """Its last comparison alone would not pass."""

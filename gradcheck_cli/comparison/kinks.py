@@ -79,7 +79,7 @@ def _settled(
 
 def _near_a_branch(numeric: Numeric) -> bool:
     """Some decision of the model changes when all of x moves by next to nothing, there or back."""
-    if not _decides(numeric.program):
+    if not decides(numeric.program):
         return False
     here, count = numeric.directions.here, _LOOKS
     rng = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def _near_a_branch(numeric: Numeric) -> bool:
     return bool(by_differences(numeric.program, anywhere, CENTRAL, np.full(count, TIE), numeric.job.budget)[1])
 
 
-def _decides(program: Program) -> bool:
+def decides(program: Program) -> bool:
     """Something discrete is decided on the way: elsewhere no probe can cross a branch."""
     like = program.tape.values.like
     made = (n for _, step in program.steps for n in step.node.outputs if n)
@@ -165,10 +165,10 @@ def _by_node(program: Program, by_step: Mapping[int, Array]) -> list[tuple[str, 
     together: dict[bytes, list[str]] = {}
     for node, rows in found.items():
         together.setdefault(rows.tobytes(), []).append(node)
-    return [(_listed(nodes), found[nodes[0]]) for nodes in together.values()]
+    return [(listed(nodes), found[nodes[0]]) for nodes in together.values()]
 
 
-def _listed(nodes: list[str]) -> str:
+def listed(nodes: list[str]) -> str:
     """Node 0 Relu 'a', node 2 Relu 'b' and 3 more."""
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
     return ", ".join(nodes[:_NAMED]) + more

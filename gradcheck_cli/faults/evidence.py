@@ -39,6 +39,8 @@ def symptom(local: Local) -> Symptom:
     compared = local.compared
     if compared is None:
         return Symptom(diagnosis=local.reason)
+    if compared.tied:
+        return Symptom(compared.operand, None, compared.gap, f"the gradient {compared.tied}")
     place, error = _worst_element(compared)
     said = _at_a_tie(compared) or _exchange(local) or diagnosis(_evidence(compared, place))
     return Symptom(compared.operand, _index(compared, place), error, said and f"the gradient {said}")

@@ -10,11 +10,14 @@ import numpy as np
 
 from gradcheck_cli.backward import Unit
 from gradcheck_cli.comparison.compare import Job, Theory, compare_along
+from gradcheck_cli.comparison.kinks import decides
+from gradcheck_cli.comparison.together import DIRECTIONS, REST, misfit
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.faults.alone import Alone
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobians.directions import Directions, flat
 from gradcheck_cli.jacobians.jacobian import EPS, JITTERED, by_complex_step, by_differences
+from gradcheck_cli.jacobians.tied import keeping_ties
 from gradcheck_cli.lift import elementwise
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
@@ -82,6 +85,7 @@ class Compared:
     directions: Directions
     weights: Array | None
     comparison: Comparison
+    tied: str = ""  # along directions that keep the ties of all operands together: what is wrong of them
 
     @property
     def status(self) -> Literal["right", "wrong", "open"]:
@@ -115,6 +119,8 @@ def check_unit(
     if wrong:
         worst = max(wrong, key=lambda each: each.gap)
         return Local(unit, "wrong", worst.operand, worst)
+    if (astray := _together(_of_all_operands(tape, alone), seed)) is not None:
+        return Local(unit, "wrong", astray.operand, astray)
     seen = [told(each.comparison, TOLERANCE) for each in found]
     largest = max((e[0] for e in seen), default=0.0), max((e[1] for e in seen), default=0.0)
     return Local(unit, "open" if any(each.status == "open" for each in found) else "right", errors=largest)
@@ -236,10 +242,55 @@ def _at_ties(alone: Alone, position: int, tied: Array) -> Compared | None:
     weights[np.arange(len(tied)), tied] = 1
     flows = alone.backward.along(weights, alone.budget)[position]
     same = alone.rows(operand) == m
-    rows = tied if same else np.unique([i for flow in flows for i in np.flatnonzero(flow)[:1]])
+    rows = tied if same else np.unique(np.asarray([i for flow in flows for i in np.flatnonzero(flow)[:1]], np.int64))
+    if not len(rows):  # no entry gets anything: that is for all of them together to tell
+        return None
     theory = Theory(flows[:, rows].T, lambda: np.zeros((len(rows), len(tied))))
     found = _judged(alone, operand, Directions(alone.tape.values[operand], rows), theory, weights)
     return found if found.status == "wrong" else None
+
+
+def _of_all_operands(tape: Tape, alone: Alone) -> Alone:
+    """A unit with every operand that its rule gives a cotangent: ties may be between any of them."""
+    names = tuple(dict.fromkeys(n for n in alone.unit.operands if n and is_inexact(tape.values[n].dtype)))
+    if not decides(alone.programs[alone.operands[0]]) or {*names} <= {*alone.operands}:
+        return alone
+    try:
+        every = Alone(tape, alone.unit, names, alone.outputs, alone.budget)
+        given = tuple(n for n, ct in zip(names, every.backward.cts, strict=True) if ct is not None)
+        return every if given == names else Alone(tape, alone.unit, given, alone.outputs, alone.budget)
+    except _FAULTS:
+        return alone
+
+
+def _together(alone: Alone, seed: int) -> Compared | None:
+    """All operands along directions that keep the ties between them; None where nothing is tied, or nothing wrong."""
+    program, m = Program(alone.tape, alone.operands, [alone.y]), alone.columns
+    tied = keeping_ties(program, DIRECTIONS, seed, alone.budget) if decides(program) else None
+    if tied is None or not tied.count or not m:
+        return None
+    rng = np.random.default_rng([seed, *alone.unit.steps])
+    weights = np.eye(m) if m <= DIRECTIONS else rng.normal(size=(_PROJECTIONS, m))
+
+    flows = alone.backward.along(weights, alone.budget)
+
+    def given(flows: Sequence[Array]) -> Array:
+        return np.asarray(sum(tied.moves[name] @ ct.T for name, ct in zip(alone.operands, flows, strict=True)))
+
+    values = given(flows)
+    moved = [given(alone.backward.along(weights, alone.budget, number)) for number in range(JITTERED)]
+    rest = sum(np.abs(tied.moves[name]) @ np.abs(ct).T for name, ct in zip(alone.operands, flows, strict=True))
+    spread = _SAFETY * np.fmax.reduce([np.abs(each - values) for each in moved]) + REST * rest
+    found = misfit(program, tied, values, spread, TOLERANCE, alone.budget, weights)
+    if not found.wrong.any():
+        return None
+    status = np.where(found.wrong, Status.FAIL, Status.PASS).astype(np.int8)
+    operand = alone.operands[0]
+    directions = Directions(alone.tape.values[operand], np.asarray(tied.moves[operand]))
+    worst = np.unravel_index(int(np.argmax(np.where(found.wrong, np.abs(found.exact), -1.0))), found.wrong.shape)
+    times = f"{values[worst] / found.exact[worst] + 0.0:.4g} times" if found.exact[worst] else "not"
+    said = f"along directions that keep the ties is {times} the derivative"
+    return Compared(alone, operand, directions, weights, Comparison(values, found.exact, spread, status), said)
 
 
 def _nothing(values: Array) -> Comparison:

@@ -211,13 +211,25 @@ def shared(weights: Any) -> Any:
     return with_rule("ReduceMax", lambda ct, y, x, **m: (sym.where(sym.equal(x, y), ct * np.asarray(weights), 0),))
 
 
-@pytest.mark.parametrize(
-    "weights", [[1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 0], [1 / 3] * 4, [0.2, 0.5, 0.3, 0]], ids=str
-)
-def test_a_maximum_may_count_the_first_or_all_or_share_it_out(weights: list[float]):
+@pytest.mark.parametrize("weights", [[1, 0, 0, 0], [0, 1, 0, 0], [1 / 3] * 4, [0.2, 0.5, 0.3, 0]], ids=str)
+def test_a_maximum_may_count_any_one_or_share_it_out(weights: list[float]):
     tested = model(("ReduceMax", "x", "y", {"keepdims": 0}))
     record = check(tested, value=[1, 1, 1, 0.5], ops=shared(weights))
     assert (record.status, record.entries["kink_ok"]) == ("pass", 3)
+
+
+@pytest.mark.parametrize(("weights", "times"), [([1, 1, 1, 0], "3"), ([0] * 4, "0"), ([0.25] * 4, "0.75")], ids=str)
+def test_a_maximum_may_not_count_more_than_all_of_it_or_less(weights: list[float], times: str):
+    tested = model(("ReduceMax", "x", "y", {"keepdims": 0}))
+    record = check(tested, value=[1, 1, 1, 0.5], ops=shared(weights))
+    assert (record.status, record.code, record.entries["failed"]) == ("fail", "GC104", 3)
+    assert record.notes[0] == (
+        f"3 entries at ties of node 0 ReduceMax 'y': together they are {times} times the derivative along directions "
+        "that keep the ties"
+    )
+    assert [entry.numerical for entry in record.worst] == pytest.approx([1 / 3] * 3)
+    assert record.suspect is not None
+    assert record.suspect.diagnosis.startswith("the gradient along directions that keep the ties is")
 
 
 def test_where_one_direction_moves_several_tied_values_all_may_be_counted():
