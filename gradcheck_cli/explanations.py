@@ -167,7 +167,7 @@ PAGES = {
         "underflow (numbers so small or so large that products of them are lost). The report says how large an error "
         "must be to be seen all the same.",
         "Rounding in the forward run is large compared with the entry: huge values that cancel, float32 "
-        "inside the model.",
+        "inside the model, or inside a kernel of others, of which a note says how coarse its results are.",
         "--dtype float64 and --method auto (the defaults), a higher --rtol, or another point: --seed, --val-range. Where "
         "onnxruntime evaluates y (--forward onnxruntime), --mode directional too: sums of entries are larger than single "
         "ones.",

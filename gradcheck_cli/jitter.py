@@ -39,6 +39,20 @@ def factors(values: Array, rng: np.random.Generator) -> Array:
     return np.asarray(1.0 + unit)
 
 
+def coarsened(values: Any, step: Step, output: int, rng: np.random.Generator, *, tangent: bool = False) -> Any:
+    """A stack of results of a kernel of others moved by its own rounding; `tangent`: they are derivatives along x."""
+    trial = step.trial
+    noise = trial.noise[output] if trial is not None and trial.noise else None
+    if trial is None or noise is None:
+        return values
+    values = values.dense() if isinstance(values, Patch) else values
+    by = ROUNDINGS * rng.uniform(-1.7, 1.7, (1, *values.shape[1:]))
+    if not tangent:
+        return values + by * noise
+    largest = np.max(np.abs(values), axis=tuple(range(1, values.ndim)), keepdims=True, initial=0)
+    return values + by * trial.coarse * largest
+
+
 class Apart(np.random.Generator):
     """Generators for a stack, one for each probe: results are moved in every probe as by its own generator."""
 

@@ -96,6 +96,9 @@ class Op:
     compound  the operator where operands are sequences, optionals or maps, written in symbolic functions of what is
               in them.  None: it takes tensors only.
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
+
+    What an operator of others says of its kernel by `lift`, `linear`, `analytic`, `step`, `reads` and `ways` is tried in
+    a check, at the values that the kernel has there; what does not hold counts as not said.
     """
 
     name: str

@@ -18,7 +18,7 @@ import numpy as np
 
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.jitter import factors, jittered, of_probe
+from gradcheck_cli.jitter import coarsened, factors, jittered, of_probe
 from gradcheck_cli.lift import Kernel, Ragged, elementwise, loop
 from gradcheck_cli.op import bind
 from gradcheck_cli.outcome import Decisions, Outcome, gathered
@@ -150,7 +150,7 @@ class Program:
             index, step = self.steps[position]
             try:
                 made = self._pushforward.through(index, step, live, jitter)
-                made = made if jitter is None else {n: jittered(t, step, jitter) for n, t in made.items()}
+                made = made if jitter is None else _moved_tangents(made, step, jitter)
             except Crowded:
                 parts = pieces(live, count, self._more(position))
                 rest = (self._tangents(part, n, deepcopy(jitter), position) for n, part in parts)
@@ -219,7 +219,7 @@ class Program:
             live.update(whole(step, live))
             made = self._lifted(step, step.op.forward, self._rounded(step, live, jitter))
         results = made if step.op.many else (made,)
-        return results if jitter is None else tuple(jittered(as_stack(y), step, jitter) for y in results)
+        return results if jitter is None else tuple(_moved(y, step, i, jitter) for i, y in enumerate(results))
 
     def _rounded(
         self, step: Step, live: Mapping[str, Array], jitter: np.random.Generator | None
@@ -333,3 +333,16 @@ class Program:
             if name not in self.outputs:
                 dies.setdefault(position, []).append(name)
         return dies
+
+
+def _moved(y: Any, step: Step, output: int, jitter: np.random.Generator) -> Any:
+    """A stack of results moved by some roundings of the step's kernel."""
+    return coarsened(jittered(as_stack(y), step, jitter), step, output, jitter)
+
+
+def _moved_tangents(made: Mapping[str, Stack], step: Step, jitter: np.random.Generator) -> dict[str, Stack]:
+    """Tangents moved by some roundings of the step's kernel."""
+    outputs = step.node.outputs
+    return {
+        n: coarsened(jittered(t, step, jitter), step, outputs.index(n), jitter, tangent=True) for n, t in made.items()
+    }

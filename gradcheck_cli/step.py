@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.graph import Node
+from gradcheck_cli.graph import Array, Node
 from gradcheck_cli.op import DTYPES, Op
 
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
@@ -52,8 +52,25 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of trying a kernel that is none of gradcheck's own.
+
+    noise      by output: how far the kernel's own rounding may carry each entry at the point; none where that is known
+    coarse     the largest of these numbers, of the largest entry of its output
+    retracted  clauses that say what of its operator's declaration does not hold
+    """
+
+    noise: tuple[Array | None, ...] = ()
+    coarse: float = 0.0
+    retracted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One evaluated node: its operator, the operands and static inputs by name, the metadata bound to it."""
+    """One evaluated node: its operator, the operands and static inputs by name, the metadata bound to it.
+
+    `trial` is what came of trying a kernel of others.
+    """
 
     node: Node
     op: Op
@@ -61,6 +78,7 @@ class Step:
     statics: tuple[str, ...]
     metadata: Mapping[str, Any]
     place: Place
+    trial: Trial | None = field(default=None, compare=False)
 
     @staticmethod
     def of(

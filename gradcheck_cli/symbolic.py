@@ -69,7 +69,7 @@ def conj(x: Var) -> Var:
 
 def where(condition: Var, x: Operand, y: Operand) -> Var:
     """x where the condition holds, else y; numbers take the dtype of the other operand."""
-    dtype = next(v.dtype for v in (x, y) if isinstance(v, Var))
+    dtype = next((v.dtype for v in (x, y) if isinstance(v, Var)), None)
     x, y = (v if isinstance(v, Var) else condition.tape.constant(v, dtype) for v in (x, y))
     return condition.tape.apply("Where", condition, x, y)
 

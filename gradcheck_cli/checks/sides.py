@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_cli.comparison.foreign import try_kernels
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.jacobians.coloring import Structure
 from gradcheck_cli.jacobians.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
@@ -38,6 +39,7 @@ class Sides:
         self, tape: Tape, y: str, settings: Settings, narrow: Tape | None = None, fed: Mapping[str, Any] | None = None
     ) -> None:
         self.tape, self.y, self.settings, self.narrow, self.fed = tape, y, settings, narrow, fed or {}
+        try_kernels(tape)
         self._programs: dict[str, Program] = {}
         self._structures: dict[str, Structure] = {}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gradcheck_cli.comparison.audit import dispute_note
+from gradcheck_cli.comparison.foreign import trial_notes
 from gradcheck_cli.comparison.kinks import kink_notes, with_ties
 from gradcheck_cli.comparison.laddered import laddered
 from gradcheck_cli.comparison.numeric import Job as Job  # here for those who compare
@@ -78,7 +79,7 @@ def compare_along(
 ) -> Found:
     """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
     before = Counter(program.evaluations)
-    numeric = Numeric(program, directions, job, weights, theory.ground)
+    numeric = Numeric(program, directions, job, weights, theory.ground, theory)
     comparison, method, notes = _by_method(numeric, theory)
     if method != "complex-step":
         comparison = numeric.uncontradicted(comparison)
@@ -86,6 +87,7 @@ def compare_along(
     comparison = out_of_range(comparison, directions)
     if numeric.left_out.any():
         comparison = replace(comparison, status=np.where(numeric.left_out, np.int8(Status.LEFT_OUT), comparison.status))
+    notes = (*trial_notes(program), *notes)
     said = (*notes, *_left_out(numeric), *kink_notes(program, comparison), *_blind(comparison), *dispute_note(numeric))
     made, colors = program.evaluations - before, _colors(numeric)
     return Found(comparison, method, (*said, *_miscolored(numeric)), directions, weights, made, colors)

@@ -25,10 +25,12 @@ from gradcheck_cli.settings import Method
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import ALL_RUNGS, Estimate, Stencil, rms, scales
 from gradcheck_cli.verdict import (
+    UNIT,
     Comparison,
     Ground,
     Status,
     Tolerance,
+    allowance,
     blocks,
     ground_of,
     judge,
@@ -78,6 +80,7 @@ class Numeric:
         job: Job,
         weights: Array | None,
         known: Ground | None = None,
+        theory: Theory | None = None,
     ) -> None:
         self.program, self.directions, self.job = program, directions, job
         self.finite = np.isfinite(flat(program.tape.values[program.outputs[0]]))
@@ -85,6 +88,7 @@ class Numeric:
         self.known = (
             known if known is None or self.finite.all() else replace(known, largest=self.cleared(known.largest))
         )
+        self.theory = theory
         self.disputed = np.zeros(directions.count, bool)  # rows in which the two numerical sides contradict each other
         self._noise: Array | None = None
 
@@ -185,11 +189,25 @@ class Numeric:
             largest = ground.at(some)
             floor, part = self.floor(every[some], largest), estimate.part(some)
             status[some] = judge(theoretical[some], part, largest, floor, self.job.tolerance, reach[some])
+            status[some] = self._not_hidden(theoretical[some], part, largest, status[some], some)
         status[crossed[:, None] & (status != Status.PASS)] = Status.JUMP
         lost = among((status == Status.JUMP).any(axis=1), rows.crossed)
         return Comparison(
             theoretical, estimate.value, estimate.error, status, self.job.tolerance, crossed=lost, known=ground
         )
+
+    def _not_hidden(self, theoretical: Array, estimate: Estimate, largest: Array, status: Array, rows: slice) -> Array:
+        """Statuses without passes of entries that the rounding of y hides, and that are no rounding of zero themselves."""
+        passed = (status == Status.PASS) & (theoretical != 0)
+        if self.theory is None or not passed.any():
+            return status
+        size = magnitude(theoretical, estimate.value)
+        gap = np.abs(theoretical - estimate.value) + 8 * estimate.error + 64 * UNIT * size
+        hidden = passed & (gap > allowance(size, largest, self.job.tolerance))
+        if not hidden.any():
+            return status
+        blur = _SAFETY * self.projected_spread(self.theory)[rows] + 2 * EPS * largest
+        return np.where(hidden & (np.abs(theoretical) > blur), np.int8(Status.NOISE), status)
 
     def uncontradicted(self, comparison: Comparison) -> Comparison:
         """A comparison by differences without failures of entries that the complex step, where it goes, passes."""

@@ -1,0 +1,114 @@
+"""Kernels that others hand in: no rule that is right fails, none that is wrong passes, whatever the kernel does inside."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli import symbolic as sym
+from gradcheck_cli.lift import elementwise
+from gradcheck_cli.record import Check
+from tests.checking.kernels import KERNELS, Kernel, narrow, wrong
+from tests.checking.small import model, scaled, with_rule
+
+SHORT = ("float32", "float16", "rounding to", "beside a large")
+
+
+@pytest.fixture(autouse=True)
+def discarded() -> Any:
+    """Kernels of others may drop imaginary parts, with a warning of NumPy's that is none of ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+        yield
+
+
+def checked(kernel: Kernel, rule: Any = None, **more: Any) -> Check:
+    """The record of y by x."""
+    table = kernel.table(rule)
+    [record] = gc.check(kernel.model(), "x", "y", x_init_value={"x": kernel.x}, ops=table, **more).checks
+    return record
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes"])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name.replace(" ", "-"))
+def test_right_rules_do_not_fail_and_wrong_ones_do_not_pass(kernel: Kernel, mode: Any):
+    right = checked(kernel, mode=mode)
+    assert right.status in ("pass", "inconclusive"), right.notes
+    exact = not any(word in kernel.name for word in SHORT)
+    assert not exact or right.status == "pass", right.notes
+    found = {name: checked(kernel, rule, mode=mode) for name, rule in wrong(kernel)}
+    assert "pass" not in {record.status for record in found.values()}, found
+    for name, record in found.items():
+        assert not exact or record.status == "fail", name
+        if record.status == "fail":
+            assert record.suspect is not None, name
+            assert record.suspect.node == 1, name
+
+
+def test_there_are_sixty_of_them():
+    assert len({kernel.name for kernel in KERNELS}) >= 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["directional", "sampled"])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name.replace(" ", "-"))
+def test_the_same_for_parts_of_a_jacobian(kernel: Kernel, mode: Any):
+    assert checked(kernel, mode=mode).status != "fail"
+    assert "pass" not in {checked(kernel, rule, mode=mode).status for _, rule in wrong(kernel)}
+
+
+SAID = {
+    "np.abs": "node 1 K 'k' is not taken as analytic: its kernel gives other slopes on complex numbers than on real ones",
+    "np.cbrt": "node 1 K 'k' is not taken as analytic: its kernel does not take complex numbers",
+    "beside a large number": "node 1 K 'k' is not taken as analytic: differences see nothing of its slopes",
+    "sin in float32": "node 1 K 'k' computes in short numbers: its result is known to",
+    "a square, declared linear": "node 1 K 'k' is not linear as its operator says",
+    "running sums, declared elementwise": "node 1 K 'k' may read all of its operands",
+    "a norm, declared trailing": "node 1 K 'k' runs probe by probe",
+    "neighbours, declared to read one place": "node 1 K 'k' may read all of its operands",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_note_says_what_of_a_declaration_does_not_hold(name: str):
+    [kernel] = [kernel for kernel in KERNELS if kernel.name == name]
+    assert any(note.startswith(SAID[name]) for note in checked(kernel).notes)
+
+
+def test_a_kernel_that_is_as_declared_keeps_the_complex_step_and_no_note():
+    right = lambda ct, y, x: (ct * sym.cos(x),)  # noqa: E731
+    table = {**gc.OPS, ("acme", "Sine"): gc.Op("Sine", np.sin, right, elementwise, domain="acme")}
+    [record] = gc.check(model(("Sine", "x", "y", {}, "acme")), "x", "y", ops=table).checks
+    assert (record.status, record.method, record.notes) == ("pass", "complex-step", ())
+
+
+def test_noise_of_a_kernel_goes_on_through_the_nodes_behind_it():
+    """Exp makes the absolute noise of its operand a relative one; a rule that is right does not fail there."""
+    table = {**gc.OPS, ("acme", "K"): gc.Op("K", narrow(np.sin), lambda ct, y, x: (ct * sym.cos(x),), domain="acme")}
+    tested = model(("Mul", "x k", "h"), ("K", "h", "s", {}, "acme"), ("Mul", "s w", "t"), ("Exp", "t", "y"),
+                   constants={"k": 1.5, "w": 20.0})  # fmt: skip
+    for mode in ("full", "nodes", "directional"):
+        [record] = gc.check(tested, "x", "y", ops=table, mode=mode).checks
+        assert record.status == "inconclusive", (mode, record.notes)
+
+
+def hidden(factor: float, mode: Any) -> str:
+    """The status of sin(x) + 1e17 by differences, with the rule of Sin off by a factor."""
+    tested = model(("Sin", "x", "s"), ("Add", "s far", "y"), constants={"far": 1e17})
+    table = with_rule("Sin", scaled("Sin", factor))
+    [record] = gc.check(tested, "x", "y", ops=table, mode=mode, method="richardson").checks
+    return record.status
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, -1.0])
+@pytest.mark.parametrize("mode", ["full", "directional", "sampled"])
+def test_what_rounding_hides_altogether_is_no_pass_by_differences(mode: Any, factor: float):
+    assert hidden(factor, mode) == "inconclusive"
+
+
+def test_nodes_on_their_own_see_what_rounding_hides_at_the_end():
+    assert [hidden(factor, "nodes") for factor in (1.0, -1.0)] == ["pass", "fail"]
