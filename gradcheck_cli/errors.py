@@ -90,10 +90,16 @@ class SpecError(UsageError):
 
 
 class ModelError(GradcheckError):
-    """A file that cannot be read as a model."""
+    """A file that cannot be read as a model, or an operator `op` that does not fit its operands, which have `shapes`."""
 
     exit_code = 4
     code = "GC401"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, op: str = "", shapes: Iterable[tuple[int, ...]] = ()
+    ) -> None:
+        super().__init__(message, code=code)
+        self.op, self.shapes = op, tuple(shapes)
 
 
 class UnsupportedError(GradcheckError):

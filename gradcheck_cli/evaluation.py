@@ -38,12 +38,16 @@ def bound(
     """Which of a node's inputs are operands, and the metadata for the kernel; see `bind`."""
     try:
         return bind(op, attrs, inputs, cast=widen, supplied=supplied)
-    except (ModelError, UnsupportedError) as error:
+    except ModelError as error:
+        text, shapes = f"{where()}: {error}", error.shapes or _shapes(inputs)
+        raise ModelError(text, code=error.code, op=error.op or op.name, shapes=shapes) from error
+    except UnsupportedError as error:
         raise type(error)(f"{where()}: {error}", code=error.code) from error
     except (LimitError, MemoryError) as error:
         raise exhausted(error, where()) from error
     except _FAILURES as error:
-        raise ModelError(f"{where()} does not fit its inputs {_shapes(inputs)}: {error}") from error
+        text = f"{where()} does not fit its inputs {_described(inputs)}: {error}"
+        raise ModelError(text, op=op.name, shapes=_shapes(inputs)) from error
 
 
 def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, widen: Widen) -> Any:
@@ -54,12 +58,17 @@ def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, wi
     try:
         results = op.forward(*operands, **metadata)
         return results if op.composed else [_settled(y, widen) for y in (results if op.many else (results,))]
+    except ModelError as error:
+        if not error.op:
+            error.op, error.shapes = op.name, tuple(_shapes(operands))
+        raise
     except GradcheckError:
         raise
     except MemoryError as error:
         raise exhausted(error, where()) from error
     except _FAILURES as error:
-        raise ModelError(f"{where()} cannot be computed from {_shapes(operands)}: {error}") from error
+        text = f"{where()} cannot be computed from {_described(operands)}: {error}"
+        raise ModelError(text, op=op.name, shapes=_shapes(operands)) from error
 
 
 def _settled(result: Any, widen: Widen) -> Array:
@@ -70,5 +79,10 @@ def _settled(result: Any, widen: Widen) -> Array:
     return array if dtype is array.dtype else array.astype(dtype, copy=False)
 
 
-def _shapes(values: Sequence[Any]) -> str:
+def _described(values: Sequence[Any]) -> str:
     return ", ".join(map(described, values)) or "no input"
+
+
+def _shapes(values: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Shapes of arrays and of tensors on a tape; a sequence has none."""
+    return [tuple(value.shape) for value in values if hasattr(value, "shape")]

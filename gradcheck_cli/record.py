@@ -84,6 +84,11 @@ class Suspect:
     others: tuple[str, ...] = ()  # more nodes that fail on their own
 
 
+def only_size(dim: str) -> str:
+    """The note that an open dimension has size 1 because the model was seen to run at no other."""
+    return f"{dim}=1: no other size runs"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """The record of one pair (x, y); the fields are those of `gradcheck.result/1`."""
@@ -135,6 +140,18 @@ class Check:
     peak_rss_mb: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
     picture: Picture | None = field(default=None, compare=False)  # in the JSON record if asked for
+
+    @property
+    def sizes(self) -> str:
+        """Sizes of open dimensions in one line: N=2 S=5; of one that runs at no other size than 1 that this is so."""
+        told = {k: f"{k}={v}" if only_size(k) not in self.notes else f"{only_size(k)}," for k, v in self.dims.items()}
+        return " ".join(told.values()).removesuffix(",")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes that are not said with the sizes."""
+        said = {only_size(k) for k in self.dims}
+        return tuple(note for note in self.notes if note not in said)
 
     @property
     def missed(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.health.gates import with_gates
 from gradcheck_cli.memory import exhausted, held, share
+from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.record import Check, ModelInfo
 from gradcheck_cli.settings import Pictures, Settings
 
@@ -141,7 +142,8 @@ class Checker:
             checks = check(
                 source, settings, name=task.name, listen=self.progress, see=self._seen_by(keeper), elsewhere=others
             )
-        return tuple(replace(c, reproduce=self._command(c, task)) for c in checks)
+            known = {*source.dims, *settings.dims, *sizes_given(source.graph, settings)}
+        return tuple(replace(c, reproduce=command_for(c, task, self.given, known)) for c in checks)
 
     def _seen_by(self, keeper: Keeper) -> Callable[[int, Point], None]:
         def see(index: int, point: Point) -> None:
@@ -163,9 +165,6 @@ class Checker:
         if "precision" in self.gates and settings.dtype == "float64":
             raise UsageError("--fail-on precision asks for the gradient in the model's own dtype: --dtype model.")
         return settings
-
-    def _command(self, found: Check, task: Task) -> str:
-        return command_for(found, task, self.given)
 
     def _seeded(self, layer: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**layer, "seed": self.seed} if layer.get("seed") == "random" else layer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -49,15 +49,25 @@ command = click.RichCommand(
 )
 
 
-def command_for(check: Check, task: Task, given: Mapping[str, Any]) -> str:
-    """The command: file and check, the pair, what was typed, the seed, and the point that failed."""
+def command_for(check: Check, task: Task, given: Mapping[str, Any], known: Container[str] = ()) -> str:
+    """The command: file and check, the pair, what was typed, the sizes that were chosen, the seed, the failed point.
+
+    Open dimensions in `known` have the same sizes again without a word.
+    """
     words = ["gradcheck", task.path, *(["--check", task.check] if task.check else [])]
     asked = bool(check.claim) and not check.claim.get("found")  # all claims of a check: they tell more together
     y = tuple(check.claim.get("of", ())) or check.gradient_of or check.y
     words += [*_words("x", given.get("x") if asked else check.x), *_words("y", y)]
     for name in _REPEATED:
         words += _words(name, given.get(name))
+    words += chosen_sizes(check, known)
     return " ".join(map(quoted, [*words, "--seed", str(check.seed), *_points(check, task, given)]))
+
+
+def chosen_sizes(check: Check, known: Container[str]) -> list[str]:
+    """Options for the sizes of open dimensions that nobody gave, so that any machine takes the same."""
+    chosen = ((dim, size) for dim, size in check.dims.items() if dim not in known)
+    return [word for dim, size in chosen for word in _words("dim", f"{dim}={size}")]
 
 
 def quoted(word: str) -> str:

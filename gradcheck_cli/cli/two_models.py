@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -19,13 +19,14 @@ from gradcheck_cli.cli.idle import refuse_idle_rounding
 from gradcheck_cli.cli.limits import time_limit
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
-from gradcheck_cli.cli.reproduce import quoted
+from gradcheck_cli.cli.reproduce import chosen_sizes, quoted
 from gradcheck_cli.cli.resolve import dims_of, resolve
 from gradcheck_cli.equivalence.procedure import compare
 from gradcheck_cli.errors import GradcheckError, UsageError, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.memory import exhausted, held
+from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.record import COMPARISON, Check, ModelInfo, Report
 
 _OF_FILES = ("x_shape", "dim", "test_data", "val_range", "points", "seed", "memory_limit", "jobs", "timeout")
@@ -75,7 +76,8 @@ def _checks(
         settings = resolve(a, [_USUAL, *({k: v for k, v in layer.items() if k != "given"} for layer in layers)])
         refuse_idle_rounding(ctx, settings, a, b)
         checks = compare(a, b, settings, _mapped(given.get("given", ()), a, b), name=name, listen=progress)
-    return tuple(replace(c, reproduce=_command(c, first, second, given)) for c in checks)
+        known = {*a.dims, *settings.dims, *sizes_given(a.graph, settings)}
+    return tuple(replace(c, reproduce=_command(c, first, second, given, known)) for c in checks)
 
 
 def _seeded(layer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,8 +107,8 @@ def _mapped(texts: Iterable[str], a: Source, b: Source) -> dict[str, str]:
     return found
 
 
-def _command(check: Check, first: str, second: str, given: Mapping[str, Any]) -> str:
-    """The command that shows it again, at the point that failed."""
+def _command(check: Check, first: str, second: str, given: Mapping[str, Any], known: Container[str]) -> str:
+    """The command that shows it again, at the point that failed and at the sizes that were chosen beside `known`."""
     words = ["gradcheck", "diff", first, second]
     for name in _REPEATED:
         option, value = f"--{_SPELT.get(name, name).replace('_', '-')}", given.get(name)
@@ -115,6 +117,7 @@ def _command(check: Check, first: str, second: str, given: Mapping[str, Any]) ->
         elif value is not None and value is not False:
             values = value if isinstance(value, tuple) else (value,)
             words += [word for each in values for word in _with(option, str(each))]
+    words += chosen_sizes(check, known)
     point = check.worst[0].point if check.worst else given.get("point")
     every = ["--points", str(check.points)] if check.points > 1 else []
     words += ["--seed", str(check.seed), *(every if point is None else ["--point", str(point)])]

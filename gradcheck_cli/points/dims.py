@@ -1,8 +1,9 @@
-"""Open dimensions of a model's inputs: what they are called, what sizes follow from what was given, which to try."""
+"""Open dimensions of a model's inputs: what they are called, and what sizes follow from what was given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,14 +11,16 @@ from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.graph import Dim, Graph, TensorType
 from gradcheck_cli.settings import Settings
 
-SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 224)  # tried for a dimension that nobody gave
-BATCH = 2
-_HIDDEN = 4  # dimensions that may turn out to be a batch
+BATCH = 2  # entries of what looks like a batch
+_NAMELESS = ("", "?")  # as some exporters write it
+_BATCHES = ("bs", "bsz", "bn")
+_NO_BATCHES = ("seq", "len", "time", "past", "total", "frame", "step", "token", "node", "edge", "point", "patch", "height",
+               "width")  # fmt: skip
 
 
 def symbol(name: str, axis: int, dim: Dim) -> str:
     """The name under which an open dimension is given a size; one without a name is called by tensor and axis."""
-    return str(dim) if dim else f"{name}:{axis}"
+    return f"{name}:{axis}" if dim is None or dim in _NAMELESS else str(dim)
 
 
 def open_dims(graph: Graph) -> dict[str, bool]:
@@ -28,7 +31,7 @@ def open_dims(graph: Graph) -> dict[str, bool]:
         for axis, dim in enumerate(shape):
             if not isinstance(dim, int):
                 key = symbol(name, axis, dim)
-                found[key] = found.get(key, False) or _batch_like(key, axis, len(shape))
+                found[key] = found.get(key, False) or _batch_like(key if key == dim else "", axis, len(shape))
     return found
 
 
@@ -66,28 +69,6 @@ def sizes_in(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> dict[str, int
                 if not isinstance(dim, int):
                     sizes[symbol(name, axis, dim)] = int(size)
     return sizes
-
-
-def choices(graph: Graph, known: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Sizes to try for the open dimensions: batches of 2 first, the others growing.
-
-    Then again with each of the others as one more batch, which stands behind the layers in a recurrent state.
-    """
-    free = {k: batch for k, batch in open_dims(graph).items() if k not in known}
-    if not free:
-        yield dict(known)
-        return
-    yield from _growing(free, known)
-    others = [k for k, batch in free.items() if not batch]
-    for hidden in others[:_HIDDEN] if len(others) > 1 else ():
-        yield from _growing({**free, hidden: True}, known)
-
-
-def _growing(free: Mapping[str, bool], known: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Both sizes of a batch for each size of what is none."""
-    for size in SIZES if not all(free.values()) else SIZES[:1]:
-        for batch in (BATCH, 1) if any(free.values()) else (BATCH,):
-            yield {**known, **{k: batch if is_batch else size for k, is_batch in free.items()}}
 
 
 def check_sizes(graph: Graph, settings: Settings) -> None:
@@ -139,7 +120,9 @@ def _spelled(shape: Sequence[int]) -> str:
 
 
 def _batch_like(name: str, axis: int, rank: int) -> bool:
-    word = name.lower()
-    if any(w in word for w in ("batch", "bs")) or word in ("n", "b"):
+    """A dimension is called a batch, or stands first and is called nothing else; "" for one without a name."""
+    words = re.findall("[a-z]+", name.lower())
+    letter = name.lower() in ("n", "b") and (axis == 0 or (axis, rank) == (1, 3))  # of images, of recurrent states
+    if letter or any("batch" in w or w in _BATCHES for w in words):
         return True
-    return axis == 0 and rank >= 2 and not any(w in word for w in ("seq", "len", "time", "past", "frame", "step"))
+    return axis == 0 and rank >= 2 and not any(w.startswith(_NO_BATCHES) or w in ("t", "l", "s") for w in words)

@@ -19,21 +19,23 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import MAX_RANK, Array, Graph, TensorType, is_inexact
 from gradcheck_cli.memory import require_shape
 from gradcheck_cli.op import Ops
+from gradcheck_cli.points.dim_roles import roles
 from gradcheck_cli.points.dims import (
-    SIZES,
     check_sizes,
     check_traced,
-    choices,
     concrete,
     declared_shape,
     open_dims,
     sizes_given,
     sizes_in,
+    symbol,
 )
 from gradcheck_cli.points.inner import as_computed
 from gradcheck_cli.points.ranges import MAGNITUDES, float_range, integer_range
 from gradcheck_cli.points.shipped import Expected, Shipped, shipped_with
+from gradcheck_cli.points.sizes import SIZES, Failure, Search
 from gradcheck_cli.points.targets import is_float
+from gradcheck_cli.record import only_size
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.tape import Tape
 from gradcheck_cli.trace import trace
@@ -71,22 +73,73 @@ def find_point(
     check_sizes(graph, settings)
     shipped, known = _known(source, settings, dims or {})
     ready, needed = shipped.at(index), graph.needed_for(targets)
-    last: GradcheckError | None = None
-    for chosen in choices(graph, known):
-        feeds = as_computed(graph, draw(source, settings, chosen, index, ready, needed), settings, ops, known)
-        tape = trace(graph, feeds, ops=ops, dtype=settings.run_in, seed=settings.seed, targets=targets, lenient=True)
-        last = next((e for e in tape.blocked.values() if not isinstance(e, UnsupportedError)), None)
-        if isinstance(last, LimitError):
-            break
-        if last is None and (_substantial(tape, targets) or set(open_dims(graph)) <= set(known)):
-            check_traced({name: var.shape for name, var in tape.named.items()}, settings)
-            sizes = {k: v for k, v in chosen.items() if k not in source.dims}
-            expected = None if index else _expected(source, settings, ops, targets, feeds, shipped)
-            held = {*ready, *source.drawn.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
-            random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
-            return Point(tape, feeds, sizes, expected, shipped.notes(ready), random)
-    drawn = [n for n in graph.free_inputs if n in needed and n not in ready and not _given(settings, n)]
-    raise _no_point(graph, known, last, [n for n in drawn if not is_float(graph, n)])
+    trials = _Trials(source, settings, ops, targets, index, ready, known)
+    search = Search(roles(graph, ops), known, trials.attempt)
+    chosen = search.run()
+    if chosen is None or trials.ran is None:
+        drawn = [n for n in graph.free_inputs if n in needed and n not in ready and not _given(settings, n)]
+        last = search.failure.error if search.failure is not None else None
+        raise _no_point(graph, known, last, [n for n in drawn if not is_float(graph, n)])
+    tape, feeds = trials.ran
+    check_traced({name: var.shape for name, var in tape.named.items()}, settings)
+    order = {k: i for i, k in enumerate(open_dims(graph))}
+    sizes = {k: chosen[k] for k in sorted(chosen, key=lambda k: order.get(k, -1)) if k not in source.dims}
+    expected = None if index else _expected(source, settings, ops, targets, feeds, shipped)
+    held = {*ready, *source.drawn.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
+    random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
+    notes = (*shipped.notes(ready), *(only_size(k) for k, v in sizes.items() if v == 1 and k not in known))
+    return Point(tape, feeds, sizes, expected, notes, random)
+
+
+class _Trials:
+    """Runs of a model at sizes of its open dimensions; `ran` is the last one that went as far as the targets."""
+
+    def __init__(
+        self,
+        source: Source,
+        settings: Settings,
+        ops: Ops,
+        targets: Sequence[str],
+        index: int,
+        ready: Mapping[str, Any],
+        known: Mapping[str, int],
+    ) -> None:
+        self.source, self.settings, self.ops, self.targets, self.index = source, settings, ops, targets, index
+        self.ready, self.known, self.graph = ready, known, source.graph
+        self.needed = source.graph.needed_for(targets)
+        self.open = not set(open_dims(source.graph)) <= set(known)
+        self.ran: tuple[Tape, Mapping[str, Any]] | None = None
+
+    def attempt(self, sizes: Mapping[str, int]) -> Failure | None:
+        """One run, or why it was none."""
+        graph, settings = self.graph, self.settings
+        drawn = draw(self.source, settings, sizes, self.index, self.ready, self.needed)
+        feeds = as_computed(graph, drawn, settings, self.ops, self.known)
+        run_in, targets = settings.run_in, self.targets
+        tape = trace(graph, feeds, ops=self.ops, dtype=run_in, seed=settings.seed, targets=targets, lenient=True)
+        for position, node in enumerate(graph.nodes) if tape.blocked else ():
+            error = next((tape.blocked[n] for n in node.outputs if n in tape.blocked), None)
+            if error is not None and not isinstance(error, UnsupportedError):
+                return self._failure(error, position, tape)
+        if self.open and not _substantial(tape, targets):
+            return Failure(None, (len(graph.nodes), 0), dims=self._dims(self.needed))
+        self.ran = tape, feeds
+        return None
+
+    def _failure(self, error: GradcheckError, position: int, tape: Tape) -> Failure:
+        """What is to be learnt of a node that could not be run."""
+        node = self.graph.nodes[position]
+        read = [tape.named[n].shape for n in node.reads if n in tape.named]
+        op, shapes = node.op, tuple(read)
+        if isinstance(error, ModelError) and error.op:
+            op, shapes = error.op, error.shapes
+        reached = position, sum(step.origin == position for step in tape.steps)
+        return Failure(error, reached, op, shapes, self._dims(self.graph.needed_for(node.reads)))
+
+    def _dims(self, needed: Collection[str]) -> frozenset[str]:
+        """Open dimensions of the inputs among what is needed."""
+        shapes = ((n, declared_shape(self.graph, n) or ()) for n in self.graph.free_inputs if n in needed)
+        return frozenset(symbol(n, i, d) for n, shape in shapes for i, d in enumerate(shape) if not isinstance(d, int))
 
 
 def feeds_at(
@@ -148,7 +201,7 @@ def draw_input(source: Source, settings: Settings, name: str, dims: Mapping[str,
         return values + 1j * rng.uniform(low, high, shape) if dtype.kind == "c" else values
     if dtype.name.startswith("float"):  # of 8 bits or less: each of them has numbers in this range
         return rng.uniform(*(low_high or (0.5, 2.0)), shape).astype(dtype)
-    low, high = low_high or integer_range(source.graph, name, shape)
+    low, high = low_high or integer_range(source.graph, name, shape, dims)
     return rng.integers(int(low), int(high) + 1, shape).astype(dtype)
 
 
@@ -193,7 +246,7 @@ def _no_point(
     why = f"\nThe last attempt said: {last}" if last else ""
     return UsageError(
         f"no size of {known_as} in {TensorType(None, shape).__str__().rsplit(' ', 1)[0]} makes {name!r} run "
-        f"(tried {SIZES[0]} ... {SIZES[-1]}).  Give them: --x-shape {shown(name)}:{example}  or  {dims}{why}"
+        f"(tried 1 ... {max(SIZES)}).  Give them: --x-shape {shown(name)}:{example}  or  {dims}{why}"
     )
 
 

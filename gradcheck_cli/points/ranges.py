@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
+from gradcheck_cli.points.dims import symbol
 
 DEFAULT = (-1.0, 1.0)
 _LARGEST = (1 << 31) - 1  # integer that is drawn
@@ -47,8 +48,10 @@ COUNTS: dict[tuple[str, int], tuple[int, int]] = {  # of operand i of an operato
     ("BlackmanWindow", 0): (8, 8),
     ("CumProd", 1): (0, 0),
     ("CumSum", 1): (0, 0),
+    ("ConstantOfShape", 0): (2, 3),
     ("DFT", 1): (5, 8),
     ("DFT", 2): (-2, -2),
+    ("Expand", 1): (1, 1),
     ("HammingWindow", 0): (8, 8),
     ("HannWindow", 0): (8, 8),
     ("Loop", 0): (2, 3),
@@ -56,8 +59,14 @@ COUNTS: dict[tuple[str, int], tuple[int, int]] = {  # of operand i of an operato
     ("MelWeightMatrix", 0): (4, 6),
     ("MelWeightMatrix", 1): (32, 64),
     ("MelWeightMatrix", 2): (8000, 8000),
+    ("OneHot", 1): (3, 5),
+    ("Range", 1): (2, 3),
+    ("Range", 2): (1, 1),
     ("STFT", 1): (1, 3),
     ("STFT", 3): (4, 4),
+    ("Slice", 2): (2, 3),
+    ("Slice", 4): (1, 1),
+    ("Tile", 1): (1, 2),
     ("TopK", 1): (1, 1),
 }
 _MOVERS = {
@@ -94,16 +103,19 @@ def _scales(low: float, high: float, magnitude: float, limits: Sequence[float]) 
     return limits[0] < magnitude * low and magnitude * high < limits[1]
 
 
-def integer_range(graph: Graph, name: str, shape: Sequence[int]) -> tuple[int, int]:
-    """The integers, both ends included, that an integer or boolean input may take."""
+def integer_range(
+    graph: Graph, name: str, shape: Sequence[int], dims: Mapping[str, int] | None = None
+) -> tuple[int, int]:
+    """The integers, both ends included, that an integer or boolean input may take; `dims` are sizes of open dimensions."""
+    sizes = dims or {}
     if "mask" in name.lower():
         return 1, 1
     highs, equal = [], []
     for node, index in consumers(graph, name):
-        count = COUNTS.get((node.op, index)) or _lengths(graph, node, index)
+        count = COUNTS.get((node.op, index)) or _lengths(graph, node, index, sizes)
         if count is not None:
             return count
-        size = _index_limit(graph, node, index)
+        size = _index_limit(graph, node, index, sizes)
         if size is not None:
             highs.append(size - 1)
         equal.extend(_compared_with(graph, node, index))
@@ -136,8 +148,8 @@ def _is_accumulated(node: Node, index: int) -> bool:
     return kinds is not None and index >= 2 + (len(node.inputs) - 2) * (kinds - 1) // kinds
 
 
-def _lengths(graph: Graph, node: Node, index: int) -> tuple[int, int] | None:
-    """From 1 to the length of the axis that lengths of sequences count; None for other inputs."""
+def _lengths(graph: Graph, node: Node, index: int, sizes: Mapping[str, int]) -> tuple[int, int] | None:
+    """From 2, so that there is a step to go, to the length of the axis that lengths of sequences count; None for others."""
     axis = {
         ("RNN", 4): node.attrs.get("layout", 0),
         ("GRU", 4): node.attrs.get("layout", 0),
@@ -145,40 +157,42 @@ def _lengths(graph: Graph, node: Node, index: int) -> tuple[int, int] | None:
         ("ReverseSequence", 1): node.attrs.get("time_axis", 0),
         ("Attention", 6): -2,
     }.get((node.op, index))
-    shape = _shape(graph, node.inputs[1 if node.op == "Attention" else 0]) if axis is not None else None
-    return (1, max(1, shape[axis])) if shape and axis is not None and -len(shape) <= axis < len(shape) else None
+    if axis is None:
+        return None
+    shape = _shape(graph, node.inputs[1 if node.op == "Attention" else 0], sizes)
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return None
+    return min(2, max(1, shape[axis])), max(1, shape[axis])
 
 
-def _index_limit(graph: Graph, node: Node, index: int) -> int | None:
+def _index_limit(graph: Graph, node: Node, index: int, sizes: Mapping[str, int]) -> int | None:
     """How many values an index into something of known size may take."""
     if node.op in ("Gather", "GatherElements") and index == 1:
-        shape = _shape(graph, node.inputs[0])
+        shape = _shape(graph, node.inputs[0], sizes)
         axis = node.attrs.get("axis", 0)
         return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
     if node.op == "ArrayFeatureExtractor" and index == 1:
-        shape = _shape(graph, node.inputs[0])
+        shape = _shape(graph, node.inputs[0], sizes)
         return shape[-1] if shape else None
     if node.op == "RoiAlign" and index == 2:
-        shape = _shape(graph, node.inputs[0])
+        shape = _shape(graph, node.inputs[0], sizes)
         return shape[0] if shape else 1  # there is one image at least
     if (node.op, index) in _LABELS:
-        shape = _shape(graph, node.inputs[0])
+        shape = _shape(graph, node.inputs[0], sizes)
         return shape[1] if shape and len(shape) > 1 else None
     if node.op == "OneHot" and index == 0:
         return _whole(graph.constants.get(node.inputs[1]))
     return None
 
 
-def _shape(graph: Graph, name: str) -> tuple[int, ...] | None:
-    """The shape of a constant, or a declared one where it is all fixed."""
+def _shape(graph: Graph, name: str, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """The shape of a constant, or a declared one at some sizes, where it is all known."""
     if name in graph.constants:
         return graph.constants[name].shape
-    declared = graph.types.get(name, TensorType()).shape
-    return (
-        tuple(d for d in declared if isinstance(d, int))
-        if declared and all(isinstance(d, int) for d in declared)
-        else None
-    )
+    declared = graph.types.get(name, TensorType()).shape or ()
+    found = [d if isinstance(d, int) else sizes.get(symbol(name, axis, d)) for axis, d in enumerate(declared)]
+    shape = tuple(d for d in found if d is not None)
+    return shape if shape and len(shape) == len(found) else None
 
 
 def _compared_with(graph: Graph, node: Node, index: int) -> list[int]:

@@ -35,7 +35,11 @@ def finite_point(
         other = replace(settings, val_range={**settings.val_range, **ranges})
         again = find_point(source, other, ops, targets, index, {**dims, **point.dims})
         if _finite(again.tape, targets):
-            return replace(again, ranges=ranges) if free else replace(point, advice=next(iter(ranges.values())))
+            return (
+                replace(again, ranges=ranges, notes=point.notes)
+                if free
+                else replace(point, advice=next(iter(ranges.values())))
+            )
     return point
 
 

@@ -126,7 +126,7 @@ def how_checked(check: Check) -> str:
     how = [] if (check.mode, check.method) == ("full", "complex-step") else [name(f"{check.mode}, {check.method}")]
     how += [f"y by {name(check.source)}"] if check.source != "internal" else []
     how += [count(check.points, "point")] if check.points > 1 else []
-    how += [" ".join(f"{name(k)}={v}" for k, v in check.dims.items())] if check.dims else []
+    how += [name(check.sizes)] if check.dims else []
     how += [f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items()]
     return " | ".join(how)
 
@@ -281,7 +281,7 @@ def ended(check: Check) -> str:
 def _paragraphs(check: Check, style: Style) -> Iterator[str]:
     if text := ended(check):
         yield from _wrapped(text, style, "  ")
-    for note in (*check.notes, *(check.missed if style.verbosity > 0 else ())):
+    for note in (*check.remarks, *(check.missed if style.verbosity > 0 else ())):
         yield from _wrapped(name(note), style, "  ")
 
 

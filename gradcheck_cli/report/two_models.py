@@ -28,7 +28,7 @@ def section(checks: Sequence[Check], style: Style) -> str:
     if not shown:
         return ""
     compared = [c for c in shown if c.entries]
-    common = [n for n in shown[0].notes if all(n in c.notes for c in shown)]
+    common = [n for n in shown[0].remarks if all(n in c.notes for c in shown)]
     parts = [[*_header(shown[0], style)], _rows(compared, style) if compared else []]
     parts += [[line for note in common for line in _wrapped(name(note), style)]]
     parts += [[*_details(c, common, style)] for c in shown]
@@ -41,7 +41,7 @@ def _header(check: Check, style: Style) -> Iterator[str]:
     where = "each in its own dtype" if check.dtype == "model" else "both in float64"
     facts = [", ".join(check.model.dtypes), where, f"seed {check.seed}"]
     facts += [count(check.points, "point")] if check.points > 1 else []
-    facts += [" ".join(f"{name(k)}={v}" for k, v in check.dims.items())] if check.dims else []
+    facts += [name(check.sizes)] if check.dims else []
     first, second = name(str(check.forward.get("compared_with") or "?")), name(check.model.uri)
     yield f"A  {paint(first, 'bold', style.color)}"
     yield f"B  {paint(second, 'bold', style.color)}  {size}"
@@ -65,7 +65,7 @@ def _label(check: Check, width: int) -> str:
 
 def _details(check: Check, common: Sequence[str], style: Style) -> Iterator[str]:
     """What is to be said of one row; nothing for one that passed, unless asked for or worth a note."""
-    own = [note for note in check.notes if note not in common]
+    own = [note for note in check.remarks if note not in common]
     if check.status in ("pass", "waived") and style.verbosity < 1 and not own:
         return
     word, color, _ = full.said_of(check)

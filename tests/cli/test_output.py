@@ -230,7 +230,7 @@ def test_a_record_of_second_order_says_how_to_do_it_again(gradcheck: Command) ->
     """The row is asked for by the tensor whose gradient it is about: its own y has no name in the model."""
     records = json.loads(gradcheck("mlp.onnx", "--x", "W", "--second-order", "--output-format", "json").out)["checks"]
     assert [r["id"] for r in records] == ["mlp.onnx::d loss/d W", "mlp.onnx::d2 loss/d W^2"]
-    assert records[1]["reproduce"] == "gradcheck mlp.onnx --x W --y loss --second-order --seed 0 --point 0"
+    assert records[1]["reproduce"] == "gradcheck mlp.onnx --x W --y loss --second-order --dim N=2 --seed 0 --point 0"
 
 
 def test_as_tensorflow_compares(gradcheck: Command) -> None:

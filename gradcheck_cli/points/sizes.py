@@ -1,0 +1,291 @@
+"""Sizes for open dimensions that nobody gave: large enough that there is something to check, and such that the model runs.
+
+A batch has two entries, an image 32 x 40, every other dimension a small size of its own.  Where the model does not run
+at those, its failure says what has to be equal or what is too small: trial runs follow it, up to a fixed number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TypeAlias
+
+from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.graph import Graph
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.dim_roles import WINDOWED, Roles, formula_names, roles
+from gradcheck_cli.points.dims import BATCH
+
+SIZES = (
+    5,
+    3,
+    8,
+    7,
+    16,
+    4,
+    2,
+    32,
+    64,
+    128,
+    224,
+)  # of what is no batch and no image, in the order in which they are tried
+SIGNALS = (1024, 16384)  # and of what is convolved along one axis
+IMAGES = ((32, 40), (32, 48), (32, 64), (32, 32), (64, 72), (64, 64), (224, 224))  # height and width
+SMALL_IMAGES = ((16, 24), (16, 16), (8, 8))
+MOST = 24  # trial runs
+_STATED = 8  # of them, at most, that follow what failures state
+_KEPT = 4  # that are kept for sizes of 1
+_OWN = 6  # sizes that dimensions get at first, each another
+_PAIRS = 4  # of sizes that do not agree
+_PRODUCTS = ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
+_NUMBERS = 3  # of a message that are tried
+_LARGEST = 4096  # of these
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One trial run that failed: at which node, at operands of which shapes, and the dimensions that lead there."""
+
+    error: GradcheckError | None
+    position: tuple[int, int]  # of the node, and how many steps inside of it
+    op: str = ""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dims: frozenset[str] = frozenset()
+
+    @property
+    def numbers(self) -> list[int]:
+        """What the message counts."""
+        return [int(n) for n in re.findall(r"(?<![\w.])\d{1,4}(?![\w.])", str(self.error or "").partition(":")[2])]
+
+
+Sizes: TypeAlias = dict[str, int]
+Attempt: TypeAlias = Callable[[Mapping[str, int]], "Failure | None"]
+
+
+def smaller(graph: Graph, sizes: Mapping[str, int], known: Mapping[str, int], ops: Ops) -> Iterator[Sizes]:
+    """Sizes to fall back to, one after the other, where a check at `sizes` takes more than it may: none below 2.
+
+    Those in `known` were given and stay.  Images shrink before the other dimensions do, each down the order in which
+    sizes are tried; dimensions that are equal stay equal, and formulas in their names hold.  The model need not run at
+    all of them: `find_point(..., dims=...)` raises where it does not.
+    """
+    each, current = roles(graph, ops), dict(sizes)
+    for shrunk in _shrinking(each, current, known):
+        own = {d: n for d, n in shrunk.items() if d in known or (d not in each.stated and d not in each.alike)}
+        completed = each.completed(own)
+        if completed is not None:
+            yield {**current, **completed}
+
+
+def _shrinking(each: Roles, sizes: Mapping[str, int], known: Mapping[str, int]) -> Iterator[Sizes]:
+    current = dict(sizes)
+    for level in (*IMAGES[::-1], *SMALL_IMAGES):
+        before = current
+        current = {
+            d: min(n, level[d not in each.tall]) if d in each.images and d not in known else n
+            for d, n in before.items()
+        }
+        if current != before:
+            yield current
+    for size in sorted(SIZES, reverse=True):
+        before = current
+        current = {d: min(n, size) if d in each.others and d not in known else n for d, n in before.items()}
+        if current != before:
+            yield current
+
+
+@dataclass(slots=True)
+class Search:
+    """One search for sizes at which a model runs.
+
+    `attempt` runs it once and says how that failed, or None; it is asked `MOST` times at most, and never twice the same.
+    `best` is the trial that got furthest of those that failed, and `failure` how it did.
+    """
+
+    roles: Roles
+    known: Mapping[str, int]
+    attempt: Attempt
+    left: int = MOST
+    following: int = _STATED
+    tried: list[Sizes] = field(default_factory=list)
+    best: Sizes = field(default_factory=dict)
+    failure: Failure | None = None
+    grown: tuple[str, ...] = ()  # dimensions that were made equal by trial, not since a failure stated it
+
+    def run(self) -> Sizes | None:
+        """Sizes of all open dimensions at which the model runs; None where it runs at none of those tried."""
+        for candidate in self._candidates():
+            if self._runs(candidate):
+                return self._all(self._improved(candidate))
+        return None
+
+    def _all(self, own: Sizes) -> Sizes | None:
+        return self.roles.completed({**self.known, **own})
+
+    def _runs(self, own: Sizes) -> bool:
+        """The model runs at these sizes; False too for what was tried before, and when no trial is left."""
+        sizes = self._all(own)
+        if sizes is None or own in self.tried or not self.left:
+            return False
+        self.left -= 1
+        self.tried.append(own)
+        failure = self.attempt(sizes)
+        if failure is not None and (self.failure is None or failure.position > self.failure.position):
+            self.best, self.failure = own, failure
+        return failure is None
+
+    def _candidates(self) -> Iterator[Sizes]:
+        start = self._first()
+        yield start
+        if not start or self.failure is None:
+            return
+        if isinstance(self.failure.error, LimitError):
+            yield from _shrinking(self.roles, start, self.known)
+            return
+        yield from self._following()
+        for candidate in self._growing():
+            before = self.best
+            yield candidate
+            if self.best is not before:
+                yield from self._following()
+        yield from self._counted()
+        yield from self._least(start)
+
+    def _first(self) -> Sizes:
+        """A size of its own for each dimension that nobody gave."""
+        free = [d for d in self.roles.others if d not in self.known]
+        return {
+            **{d: BATCH for d in self.roles.batches if d not in self.known},
+            **self._image(IMAGES[0]),
+            **{d: SIZES[i % _OWN] for i, d in enumerate(free)},
+        }
+
+    def _image(self, level: tuple[int, int]) -> Sizes:
+        return {d: level[d not in self.roles.tall] for d in self.roles.images if d not in self.known}
+
+    def _following(self) -> Iterator[Sizes]:
+        """What the failure of the best trial states; once one gets further, what its failure states."""
+        queue = list(self._mended())
+        while queue and self.following:
+            before = self.best
+            self.following -= 1
+            yield queue.pop(0)
+            if self.best is not before:
+                queue = [*self._mended(), *queue]
+
+    def _mended(self) -> Iterator[Sizes]:
+        """The sizes of the best trial, changed so that what did not fit there would."""
+        assert self.failure is not None
+        if self.failure.op in WINDOWED:
+            return
+        pairs = _mismatches(self.failure.shapes, self.failure.op in _PRODUCTS)
+        stated = (list(way(*pair)) for way in (self._equal, self._constant, self._related) for pair in pairs)
+        yield from (sizes for each in stated for sizes in each if sizes not in self.tried)
+        if any(BATCH in shape for shape in self.failure.shapes):
+            yield {**self.best, **{d: 1 for d in self.roles.batches if d in self.best}}
+
+    def _owners(self, size: int) -> list[str]:
+        return [d for d, n in self.best.items() if n == size]
+
+    def _equal(self, one: int, other: int) -> Iterator[Sizes]:
+        """Two dimensions that should be equal: the size of the first counts.  Images change both sides at once."""
+        order = [d for d in self.best if d not in self.roles.images]
+        left, right = ([d for d in self._owners(size) if d in order] for size in (one, other))
+        if left and right:
+            first, later, size = (
+                (left, right, one) if order.index(left[0]) < order.index(right[0]) else (right, left, other)
+            )
+            yield from ({**self.best, name: size} for name in later)
+            yield {**self.best, **dict.fromkeys(later, size)}
+            yield {**self.best, **dict.fromkeys(first, self.best[later[0]])}
+
+    def _constant(self, one: int, other: int) -> Iterator[Sizes]:
+        """Dimensions that should have a size that the model has in itself."""
+        for here, there in ((one, other), (other, one)):
+            if not self._owners(there):
+                names = self._owners(here)
+                yield from ({**self.best, name: there} for name in names)
+                yield {**self.best, **dict.fromkeys(names, there)}
+
+    def _related(self, one: int, other: int) -> Iterator[Sizes]:
+        """A dimension of which a sum or a multiple should be something else."""
+        for dim in self._leading(self.roles.others):
+            size = self.best[dim]
+            for here, there in ((one, other), (other, one)) if size not in (one, other) else ():
+                if size + there - here > 1:
+                    yield {**self.best, dim: size + there - here}
+                times = here // size
+                if here % size == 0 and times > 1 and there % times == 0 and there > times:
+                    yield {**self.best, dim: there // times}
+
+    def _counted(self) -> Iterator[Sizes]:
+        """A size that the failure's message has."""
+        assert self.failure is not None
+        numbers = [n for n in dict.fromkeys(self.failure.numbers) if 1 < n <= _LARGEST and n not in self.best.values()]
+        for dim in self._blamed(self.roles.others):
+            yield from ({**self.best, dim: n} for n in numbers[:_NUMBERS] if self.left > _KEPT)
+
+    def _leading(self, names: Iterable[str]) -> list[str]:
+        """Those of some dimensions that were chosen here and lead to the failure."""
+        assert self.failure is not None
+        lead = {self.roles.alike.get(d, d) for d in self.failure.dims}
+        lead |= {n for d in self.failure.dims if d in self.roles.stated for n in formula_names(self.roles.stated[d])}
+        return [d for d in names if d in self.best and (d in lead or not lead)]
+
+    def _blamed(self, names: Iterable[str]) -> list[str]:
+        """Those that also have the size of something there, if any has."""
+        assert self.failure is not None
+        leading = self._leading(names)
+        seen = {n for shape in self.failure.shapes for n in shape}
+        return [d for d in leading if self.best[d] in seen] or leading
+
+    def _growing(self) -> Iterator[Sizes]:
+        """Other sizes of images, then one size for all other dimensions that may be at fault."""
+        images = [d for d in self.roles.images if d in self.best]
+        for level in (*IMAGES, *SMALL_IMAGES) if images and self._leading(images) else ():
+            if self.left > _KEPT:
+                yield {**self.best, **self._image(level)}
+        others = self._blamed(self.roles.others)
+        signals = SIGNALS if self.roles.signals.intersection(others) else ()
+        for size in (*SIZES, *signals) if others else ():
+            if self.left > _KEPT:
+                self.grown = tuple(self._blamed(self.roles.others))
+                yield {**self.best, **dict.fromkeys(self.grown, size)}
+
+    def _least(self, start: Sizes) -> Iterator[Sizes]:
+        """Batches of 1, and what nothing else is left for: sizes of 1."""
+        batches = {d: 1 for d in self.roles.batches if d in start}
+        others = [d for d in self.roles.others if d in start]
+        self.grown = tuple(others)
+        yield {**start, **batches}
+        yield {**start, **batches, **dict.fromkeys(others, 8)}
+        yield {**start, **batches, **dict.fromkeys(others, 1)}
+        yield dict.fromkeys(start, 1)
+
+    def _improved(self, found: Sizes) -> Sizes:
+        """Sizes of 1 made larger, and equal ones different, as far as the model runs and trials are left."""
+        for dim, size in list(found.items()):
+            equal = dim in self.grown[1:] and size == found[self.grown[0]]
+            if size == 1 or equal:
+                wanted = (BATCH, 3) if dim in self.roles.batches else SIZES if size == 1 else _after(size)
+                found = next(({**found, dim: n} for n in wanted if self._runs({**found, dim: n})), found)
+        return found
+
+
+def _after(size: int) -> Sequence[int]:
+    """A few other sizes for a dimension that runs at the size of another one."""
+    larger = [n for n in sorted(SIZES) if n > size]
+    return larger[:2] or (size + 32,)
+
+
+def _mismatches(shapes: Sequence[tuple[int, ...]], product: bool) -> list[tuple[int, int]]:
+    """Pairs of sizes that stand where operands would have to agree: axes from the end, the inner ones of a product."""
+    found: dict[tuple[int, int], None] = {}
+    for a, b in combinations([s for s in shapes if s], 2):
+        pairs = zip(a[::-1], b[::-1], strict=False)
+        for pair in [(a[-1], b[-2:][0]), *list(pairs)[2:]] if product else pairs:
+            if pair[0] != pair[1] and min(pair) > 1:
+                found.setdefault(pair)
+    return list(found)[:_PAIRS]
