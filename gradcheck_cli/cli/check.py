@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from gradcheck_cli.cli import keeping
 from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
+from gradcheck_cli.cli.typed import TypedCommand
 
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
@@ -37,7 +38,7 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
     return run(models, given, ctx)
 
 
-command = click.RichCommand(
+command = TypedCommand(
     name="check",
     callback=check,
     params=OPTIONS,

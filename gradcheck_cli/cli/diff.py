@@ -10,6 +10,7 @@ from gradcheck_cli.cli import keeping
 from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
 from gradcheck_cli.cli.param_types import OneOf, Text
+from gradcheck_cli.cli.typed import TypedCommand
 
 _SHARED = (  # options that mean what they mean in a check, in the panels of its help
     "x_shape", "dim", "x_init_value", "extra_feed_dict", "test_data", "val_range", "point", "seed",
@@ -83,7 +84,7 @@ def _options() -> list[click.Parameter]:
     return sorted(every, key=lambda option: panels.index(getattr(option, "panel", None)))
 
 
-command = click.RichCommand(
+command = TypedCommand(
     name="diff",
     callback=diff,
     params=[

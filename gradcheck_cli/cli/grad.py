@@ -12,6 +12,7 @@ import rich_click as click
 from gradcheck_cli.cli.check_options import OPTIONS, complete_tensor
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
 from gradcheck_cli.cli.param_types import OneOf, Text
+from gradcheck_cli.cli.typed import TypedCommand
 
 if TYPE_CHECKING:
     from gradcheck_cli.export.derivatives import Derivatives, Kind
@@ -27,7 +28,7 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
     return click.option(*names, multiple=True, type=Text(), **more)
 
 
-@click.command("grad", context_settings=SETTINGS)
+@click.command("grad", cls=TypedCommand, context_settings=SETTINGS)
 @click.argument("models", nargs=1, required=True, metavar="MODEL", type=click.Path())
 @click.option("-o", "--output", required=True, metavar="OUT", type=click.Path(), help="The ONNX file to write.")
 @_many("--x", metavar="NAME", shell_complete=complete_tensor,

@@ -13,6 +13,7 @@ import rich_click as click
 from gradcheck_cli.cli.check_options import OPTIONS, complete_tensor
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
 from gradcheck_cli.cli.param_types import OneOf, Text
+from gradcheck_cli.cli.typed import TypedCommand
 
 if TYPE_CHECKING:
     from gradcheck_cli.formats.source import Source, Spec
@@ -26,7 +27,7 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
     return click.option(*names, multiple=True, type=Text(), **more)
 
 
-@click.command("inspect", context_settings=SETTINGS)
+@click.command("inspect", cls=TypedCommand, context_settings=SETTINGS)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", type=click.Path())
 @_many("--x", metavar="NAME", shell_complete=complete_tensor, help="As in check.")
 @_many("--y", metavar="NAME", shell_complete=complete_tensor, help="As in check.")

@@ -10,6 +10,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.cli.check_options import OPTIONS
+from gradcheck_cli.cli.typed import TypedCommand
 from gradcheck_cli.errors import shown
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def reproduce(ctx: click.Context, /, bundle: str, **options: Any) -> int:
     return run_again(bundle, {n: v for n, v in options.items() if ctx.get_parameter_source(n) == typed}, ctx)
 
 
-command = click.RichCommand(
+command = TypedCommand(
     name="reproduce",
     callback=reproduce,
     params=[

@@ -29,6 +29,47 @@ def test_an_option_without_an_effect_is_an_error(gradcheck: Command, line: str, 
     assert ran.err.startswith(f"error GC201: {message}")
 
 
+BESIDE = [  # options of which one leaves the other without an effect
+    ("mlp.onnx --mode full --max-entries 3", "--max-entries has no effect beside --mode full: only --mode sampled draws"),
+    ("mlp.onnx --max-entries 3 --mode nodes", "--max-entries has no effect beside --mode nodes: only --mode sampled draws"),
+    ("mlp.onnx --points 3 --point 1", "--points has no effect beside --point: --point is one point alone"),
+    ("mlp.onnx -q -v", "--quiet has no effect beside --verbose: -q says less and -v says more"),
+    ("mlp.onnx --health --output-format json", "--health has no effect beside --output-format json: only the full output"),
+    ("mlp.onnx --engine local --dask local:2", "--dask has no effect beside --engine local: it asks no cluster"),
+    ("zoo mlp.onnx --engine local --dask local:2", "--dask has no effect beside --engine local: it asks no cluster"),
+    ("zoo mlp.onnx --points 3 --point 1", "--points has no effect beside --point: --point is one point alone"),
+    ("diff mlp.onnx mlp.onnx --points 3 --point 1", "--points has no effect beside --point: --point is one point alone"),
+    ("grad mlp.onnx -o g.onnx --jvp --grad-ys ones", "--grad-ys has no effect beside --jvp: tangents start from inputs"),
+    ("mlp.onnx --plot a.png --plot b.png", "--plot is given 2 times, and only the last would count."),
+    ("mlp.onnx --seed 1 --y loss --seed 2 --seed 3", "--seed is given 3 times, and only the last would count."),
+    ("grad mlp.onnx -o g.onnx --output h.onnx", "--output is given 2 times, and only the last would count."),
+    ("inspect mlp.onnx --color never --color always", "--color is given 2 times, and only the last would count."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line, message", BESIDE, ids=[line for line, _ in BESIDE])
+def test_an_option_that_another_one_overrules_is_an_error(gradcheck: Command, line: str, message: str) -> None:
+    ran = gradcheck(*line.split())
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+
+
+@pytest.mark.parametrize(
+    "line", ["--mode sampled --max-entries 3", "--mode auto --max-entries 3", "-v -v", "--x W --x b"]
+)
+def test_options_that_go_together_are_none(gradcheck: Command, line: str) -> None:
+    assert "has no effect" not in gradcheck("mlp.onnx", *line.split()).err
+
+
+def test_what_is_typed_overrules_a_file_and_the_environment(
+    gradcheck: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "gradcheck.toml").write_text("points = 3\nmax-entries = 5\nverbose = 1\n")
+    monkeypatch.setenv("GRADCHECK_POINTS", "2")
+    ran = gradcheck("mlp.onnx", "--y", "loss", "--point", "1", "--mode", "full", "-q")
+    assert (ran.code, ran.err) == (0, "")
+
+
 def test_a_file_may_speak_of_tensors_that_are_not_in_this_check(gradcheck: Command, folder: Path) -> None:
     (folder / "gradcheck.toml").write_text("rtol = {W = 1e-3, input = 1e-3}\nval_range = {aux_in = [0, 1]}\n")
     assert gradcheck("mlp.onnx", "--x", "input", "--y", "loss").code == 0

@@ -8,6 +8,7 @@ import rich_click as click
 
 from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
+from gradcheck_cli.cli.typed import TypedCommand
 from gradcheck_cli.cli.zoo.options import CHECK_OPTIONS, RUN_OPTIONS
 
 
@@ -20,8 +21,6 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     run that was interrupted, and does again only what has changed.
     """
     refuse_unknown_variables(OPTIONS)
-    if options["engine"] == "local" and options["dask"]:
-        raise click.UsageError("--dask names a cluster, and --engine local wants none.")
     if options["engine"] != "dask" and not options["dask"]:
         from gradcheck_cli.zoo.server import warm
 
@@ -31,7 +30,7 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     return begin(sources, given_in(ctx, options), ctx)
 
 
-command = click.RichCommand(
+command = TypedCommand(
     name="run",
     callback=run,
     params=[
