@@ -48,6 +48,8 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
 )
 @click.option("--unconnected", type=OneOf(("none", "zero")), default="none",
               help="What is written for an x on which no y depends.")  # fmt: skip
+@click.option("--straight-through", is_flag=True,
+              help="Gradients go through QuantizeLinear, Round, Floor, Ceil and Casts to fewer bits and back.")  # fmt: skip
 @click.option("--gate", is_flag=True, help="All gradients of a node are computed before any is used.")
 @click.option("--colocate", is_flag=True, help="Added nodes carry the devices and the metadata of their forward nodes.")
 @_many("--extra-feed-dict", "--feed", "extra_feed_dict", metavar="NAME=VALUE|@FILE",
@@ -68,9 +70,23 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
     with held():
         allow = bool(options["allow_python"])
         model = load(models, dims=dims_of(options["dim"]) or None, graph=options["graph"], allow_python=allow)
+        if options["straight_through"]:
+            model = _straight(model, ctx, options)
         added, written = _written(model, output, options)
     sys.stdout.write("\n".join(_said(model, output, added, written)) + "\n")
     return 0
+
+
+def _straight(model: Model, ctx: click.Context, options: Mapping[str, Any]) -> Model:
+    """The model with a derivative of what rounds."""
+    from gradcheck_cli.cli.idle import refuse_idle_rounding
+    from gradcheck_cli.model import Model
+    from gradcheck_cli.ops.straight import estimated
+    from gradcheck_cli.settings import Settings
+
+    xs, ys = options["x"], options["y"]
+    refuse_idle_rounding(ctx, Settings(x=xs, y=ys, straight_through=True), model.source)
+    return Model(*estimated(model.source, model.ops, xs, ys), model.dims)
 
 
 def _written(model: Model, output: str, options: Mapping[str, Any]) -> tuple[Derivatives, Written]:

@@ -26,9 +26,16 @@ def quantize(
     A scale holds for all of x, for an entry along the axis, or for a block of `block_size` entries along it.
     """
     dtype = np.dtype(output_dtype or np.uint8) if zero_point is None else zero_point.dtype
-    scaled = sym.cast(x, scale.dtype) / _spread(scale, x.shape, axis, block_size)
-    zero = None if zero_point is None else _spread(zero_point, x.shape, axis, block_size)
-    return _coded(scaled, zero, dtype, saturate)
+    return _coded(*_scaled(x, scale, zero_point, axis, block_size), dtype, saturate)
+
+
+def quantize_straight(
+    x: Var, scale: Var, zero_point: Var | None = None, *, axis: int = 1, block_size: int = 0,
+    output_dtype: Any = None, saturate: int = 1,
+) -> Var:  # fmt: skip
+    """x / scale + zero point, kept within the target's range and not rounded."""
+    dtype = np.dtype(output_dtype or np.uint8) if zero_point is None else zero_point.dtype
+    return straight(*_scaled(x, scale, zero_point, axis, block_size), dtype=dtype, saturate=saturate)
 
 
 def bind_axis(metadata: dict[str, Any], x: Array, scale: Array, *more: Array | None) -> dict[str, Any]:
@@ -127,6 +134,14 @@ def counted(x: Var) -> Var:
 
 def _counted(x: Var) -> Var:
     return sym.custom("Counted", x)
+
+
+def _scaled(
+    x: Var, scale: Var, zero_point: Var | None, axis: int, block_size: int
+) -> tuple[Var, Var | None]:  # fmt: skip
+    """x by its scale, and the zero point in a shape that broadcasts against it."""
+    scaled = sym.cast(x, scale.dtype) / _spread(scale, x.shape, axis, block_size)
+    return scaled, None if zero_point is None else _spread(zero_point, x.shape, axis, block_size)
 
 
 def _coded(x: Var, zero_point: Var | None, dtype: np.dtype[Any], saturate: int) -> Var:

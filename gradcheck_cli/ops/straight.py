@@ -7,17 +7,18 @@ return what comes out.  Whoever takes it for a shape, an index or a condition ge
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, is_inexact
-from gradcheck_cli.op import DTYPES, Ops, zero
-from gradcheck_cli.ops.quantize import COUNTED, ROUNDED, straight
+from gradcheck_cli.op import DTYPES, Op, Ops, composite, zero
+from gradcheck_cli.ops.quantize import COUNTED, ROUNDED, bind_axis, dequantize, quantize_straight, straight
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.symbolic import identity
 
@@ -66,6 +67,14 @@ def through(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Ops]:
     return (source if graph is source.graph else replace(source, graph=graph)), unrounded(ops)
 
 
+def estimated(source: Source, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str] = ()) -> tuple[Source, Ops]:
+    """A model that computes what it did, rounded, and whose derivative goes straight through what rounds."""
+    table = {**ops, **{op.key: op for op in _STRAIGHT}}
+    table.update((key, replace(ops[key], vjp=lambda ct, *_: (ct,))) for key in _ROUNDING)
+    flow = _Through(source.graph, ops, _reals(source.graph, xs), {*source.graph.outputs, *ys}, quantizers=True)
+    return replace(source, graph=_Estimated(flow).graph()), table
+
+
 def rounds(source: Source, settings: Settings, ops: Ops) -> bool:
     """There is something in a model that the straight-through gradient goes through."""
     graph = straightened(source.graph, ops, settings.x or (), settings.y or ())
@@ -74,16 +83,24 @@ def rounds(source: Source, settings: Settings, ops: Ops) -> bool:
 
 def straightened(graph: Graph, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str] = ()) -> Graph:
     """The graph whose nodes do not round; the same one if none does that has to be gone through."""
+    return _Through(graph, ops, _reals(graph, xs), {*graph.outputs, *ys}).graph
+
+
+def _reals(graph: Graph, xs: Iterable[str]) -> set[str]:
+    """What gradients may be asked of: inputs and weights."""
     reals = {n for n in graph.free_inputs if n in graph.types and _is_real(graph.types[n].dtype)}
     weights = {n for n, value in graph.constants.items() if _is_real(value.dtype) and value.size > 1}
-    return _Through(graph, ops, {*reals, *weights, *xs}, {*graph.outputs, *ys}).graph
+    return {*reals, *weights, *xs}
 
 
 class _Through:
     """One graph, with those around it that it reads names of."""
 
-    def __init__(self, original: Graph, ops: Ops, reals: Collection[str], results: Collection[str]) -> None:
-        self.original, self.ops = original, ops
+    def __init__(
+        self, original: Graph, ops: Ops, reals: Collection[str], results: Collection[str], *, quantizers: bool = False
+    ) -> None:
+        """With `quantizers`, QuantizeLinear is gone through like a Cast, and not by the operator table."""
+        self.original, self.ops, self.quantizers = original, ops, quantizers
         self.carried = [carried(node, ops) for node in original.nodes]
         self.reals, self.wholes = {*reals}, set[str]()  # that depend on inputs; integers that stand for such numbers
         for node, values in zip(original.nodes, self.carried, strict=True):
@@ -123,6 +140,8 @@ class _Through:
         if target is not None:
             if target.kind != "b" and target.kind != "O":
                 (self.reals if is_inexact(target) else self.wholes).update(outputs)
+        elif self.quantizers and node.key == ("", "QuantizeLinear"):
+            self.wholes.update(outputs)
         elif not whole or node.op == "DequantizeLinear":
             self.reals.update(outputs)
         elif node.op in _OF_REALS and not node.domain:
@@ -189,6 +208,83 @@ class _Through:
     def _may_be_real(self, name: str) -> bool:
         declared = self.original.types.get(name)
         return declared is None or declared.dtype is None or _is_real(declared.dtype)
+
+
+class _Estimated:
+    """A graph with a twin of what is rounded: the same, unrounded, whose derivative is that of the rounded one.
+
+    Both meet where integers become real again: the value is that of the one, the derivative that of the other.
+    """
+
+    def __init__(self, flow: _Through) -> None:
+        self.flow, self.nodes = flow, list[Node]()
+        self.twins = dict[str, str]()  # of integers that stand for real numbers
+
+    def graph(self) -> Graph:
+        """The graph with its twins."""
+        for node, values in zip(self.flow.original.nodes, self.flow.carried, strict=True):
+            twins = [self.twins[n] for n in values if n in self.twins]
+            if self.flow.used.isdisjoint(node.outputs):
+                self.nodes.append(node)
+            elif not self.flow.wholes.isdisjoint(node.outputs):
+                self.nodes.append(node)
+                self._twin(node, values, twins)
+            elif twins:
+                self._meet(node)
+            else:
+                self.nodes.append(node)
+        return replace(self.flow.original, nodes=tuple(self.nodes))
+
+    def _twin(self, node: Node, values: tuple[str, ...], twins: list[str]) -> None:
+        target = _target(node)
+        if target is not None and target.kind in "iu":  # further rules, such as Clip's, see what was rounded
+            real = self.twins.get(node.inputs[0], node.inputs[0])
+            self._add(node, "Straight", (real, self._cast_like(node.outputs[0], real)), {})
+        elif target is not None:
+            attrs = {"dtype": node.attrs["to"], "saturate": node.attrs.get("saturate", 1)}
+            self._add(node, "Bounded", (self.twins.get(node.inputs[0], node.inputs[0]),), attrs)
+        elif node.op == "QuantizeLinear":
+            self._add(node, "QuantizedStraight", node.inputs, node.attrs)
+        else:
+            like = {n: self.twins.get(n) or self._cast_like(n, twins[0]) for n in values}
+            inputs = tuple(like.get(n, n) for n in node.inputs)
+            self._add(node, node.op, inputs, node.attrs, node.domain)
+
+    def _meet(self, node: Node) -> None:
+        """Values of a node that makes integers real, with the derivative of its twin."""
+        [y] = node.outputs
+        rounded, unrounded = self._fresh(f"{y}/rounded"), self._fresh(f"{y}/unrounded")
+        self.nodes.append(replace(node, outputs=(rounded,)))
+        inputs = (self.twins[node.inputs[0]], *node.inputs[1:])
+        own = ("Cast", "") if node.op == "Cast" else ("DequantizedStraight", "gradcheck")
+        self.nodes.append(replace(node, op=own[0], domain=own[1], inputs=inputs, outputs=(unrounded,)))
+        self.nodes.append(Node("Straight", (unrounded, rounded), (y,), domain="gradcheck", name=node.name))
+
+    def _add(
+        self, node: Node, op: str, inputs: tuple[str, ...], attrs: Mapping[str, Any], domain: str = "gradcheck"
+    ) -> None:
+        outputs = tuple(self._fresh(f"{n}/unrounded") if n else "" for n in node.outputs)
+        self.twins.update((n, new) for n, new in zip(node.outputs, outputs, strict=True) if n)
+        self.nodes.append(replace(node, op=op, domain=domain, inputs=inputs, outputs=outputs, attrs=attrs))
+
+    def _cast_like(self, name: str, real: str) -> str:
+        """An integer beside the twin of another one, in the dtype of that."""
+        new = self._fresh(f"{name}/real")
+        self.nodes.append(Node("CastLike", (name, real), (new,)))
+        return new
+
+    def _fresh(self, name: str) -> str:
+        taken = {*self.flow.original.tensors, *(n for node in self.nodes for n in node.outputs)}
+        return next(new for i in count() if (new := f"{name}{i or ''}") not in taken)
+
+
+_STRAIGHT = [
+    Op("Straight", lambda unrounded, rounded: identity(rounded), lambda ct, *_: (ct, None), domain="gradcheck",
+       composed=True),
+    composite("Bounded", straight, domain="gradcheck"),
+    composite("QuantizedStraight", quantize_straight, bind=bind_axis, domain="gradcheck"),
+    composite("DequantizedStraight", dequantize, bind=bind_axis, domain="gradcheck"),
+]  # fmt: skip
 
 
 def _target(node: Node) -> np.dtype[Any] | None:

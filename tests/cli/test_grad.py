@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 from tests.cli.conftest import Command
@@ -139,3 +140,70 @@ def test_what_cannot_be_written_is_refused(
     assert (ran.code, ran.out) == (code, "")
     assert message in ran.err
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+# Straight through what rounds
+
+FORMS = {  # nodes that make q of x by rounding; the slope of q, were nothing rounded
+    "Round": ("q = Round (x)", lambda x: 1 + 0 * x),
+    "Floor and Ceil": ("f = Floor (x) g = Mul (f, three) q = Ceil (g)", lambda x: 3 + 0 * x),
+    "made by hand": (
+        "a = Mul (x, two) r = Round (a) c = Clip (r, low, high) q = Mul (c, half)", lambda x: abs(np.rint(2 * x)) <= 4),
+    "by an integer": ("i = Cast <to = 6> (x) q = Cast <to = 1> (i)", lambda x: 1 + 0 * x),
+    "by bytes that are shifted and clipped": (
+        "i = Cast <to = 6> (x) s = Add (i, one) c = Clip (s, least, most) q = Cast <to = 1> (c)",
+        lambda x: (np.trunc(x) + 1 >= -1) & (np.trunc(x) + 1 <= 3),
+    ),
+    "by a small float": ("e = Cast <to = 17> (x) q = Cast <to = 1> (e)", lambda x: 1 + 0 * x),
+    "QuantizeLinear": (
+        "i = QuantizeLinear (x, half, zero) r = Reshape (i, shape) t = Reshape (r, whole)"
+        " q = DequantizeLinear (t, half, zero)", lambda x: 1 + 0 * x,
+    ),
+    "QuantizeLinear out of range": (
+        "h = Mul (x, hundred) i = QuantizeLinear (h, half, zero) q = DequantizeLinear (i, half, zero)",
+        lambda x: 100.0 * ((200 * x >= -131) & (200 * x <= 124)),
+    ),
+    "a cast number that is dequantized": (
+        "h = Mul (x, two) i = Cast <to = 3> (h) q = DequantizeLinear (i, half)", lambda x: 1 + 0 * x),
+}  # fmt: skip
+AT = np.float32([-3.4, -0.9, 0.3, 0.7, 1.6, 2.2])
+
+
+def rounding(folder: Path, nodes: str) -> Path:
+    """A model of the sum of q^2."""
+    text = f"""<ir_version: 10, opset_import: ["" : 21]> g (float[6] x) => (float loss, float[6] q)
+    <float two = {{2.0}}, float three = {{3.0}}, float half = {{0.5}}, float low = {{-4.0}}, float high = {{4.0}},
+     float hundred = {{100.0}}, int32 one = {{1}}, int32 least = {{-1}}, int32 most = {{3}}, int8 zero = {{3}},
+     int64[2] shape = {{2, 3}}, int64[1] whole = {{6}}>
+    {{ {nodes} p = Mul (q, q) loss = ReduceSum <keepdims = 0> (p) }}"""
+    onnx.save(onnx.parser.parse_model(text), folder / "q.onnx")
+    return folder / "q.onnx"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_gradient_goes_straight_through_what_still_rounds(gradcheck: Command, folder: Path, form: str) -> None:
+    nodes, slope = FORMS[form]
+    loss, q = run(rounding(folder, nodes), ["loss", "q"], {"x": AT})
+    ran = gradcheck("grad", "q.onnx", "--y", "loss", "--straight-through", "-o", "g.onnx")
+    assert ran.code == 0, ran.err
+    again, same, found = run(folder / "g.onnx", ["loss", "q", "x_grad"], {"x": AT})
+    assert (again, same.tolist()) == (loss, q.tolist())
+    assert_rounded(found, 2 * q.astype(np.float64) * slope(AT.astype(np.float64)), roundings=2 * FUNCTION)
+    assert np.any(found)
+
+
+def test_tangents_go_straight_through_as_gradients_do(gradcheck: Command, folder: Path) -> None:
+    path = rounding(folder, FORMS["made by hand"][0])
+    [q] = run(path, ["q"], {"x": AT})
+    ran = gradcheck("grad", "q.onnx", "--y", "loss", "--straight-through", "--jvp", "-o", "g.onnx")
+    assert ran.code == 0, ran.err
+    t = np.linspace(-1, 2, 6, dtype=np.float32)
+    [found] = run(folder / "g.onnx", ["loss_tangent"], {"x": AT, "x_tangent": t})
+    terms = 2.0 * q * t * FORMS["made by hand"][1](AT)
+    assert_rounded(found, np.sum(terms, dtype=np.float64), roundings=2 * FUNCTION + 6, of=np.abs(terms).sum())
+
+
+def test_straight_through_nothing_that_rounds_is_an_error(gradcheck: Command) -> None:
+    ran = gradcheck("grad", "mlp.onnx", "--straight-through", "-o", "g.onnx")
+    assert ran.code == 2
+    assert "--straight-through has no effect: nothing in mlp.onnx is rounded" in ran.err
