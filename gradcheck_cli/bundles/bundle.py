@@ -15,6 +15,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ _LONGEST = 64 << 20  # bytes of a bundle.json
 _TARGETS, _FEEDS = ("x", "y"), ("x_init_value", "extra_feed_dict")
 _ABSENT = ("test_data",)  # shipped values are among those that were drawn
 _CLAIMS = ("grad", "grad_model")
+_NO_IDENTITY = ("x", "y", "pictures", "memory_limit", "jobs", "timeout")  # targets are part of a bundle's name anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,18 @@ def _settings_entry(settings: Settings, writer: Writer) -> dict[str, Any]:
     entry |= {"grad": claims, "grad_model": settings.grad_model and os.path.abspath(settings.grad_model)}
     given = {name: {n: writer.entry(v) for n, v in getattr(settings, name).items()} for name in _FEEDS}
     return {**{name: value for name, value in entry.items() if value is not None}, **given}
+
+
+def identity(settings: Settings) -> str:
+    """What tells a check with these settings from the same one with others; nothing for those of nobody's asking.
+
+    How long it may take, and on how many cores, is no part of it.
+    """
+    writer, usual = Writer(), _settings_entry(Settings(), Writer())
+    entry = _settings_entry(settings, writer)
+    given = {n: v for n, v in entry.items() if n not in _NO_IDENTITY and v != usual.get(n)}
+    arrays = [sha256(array.tobytes()).hexdigest() for array in writer.arrays.values()]
+    return json.dumps([given, arrays], sort_keys=True, default=str) if given else ""
 
 
 def _claim(entry: Any, reader: Reader) -> str | Numbers:

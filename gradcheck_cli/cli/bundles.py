@@ -106,13 +106,14 @@ class Keeper:
 
     def begin(self, source: Source, settings: Settings) -> None:
         """What is known before the check is written; a folder that cannot be written is no reason to stop."""
-        from gradcheck_cli.bundles.bundle import Subject, begin
+        from gradcheck_cli.bundles.bundle import Subject, begin, identity
 
         if self.bundles.folder is None:
             return
         self.settings = settings
         folder, path = self.bundles.folder, os.path.abspath(self.task.model)
-        self.name = bundle_name(self.task.name, path, self.task.graph, *(settings.x or ()), "/", *(settings.y or ()))
+        targets = (*(settings.x or ()), "/", *(settings.y or ()))
+        self.name = bundle_name(self.task.name, path, self.task.graph, *targets, identity(settings))
         subject = Subject(path, source.sha256, self.task.graph, dict(source.dims))
         place = running(folder, self.name)
         try:

@@ -60,7 +60,7 @@ def checked(node: Node, opset: int, where: str) -> Node:
     if missing:
         raise ModelError(f"{where}: attribute {missing[0]!r} is missing.")
     for name, value in node.attrs.items():
-        _check_attribute(where, name, value, schema)
+        _check_attribute(where, name, value, schema, opset)
     kept = {name: value for name, value in node.attrs.items() if name in schema.attributes and name not in _LEGACY}
     return node if len(kept) == len(node.attrs) else _with_attrs(node, kept)
 
@@ -85,12 +85,12 @@ def _check_arity(where: str, kind: str, count: int, bounds: tuple[int, int]) -> 
         raise ModelError(f"{where} has {count} {kind}; at most {most} are possible.")
 
 
-def _check_attribute(where: str, name: str, value: Any, schema: Signature) -> None:
+def _check_attribute(where: str, name: str, value: Any, schema: Signature, opset: int) -> None:
     if name in _LEGACY or name.startswith("__"):
         return
     if name not in schema.attributes:
         hint = did_you_mean(name, schema.attributes)
-        raise ModelError(f"{where}: attribute {name!r} is unknown to opset {schema.since}.{hint}")
+        raise ModelError(f"{where}: attribute {name!r} is unknown to opset {opset}.{hint}")
     _check_type(where, name, value, schema.attributes[name])
 
 

@@ -83,12 +83,21 @@ def test_what_passes_is_waived_or_cannot_be_checked_leaves_nothing(gradcheck: Co
 def test_the_same_check_has_one_bundle_and_another_has_its_own(gradcheck: Command) -> None:
     gradcheck(*SQUARE)
     first = only_bundle()
-    gradcheck(*SQUARE, "--seed", "5")
+    gradcheck(*SQUARE, "--timeout", "10m", "--jobs", "1", "-v")
     assert only_bundle() == first
-    assert json.loads((first / "bundle.json").read_text())["settings"]["seed"] == 5
     gradcheck(*SQUARE, "--x", "h", "--y", "loss")  # passes, and leaves what there is
     gradcheck(*SQUARE, "--y", "h")
     assert len(list(FAILURES.iterdir())) == 2
+
+
+def test_a_check_that_is_run_again_with_other_settings_leaves_the_bundle_of_the_first(gradcheck: Command) -> None:
+    others = ["--points 3", "--seed 5", "--rtol 1e-5", "--x-init-value 1", "--x-init-value 2", "--mode nodes"]
+    for index, more in enumerate(["", *others, *others]):
+        gradcheck(*SQUARE, *more.split())
+        assert len(list(FAILURES.iterdir())) == min(index, len(others)) + 1, more
+    kept = [json.loads((path / "bundle.json").read_text())["settings"] for path in FAILURES.iterdir()]
+    assert {each["seed"] for each in kept} == {0, 5}
+    assert {each["points"] for each in kept} == {1, 3}
 
 
 def test_a_folder_of_ones_own_has_no_gitignore_and_goes_when_nothing_failed(gradcheck: Command) -> None:

@@ -248,7 +248,7 @@ def test_sorted_nodes_keep_their_order() -> None:
         ("y = Add(x)", "node 0 Add 'y' has 1 inputs; at least 2"),
         ("y = Cast(x)", "attribute 'to' is missing"),
         ('y = Softmax <axis="a"> (x)', "attribute 'axis' is of type str; it must be of type INT"),
-        ("y = Softmax <axes=1> (x)", "attribute 'axes' is unknown to opset 13. Did you mean 'axis'?"),
+        ("y = Softmax <axes=1> (x)", "attribute 'axes' is unknown to opset 18. Did you mean 'axis'?"),
         ("y = Constant <value_int=1, value_float=1.0> ()", "one attribute"),
         ("y = Constant <consumed=1> ()", "attribute 'consumed' is unknown"),
     ],

@@ -181,7 +181,7 @@ GRAPHS = [
     ("opset: 0", "4:12: graphs.g.opset is 0; it must be at least 1"),
     ("opset: 13\n    nodes: [{op: Relu, inputs: [x, x], outputs: [y]}]", "5:13: node Relu 'y' has 2 inputs;"),
     ("opset: 13\n    nodes: [{op: Elu, inputs: [x], outputs: [y], attrs: {alhpa: 1}}]",
-     "5:13: node Elu 'y': attribute 'alhpa' is unknown to opset 6. Did you mean 'alpha'?"),
+     "5:13: node Elu 'y': attribute 'alhpa' is unknown to opset 13. Did you mean 'alpha'?"),
     ("constants: {x: 1}", "4:17: 'x' exists already"),
     ("constants: {c: {values: [1, 2], dtype: int8, shap: [2]}}", "4:50: unknown key 'shap' in graphs.g.constants.c."
      " Did you mean 'shape'?"),
