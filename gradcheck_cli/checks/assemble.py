@@ -156,7 +156,7 @@ def record_of(
     if settings.forward == "onnxruntime" and told.get("status") == "pass":  # which has no part in nodes on their own
         told = {name: value for name, value in told.items() if name not in ("status", "code")}
     fields.update(told)
-    fields.update(_beside_drawn(pair.tallies, fields))
+    fields.update(_beside(pair.tallies, fields, settings.max_inconclusive))
     if pair.broken:
         fields.update(_lawless(pair.broken, fields))
     notes = (
@@ -205,11 +205,20 @@ def _begun(
     )
 
 
-def _beside_drawn(tallies: Sequence[Tally], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record of drawn entries that a projection of all entries changes."""
-    failed = any(t.extra and t.count(Status.FAIL) for t in tallies)
-    if not failed or fields["status"] == "fail":
+def _beside(tallies: Sequence[Tally], fields: Mapping[str, Any], max_inconclusive: float) -> dict[str, Any]:
+    """The fields of a record that what was looked at beside its entries changes: a projection of all, or what is tied."""
+    failed = [t for t in tallies if t.extra and t.count(Status.FAIL)]
+    if fields["status"] == "fail":
         return {}
+    if not failed:
+        open_ = [replace(t, extra=False) for t in tallies if t.tied]
+        status, code = verdict(open_, _counts(open_), max_inconclusive) if open_ else ("pass", "")
+        left = _counts(open_)["inconclusive"]
+        message = f"{left} of {_counts(open_)['checked']} entries at ties cannot be judged"
+        known = status != "inconclusive" or fields["status"] != "pass"
+        return {} if known else {"status": status, "code": code, "message": message}
+    if all(t.unfit == t.count(Status.FAIL) for t in failed):
+        return {"status": "fail", "code": "GC104", "message": failed[0].notes[0]}
     message = "a random projection of all entries differs: what is wrong lies in entries that were not drawn"
     return {"status": "fail", "code": "GC101", "message": message}
 

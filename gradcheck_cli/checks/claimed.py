@@ -19,6 +19,7 @@ from gradcheck_cli.claims.layout import Layout
 from gradcheck_cli.claims.own import Own, projected
 from gradcheck_cli.claims.stated import Moved, Stated, blurred, forgiven, tolerant
 from gradcheck_cli.comparison.compare import Found, Job, compare_full
+from gradcheck_cli.comparison.together import judged_together
 from gradcheck_cli.faults.suspects import suspect_record
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array
@@ -71,6 +72,8 @@ def judge(pair: Pair, here: Here, budget: Budget, source: Source, index: int) ->
         found = forgiven(found, _blur(here, stated, found), tolerance)
     if unit:
         pair.notes.append(f"{here.claim.by} has numbers of {unit:.0e}: errors as small as their rounding are not seen")
+    if partial is None:
+        found = judged_together(sides.tape, sides.theory_name(sides.y), {x: found}, settings.seed, budget).get(x, found)
     outcome = Outcome(index, found, sides.value(pair.x), sides.value(sides.y), partial is not None,
                       stated=stated.jacobian, own=here.own.jacobian(x))  # fmt: skip
     if partial is not None:

@@ -17,7 +17,7 @@ from gradcheck_cli.checks.second_order import asymmetric
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
 from gradcheck_cli.comparison.compat import compare_as_tensorflow
-from gradcheck_cli.comparison.together import judged_together
+from gradcheck_cli.comparison.together import judged_together, projected_together
 from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError
 from gradcheck_cli.faults.invariants import Laws
 from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record
@@ -105,6 +105,8 @@ class Comparing:
             pair.method = found.method
         if whole and rows is None:
             self._judge_together(sides, pairs)
+        elif some is not None and len(pairs) > 1:
+            self._project_together(sides, pairs, backward)
         for position, pair in enumerate(pairs):
             self._conclude(sides, pair, position, laws, theories)
 
@@ -116,6 +118,17 @@ class Comparing:
         for pair in pairs:
             if (name := sides.theory_name(pair.x)) in changed:
                 pair.outcomes[-1] = replace(pair.outcomes[-1], found=changed[name])
+
+    def _project_together(self, sides: Sides, pairs: Sequence[Pair], backward: Backward) -> None:
+        """The same of projections: what fails of several xs together stands beside what was found of each."""
+        found = {sides.theory_name(pair.x): pair.outcomes[-1].found for pair in pairs}
+        job = replace(self._job(sides, pairs[0]), budget=self.budget(pairs[0], shown=False))
+        failing = projected_together(backward, found, self.settings.seed, job)
+        for pair in pairs:
+            if (name := sides.theory_name(pair.x)) in failing:
+                last = pair.outcomes[-1]
+                extra = replace(last, found=failing[name], projected=True, drawn=False, extra=True, survey=None)
+                pair.outcomes.insert(len(pair.outcomes) - 1, extra)
 
     def _conclude(self, sides: Sides, pair: Pair, position: int, laws: Laws, theories: Sequence[Theory]) -> None:
         """What belongs to a pair that has been compared: laws, who is at fault, pictures."""

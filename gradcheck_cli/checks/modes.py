@@ -13,8 +13,9 @@ from gradcheck_cli.checks.assemble import Outcome, Pair
 from gradcheck_cli.checks.obstacles import too_large
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job
-from gradcheck_cli.comparison.partial import DOT_TESTS, Part, projections, sample
+from gradcheck_cli.comparison.partial import AT_TIES, DOT_TESTS, Part, entries_at_ties, projections, sample
 from gradcheck_cli.jacobians.cost import FULL_WORK, Cost
+from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Mode, Settings
@@ -56,7 +57,7 @@ class Partial:
     """The comparisons of one mode at one point, but for the full one: they share their backward passes."""
 
     def __init__(self, mode: str, backward: Backward, settings: Settings, budget: Budget) -> None:
-        self.mode, self.settings = mode, settings
+        self.mode, self.settings, self.backward = mode, settings, backward
         seed = settings.seed
         self.part: Part = (
             sample(backward, seed, budget, settings.max_entries)
@@ -74,6 +75,13 @@ class Partial:
 
         A sample gets a projection of all entries beside it, since drawing misses errors that are rare.
         """
+        if self.mode == "directional" and (beside := self._at_ties(sides.program(pair.x), position, outcome, job)):
+            every = beside.comparison.status.size == reals(outcome.x) * reals(outcome.y)
+            if every and (
+                outcome.found.directions is None or not outcome.found.directions.tied
+            ):  # nothing else is left
+                return replace(outcome, found=beside, projected=False, drawn=True)
+            pair.outcomes.append(replace(outcome, found=beside, projected=False, drawn=True, extra=True))
         if self.mode == "nodes":
             return replace(outcome, survey=survey_of(sides, pair, self.settings.seed, job.budget))
         if self.whole is None:
@@ -81,6 +89,13 @@ class Partial:
         found = self.whole.compare(sides.program(pair.x), position, job)
         pair.outcomes.append(replace(outcome, found=found, extra=True))
         return replace(outcome, projected=False, drawn=True)
+
+    def _at_ties(self, program: Program, position: int, outcome: Outcome, job: Job) -> Found | None:
+        """Some tied entries one by one, where the projections leave all ties as they are."""
+        directions, small = outcome.found.directions, reals(outcome.x) <= AT_TIES and reals(outcome.y) <= AT_TIES
+        if directions is None or not (directions.tied or (small and not outcome.found.comparison.clean)):
+            return None
+        return entries_at_ties(self.backward, position, program, self.settings.seed, job)
 
 
 def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget) -> Survey:

@@ -62,6 +62,7 @@ class Tally:
     colors: tuple[int, int] | None = None  # rows, and in how many groups they were probed
     notes: tuple[str, ...] = ()
     extra: bool = False  # it may fail, and counts for nothing else
+    tied: bool = False  # entries at a tie, beside projections that keep ties: what they leave open counts
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
@@ -113,6 +114,7 @@ def tally_of(outcome: Outcome) -> Tally:
         colors=None if found.colors is None else (rows, found.colors),
         notes=found.notes,
         extra=outcome.extra,
+        tied=outcome.extra and outcome.drawn,
     )
 
 

@@ -14,9 +14,14 @@ from functools import lru_cache
 import numpy as np
 
 from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_along
+from gradcheck_cli.comparison.kinks import decides
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.directions import Directions, flat, reals
-from gradcheck_cli.jacobians.jacobian import JITTERED, Backward
+from gradcheck_cli.jacobians.grouped import crossed_by
+from gradcheck_cli.jacobians.jacobian import JITTERED, Backward, each_beside
+from gradcheck_cli.jacobians.slopes import TIE
+from gradcheck_cli.jacobians.tied import MOST_TRIED, keeping_ties
+from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import rms, scales
@@ -25,6 +30,8 @@ from gradcheck_cli.verdict import Comparison, Status, allowance, magnitude
 PROJECTIONS = 5  # random directions of each side of a directional check: see `missed` for what that sees
 _BASIS = 8  # entries of which so many directions are a basis instead, which misses none
 DOT_TESTS = 2  # of each side where every node is checked on its own
+_CANDIDATES, AT_TIES = 64, 8  # entries that are probed for a tie, and of those at one that are looked at
+_ASIDE = 2.0**-20  # of the scale of x: far enough to see what answers
 _FAR, _SMALL = 2.0**12, 0.1  # the largest entry is this much larger than a tenth of all: not of one scale
 _SHARE = 4  # of the memory: what the directions of one x may take
 
@@ -85,9 +92,54 @@ def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJ
     def directions(position: int) -> Directions:
         x = values[backward.xs[position]]
         rng = np.random.default_rng([seed, 2, position])
-        return weighed(x, random_directions(rng, reals(x), count, budget.memory))
+        kept = _keeping_ties(backward, position, seed, budget, count)
+        return kept or weighed(x, random_directions(rng, reals(x), count, budget.memory))
 
     return Part(backward, weights, directions, budget)
+
+
+def _keeping_ties(backward: Backward, position: int, seed: int, budget: Budget, count: int) -> Directions | None:
+    """Directions of one x along which y is smooth although the point is tied; None where it is not, or all of x is."""
+    name, tape = backward.xs[position], backward.tape
+    program, x = Program(tape, [name], [backward.y]), tape.values[name]
+    if reals(x) * (count + MOST_TRIED) * 8 * _SHARE > budget.memory or not decides(program):
+        return None
+    tied = keeping_ties(program, count, seed, budget, weighed=far_apart(x))
+    if tied is None or not tied.count:
+        return None
+    found = Directions(x, np.asarray(tied.moves[name]))
+    found.weighed, found.tied = far_apart(x), True
+    return found
+
+
+def entries_at_ties(backward: Backward, position: int, program: Program, seed: int, job: Job) -> Found | None:
+    """Some entries of x that lie at a tie, by the entries of y that answer to them most; None where there are none."""
+    x, rng = backward.tape.values[backward.xs[position]], np.random.default_rng([seed, 6, position])
+    here = flat(x)
+    _, place, alike = np.unique(here, return_inverse=True, return_counts=True)
+    likely = (alike[place.reshape(-1)] > 1) | (here == 0)
+    order = np.argsort(rng.uniform(size=here.size) - likely, kind="stable")[:_CANDIDATES]
+    probed = Directions(x, np.sort(order))
+    crossed = any_of(crossed_by(program, probed, probed.representable(TIE), job.budget), probed.count)
+    rows = probed.rows[np.flatnonzero(crossed)[:AT_TIES]]
+    if not len(rows):
+        return None
+    some = Directions(x, rows)
+    steps = [(some, side * some.representable(_ASIDE, side)) for side in (1.0, -1.0)]
+    y = flat(program.tape.values[program.outputs[0]])
+    moved = [np.abs(values - y) for values, _, _ in each_beside(program, steps, job.budget)]
+    answer = np.max(np.nan_to_num(np.concatenate(moved), posinf=0.0), axis=0)
+    columns = np.sort(np.argsort(-answer, kind="stable")[:AT_TIES])
+    part = Part(backward, _unit(columns, y.size),
+                lambda other: some if other == position else Directions(backward.tape.values[backward.xs[other]], []),
+                job.budget)  # fmt: skip
+    return part.compare(program, position, job)
+
+
+def _unit(columns: Array, size: int) -> Array:
+    weights = np.zeros((len(columns), size))
+    weights[np.arange(len(columns)), columns] = 1
+    return weights
 
 
 def random_directions(rng: np.random.Generator, size: int, count: int, memory: int) -> Array:
@@ -99,14 +151,20 @@ def random_directions(rng: np.random.Generator, size: int, count: int, memory: i
 
 def weighed(x: Array, v: Array) -> Directions:
     """Directions of x; where sizes of its entries are far apart each moves by its own, so that none hides the others."""
-    size = np.abs(flat(x))
-    some = size[size > 0]
-    if not some.size or float(some.max()) <= _FAR * float(np.quantile(some, _SMALL)):
+    if not far_apart(x):
         return Directions(x, v)
-    size = np.where(size > 0, size, some.min())
+    size = np.abs(flat(x))
+    size = np.where(size > 0, size, size[size > 0].min())
     found = Directions(x, v * (size / rms(size)))
     found.weighed = True
     return found
+
+
+def far_apart(x: Array) -> bool:
+    """Some entries of x are so much larger than others that they are of no one scale."""
+    size = np.abs(flat(x))
+    some = size[size > 0]
+    return bool(some.size) and float(some.max()) > _FAR * float(np.quantile(some, _SMALL))
 
 
 def sample(backward: Backward, seed: int, budget: Budget, entries: int) -> Part:
@@ -116,8 +174,7 @@ def sample(backward: Backward, seed: int, budget: Budget, entries: int) -> Part:
     smallest = min((reals(values[x]) for x in backward.xs), default=1)
     wanted = max(math.isqrt(max(entries // 2, 1)), -(-entries // max(smallest, 1)))
     columns = spread(np.random.default_rng([seed, 3]), m, min(wanted, entries))
-    weights = np.zeros((len(columns), m))
-    weights[np.arange(len(columns)), columns] = 1
+    weights = _unit(columns, m)
 
     def directions(position: int) -> Directions:
         x = values[backward.xs[position]]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradcheck_cli.comparison.compare import Found
-from gradcheck_cli.comparison.kinks import kink_notes, listed
+from gradcheck_cli.comparison.compare import Found, Job
+from gradcheck_cli.comparison.kinks import decides, kink_notes, listed
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.directions import flat, flat_stack, shaped
-from gradcheck_cli.jacobians.jacobian import JITTERED, forward_noise
+from gradcheck_cli.jacobians.directions import Directions, flat, flat_stack, reals, shaped
+from gradcheck_cli.jacobians.jacobian import JITTERED, Backward, forward_noise
 from gradcheck_cli.jacobians.tied import Moves, Tied, keeping_ties, slopes_along
 from gradcheck_cli.outcome import any_of
 from gradcheck_cli.program import Program
@@ -107,6 +107,38 @@ def judged_together(tape: Tape, y: str, found: Mapping[str, Found], seed: int, b
             nodes = listed(list(dict.fromkeys(tape.steps[s].where for s in tied.steps)))
             changed.update(_with_failures(program, some, tied.moves, given, astray, nodes))
     return changed
+
+
+def projected_together(backward: Backward, found: Mapping[str, Found], seed: int, job: Job) -> dict[str, Found]:
+    """The same where only parts of the Jacobians were looked at: what fails of several xs together, beside the rest."""
+    tape, y = backward.tape, backward.y
+    if len(found) < 2 or not decides(Program(tape, list(found), [y])):
+        return {}
+    m, failing = reals(tape.values[y]), {}
+    weights = np.eye(m) if m <= DIRECTIONS else np.random.default_rng([seed, 7]).normal(size=(DIRECTIONS, m))
+    for xs in _independent(tape, y, list(found)):
+        program = Program(tape, xs, [y])
+        tied = keeping_ties(program, DIRECTIONS, seed, job.budget) if len(xs) > 1 else None
+        if tied is None or not tied.count:
+            continue
+        flows = dict(zip(backward.xs, backward.reduced(weights, lambda _, cts: cts, job.budget), strict=True))
+        given = np.asarray(sum(tied.moves[x] @ flows[x].T for x in xs))
+        size = np.asarray(sum(np.abs(tied.moves[x]) @ np.abs(flows[x]).T for x in xs))
+        slack = (job.tolerance.rtol + job.tolerance.negligible) * size
+        astray = misfit(program, tied, given, slack, job.tolerance, job.budget, weights)
+        if astray.wrong.any():
+            nodes = listed(list(dict.fromkeys(tape.steps[s].where for s in tied.steps)))
+            failing.update({x: _as_found(tape, x, tied, given, astray, weights, nodes) for x in xs})
+    return failing
+
+
+def _as_found(tape: Tape, x: str, tied: Tied, given: Array, astray: Misfit, weights: Array, nodes: str) -> Found:
+    status = np.where(astray.wrong, Status.FAIL, Status.PASS).astype(np.int8)
+    comparison = Comparison(given, astray.exact, np.zeros_like(given), status, unfit=int(astray.wrong.sum()))
+    note = (
+        f"what is tied at {nodes} does not add up, among all xs, to the derivative along directions that keep the ties"
+    )
+    return Found(comparison, "complex-step", (note,), Directions(tape.values[x], tied.moves[x]), weights)
 
 
 def _independent(tape: Tape, y: str, xs: Sequence[str]) -> list[list[str]]:

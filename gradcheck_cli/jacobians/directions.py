@@ -24,6 +24,7 @@ class Directions:
         self.rows = np.arange(len(chosen)) if self.given is not None else np.asarray(chosen, np.int64)
         self.count = len(self.rows)
         self.weighed = False  # given ones are in units of each entry's size
+        self.tied = False  # given ones keep the ties of the point
 
     def block(self, piece: range) -> Array:
         """Some of the directions, `(len(piece), x_size)`."""
@@ -95,7 +96,7 @@ class Joined(Directions):
 
     def __init__(self, parts: Sequence[Directions]) -> None:
         self.here, self.parts, self.count = parts[0].here, parts, sum(part.count for part in parts)
-        self.weighed = False
+        self.weighed = self.tied = False
 
     def block(self, piece: range) -> Array:
         """Some of the directions, `(len(piece), x_size)`."""

@@ -23,6 +23,7 @@ from gradcheck_cli.step import Step
 
 _LOOKS = 2  # random directions, there and back, that ties are looked for along
 _TRIED = (12, 72)  # directions that are combined: more than there are ties, as long as these are few
+MOST_TRIED = _TRIED[-1]
 _COLUMNS = 1 << 14  # ties of one step that are looked at
 _HALVED = 256  # runs of a step in which those tied to something that does not move are looked for
 _SAME = 1e-12  # of their size: slopes that differ by less are the same
