@@ -160,6 +160,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def respelled(name: str, known: str) -> bool:
+    """A name is a known one in another case, or with one slip in its middle: a small letter too many, too few, or wrong.
+
+    Its ends and its capitals count as meant: QMoE is no MoE, Tanh no Tan, and FastRelu no FastGelu.
+    """
+    if name.lower() == known.lower():
+        return True
+    same = _shared(name, known)
+    behind = min(_shared(name[::-1], known[::-1]), min(len(name), len(known)) - same)
+    odd, right = name[same : len(name) - behind], known[same : len(known) - behind]
+    if not same or not behind or not (odd + right).islower():
+        return False
+    return max(len(odd), len(right)) == 1 < len(known) - 3 or (len(odd) == 2 and odd == right[::-1])
+
+
+def _shared(a: str, b: str) -> int:
+    """How many characters two names begin with in common."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
 def _escaped(character: str) -> str:
     """An escape that Python and shells read: \\n, \\x1b, \\u202e."""
     if "\x80" <= character <= "\xff":  # \x9b would be a byte to a shell

@@ -220,10 +220,16 @@ PAGES = {
     ),
     "GC502": Page(
         "no forward",
-        "An operator, or one of its attributes, is not known.",
-        "A domain of a vendor, a rare operator, or one that is newer than this version.",
-        "`gradcheck ops` lists what is known. A tensor behind it can be fixed with --feed; a spec can "
-        "define it: `ops:`.",
+        "An operator, or one of its attributes, is not known, so that what stands behind it cannot be computed.",
+        "A domain of a vendor, an operator that is newer than this version, or one that runs outside of the model.",
+        "`gradcheck ops` lists what is known. What can be done about another, in order of effort: "
+        "(1) check up to it: `--y TENSOR` with a tensor before it; "
+        "(2) give what it computes, and check what stands behind or beside it: `--feed TENSOR=@values.npy`; "
+        "(3) define it in a spec by ONNX's operators, with its gradient under test: "
+        "`ops: {acme.Thing: {inputs: [x], outputs: [y], forward: 'y = Tanh (x)'}}`, with the file under `checks:` as "
+        "`model: net.onnx`; "
+        "(4) install or write a package that has it, under the entry point `gradcheck.operators`; in Python, "
+        '`gc.check(model, ops={**gc.OPS, ("acme", "Thing"): op})` does it for one check.',
     ),
     "GC503": Page(
         "dtype",

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from gradcheck_cli.compound import COMPOUND, described
-from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean
+from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, respelled
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Lift, elementwise, loop
 from gradcheck_cli.memory import require, require_broadcast
@@ -175,8 +175,9 @@ def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
     """The error for an operator that is not in the table; `where` names the node that uses it."""
     full = f"{domain}.{op}" if domain else op
     reason = next((f": {reason}" for reason, names in _OUTSIDE.items() if full in names), "")
-    hint = "" if reason else did_you_mean(op, [name for d, name in ops if d == domain])
-    message = f"no forward for {full!r} ({where}){reason or (hint and f'.{hint}')}"
+    meant = next((name for d, name in ops if d == domain and respelled(op, name)), "")
+    hint = f". Did you mean {meant!r}?" if meant and not reason else ""
+    message = f"no forward for {full!r} ({where}){reason or hint}"
     return UnsupportedError(message, code="GC502", operators=[full])
 
 

@@ -12,7 +12,7 @@ from gradcheck_cli.checks.comparing import Comparing
 from gradcheck_cli.checks.comparing import Listener as Listener  # here for those who check
 from gradcheck_cli.checks.footprint import beyond
 from gradcheck_cli.checks.modes import plan
-from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape
+from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape, without_forward
 from gradcheck_cli.checks.origin import model_of
 from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_together, require_whole, share_of
 from gradcheck_cli.checks.precision import Precisions
@@ -232,6 +232,7 @@ class Checking:
         pair.ranges.update(point.ranges)
         error = obstacle(point, sides, pair.x, index, self.settings.max_inconclusive)
         error = error or beyond(sides, pair.x, self.graph)
+        error = error and without_forward(error, self.graph, point.tape, pair.x, pair.y)
         if isinstance(error, PointError):  # other points may do
             pair.missed.append(error)
         else:

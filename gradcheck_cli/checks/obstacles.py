@@ -9,7 +9,7 @@ import numpy as np
 from gradcheck_cli.backward import inexact
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.compound import described
-from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.jacobians.cost import Cost
@@ -98,7 +98,26 @@ def without_gradient(
     message = f"no gradient for '{full}' ({_place(tape, origin, op, label)}{opset}); {stops}"
     reached = source.graph.reached_from([x]) - {x}
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
-    return NoGradientError(f"{message} Check up to it: --y {shown(before)}" if before else message, error.missing)
+    ways = f"Check up to it: --y {shown(before)}; or give one: ops: in a spec" if before else ""
+    return NoGradientError(f"{message} {ways}" if before else message, error.missing)
+
+
+def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: str) -> GradcheckError:
+    """An error for an operator that is not known, with what it stops and the ways around it; any other as it is."""
+    if not isinstance(error, UnsupportedError) or error.code != "GC502" or not error.operators:
+        return error
+    if str(error).endswith("?"):  # a slip of the pen, with what was meant
+        return error
+    node = next((n for n in graph.nodes if any(tape.blocked.get(name) is error for name in n.outputs)), None)
+    if node is None:
+        return error
+    reached = graph.reached_from([x]) - {x}
+    before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
+    upto = f"Check up to it: --y {shown(before)}; or give" if before else "Give"
+    result = shown(next(name for name in node.outputs if name))
+    ways = f"{upto} one: ops: in a spec, or an installed package; or give what it computes: --feed {result}=@FILE.npy"
+    message = f"{error}; it stops {'/'.join(derivative(x, y, ''))}. {ways}"
+    return UnsupportedError(message, code=error.code, operators=error.operators)
 
 
 def too_large(cost: Cost, sides: Sides, x: str) -> UsageError:

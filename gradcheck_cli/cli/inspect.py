@@ -116,4 +116,4 @@ def _subjects(file: str, spec: Spec) -> Iterator[tuple[str, Source]]:
     for name, source in spec.sources.items():
         yield (file if source is spec.meant else f"{file}::{name}"), source
     for model in dict.fromkeys(request.model for request in spec.checks if request.model):
-        yield from _subjects(model, read(model))
+        yield from ((name, spec.operators(source)) for name, source in _subjects(model, read(model)))

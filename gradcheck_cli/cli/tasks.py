@@ -96,7 +96,7 @@ class Planner:
             file = path
         else:
             file = _same(request.model or "", model)
-            load = _later(self, file)
+            load = _later(self, file, spec)
         return Task(request.name, model or path, load, said, request.expect, request.name, file, request.graph or "")
 
     def _model(self, path: str) -> Source:
@@ -143,8 +143,8 @@ def _giving(source: Source) -> Callable[[], Source]:
     return lambda: source
 
 
-def _later(planner: Planner, path: str) -> Callable[[], Source]:
-    return lambda: planner._model(path)
+def _later(planner: Planner, path: str, spec: Spec) -> Callable[[], Source]:
+    return lambda: spec.operators(planner._model(path))
 
 
 def raising(error: GradcheckError) -> Callable[[], Source]:

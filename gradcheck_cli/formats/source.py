@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,6 +97,7 @@ class Spec:
     checks: tuple[CheckRequest, ...]
     models: tuple[Mapping[str, Any], ...] = ()  # a zoo manifest
     defaults: Mapping[str, Any] = field(default_factory=dict)  # settings by the name of the option, checks or not
+    operators: Callable[[Source], Source] = lambda source: source  # gives those under `ops` to a model of another file
 
     @property
     def meant(self) -> Source | None:

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.formats.source import OperatorBody
+from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.formats.spec_fields import listed
 from gradcheck_cli.formats.spec_models import OperatorSpec
 from gradcheck_cli.formats.spec_nodes import Scope, plain_attribute, read_nodes
@@ -61,6 +61,26 @@ class OperatorTable:
             return replace(node, domain=domain)
         near = did_you_mean(full, self.specs) or f" Other domains known: {listed(sorted(DOMAINS - {''}))}."
         raise UsageError(f"the operator {full!r} is not defined in 'ops'.{near}")
+
+    def given_to(self, source: Source) -> Source:
+        """A model of another file, whose nodes may be operators of this spec."""
+        if not self.specs:
+            return source
+        try:
+            graph = self._in_graph(source.graph)
+        except UsageError as error:
+            raise UsageError(f"{source.uri}: {error}") from None
+        return replace(source, graph=graph, operators=(*source.operators, *self.bodies))
+
+    def _in_graph(self, graph: Graph) -> Graph:
+        return replace(graph, nodes=tuple(self._in_node(node) for node in graph.nodes))
+
+    def _in_node(self, node: Node) -> Node:
+        if any(node.subgraphs):
+            inner = {k: self._in_graph(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+            node = replace(node, attrs=inner)
+        full = f"{node.domain}.{node.op}"
+        return self._call(full, node) if full in self.specs else node
 
     def _call(self, full: str, node: Node) -> Node:
         spec = self.specs[full]

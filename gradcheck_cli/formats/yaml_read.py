@@ -16,6 +16,7 @@ from gradcheck_cli.formats.source import Source, Spec
 
 if TYPE_CHECKING:
     from gradcheck_cli.formats.spec_models import SpecFile
+    from gradcheck_cli.formats.spec_ops import OperatorTable
     from gradcheck_cli.formats.yaml_places import Document
 
 
@@ -38,6 +39,7 @@ def read_spec(
 def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_python: bool) -> Spec:
     from gradcheck_cli.formats.spec_checks import CheckReader, read_models, settings_of
     from gradcheck_cli.formats.spec_files import Folder
+    from gradcheck_cli.formats.spec_ops import OperatorTable
     from gradcheck_cli.formats.spec_values import Values
     from gradcheck_cli.formats.yaml_places import Spot
 
@@ -45,7 +47,9 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
     defaults = settings_of(written.defaults)
     seed = defaults.get("seed", 0)
     values = Values(Folder(folder), seed if isinstance(seed, int) else 0)
-    sources = _sources(document, written, dims, values, allow_python)
+    operators = OperatorTable(dict(written.ops), here / "ops", allow_python)
+    operators.read_all()
+    sources = _sources(document, written, dims, values, operators)
     document.raise_problems()  # a check of a broken graph would only repeat what is wrong there
     checks = CheckReader(sources, values, defaults, folder, written.init).read(written.checks, here / "checks")
     models = read_models(written.models, here / "models", defaults)
@@ -53,21 +57,18 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
     if models and (sources or checks):
         message = "a list of models stands in a file of its own, without graphs and checks"
         raise (here / "models").error(message, key=True)
-    return Spec(document.path, sources, checks, models, defaults)
+    return Spec(document.path, sources, checks, models, defaults, operators.given_to)
 
 
 def _sources(
-    document: Document, written: SpecFile, dims: Mapping[str, int], values: object, allow: bool
+    document: Document, written: SpecFile, dims: Mapping[str, int], values: object, operators: OperatorTable
 ) -> dict[str, Source]:
     from gradcheck_cli.formats.spec_graphs import Reading, read_graph, read_initializations
-    from gradcheck_cli.formats.spec_ops import OperatorTable
     from gradcheck_cli.formats.spec_values import Values
     from gradcheck_cli.formats.yaml_places import Spot
 
     assert isinstance(values, Values)
     here = Spot(document)
-    operators = OperatorTable(dict(written.ops), here / "ops", allow)
-    operators.read_all()
     reading = Reading(document, operators, values, dims)
     sources: dict[str, Source] = {}
     for name, graph in written.graphs.items():

@@ -1,0 +1,98 @@
+"""An operator that is not known: named with what it stops, and every way around it that its message names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import gradcheck_cli as gc
+from gradcheck_cli.errors import respelled
+from gradcheck_cli.op import unary
+from tests.cli.conftest import Command
+
+NET = """<ir_version: 8, opset_import: ["" : 18, "acme" : 1]>
+g (float[3] x, float[3] v) => (float[3] y) { a = Sin(x) b = acme.Thing<by = 2.0>(a) c = Exp(v) y = Mul(b, c) }"""
+SIDE_CAR = """gradcheck: 1
+ops:
+  acme.Thing:
+    inputs: [x]
+    outputs: [y]
+    attrs: {by: 1.0}
+    forward:
+    - {op: Mul, inputs: [x, 3.0], outputs: [h]}
+    - {op: Tanh, inputs: [h], outputs: [y]}
+checks:
+- {model: net.onnx}
+"""
+
+
+@pytest.fixture(autouse=True)
+def net(folder: Path) -> None:
+    onnx.save(parser.parse_model(NET), folder / "net.onnx")
+
+
+def messages(gradcheck: Command, *options: str) -> dict[str, str]:
+    """What a check says of each x."""
+    found = json.loads(gradcheck("net.onnx", "--output-format", "json", *options).out)["checks"]
+    return {check["x"]: check["message"] for check in found}
+
+
+def test_the_message_says_what_it_stops_and_how_far_one_can_check(gradcheck: Command, folder: Path):
+    said = messages(gradcheck)
+    assert said["x"] == (
+        "no forward for 'acme.Thing' (node 1 Thing 'b'); it stops d y/d x. Check up to it: --y a; or give one: "
+        "ops: in a spec, or an installed package; or give what it computes: --feed b=@FILE.npy"
+    )
+    assert "Check up to" not in said["v"]
+    assert "--feed b=@FILE.npy" in said["v"]
+
+
+def test_up_to_it_can_be_checked(gradcheck: Command, folder: Path):
+    assert gradcheck("net.onnx", "--y", "a").code == 0
+
+
+def test_what_it_computes_can_be_fed(gradcheck: Command, folder: Path):
+    np.save(folder / "b.npy", np.array([0.5, -1, 2], np.float32))
+    ran = gradcheck("net.onnx", "--feed", "b=@b.npy")
+    assert (ran.code, "v [3]" in ran.out) == (0, True)
+
+
+@pytest.mark.parametrize("named", ["net.gradcheck.yaml", "net.onnx"])
+def test_a_spec_can_define_it_for_a_model_in_a_file(gradcheck: Command, folder: Path, named: str):
+    (folder / "net.gradcheck.yaml").write_text(SIDE_CAR)
+    ran = gradcheck(named, "-v")
+    assert (ran.code, "2 passed" in ran.out) == (0, True)
+
+
+def test_a_gradient_that_a_spec_gives_it_is_under_test(gradcheck: Command, folder: Path):
+    wrong = SIDE_CAR.replace("checks:", "    gradient:\n    - {op: Mul, inputs: [dy, 2.0], outputs: [dx]}\nchecks:")
+    (folder / "net.gradcheck.yaml").write_text(wrong)
+    assert gradcheck("net.gradcheck.yaml").code == 1
+
+
+def test_an_attribute_that_the_spec_does_not_define_is_named_with_the_file(gradcheck: Command, folder: Path):
+    (folder / "net.gradcheck.yaml").write_text(SIDE_CAR.replace("{by: 1.0}", "{of: 1.0}"))
+    ran = gradcheck("net.gradcheck.yaml")
+    assert ran.code == 2
+    assert "net.onnx: acme.Thing has no attribute 'by'" in ran.err + ran.out
+
+
+def test_python_can_give_it_for_one_check(folder: Path):
+    op = unary("Thing", lambda x, *, by=1.0: x * by, lambda ct, y, x, *, by=1.0: ct * by, domain="acme")
+    found = gc.check(gc.load("net.onnx"), ops={**gc.OPS, op.key: op})
+    assert [check.status for check in found.checks] == ["pass", "pass"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [("softmax", "Softmax", True), ("Softmx", "Softmax", True), ("Tnah", "Tanh", True), ("Reeshape", "Reshape", True),
+     ("Matmul", "MatMul", True), ("QMoE", "MoE", False), ("Tan", "Tanh", False), ("FastRelu", "FastGelu", False),
+     ("ReduceL3", "ReduceL2", False), ("DynamicQuantizeLSTM", "DynamicQuantizeLinear", False), ("ArgMin", "ArgMax", False)],
+)  # fmt: skip
+def test_only_a_slip_of_the_pen_is_taken_for_another_operator(name: str, known: str, meant: bool):
+    assert respelled(name, known) == meant
