@@ -18,6 +18,8 @@ from gradcheck_cli.ops.fused_experts import FUSED_EXPERTS
 from gradcheck_cli.ops.fused_layers import FUSED_LAYERS
 from gradcheck_cli.ops.fused_quantize import FUSED_QUANTIZE
 from gradcheck_cli.ops.fused_recurrent import FUSED_RECURRENT
+from gradcheck_cli.ops.fused_stateful import FUSED_STATEFUL
+from gradcheck_cli.ops.fused_streams import FUSED_STREAMS
 from gradcheck_cli.ops.fused_weights import FUSED_WEIGHTS
 from gradcheck_cli.ops.gradient import GRADIENT
 from gradcheck_cli.ops.image import IMAGE
@@ -75,6 +77,8 @@ OPS = table(
     FUSED_LAYERS,
     FUSED_QUANTIZE,
     FUSED_RECURRENT,
+    FUSED_STATEFUL,
+    FUSED_STREAMS,
     FUSED_WEIGHTS,
     GRADIENT,
     IMAGE,

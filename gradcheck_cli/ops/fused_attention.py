@@ -134,6 +134,137 @@ def group_query_attention(
     return side_by_side(y), sym.identity(k), sym.identity(v), shown
 
 
+def m_rotary_embedding(
+    x: Var, position_ids: Var, cos_cache: Var, sin_cache: Var, *, interleaved: int = 0, is_packed_batching: int = 0,
+    mrope_layout: int = 0, mrope_section: Sequence[int], num_heads: int = 0, rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Var:  # fmt: skip
+    """RotaryEmbedding by three positions of each entry, time, height and width, each for a section of the angles.
+
+    Sections stand one behind the other, or height and width take every third angle of the front (layout 1).
+    """
+    half, sections = cos_cache.shape[-1], tuple(mrope_section)
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) != half or mrope_layout not in (0, 1):
+        raise ValueError(f"mrope_section {list(sections)} does not share {half} angles, or layout {mrope_layout} is no 0 or 1")
+    parts = x if x.ndim == 4 else by_heads(x, (num_heads if rotary_embedding_dim else 0) or x.shape[2] // (2 * half))
+    if position_ids.shape != (3, parts.shape[0], parts.shape[2]):
+        raise ValueError(f"position_ids are {[3, parts.shape[0], parts.shape[2]]}, not {list(position_ids.shape)}")
+    stream = np.repeat(np.arange(3), sections)
+    if mrope_layout:
+        stream = np.zeros(half, np.int64)
+        for number in (1, 2):
+            stream[number : 3 * sections[number] : 3] = number
+    cos, sin = (_of_streams(cache, position_ids, stream) for cache in (cos_cache, sin_cache))
+    attrs = {"interleaved": interleaved, "rotary_embedding_dim": rotary_embedding_dim}
+    turned = x.tape.apply("RotaryEmbedding", parts, cos, sin, **attrs)
+    return turned if x.ndim == 4 else side_by_side(turned)
+
+
+def _of_streams(cache: Var, positions: Var, stream: np.ndarray) -> Var:
+    """Entries of a cache `(N, S, angles)`, each angle at the position that its stream has."""
+    time, height, width = (cache.tape.apply("Gather", cache, sym.take(positions, i, 0), axis=0) for i in range(3))
+    of_height, of_width = (cache.tape.constant(stream == i) for i in (1, 2))
+    return sym.where(of_width, width, sym.where(of_height, height, time))
+
+
+def sparse_attention(
+    query: Var, key: Var | None, value: Var | None, past_key: Var, past_value: Var, block_row_indices: Var,
+    block_col_indices: Var, cos_cache: Var | None = None, sin_cache: Var | None = None, *, num_heads: int,
+    kv_num_heads: int, sparse_block_size: int, total_sequence_length: int | Sequence[int],
+    key_total_sequence_lengths: Sequence[int] | int, do_rotary: int = 0, rotary_interleaved: int = 0,
+    scale: float = 0.0,
+) -> tuple[Var, Var, Var]:  # fmt: skip
+    """Causal attention behind a cache, where a query sees keys of some blocks only, by its head's layout."""
+    q, k, v = _grouped(query, key, value, num_heads, kv_num_heads)
+    length, total = q.shape[2], int(np.max(total_sequence_length))
+    lengths = np.reshape(key_total_sequence_lengths, -1).tolist()
+    starts = [0 if length == total else n - length for n in lengths]
+    if len(lengths) != q.shape[0] or min(starts) < 0 or total > past_key.shape[2]:
+        raise ValueError(f"sequences of {lengths} do not fit {q.shape[0]} queries of {length} in {past_key.shape[2]}")
+    if do_rotary:
+        q, k = _turned((q, k), starts, cos_cache, sin_cache, None, bool(rotary_interleaved))
+    k, v = _written(past_key, k, starts), _written(past_value, v, starts)
+    blocks = _blocks(q.tape.guard(block_row_indices), q.tape.guard(block_col_indices))
+    seen = _reach(starts, length, k.shape[2], True, -1, lengths)
+    hidden = np.stack([_out_of_blocks(blocks, start, length, k.shape[2], sparse_block_size) for start in starts])
+    reach = np.where(hidden[:, np.arange(num_heads) % len(blocks)], -np.inf, seen)
+    y, _ = _attended(q, k, v, [q.tape.constant(reach, q.dtype)], scale)
+    return side_by_side(y), sym.identity(k), sym.identity(v)
+
+
+def _blocks(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Which blocks of keys are seen by which of queries, `(layouts, blocks, blocks)`, out of compressed rows."""
+    count = rows.shape[1] - 1
+    blocks = np.zeros((len(rows), count, count), bool)
+    for layout, (ends, places) in enumerate(zip(rows, columns, strict=True)):
+        for row in range(count):
+            blocks[layout, row, places[ends[row] : ends[row + 1]]] = True
+    return blocks
+
+
+def _out_of_blocks(blocks: np.ndarray, start: int, queries: int, keys: int, size: int) -> np.ndarray:
+    """Which keys are in no block that a query sees, `(layouts, queries, keys)`."""
+    places = (start + np.arange(queries)) // size, np.arange(keys) // size
+    room = max(int(place[-1]) + 1 if len(place) else 0 for place in places) - blocks.shape[1]
+    wide = np.pad(blocks, ((0, 0), (0, max(room, 0)), (0, max(room, 0))))
+    return ~wide[:, places[0][:, None], places[1]]
+
+
+def _written(past: Var, new: Var, starts: Sequence[int]) -> Var:
+    """A cache with new keys or values of each sequence written where its own end."""
+    rows = []
+    for i, start in enumerate(starts):
+        old, mine = (sym.slice(x, (i,), (i + 1,), (0,)) for x in (past, new))
+        behind = sym.slice(old, (start + new.shape[2],), (past.shape[2],), (2,))
+        rows.append(sym.concat([sym.slice(old, (0,), (start,), (2,)), mine, behind], 2))
+    return sym.concat(rows, 0)
+
+
+def decoder_masked_multi_head_attention(
+    query: Var, key: Var, value: Var, mask_index: Var | None = None, attention_bias: Var | None = None,
+    past_key: Var | None = None, past_value: Var | None = None, cache_indirection: Var | None = None,
+    bias: Var | None = None, *, num_heads: int, past_sequence_length: int | Sequence[int] | None = None,
+    beam_width: int | Sequence[int] = 1, mask_filter_value: float = FILTER, output_qk: int = 0,
+    past_present_share_buffer: int = 0, scale: float = 0.0,
+) -> tuple[Var, ...]:  # fmt: skip
+    """Attention of one query for each sequence, to other keys, or to its own behind a cache, which beams may share."""
+    q = by_heads(query, num_heads)
+    cross = key.ndim == 4
+    k, v = (key, value) if cross else (by_heads(x, num_heads) for x in (key, value))
+    if bias is not None:
+        q, k, v = _biased((q, k, v), bias, whole_keys=not cross)
+    if cross:
+        seen = _mask(mask_index, k.shape, 1, mask_filter_value, q.dtype)
+        y, weights = _attended(q, k, v, [attention_bias, seen], scale)
+        return side_by_side(y), sym.identity(k), sym.identity(v), weights
+    if not past_present_share_buffer or past_sequence_length is None or past_key is None or past_value is None:
+        raise UnsupportedError("a cache in a buffer of its own, with its length, is known", code="GC502")
+    past = int(np.max(past_sequence_length))
+    caches = [_written(old, new, [past] * q.shape[0]) for old, new in ((past_key, k), (past_value, v))]
+    k, v = (sym.slice(cache, (0,), (past + 1,), (2,)) for cache in caches)
+    if cache_indirection is not None:
+        width = int(np.max(beam_width))
+        k, v = (_of_beams(x, cache_indirection, width, past) for x in (k, v))
+    seen = _mask(mask_index, k.shape, 1, mask_filter_value, q.dtype)
+    y, weights = _attended(q, k, v, [attention_bias, seen], scale)
+    return side_by_side(y), *caches, weights
+
+
+def _of_beams(x: Var, indirection: Var, width: int, past: int) -> Var:
+    """Keys or values `(N, heads, S, size)` whose past is that of the beam which each one came from."""
+    n = x.shape[0]
+    if indirection.shape[:2] != (n // width, width):
+        raise ValueError(f"cache_indirection {list(indirection.shape)} does not fit {n} sequences of {width} beams")
+    beams = sym.slice(sym.cast(indirection, np.int64), (0,), (past,), (2,))
+    first = x.tape.constant(np.arange(n // width).reshape(-1, 1, 1) * width)
+    which = sym.reshape(beams + first, (n, past, 1))
+    place = sym.expand(sym.reshape(sym.arange(x.tape, past), (1, past, 1)), (n, past, 1))
+    turned = sym.transpose(x, (0, 2, 1, 3))
+    found = x.tape.apply("GatherND", turned, sym.concat([which, place], 2))
+    own = sym.slice(turned, (past,), (past + 1,), (1,))
+    return sym.transpose(sym.concat([found, own], 1), (0, 2, 1, 3))
+
+
 def _refuse(**asked: object) -> None:
     for name, value in asked.items():
         if value:
@@ -281,9 +412,14 @@ def _wide_enough(bias: Var, keys: int) -> Var:
 
 FUSED_ATTENTION: list[Op] = [
     fused("Attention", attention),
+    fused("DecoderMaskedMultiHeadAttention", decoder_masked_multi_head_attention, bind=as_given,
+          static={"past_sequence_length": 7, "beam_width": 8}),
     fused("GroupQueryAttention", group_query_attention, bind=as_given,
           static={"seqlens_k": 5, "total_sequence_length": 6}),
+    fused("MRotaryEmbedding", m_rotary_embedding),
     fused("MultiHeadAttention", multi_head_attention),
     fused("QAttention", q_attention),
     fused("RotaryEmbedding", rotary_embedding),
+    fused("SparseAttention", sparse_attention, bind=as_given,
+          static={"total_sequence_length": 7, "key_total_sequence_lengths": 8}),
 ]  # fmt: skip

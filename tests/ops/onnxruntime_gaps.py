@@ -20,6 +20,7 @@ _NO_STRINGS = "not of strings"
 _NO_IMAGE = "no ImageDecoder"
 _NO_LABELS = "no LabelEncoder for these types"
 _ONE_FUSION = "experts on CPU without a third layer, and with the halves of swiglu entry by entry"
+_NO_WINDOWS = "no windows of states on CPU"
 _NOT_ON_CPU = "it has a schema for this, and no kernel that runs here"
 
 GAPS: dict[str, str] = {
@@ -29,6 +30,8 @@ GAPS: dict[str, str] = {
     "com.microsoft.BiasDropout(*": _NOT_ON_CPU,
     "com.microsoft.BiasSoftmax(*": _NOT_ON_CPU,
     "com.microsoft.BiasSplitGelu(*": _NOT_ON_CPU,
+    "com.microsoft.CausalConvWithState(*state_window=*": _NO_WINDOWS,
+    "com.microsoft.LinearAttention(*state_window=*": _NO_WINDOWS,
     "com.microsoft.ComplexMul*": _NOT_ON_CPU,
     "com.microsoft.FusedGemm(3x4,4x6)": "no FusedGemm without an activation",
     "com.microsoft.FusedMatMulActivation(*": _NOT_ON_CPU,

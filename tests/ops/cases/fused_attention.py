@@ -38,7 +38,36 @@ def quantized(
     return ms("QAttention", *operands, num_heads=2, **more)
 
 
+STREAMS = np.stack([ints(2, 3, high=7, seed=i) for i in range(3)])
+ROOM = arr(2, 2, 4, 4, seed=3), arr(2, 2, 4, 4, seed=4)
+ALONE = arr(2, 1, 8), arr(2, 1, 8, seed=1), arr(2, 1, 8, seed=2)
+
+
+def decoded(*more: object, past: int = 2, n_outputs: int = 3, label: str = "", **attrs: object) -> Case:
+    """DecoderMaskedMultiHeadAttention behind a cache with room for four."""
+    mask, bias, *beams = *more, *(None,) * (2 - len(more))
+    operands = *ALONE, mask, bias, *ROOM, i32([past]), *beams
+    return ms("DecoderMaskedMultiHeadAttention", *operands, num_heads=2, past_present_share_buffer=1,
+              n_outputs=n_outputs, label=label, **attrs)  # fmt: skip
+
+
 CASES = [
+    decoded(),
+    decoded(past=3, scale=0.3),
+    decoded(past=0, label="nothing cached"),
+    decoded(i32([[1, 0, 1], [1, 1, 1]]), label="mask"),
+    decoded(i32([[1, 0, 1], [1, 1, 1]]), mask_filter_value=-2.0, label="soft mask"),
+    decoded(None, arr(1, 2, 1, 3), label="attention bias"),
+    decoded(None, None, None, None, arr(24), label="bias"),
+    decoded(None, None, i32([2]), i32([[[0, 1, 0, 0], [1, 0, 0, 0]]]), label="beams"),
+    ms("DecoderMaskedMultiHeadAttention", ALONE[0], arr(2, 2, 5, 4), arr(2, 2, 5, 4, seed=1), num_heads=2, label="cross"),
+    ms("DecoderMaskedMultiHeadAttention", ALONE[0], arr(2, 2, 5, 4), arr(2, 2, 5, 4, seed=1),
+       i32([[1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]), None, None, None, None, None, None, arr(24), num_heads=2, label="cross with bias"),
+    ms("MRotaryEmbedding", arr(2, 3, 8), STREAMS, arr(8, 4), arr(8, 4, seed=1), mrope_section=[2, 1, 1]),
+    ms("MRotaryEmbedding", arr(2, 2, 3, 8), STREAMS, arr(8, 4), arr(8, 4, seed=1), mrope_section=[1, 1, 2], interleaved=1),
+    ms("MRotaryEmbedding", arr(2, 2, 3, 16), STREAMS, arr(8, 8), arr(8, 8, seed=1), mrope_section=[4, 2, 2], mrope_layout=1),
+    ms("MRotaryEmbedding", arr(2, 3, 24), STREAMS, arr(8, 4), arr(8, 4, seed=1), mrope_section=[1, 2, 1], num_heads=2,
+       rotary_embedding_dim=8, scale=2.0),
     quantized(),
     quantized(n_outputs=2, unidirectional=1, scale=0.3),
     quantized(RAW, label="raw mask"),
