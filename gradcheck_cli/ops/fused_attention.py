@@ -145,8 +145,10 @@ def m_rotary_embedding(
     """
     half, sections = cos_cache.shape[-1], tuple(mrope_section)
     if len(sections) != 3 or min(sections) < 0 or sum(sections) != half or mrope_layout not in (0, 1):
-        raise ValueError(f"mrope_section {list(sections)} does not share {half} angles, or layout {mrope_layout} is no 0 or 1")
-    parts = x if x.ndim == 4 else by_heads(x, (num_heads if rotary_embedding_dim else 0) or x.shape[2] // (2 * half))
+        raise ValueError(
+            f"mrope_section {list(sections)} does not share {half} angles, or layout {mrope_layout} is no 0 or 1"
+        )
+    parts = x if x.ndim == 4 else by_heads(x, num_heads)
     if position_ids.shape != (3, parts.shape[0], parts.shape[2]):
         raise ValueError(f"position_ids are {[3, parts.shape[0], parts.shape[2]]}, not {list(position_ids.shape)}")
     stream = np.repeat(np.arange(3), sections)
@@ -154,7 +156,7 @@ def m_rotary_embedding(
         stream = np.zeros(half, np.int64)
         for number in (1, 2):
             stream[number : 3 * sections[number] : 3] = number
-    cos, sin = (_of_streams(cache, position_ids, stream) for cache in (cos_cache, sin_cache))
+    cos, sin = (_of_streams(cache, position_ids, stream) * scale for cache in (cos_cache, sin_cache))
     attrs = {"interleaved": interleaved, "rotary_embedding_dim": rotary_embedding_dim}
     turned = x.tape.apply("RotaryEmbedding", parts, cos, sin, **attrs)
     return turned if x.ndim == 4 else side_by_side(turned)

@@ -38,6 +38,7 @@ def quantized(
     return ms("QAttention", *operands, num_heads=2, **more)
 
 
+WIDE_CACHE = arr(64, 8), arr(64, 8, seed=1)
 STREAMS = np.stack([ints(2, 3, high=7, seed=i) for i in range(3)])
 ROOM = arr(2, 2, 4, 4, seed=3), arr(2, 2, 4, 4, seed=4)
 ALONE = arr(2, 1, 8), arr(2, 1, 8, seed=1), arr(2, 1, 8, seed=2)
@@ -51,7 +52,32 @@ def decoded(*more: object, past: int = 2, n_outputs: int = 3, label: str = "", *
               n_outputs=n_outputs, label=label, **attrs)  # fmt: skip
 
 
+BLOCKED = {"num_heads": 2, "kv_num_heads": 1, "sparse_block_size": 16}
+LAYOUTS = (
+    i32([[0, 1, 3, 5], [0, 1, 2, 4]]),
+    i32([[0, 0, 1, 1, 2], [0, 1, 0, 2, -1]]),
+)  # rows of blocks; every other head
+
+
+def sparse(
+    steps: int, lengths: list[int], total: int, layouts: object = LAYOUTS, *more: object, packed: bool = False,
+    size: int = 8, **attrs: object,
+) -> Case:  # fmt: skip
+    """SparseAttention of heads of 8 behind a cache with room for three blocks."""
+    parts = [arr(2, steps, n, seed=i) for i, n in enumerate((2 * size, size, size))]
+    operands = [np.concatenate(parts, -1), None, None] if packed else parts
+    cache = arr(2, 1, 48, size, seed=3), arr(2, 1, 48, size, seed=4)
+    return ms("SparseAttention", *operands, *cache, *layouts, i32(total), i32(lengths), *more, n_outputs=3,
+              **BLOCKED, **attrs)  # fmt: skip
+
+
 CASES = [
+    sparse(3, [3, 3], 3, label="prompt"),
+    sparse(20, [20, 20], 20, packed=True, scale=0.3, label="packed prompt of two blocks"),
+    sparse(1, [40, 40], 40, label="one behind the cache"),
+    sparse(1, [40, 19], 40, label="caches of two lengths"),
+    sparse(1, [18, 18], 18, (LAYOUTS[0][:1], LAYOUTS[1][:1]), WIDE_CACHE[0], WIDE_CACHE[1], size=16, do_rotary=1, label="rotary"),
+    sparse(2, [2, 2], 2, LAYOUTS, *WIDE_CACHE, size=16, do_rotary=1, rotary_interleaved=1, label="rotary prompt"),
     decoded(),
     decoded(past=3, scale=0.3),
     decoded(past=0, label="nothing cached"),
@@ -63,7 +89,7 @@ CASES = [
     ms("DecoderMaskedMultiHeadAttention", ALONE[0], arr(2, 2, 5, 4), arr(2, 2, 5, 4, seed=1), num_heads=2, label="cross"),
     ms("DecoderMaskedMultiHeadAttention", ALONE[0], arr(2, 2, 5, 4), arr(2, 2, 5, 4, seed=1),
        i32([[1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]), None, None, None, None, None, None, arr(24), num_heads=2, label="cross with bias"),
-    ms("MRotaryEmbedding", arr(2, 3, 8), STREAMS, arr(8, 4), arr(8, 4, seed=1), mrope_section=[2, 1, 1]),
+    ms("MRotaryEmbedding", arr(2, 3, 8), STREAMS, arr(8, 4), arr(8, 4, seed=1), mrope_section=[2, 1, 1], num_heads=1),
     ms("MRotaryEmbedding", arr(2, 2, 3, 8), STREAMS, arr(8, 4), arr(8, 4, seed=1), mrope_section=[1, 1, 2], interleaved=1),
     ms("MRotaryEmbedding", arr(2, 2, 3, 16), STREAMS, arr(8, 8), arr(8, 8, seed=1), mrope_section=[4, 2, 2], mrope_layout=1),
     ms("MRotaryEmbedding", arr(2, 3, 24), STREAMS, arr(8, 4), arr(8, 4, seed=1), mrope_section=[1, 2, 1], num_heads=2,
