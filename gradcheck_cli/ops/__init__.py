@@ -15,6 +15,7 @@ from gradcheck_cli.ops.einsum import EINSUM
 from gradcheck_cli.ops.fused import FUSED
 from gradcheck_cli.ops.fused_attention import FUSED_ATTENTION
 from gradcheck_cli.ops.fused_experts import FUSED_EXPERTS
+from gradcheck_cli.ops.fused_images import FUSED_IMAGES
 from gradcheck_cli.ops.fused_layers import FUSED_LAYERS
 from gradcheck_cli.ops.fused_quantize import FUSED_QUANTIZE
 from gradcheck_cli.ops.fused_recurrent import FUSED_RECURRENT
@@ -74,6 +75,7 @@ OPS = table(
     FUSED,
     FUSED_ATTENTION,
     FUSED_EXPERTS,
+    FUSED_IMAGES,
     FUSED_LAYERS,
     FUSED_QUANTIZE,
     FUSED_RECURRENT,

@@ -214,12 +214,16 @@ def _out_of_blocks(blocks: np.ndarray, start: int, queries: int, keys: int, size
 
 def _written(past: Var, new: Var, starts: Sequence[int]) -> Var:
     """A cache with new keys or values of each sequence written where its own end."""
-    rows = []
-    for i, start in enumerate(starts):
-        old, mine = (sym.slice(x, (i,), (i + 1,), (0,)) for x in (past, new))
-        behind = sym.slice(old, (start + new.shape[2],), (past.shape[2],), (2,))
-        rows.append(sym.concat([sym.slice(old, (0,), (start,), (2,)), mine, behind], 2))
-    return sym.concat(rows, 0)
+    if len(set(starts)) == 1:
+        return _overwritten(past, new, starts[0])
+    each = [[sym.slice(x, (i,), (i + 1,), (0,)) for i in range(len(starts))] for x in (past, new)]
+    return sym.concat([_overwritten(old, mine, start) for old, mine, start in zip(*each, starts, strict=True)], 0)
+
+
+def _overwritten(past: Var, new: Var, start: int) -> Var:
+    """A cache with new keys or values from a position on."""
+    behind = sym.slice(past, (start + new.shape[2],), (past.shape[2],), (2,))
+    return sym.concat([sym.slice(past, (0,), (start,), (2,)), new, behind], 2)
 
 
 def decoder_masked_multi_head_attention(
@@ -242,7 +246,7 @@ def decoder_masked_multi_head_attention(
     if not past_present_share_buffer or past_sequence_length is None or past_key is None or past_value is None:
         raise UnsupportedError("a cache in a buffer of its own, with its length, is known", code="GC502")
     past = int(np.max(past_sequence_length))
-    caches = [_written(old, new, [past] * q.shape[0]) for old, new in ((past_key, k), (past_value, v))]
+    caches = [_overwritten(old, new, past) for old, new in ((past_key, k), (past_value, v))]
     k, v = (sym.slice(cache, (0,), (past + 1,), (2,)) for cache in caches)
     if cache_indirection is not None:
         width = int(np.max(beam_width))

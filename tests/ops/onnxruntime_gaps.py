@@ -52,6 +52,7 @@ GAPS: dict[str, str] = {
     "com.microsoft.SkipGroupNorm(*": _NOT_ON_CPU,
     "com.microsoft.SparseAttention(* caches of two lengths": "reads other keys where sequences differ in length",
     "com.microsoft.TorchEmbedding(*": _NOT_ON_CPU,
+    "com.microsoft.WordConvEmbedding(* words without characters": "leaves their results unwritten",
     "Adagrad(*": _NO_TRAINING,
     "Adam(*": _NO_TRAINING,
     "AffineGrid(* align_corners=1 one *": "puts a single entry at -1; PyTorch's, which the standard names, at 0",
