@@ -38,6 +38,7 @@ class Pair:
     error: GradcheckError | None = None
     missed: list[PointError] = field(default_factory=list)
     mode: str = ""
+    jobs: int = 0  # threads on which it fits the memory limit; 0 is as many as the settings say
     chosen: str = ""  # why it is not all entries
     method: str = ""
     suspect: Any = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_cli.checks.assemble import Pair, record_of
 from gradcheck_cli.checks.comparing import Comparing
 from gradcheck_cli.checks.comparing import Listener as Listener  # here for those who check
-from gradcheck_cli.checks.footprint import beyond
+from gradcheck_cli.checks.footprint import beyond, threads
 from gradcheck_cli.checks.modes import plan
 from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape, without_forward
 from gradcheck_cli.checks.origin import model_of
@@ -210,11 +210,16 @@ class Checking:
         """The mode of each pair, and word of what that will take."""
         if self.part is not None:  # whoever asks for parts wants all entries
             for pair in pairs:
+                if not threads(
+                    sides[pair.y], pair.x, self.graph, "nodes"
+                ):  # of a part of the Jacobians it takes as much
+                    pair.error = beyond(sides[pair.y], pair.x, self.graph, "nodes")
+                    continue
                 pair.mode = "full"
                 program, rows = sides[pair.y].program(pair.x), reals(sides[pair.y].value(pair.x))
                 self.memory = max(self.memory, full_cost(program, rows, reals(sides[pair.y].value(pair.y))).memory)
             return
-        plan(pairs, sides, self.settings)
+        plan(pairs, sides, self.settings, self.graph)
         if self.listen is not None:
             self.listen.expect(self._forecasts(pairs, sides))
 
@@ -231,7 +236,6 @@ class Checking:
         pair.notes.extend(point.notes)
         pair.ranges.update(point.ranges)
         error = obstacle(point, sides, pair.x, index, self.settings.max_inconclusive)
-        error = error or beyond(sides, pair.x, self.graph)
         error = error and without_forward(error, self.graph, point.tape, pair.x, pair.y)
         if isinstance(error, PointError):  # other points may do
             pair.missed.append(error)

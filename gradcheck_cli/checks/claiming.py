@@ -8,7 +8,7 @@ from dataclasses import replace
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.claimed import Here, judge, plan
 from gradcheck_cli.checks.comparing import Comparing
-from gradcheck_cli.checks.footprint import beyond
+from gradcheck_cli.checks.footprint import beyond, threads
 from gradcheck_cli.checks.obstacles import obstacle
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.claims.asked import Asked, is_numbers
@@ -113,9 +113,10 @@ class Claiming:
         if here is None:
             return
         error = obstacle(replace(point, tape=tape), here.sides, pair.x, index, self.settings.max_inconclusive)
-        error = error or beyond(here.sides, pair.x, self.source.graph)
         if error is not None:
             raise error
+        if not threads(here.sides, pair.x, self.source.graph, "directional"):
+            raise beyond(here.sides, pair.x, self.source.graph, "directional")
         if not pair.mode:
             self.work = plan(pair, here, self.work)
         judge(pair, here, self.comparing.budget(pair), self.source, index)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gradcheck_cli.checks.assemble import Outcome, Pair, passes
-from gradcheck_cli.checks.modes import PARTIAL, Partial, blameless, survey_of
+from gradcheck_cli.checks.modes import LADDER, PARTIAL, Partial, blameless, lesser, survey_of
 from gradcheck_cli.checks.obstacles import without_gradient
 from gradcheck_cli.checks.parts import Part, row_theories
 from gradcheck_cli.checks.precision import Precisions
@@ -57,16 +57,27 @@ class Comparing:
     deadline: float | None
 
     def compare_all(self, sides: Sides, pairs: list[Pair], index: int) -> None:
-        """All pairs of one y at one point; they share the time of their common backward pass."""
+        """All pairs of one y at one point; they share the time of their common backward pass.
+
+        In `auto`, pairs for which memory does not suffice are compared once more in the next mode that takes less.
+        """
         for mode in ("full", *PARTIAL):
-            start, group = time.perf_counter(), [p for p in pairs if p.mode == mode]
+            start, group = time.perf_counter(), [p for p in pairs if p.mode == mode and p.error is None]
             try:
                 self._compare(sides, group, index)
             except MemoryError as error:
                 for pair in (p for p in group if not p.outcomes or p.outcomes[-1].point != index):
-                    pair.error = exhausted(error)
+                    self._relieve(pair, mode, error)
             for pair in group:
                 pair.seconds += (time.perf_counter() - start) / len(group)
+
+    def _relieve(self, pair: Pair, mode: str, error: MemoryError) -> None:
+        """Another mode for a pair that memory did not suffice for; an error where there is none."""
+        following = LADDER[LADDER.index(mode) + 1 :] if mode in LADDER else ()
+        if self.settings.mode != "auto" or not following or pair.outcomes or self.part is not None:
+            pair.error = exhausted(error)
+        else:
+            pair.mode, pair.chosen, pair.jobs = following[0], lesser(mode), 1
 
     def _compare(self, sides: Sides, pairs: list[Pair], index: int) -> None:
         """Pairs of one mode, by one backward pass; one by one where some rule is missing."""
@@ -224,4 +235,4 @@ class Comparing:
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise LimitError(f"{pair.title} took more than {self.settings.timeout:g} s")
 
-        return Budget(self.settings.memory_limit, self.settings.jobs, progress)
+        return Budget(self.settings.memory_limit, pair.jobs or self.settings.jobs, progress)

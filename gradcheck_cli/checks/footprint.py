@@ -1,7 +1,7 @@
-"""What a check holds at its fullest moment, estimated from the forward run: what does not fit is refused before it starts.
+"""What a check holds at its fullest moment, estimated from the forward run: what does not fit is done in another way.
 
-What the interpreter takes is not in it, nor are the Jacobians of a full comparison (see `jacobians/cost.py`), but in
-`largest`, by which a zoo decides what runs beside what.
+What the interpreter takes is not in it.  Of all modes the estimate is for one pair: the model, the forward run, a backward
+pass, a chunk of probes on each thread, directions of x, and in a full comparison both Jacobians.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import Graph, is_inexact
 from gradcheck_cli.jacobians.cost import HELD
+from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.memory import owned, spell
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.stack import Budget
@@ -20,33 +21,47 @@ FREE = 256 << 20  # bytes that any machine has: a check that takes less is never
 _BACKWARD = 2.5  # bytes of a backward pass, for each that was computed on the way: too many rather than too few
 _AT_MOST = 8.0  # times what the tape holds, for each thread
 _RUN = 2.5  # and of a run for a chunk of probes: what kernels hold in between, what malloc keeps for each thread
-_ENDS = 64.0  # times x and y: directions of the one, derivatives along them of the other, at several steps
+_ENDS = {
+    "directional": 14.0
+}  # times x and y: directions of the one, derivatives along them of the other, at several steps
+_FEW_ENDS = 8.0  # in the other modes
 
 
-def beyond(sides: Sides, x: str, graph: Graph) -> LimitError | None:
-    """The error for a pair that would take more than the memory limit; None where it fits."""
-    limit, weights = sides.settings.memory_limit, sum(v.nbytes for v in graph.constants.values())
-    if weights + _AT_MOST * sides.settings.jobs * sides.held <= FREE:  # seen without a look at each step
-        return None
-    size = weights + working(sides, x)
-    if size <= max(limit, FREE):
-        return None
+def needed(sides: Sides, x: str, graph: Graph, mode: str, jobs: int) -> float:
+    """Bytes that a pair takes in a mode on so many threads, the model among them."""
+    weights = sum(v.nbytes for v in graph.constants.values())
+    jacobians = HELD * reals(sides.value(x)) * reals(sides.value(sides.y)) if mode == "full" else 0
+    if jacobians == 0 and weights + _AT_MOST * jobs * sides.held <= FREE:  # seen without a look at each step
+        return float(weights + sides.held)
+    return weights + working(sides, x, mode, jobs) + jacobians
+
+
+def threads(sides: Sides, x: str, graph: Graph, mode: str) -> int:
+    """On how many threads a pair fits the memory limit in a mode: all, one, or none."""
+    most = max(sides.settings.memory_limit, FREE)
+    each = dict.fromkeys((sides.settings.jobs, 1))
+    return next((jobs for jobs in each if needed(sides, x, graph, mode, jobs) <= most), 0)
+
+
+def beyond(sides: Sides, x: str, graph: Graph, mode: str) -> LimitError:
+    """The error for a pair that takes more than the memory limit, whichever way: with the limit that is needed."""
+    weights, size = sum(v.nbytes for v in graph.constants.values()), needed(sides, x, graph, mode, 1)
     of = f", {spell(weights)} of it for the model's weights" if weights > FREE else ""
     return LimitError(
-        f"d {sides.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(limit)}.  "
+        f"d {sides.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(sides.settings.memory_limit)}.  "
         f"--memory-limit {_generous(size)} allows it; smaller sizes (--x-shape, --dim) need less",
         code="GC602",
     )
 
 
-def working(sides: Sides, x: str) -> float:
+def working(sides: Sides, x: str, mode: str, jobs: int) -> float:
     """Bytes beside the model: the forward run, and whichever is more of a backward pass and a large weight's cotangent."""
     tape, program, settings = sides.tape, sides.program(x), sides.settings
     made = owned(tape.values[n] for _, step in program.steps for n in step.node.outputs if n in tape.values)
     turn = max((recipe.like.nbytes for recipe in tape.values.recipes.values()), default=0)
     probe, ends = program.bytes_per_probe(), sides.value(x).nbytes + sides.value(sides.y).nbytes
-    chunk = probe * Budget(settings.memory_limit, settings.jobs).chunk(probe, program.worth)
-    return sides.held + max(float(turn), _BACKWARD * made + _RUN * settings.jobs * chunk) + _ENDS * ends
+    chunk = probe * Budget(settings.memory_limit, jobs).chunk(probe, program.worth)
+    return sides.held + max(float(turn), _BACKWARD * made + _RUN * jobs * chunk) + _ENDS.get(mode, _FEW_ENDS) * ends
 
 
 def largest(point: Point, limit: int) -> float:

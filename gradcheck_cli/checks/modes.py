@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gradcheck_cli.checks.assemble import Outcome, Pair
+from gradcheck_cli.checks.footprint import beyond, threads
 from gradcheck_cli.checks.obstacles import too_large
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job
 from gradcheck_cli.comparison.partial import AT_TIES, DOT_TESTS, Part, entries_at_ties, projections, sample
-from gradcheck_cli.jacobians.cost import FULL_WORK, Cost
+from gradcheck_cli.graph import Graph
+from gradcheck_cli.jacobians.cost import FULL_WORK, OPERATIONS, Cost
 from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.program import Program
@@ -25,25 +27,54 @@ if TYPE_CHECKING:
     from gradcheck_cli.faults.locate import Survey
 
 PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
+LADDER: tuple[Mode, ...] = ("full", "nodes", "directional")  # of `auto`, from what says most to what takes least
+_TIME = 0.3  # of the time limit: what comparing all entries may be predicted to take
 
 
-def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings) -> None:
-    """The mode of each pair: in `auto` the cheapest ones in full, as many as the work that a check may take allows."""
+def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings, graph: Graph) -> None:
+    """The mode of each pair: in `auto` the cheapest ones in full, as many as the work that a check may take allows.
+
+    What does not fit the memory limit goes to fewer threads, then to modes that hold less; what fits in none gets an
+    error.
+    """
     if settings.mode in PARTIAL:
         for pair in pairs:
-            pair.mode = settings.mode
+            _fit(pair, sides[pair.y], (settings.mode,), graph)
         return
     costs = [(pair, sides[pair.y].cost(pair.x)) for pair in pairs]
-    left = FULL_WORK
+    left = _work(settings)
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
         fits = cost.memory <= settings.memory_limit
         if settings.mode == "full" and not fits:
             raise too_large(cost, sides[pair.y], pair.x)
         left -= cost.work
-        pair.mode = settings.mode
-        if settings.mode == "auto":
-            pair.mode = "full" if fits and left >= 0 else "nodes"
-            pair.chosen = "" if pair.mode == "full" else _why(cost, fits, settings)
+        if settings.mode == "full":
+            _fit(pair, sides[pair.y], ("full",), graph)
+            continue
+        fits = fits and threads(sides[pair.y], pair.x, graph, "full") > 0
+        pair.chosen = "" if fits and left >= 0 else _why(cost, fits, settings)
+        _fit(pair, sides[pair.y], LADDER if fits and left >= 0 else LADDER[1:], graph)
+
+
+def _work(settings: Settings) -> float:
+    """Operations that full comparisons may take: less than FULL_WORK where the time limit asks for that."""
+    if settings.timeout is None:
+        return FULL_WORK
+    return min(FULL_WORK, _TIME * settings.timeout * OPERATIONS / settings.points)
+
+
+def _fit(pair: Pair, side: Sides, modes: Sequence[Mode], graph: Graph) -> None:
+    """The first mode in which a pair fits the memory limit, on as many threads as fit; an error where none does."""
+    for mode in modes:
+        pair.jobs = threads(side, pair.x, graph, mode)
+        if pair.jobs:
+            pair.mode = mode
+            break
+    else:
+        pair.error = beyond(side, pair.x, graph, modes[-1])
+        return
+    if pair.mode != modes[0]:
+        pair.chosen = "; ".join(filter(None, (pair.chosen, lesser(modes[0]))))
 
 
 def _why(cost: Cost, fits: bool, settings: Settings) -> str:
@@ -51,6 +82,12 @@ def _why(cost: Cost, fits: bool, settings: Settings) -> str:
     if not fits:
         return f"all {cost.entries:,} entries would take more than the memory limit"
     return f"all {cost.entries:,} entries would take about {cost.duration}"
+
+
+def lesser(mode: str) -> str:
+    """What speaks against a mode that memory has no room for."""
+    what = {"full": "all entries", "nodes": "all nodes"}.get(mode, mode)
+    return f"{what} would take more than the memory limit"
 
 
 class Partial:

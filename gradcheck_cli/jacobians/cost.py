@@ -18,6 +18,7 @@ COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors coun
 SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
 HELD = 6 * 8  # bytes of an entry: of both sides, of what either can have wrong, of its status and what that takes
+OPERATIONS = 1.5e10  # in a second, roughly
 _ENTRY = 300.0  # operations that comparing one entry counts as
 
 
@@ -32,7 +33,7 @@ class Cost:
     @property
     def seconds(self) -> float:
         """A rough time for it."""
-        return self.work / 1.5e10
+        return self.work / OPERATIONS
 
     @property
     def duration(self) -> str:

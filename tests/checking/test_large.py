@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused_before_it_starts() -> None:
     record = small.check(wide(40), mode="directional", memory_limit=FREE, jobs=2)
     assert (record.status, record.code) == ("limit", "GC602")
     assert re.search(
-        r"d y/d x takes about 2\.\d+ GiB; --memory-limit is 256 MiB\.  --memory-limit 3GiB", record.message
+        r"d y/d x takes about 1\.\d+ GiB; --memory-limit is 256 MiB\.  --memory-limit 2GiB", record.message
     )
     assert not record.evaluations
 
