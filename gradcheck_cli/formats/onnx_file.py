@@ -14,6 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from gradcheck_cli.errors import ModelError, did_you_mean
+from gradcheck_cli.formats.onnx_text import parse_text, text_format_of
 from gradcheck_cli.untrusted import closed_afterwards
 
 PROTOBUF_LIMIT = (1 << 31) - 1  # bytes in one message
@@ -27,10 +28,10 @@ _BY_START = (
     (b"<!doctype html", "a web page (HTML); was the download link that of a page?"),
     (b"<html", "a web page (HTML); was the download link that of a page?"),
     (b"<?xml", "an XML file"),
-    (b"{", "a JSON file"),
+    (b"{", "a JSON file; a model in JSON is named .json"),
     (b"[", "a JSON file"),
-    (b"ir_version", "a model as text (textproto); save it in binary form"),
-    (b"<", "a model in ONNX's text syntax; save it in binary form"),
+    (b"ir_version", "a model as text (textproto); name it .textproto, or save it in binary form"),
+    (b"<", "a model in ONNX's text syntax; name it .onnxtxt, or save it in binary form"),
 )
 
 
@@ -76,8 +77,10 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
 
 def parse_model(data: bytes, uri: str) -> onnx.ModelProto:
     """The model in `data`; a ModelError with what the data is where it is none."""
-    model = onnx.ModelProto()
     refuse_pointer(data, uri)
+    if data and text_format_of(uri):
+        return parse_text(data, uri)
+    model = onnx.ModelProto()
     if not _parsed(model, data) or not model.HasField("graph"):
         raise ModelError(f"{uri} {_diagnosis(data)}.")
     return model

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.printer
+import onnx.serialization
 import rich_click as click
 from onnx import numpy_helper
 
@@ -91,6 +93,18 @@ def _with_data() -> list[bytes]:
         for key, value in (("location", "weights.bin"), ("offset", "8"), ("length", length)):
             tensor.external_data.add(key=key, value=value)
     return [model.SerializeToString(), *_files("examples/*.onnx", "tests/models/files/**/*.onnx")()]
+
+
+def _in_text(format: str) -> Callable[[], list[bytes]]:
+    """A small model as text."""
+
+    def made() -> list[bytes]:
+        model = onnx.ModelProto.FromString((ROOT / "examples/mlp.onnx").read_bytes())
+        if format == "onnxtxt":
+            return [onnx.printer.to_text(model).encode()]
+        return [onnx.serialization.registry.get(format).serialize_proto(model)]
+
+    return made
 
 
 # --- values
@@ -251,6 +265,9 @@ def _archives() -> list[bytes]:
 
 KINDS = {
     "ONNX models": Kind("net.onnx", _with_data, _model),
+    "models in JSON": Kind("net.json", _in_text("json"), _model),
+    "models in protobuf's text format": Kind("net.textproto", _in_text("textproto"), _model),
+    "models in ONNX's text syntax": Kind("net.onnxtxt", _in_text("onnxtxt"), _model),
     "YAML specs": Kind("net.gradcheck.yaml", _files("specs/*.gradcheck.yaml", "examples/*.yaml"), _model),
     ".npy values": Kind("v.npy", _npy, lambda path: array_of(f"@{path}")),
     ".npz values": Kind("v.npz", _npz, _value),
