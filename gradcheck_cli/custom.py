@@ -9,7 +9,7 @@ from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import SpecError
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.installed import with_installed
-from gradcheck_cli.op import Op, Ops
+from gradcheck_cli.op import Op, Ops, deciding
 from gradcheck_cli.tape import Var
 from gradcheck_cli.trace import Body
 
@@ -35,6 +35,8 @@ def custom_op(body: OperatorBody) -> Op:
         _rule(body) if body.gradient is not None else None,
         domain=body.domain,
         composed=True,
+        inner=body.forward if body.gradient is None else None,
+        cuts=deciding(*body.cuts) if body.cuts else None,
     )
 
 

@@ -113,6 +113,7 @@ PAGES = {
         "let the gradient through as if nothing was rounded: `--straight-through` checks quantizers and rounding so. "
         "If it is meant, say so in a spec, or in a manifest's defaults for a whole folder: expect: {status: severed}. "
         "`--fail-on -severed` lets it through everywhere.",
+        hint="if it is meant so, expect: {status: severed} in a spec: gradcheck explain GC107",
     ),
     "GC201": Page(
         "a wrong argument",

@@ -20,12 +20,13 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.dims import check_sizes
 from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.point import Point, find_point
-from gradcheck_cli.points.targets import choose_x, choose_y, is_float, parameters, require
+from gradcheck_cli.points.targets import choose_x, choose_y, is_float, parameters, require, selecting_inputs
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Var
 
 SCHEMA = "gradcheck.inspection/1"
+_SELECTS = "no x by default: it only selects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +123,13 @@ def inspect(source: Source, settings: Settings) -> Inspection:
 def _tensors(graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...], point: Point | None) -> Iterator[TensorFacts]:
     needed = graph.needed_for(choose_y(graph))
     found = {} if point is None else point.tape.named
+    idle = selecting_inputs(graph, ys).difference(xs)
     weights = [name for name in parameters(graph) if name not in graph.inputs]
     for role, names in (("input", graph.inputs), ("parameter", weights)):
         for name in names:
             reason = "" if name in needed else "no float output depends on it"
-            yield _facts(graph, name, role, reason, "x" if name in xs else "", found.get(name))
+            mark = "x" if name in xs else _SELECTS if name in idle else ""
+            yield _facts(graph, name, role, reason, mark, found.get(name))
     for name in graph.outputs:
         yield _facts(graph, name, "output", "", "y" if name in ys else "", found.get(name))
     for name in dict.fromkeys((*xs, *ys)):
@@ -146,7 +149,8 @@ def _facts(graph: Graph, name: str, role: str, reason: str, mark: str, made: Var
         reason, dtype = f"a {declared.kind}, no tensor", declared.kind
     elif not is_float(graph, name, unknown=True) or (made is not None and not inexact(made)):
         reason = "not of a float type"
-    said = f"none: {reason}" if reason else f"checked as {mark}" if mark else "possible"
+    usual = f"checked as {mark}" if mark in ("x", "y") else mark or "possible"
+    said = f"none: {reason}" if reason else usual
     return TensorFacts(name, role, shape, dtype, not reason, said)
 
 

@@ -29,6 +29,10 @@ class Spot:
     name: str
     inside: str = ""
 
+    def __str__(self) -> str:
+        label = f" {self.name!r}" if self.name else ""
+        return f"node {self.node} {self.op}{label}{f' in the {self.inside}' if self.inside else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class Partly:
@@ -163,6 +167,7 @@ class Health:
     ratio      the flow at the first layers over that at the last ones; None where there are not two
     units      of all layers that were seen often enough; `dead` and `saturated` are some of them
     shows      what is wrong: some of WORDS
+    lost       the node at which the gradient becomes zero, on its way from y, where it is zero everywhere
     """
 
     layers: tuple[Layer, ...] = ()
@@ -174,17 +179,24 @@ class Health:
     saturated: int = 0
     nonfinite: Nonfinite = Nonfinite()
     shows: tuple[str, ...] = ()
+    lost: Spot | None = None
 
 
 def assessed(
-    layers: tuple[Layer, ...], ratio: float | None, steepest: Jump | None, nonfinite: Nonfinite, *, finite: bool
+    layers: tuple[Layer, ...],
+    ratio: float | None,
+    steepest: Jump | None,
+    nonfinite: Nonfinite,
+    *,
+    finite: bool,
+    lost: Spot | None = None,
 ) -> Health:
     """The health that follows from what was measured; `finite`: y and its gradient are."""
     seen = [layer for layer in layers if layer.dead is not None]
     wrong = {
         "nonfinite": not finite or nonfinite.entries > 0,
         "dead": any(layer.ill for layer in layers),
-        "vanishing": ratio is not None and ratio < VANISHING,
+        "vanishing": lost is not None or (ratio is not None and ratio < VANISHING),
         "exploding": ratio is not None and ratio > EXPLODING,
     }
     return Health(
@@ -197,6 +209,7 @@ def assessed(
         saturated=sum(layer.saturated or 0 for layer in seen),
         nonfinite=nonfinite,
         shows=tuple(word for word in WORDS if wrong.get(word)),
+        lost=lost,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.connections import nodes_between, without_rule
+from gradcheck_cli.connections.rules import nodes_between, without_rule
 from gradcheck_cli.custom import ops_for
 from gradcheck_cli.dependence import Dependence
 from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean

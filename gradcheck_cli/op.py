@@ -18,8 +18,8 @@ import numpy as np
 
 from gradcheck_cli.compound import COMPOUND, described
 from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, respelled
-from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Lift, elementwise, loop
+from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.lift import Kernel, Lift, elementwise, loop, shape_only
 from gradcheck_cli.memory import require, require_broadcast
 from gradcheck_cli.reads import Reads
 from gradcheck_cli.regions.ways import Ways, same_place
@@ -27,6 +27,10 @@ from gradcheck_cli.signature import Signature
 
 Vjp: TypeAlias = Callable[..., Any]
 Metadata: TypeAlias = Mapping[str, Any]
+Cut: TypeAlias = Literal[
+    "", "rounds", "steps", "decides", "sizes"
+]  # why there is no derivative by nature; "": there is one
+Cuts: TypeAlias = Callable[[Metadata, int, int], Cut]  # attributes, index of an input, index of an output
 Ops: TypeAlias = Mapping[tuple[str, str], "Op"]
 
 DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataType
@@ -69,6 +73,47 @@ def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:
     return (None,) * len(primals)
 
 
+def rounding(attrs: Metadata, operand: int, output: int) -> Cut:
+    """The word for an operator whose result stands for its operand, rounded: arithmetic goes on with it."""
+    return "rounds"
+
+
+def rounding_into(*outputs: int) -> Cuts:
+    """The word for a quantizer some of whose outputs are rounded."""
+    return lambda attrs, operand, output: "rounds" if output in outputs else ""
+
+
+def rounding_of(*operands: int) -> Cuts:
+    """The word for an operator that rounds some of its operands on their way."""
+    return lambda attrs, operand, output: "rounds" if operand in operands else ""
+
+
+def stepping(attrs: Metadata, operand: int, output: int) -> Cut:
+    """The word for a function with steps, such as a tree, and for samples."""
+    return "steps"
+
+
+def either(*words: Cuts) -> Cuts:
+    """The first of several words that says something."""
+    return lambda attrs, operand, output: next((cut for word in words if (cut := word(attrs, operand, output))), "")
+
+
+def deciding(*operands: int) -> Cuts:
+    """The word for an operator that looks something up, selects or is sized by some of its operands."""
+    return lambda attrs, operand, output: "decides" if operand in operands else ""
+
+
+def counting(*outputs: int) -> Cuts:
+    """The word for an operator some of whose outputs are integers or flags."""
+    return lambda attrs, operand, output: "decides" if output in outputs else ""
+
+
+def narrowing(attrs: Metadata, operand: int, output: int) -> Cut:
+    """The word for a cast: to integers, and to floating-point numbers of 8 bits and fewer, it rounds."""
+    dtype = DTYPES.get(attrs.get("to", 0))
+    return "rounds" if dtype is not None and not is_inexact(dtype) else ""
+
+
 @dataclass(frozen=True)
 class Op:
     """An operator.
@@ -95,6 +140,9 @@ class Op:
     widens    it takes an operand in narrower floating-point numbers beside others as it takes it in theirs.
     compound  the operator where operands are sequences, optionals or maps, written in symbolic functions of what is
               in them.  None: it takes tensors only.
+    cuts      the word for operands that have no derivative by nature (`rounding`, `deciding`).  None: all of them where
+              the rule is `zero`, else none but the static ones.
+    inner     the graph that it is composed of, where that is one.
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
 
     What an operator of others says of its kernel by `lift`, `linear`, `analytic`, `step`, `reads` and `ways` is tried in
@@ -122,6 +170,8 @@ class Op:
     stored: bool = False
     widens: bool = False
     compound: Kernel | None = None
+    cuts: Cuts | None = None
+    inner: Graph | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -137,6 +187,14 @@ class Op:
     def differentiable(self) -> bool:
         """A derivative can go through it: by its rule, or by what it is composed of."""
         return self.vjp is not None or self.composed
+
+    def cut(self, attrs: Metadata, operand: int, output: int) -> Cut:
+        """Why an output has no derivative by an input by nature; "" where it has one."""
+        if operand in self.static.values():
+            return "sizes"
+        if self.cuts is not None:
+            return self.cuts(attrs, operand, output)
+        return ("sizes" if self.lift is shape_only else "decides") if self.vjp is zero else ""
 
     @cached_property
     def signature(self) -> Signature:

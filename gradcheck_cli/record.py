@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, overload
 
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.measures import WORDS
+from gradcheck_cli.measures import WORDS, Severed
 
 if TYPE_CHECKING:
     from gradcheck_cli.picture import Picture
@@ -177,7 +177,8 @@ class Check:
         """No more of it than its name and what became of it."""
         return Check(
             self.id, self.check, self.status, self.code, ModelInfo(self.model.uri), "", "", gates=self.gates,
-            waiver=self.waiver, duration_s=self.duration_s,
+            gradient={k: v for k, v in self.gradient.items() if k == "severed"}, waiver=self.waiver,
+            duration_s=self.duration_s,
         )  # fmt: skip
 
     @property
@@ -194,6 +195,19 @@ class Check:
     def forward_differs(self) -> bool:
         """The forward run differs from onnxruntime's, or from the outputs that ship with the model."""
         return FORWARD in self.gates
+
+    @property
+    def severed(self) -> Severed | None:
+        """What the graph says of ways from x to y without a derivative, where it says anything."""
+        found = self.gradient.get("severed")
+        return found if isinstance(found, Severed) else None
+
+    @property
+    def zero_everywhere(self) -> bool:
+        """The gradient exists, and every entry of it was zero at every point."""
+        gradient = self.gradient
+        whole = bool(gradient.get("finite")) and gradient.get("zero_fraction") == 1.0
+        return whole and self.status == "pass" and not self.of_two_models and self.entries.get("checked", 0) > 0
 
     @property
     def at_health(self) -> tuple[str, ...]:

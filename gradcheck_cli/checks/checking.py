@@ -18,12 +18,13 @@ from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_to
 from gradcheck_cli.checks.precision import Precisions
 from gradcheck_cli.checks.primal import Primal, require_runtime
 from gradcheck_cli.checks.second_order import SecondOrder
+from gradcheck_cli.checks.severing import last_float, severance_of, severed
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.claims.asked import Asked, asked
 from gradcheck_cli.comparison.branches import Branches
 from gradcheck_cli.comparison.compat import as_tensorflow
 from gradcheck_cli.custom import ops_for
-from gradcheck_cli.errors import LimitError, PointError, UnsupportedError
+from gradcheck_cli.errors import LimitError, PointError, UnsupportedError, shown
 from gradcheck_cli.evaluation import quietly
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.health.checkup import Checkups
@@ -143,7 +144,9 @@ class Checking:
         pairs = [*every, *self.claims]
         records = (record_of(pair, model, self.settings, name, reproduce, sizes) for pair in pairs)
         records = (r if r.gradient_of or r.claim else self.checkups.record(branches.record(r)) for r in records)
-        return tuple(primal.record(r if r.gradient_of or r.claim else self.precisions.record(r)) for r in records)
+        found = [primal.record(r if r.gradient_of or r.claim else self.precisions.record(r)) for r in records]
+        dtypes = {name: var.dtype for name, var in point.tape.named.items()}
+        return severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
 
     def _claiming(self, wanted: Asked) -> Claiming | None:
         """What compares the gradients that others have made, where there are some."""
@@ -271,7 +274,11 @@ class Checking:
         check_paths(graph, settings.x or (() if connected else tuple(xs)), self.ys, fed)
 
     def _without(self, what: str) -> UnsupportedError:
-        return UnsupportedError(f"{self.source.uri} has no {what}: there is no gradient to check.", code="GC501")
+        """The error for a model without x or y; it names the last tensor on the way to its outputs that could be y."""
+        message = f"{self.source.uri} has no {what}: there is no gradient to check."
+        if last := last_float(self.graph, self.ops):
+            message += f" Check up to the last float tensor: --y {shown(last)}"
+        return UnsupportedError(message, code="GC501")
 
 
 def _ticking(uri: str, timeout: float | None) -> Callable[[], None]:

@@ -12,13 +12,14 @@ from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import count
 
 _FINE = ("pass", "waived")
+_Outcome: TypeAlias = tuple[str, str, tuple[tuple[str, str, str], ...]]
 _Key: TypeAlias = tuple[str, str]  # model and id: checks of several specs may be called the same
 
 
 class Known(NamedTuple):
-    """What failed of a record: status and code of the gradient, if it did, and that the forward run differed."""
+    """What failed of a record: status, code and cut of the gradient, if it did, and that the forward run differed."""
 
-    outcome: tuple[str, str] | None
+    outcome: _Outcome | None
     forward: bool
 
 
@@ -54,7 +55,7 @@ class Baseline:
 
     def covers(self, check: Check) -> bool:
         """It came out as it did in the baseline."""
-        return self._of(check).outcome == (check.status, check.code)
+        return self._of(check).outcome == (check.status, check.code, _cut(check))
 
     def judged(self, check: Check) -> Check:
         """A record, waived as far as it came out as it did in the baseline."""
@@ -86,12 +87,17 @@ def _key(check: Check) -> _Key:
     return uri if "://" in uri else os.path.normpath(uri), check.id
 
 
-def _outcome(check: Check) -> tuple[str, str] | None:
+def _cut(check: Check) -> tuple[tuple[str, str, str], ...]:
+    """The nodes that cut a severed pair, by operator and name: their numbers change when a model grows."""
+    return tuple((s.op, s.name, s.inside) for s in check.severed.cut) if check.severed is not None else ()
+
+
+def _outcome(check: Check) -> _Outcome | None:
     """What failed; so did what an earlier baseline waived, while a waiver of a spec is up to the spec, and to its end."""
     waiver = check.waiver or {}
     if check.status == "waived" and waiver.get("baseline"):
-        return waiver.get("status", "fail"), check.code
-    return None if check.status in _FINE else (check.status, check.code)
+        return waiver.get("status", "fail"), check.code, _cut(check)
+    return None if check.status in _FINE else (check.status, check.code, _cut(check))
 
 
 def _differed(check: Check) -> bool:

@@ -16,7 +16,10 @@ STALE = "GC203"
 
 
 def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, today: datetime.date) -> tuple[Check, ...]:
-    """The records of one check, what is expected of them waived; a waiver is over after its last day."""
+    """The records of one check, what is expected of them waived; a waiver is over after its last day.
+
+    What is usual in a file, said in its defaults, need not be so for each of its checks.
+    """
     if expect is None:
         return checks
     until = expect.get("until")
@@ -29,7 +32,7 @@ def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, tod
         ended = {**waiver, "ended": True}
         return tuple(replace(c, waiver=ended) if _expected(c, expect) else c for c in checks)
     waived = tuple(_waived(c, expect, waiver) for c in checks)
-    gone = " and ".join(_gone(checks, expect))
+    gone = "" if expect.get("usual") else " and ".join(_gone(checks, expect))
     return tuple(_stale(c, waiver, gone) for c in waived) if gone else waived
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradcheck_cli.checks.comparing import Listener
 from gradcheck_cli.checks.origin import model_of, peak_rss_mb, versions
+from gradcheck_cli.checks.severing import severance_of
 from gradcheck_cli.custom import ops_for
 from gradcheck_cli.equivalence.comparison import Compared, Tolerance
 from gradcheck_cli.equivalence.meeting import Key, Meeting, Outcome
@@ -19,6 +20,7 @@ from gradcheck_cli.equivalence.partners import handed_over, names, partners, sam
 from gradcheck_cli.equivalence.precision import loss, precision
 from gradcheck_cli.equivalence.records import Found, record_of
 from gradcheck_cli.equivalence.run import Run
+from gradcheck_cli.equivalence.severing import Apart
 from gradcheck_cli.errors import PointError, UsageError, shown
 from gradcheck_cli.evaluation import quietly
 from gradcheck_cli.formats.source import Source
@@ -97,9 +99,16 @@ class Comparing:
             self._at(index, point)
         seconds = round((time.perf_counter() - start) / max(len(self.found), 1), 4)
         plain = self._plain(name, reproduce, {**self.a.dims, **self.settings.dims, **dims}, tuple(notes), seconds)
-        return tuple(
-            record_of(found, replace(plain, forward=self._forward(key.y))) for key, found in self.found.items()
+        found = (record_of(each, replace(plain, forward=self._forward(key.y))) for key, each in self.found.items())
+        return tuple(map(self._apart().judged, found))
+
+    def _apart(self) -> Apart:
+        """What the graphs say of gradients that one of the models alone has."""
+        a, b = (
+            severance_of(source.graph, ops, self.settings, {})
+            for source, ops in ((self.a, self.ops), (self.b, self.ops_of_b))
         )
+        return Apart(a, b, self.xs, self.ys, self.names)
 
     def _forward(self, y: str) -> dict[str, Any]:
         """What an output was held against, and how far it is off."""

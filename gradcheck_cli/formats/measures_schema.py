@@ -28,6 +28,7 @@ def health() -> Schema:
         "saturated": COUNT,
         "nonfinite": shaped("Entries of the gradient, and the first node that made such.", nonfinite),
         "shows": said({"type": "array", "items": {"enum": list(WORDS)}}, "What is wrong."),
+        "lost": said(or_null(spot()), "Where the gradient becomes zero, on its way from y, if it is zero everywhere."),
     }
     return shaped("Whether the model can be trained through.", properties)
 

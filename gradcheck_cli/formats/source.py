@@ -42,6 +42,7 @@ class OperatorBody:
     forward: Graph
     gradient: Graph | None = None
     gradient_of: Mapping[str, str] = field(default_factory=dict)  # output of `gradient` -> input of the operator
+    cuts: tuple[int, ...] = ()  # inputs without a derivative by nature
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class CheckReader:
     defaults: Mapping[str, Any]
     folder: Path
     groups: Iterable[str]
+    expect: Mapping[str, Any] | None = None  # of checks that say none themselves
 
     def read(self, written: list[CheckSpec], spot: Spot) -> tuple[CheckRequest, ...]:
         """All of `checks`, each with a name of its own."""
@@ -62,7 +63,7 @@ class CheckReader:
             extra_feed_dict=self._arrays(check.extra_feed_dict, "extra_feed_dict", name, source, dims, spot),
             init_targets=_tuple(check.init_targets) or (),
             settings=settings,
-            expect=check.expect.model_dump() if check.expect else None,
+            expect=check.expect.model_dump() if check.expect else self.expect,
         )
 
     def _subject(self, check: CheckSpec, spot: Spot) -> tuple[str | None, str | None]:

@@ -160,6 +160,7 @@ class OperatorSpec(Keyed):
     outputs: Annotated[list[Name], Field(min_length=1)] | None = Field(None, description="Names of its results.")
     forward: Nodes | None = Field(None, description="Nodes that compute the outputs from the inputs.")
     gradient: Nodes | None = Field(None, description="Given x, y and dy: nodes that compute dx. Without: derived.")
+    cuts: list[Name] = Field([], description="Inputs without a derivative by nature: they decide, index or size.")
     attrs: dict[Name, Value] = Field({}, description="Attributes and their defaults; the nodes refer to them by @name.")
     python: str | None = Field(None, description="module:function that returns this entry; needs --allow-python.")
 
@@ -219,6 +220,12 @@ class Settings(Keyed):
     timeout: float | None = Field(None, gt=0, description="Seconds.")
 
 
+class Defaults(Settings):
+    """Settings of every check that does not say otherwise."""
+
+    expect: Expect | None = Field(None, description="An outcome that is no failure of any check; others may pass.")
+
+
 class CheckSpec(Settings):
     """One check: the gradient of y with respect to x."""
 
@@ -248,8 +255,8 @@ class SpecFile(Keyed):
     """A gradcheck spec: graphs and checks, checks of ONNX files beside it, or a manifest of models."""
 
     gradcheck: Literal[1] = Field(description="The version of this format; the first key.")
-    defaults: Settings = Field(
-        default_factory=lambda: Settings.model_validate({}),
+    defaults: Defaults = Field(
+        default_factory=lambda: Defaults.model_validate({}),
         description="Settings of every check that does not say otherwise.",
     )
     graphs: dict[Name, GraphSpec] = Field({}, description="Models by name.")

@@ -134,8 +134,12 @@ class OperatorTable:
         domain, spot = name.rpartition(".")[0], self.spot / name
         inputs, outputs = spec.inputs or [], spec.outputs or []
         forward = self._graph(label, spec.forward, inputs, outputs, spot / "forward", bound)
+        unknown = next((each for each in spec.cuts if each not in inputs), None)
+        if unknown is not None:
+            raise (spot / "cuts").error(f"{unknown!r} is none of the inputs: {listed(inputs)}")
+        cuts = tuple(inputs.index(each) for each in spec.cuts)
         if spec.gradient is None:
-            return OperatorBody(label.removeprefix(f"{domain}."), domain, forward)
+            return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, cuts=cuts)
         given = [*inputs, *outputs, *(f"d{output}" for output in outputs)]
         gradient_of = {f"d{each}": each for each in inputs}
         place, title = spot / "gradient", f"{label} gradient"
@@ -143,7 +147,7 @@ class OperatorTable:
         if not gradient.outputs:
             raise place.error(f"computes none of {listed(gradient_of)}, the gradients of its inputs", key=True)
         found = {output: gradient_of[output] for output in gradient.outputs}
-        return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found)
+        return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found, cuts)
 
     def _graph(
         self,

@@ -51,8 +51,13 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
     operators.read_all()
     sources = _sources(document, written, dims, values, operators)
     document.raise_problems()  # a check of a broken graph would only repeat what is wrong there
-    checks = CheckReader(sources, values, defaults, folder, written.init).read(written.checks, here / "checks")
-    models = read_models(written.models, here / "models", defaults)
+    usual = written.defaults.expect
+    expect = {**usual.model_dump(), "usual": True} if usual is not None else None
+    reader = CheckReader(sources, values, defaults, folder, written.init, expect)
+    checks = reader.read(written.checks, here / "checks")
+    models = read_models(
+        written.models, here / "models", defaults if expect is None else {**defaults, "expect": expect}
+    )
     document.raise_problems()
     if models and (sources or checks):
         message = "a list of models stands in a file of its own, without graphs and checks"

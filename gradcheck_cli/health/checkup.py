@@ -202,7 +202,20 @@ class Checkup:
             every.steepest({key: draft.spot for key, draft in layers.items()}) if whole else None,
             Nonfinite(norms.bad.get(name, 0), forward, backward),
             finite=self.finite,
+            lost=_lost(units, name, norms),
         )
+
+
+def _lost(units: Sequence[Unit], x: str, norms: Norms) -> Spot | None:
+    """The node at which all of a gradient is lost on its way from y to x; None where some of it arrives."""
+    if norms.norm.get(x) != 0 or not norms.size.get(x) or norms.zeros.get(x) != norms.size[x]:
+        return None
+    between = {x, *(name for unit in units for name in unit.outputs)}
+    for unit in reversed(units):
+        made = max((norms.norm.get(name, 0.0) for name in unit.outputs), default=0.0)
+        if made and not any(norms.norm.get(name, 0.0) for name in unit.operands if name in between):
+            return spot_of(unit.place, unit.op.name, unit.label)
+    return None
 
 
 def _layer(draft: Draft, norms: Norms, counts: tuple[int, int | None, int | None]) -> Layer:

@@ -12,7 +12,7 @@ from gradcheck_cli import symbolic as sym
 from gradcheck_cli.exact import added, divide
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, elementwise
-from gradcheck_cli.op import Op, binary
+from gradcheck_cli.op import Op, binary, deciding
 from gradcheck_cli.tape import Var
 
 
@@ -157,7 +157,7 @@ BINARY: list[Op] = [
     variadic("Mean", mean, lambda ct, y, *xs: each(xs, ct / float(len(xs))), linear="each"),
     variadic("Max", folded(np.maximum), extremum_vjp, step=folded(larger), branch=winner(np.maximum), ordered=True),
     variadic("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum), ordered=True),
-    Op("Where", where, where_vjp, elementwise, linear=((1,), (2,))),
+    Op("Where", where, where_vjp, elementwise, linear=((1,), (2,)), cuts=deciding(0)),
     binary("Equal", np.equal),
     binary("Less", np.less, ordered=True),
     binary("LessOrEqual", np.less_equal, ordered=True),

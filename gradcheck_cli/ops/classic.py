@@ -13,7 +13,7 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, counting, stepping
 from gradcheck_cli.tape import Var
 
 DOMAIN = "ai.onnx.ml"
@@ -199,9 +199,9 @@ CLASSIC: list[Op] = [
     _own("Scaler", scaler),
     _own("Normalizer", normalizer),
     _own("LinearRegressor", linear_regressor),
-    _own("LinearClassifier", linear_classifier),
+    composite("LinearClassifier", linear_classifier, domain=DOMAIN, cuts=counting(0)),
     _own("ArrayFeatureExtractor", array_feature_extractor),
-    _own("Binarizer", binarizer),
+    composite("Binarizer", binarizer, domain=DOMAIN, cuts=stepping),
     _own("Imputer", imputer),
     _own("FeatureVectorizer", feature_vectorizer),
 ]

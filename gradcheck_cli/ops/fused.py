@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, as_given, composite
+from gradcheck_cli.op import Op, as_given, composite, counting, deciding, either
 from gradcheck_cli.ops.index import INDEX
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.quantize import QUANTIZE
@@ -240,7 +240,7 @@ def fused(name: str, forward: Any, **more: Any) -> Op:
 FUSED: list[Op] = [
     *_same(INDEX, PAD, QUANTIZE),
     fused("BiasAdd", bias_add),
-    fused("BiasDropout", bias_dropout),
+    fused("BiasDropout", bias_dropout, cuts=either(counting(1), deciding(3))),
     fused("BiasGelu", gelu),
     fused("BiasSoftmax", bias_softmax),
     fused("BiasSplitGelu", bias_split_gelu),
@@ -257,9 +257,9 @@ FUSED: list[Op] = [
     fused("GridSample", grid_sample),
     fused("GemmFastGelu", gemm_fast_gelu),
     fused("QuickGelu", quick_gelu),
-    fused("Range", range_),
+    fused("Range", range_, cuts=deciding(1)),
     fused("ScaledSiLU", scaled_silu),
-    fused("TorchEmbedding", torch_embedding),
+    fused("TorchEmbedding", torch_embedding, cuts=deciding(1)),
     fused("TransposeMatMul", fused_matmul),
     fused("UnfoldTensor", unfold_tensor),
 ]

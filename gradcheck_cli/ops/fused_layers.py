@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, counting, deciding, either
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.ops.normalization import inverse_rms
 from gradcheck_cli.tape import Var
@@ -135,7 +135,7 @@ def _rows(table: Var, ids: Var) -> Var:
 
 FUSED_LAYERS: list[Op] = [
     composite("SimplifiedLayerNormalization", simplified_layer_normalization),  # which is not ONNX's, in its domain
-    fused("EmbedLayerNormalization", embed_layer_normalization),
+    fused("EmbedLayerNormalization", embed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7, 8))),
     fused("GatedRMSNorm", gated_rms_norm),
     fused("GroupNorm", group_norm),
     fused("QEmbedLayerNormalization", qembed_layer_normalization),

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, as_given
+from gradcheck_cli.op import Op, as_given, rounding_of
 from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.tape import Var
@@ -238,7 +238,7 @@ def _channels_last(x: Var) -> Var:
 
 
 FUSED_QUANTIZE: list[Op] = [
-    fused("DynamicQuantizeMatMul", dynamic_quantize_matmul),
+    fused("DynamicQuantizeMatMul", dynamic_quantize_matmul, cuts=rounding_of(0)),
     fused("MatMulInteger16", matmul_integer16),
     fused("MatMulIntegerToFloat", matmul_integer_to_float),
     fused("MatMulNBits", matmul_nbits),

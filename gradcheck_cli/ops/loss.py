@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, deciding
 from gradcheck_cli.tape import Var
 
 
@@ -71,6 +71,6 @@ def _reduced(losses: Var, weight: Var, reduction: str) -> Var:
 
 
 LOSS: list[Op] = [
-    composite("NegativeLogLikelihoodLoss", negative_log_likelihood),
-    composite("SoftmaxCrossEntropyLoss", softmax_cross_entropy),
+    composite("NegativeLogLikelihoodLoss", negative_log_likelihood, cuts=deciding(1)),
+    composite("SoftmaxCrossEntropyLoss", softmax_cross_entropy, cuts=deciding(1)),
 ]

@@ -17,7 +17,7 @@ from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import on, trailing
 from gradcheck_cli.native.geometry import Windows
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, counting, deciding
 from gradcheck_cli.ops.conv import scattered
 from gradcheck_cli.ops.receptive import pool_reads, pool_ways
 from gradcheck_cli.ops.shape import checked
@@ -322,7 +322,7 @@ def _slope(x: Var, p: int) -> Var:
 
 POOL: list[Op] = [
     Op("MaxPool", max_pool, max_pool_vjp, trailing, step=max_pool_near_real, branch=max_pool_branch,
-       bind=bind_max_pool, many=True, ordered=True, reads=pool_reads, ways=pool_ways),
+       bind=bind_max_pool, many=True, ordered=True, reads=pool_reads, ways=pool_ways, cuts=counting(1)),
     Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each",
        reads=pool_reads, ways=pool_ways),
     Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool, ordered=True,
@@ -332,5 +332,5 @@ POOL: list[Op] = [
     composite("GlobalLpPool", global_lp_pool),
     composite("LRN", lrn),
     Op("MaxUnpool", max_unpool, max_unpool_vjp, on(0), static={"output_shape": 2}, bind=bind_max_unpool,
-       linear=((0,),), reads=moved),
+       linear=((0,),), reads=moved, cuts=deciding(1)),
 ]  # fmt: skip

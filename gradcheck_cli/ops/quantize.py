@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, from_end
+from gradcheck_cli.op import Op, composite, from_end, rounding, rounding_into
 from gradcheck_cli.tape import Var
 
 
@@ -195,9 +195,9 @@ ROUNDED, COUNTED = ("gradcheck", "Rounded"), ("gradcheck", "Counted")
 QUANTIZE: list[Op] = [
     composite("Rounded", rounded, domain="gradcheck"),
     composite("Counted", counted, domain="gradcheck"),
-    composite("QuantizeLinear", quantize, bind=bind_axis),
+    composite("QuantizeLinear", quantize, bind=bind_axis, cuts=rounding),
     composite("DequantizeLinear", dequantize, bind=bind_axis),
-    composite("DynamicQuantizeLinear", dynamic_quantize),
+    composite("DynamicQuantizeLinear", dynamic_quantize, cuts=rounding_into(0, 2)),
     composite("MatMulInteger", matmul_integer),
     composite("ConvInteger", conv_integer),
     composite("QLinearMatMul", qlinear_matmul),

@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import shape_only
-from gradcheck_cli.op import Op, composite, zero
+from gradcheck_cli.op import Op, composite, counting, stepping, zero
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.tape import Var
 
@@ -102,11 +102,11 @@ def _as(values: Array, dtype: Any) -> Array:
 
 
 RANDOM: list[Op] = [
-    composite("Dropout", dropout, static={"ratio": 1, "training_mode": 2}),
+    composite("Dropout", dropout, static={"ratio": 1, "training_mode": 2}, cuts=counting(1)),
     Op("RandomNormal", random_normal, zero),
     Op("RandomUniform", random_uniform, zero),
     Op("RandomNormalLike", random_normal_like, zero, shape_only),
     Op("RandomUniformLike", random_uniform_like, zero, shape_only),
-    Op("Bernoulli", bernoulli, zero, step=bernoulli_step, branch=bernoulli),
-    Op("Multinomial", multinomial, zero, ordered=True),
+    Op("Bernoulli", bernoulli, zero, step=bernoulli_step, branch=bernoulli, cuts=stepping),
+    Op("Multinomial", multinomial, zero, ordered=True, cuts=stepping),
 ]

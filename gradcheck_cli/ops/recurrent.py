@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, deciding
 from gradcheck_cli.ops.activation import HARD_SLOPE, LEAK
 from gradcheck_cli.tape import Var
 
@@ -311,7 +311,7 @@ def _activation(key: str, alpha: float | None, beta: float | None, clip: float |
 def recurrent(layers: type[Layer]) -> list[Op]:
     """The three operators, with layers that run their steps in one way."""
     named: dict[str, Callable[..., Any]] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
-    return [composite(name, partial(kernel, layers)) for name, kernel in named.items()]
+    return [composite(name, partial(kernel, layers), cuts=deciding(4)) for name, kernel in named.items()]
 
 
 RECURRENT = recurrent(Layer)

@@ -15,7 +15,7 @@ from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, on
-from gradcheck_cli.op import Op, composite, from_end, with_axis, zero
+from gradcheck_cli.op import Op, composite, from_end, rounding, with_axis, zero
 from gradcheck_cli.ops.shape import scalar
 from gradcheck_cli.reads import along
 from gradcheck_cli.regions import ways
@@ -328,8 +328,26 @@ REDUCE: list[Op] = [
     reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x))),
     reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),
     reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x))),
-    Op("ArgMax", arg_extremum(np.argmax), zero, on(0), bind=with_axis(0), ordered=True, reads=along("axis")),
-    Op("ArgMin", arg_extremum(np.argmin), zero, on(0), bind=with_axis(0), ordered=True, reads=along("axis")),
+    Op(
+        "ArgMax",
+        arg_extremum(np.argmax),
+        zero,
+        on(0),
+        bind=with_axis(0),
+        ordered=True,
+        reads=along("axis"),
+        cuts=rounding,
+    ),
+    Op(
+        "ArgMin",
+        arg_extremum(np.argmin),
+        zero,
+        on(0),
+        bind=with_axis(0),
+        ordered=True,
+        reads=along("axis"),
+        cuts=rounding,
+    ),
     Op(
         "CumSum",
         cumsum,

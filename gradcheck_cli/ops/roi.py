@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, deciding
 from gradcheck_cli.ops.sampling import LINEAR, Taps, entries, extended, meet, weighted
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.tape import Var
@@ -128,6 +128,6 @@ def _window(start: Var, end: Var, bins: int, length: int) -> tuple[Var, Var]:
 
 
 ROI: list[Op] = [
-    composite("RoiAlign", roi_align),
-    composite("MaxRoiPool", max_roi_pool),
+    composite("RoiAlign", roi_align, cuts=deciding(2)),
+    composite("MaxRoiPool", max_roi_pool, cuts=deciding(1)),
 ]

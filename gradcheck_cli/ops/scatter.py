@@ -16,7 +16,7 @@ from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands, aligned, loop, stack_size
-from gradcheck_cli.op import Op, composite, from_end
+from gradcheck_cli.op import Op, composite, deciding, from_end
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
 from gradcheck_cli.reads import Reading, Reads, Sets
 from gradcheck_cli.tape import Var
@@ -288,9 +288,9 @@ def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Arra
 SCATTER: list[Op] = [
     Op("ScatterND", scatter_nd, scatter_nd_vjp, scatter_nd_stack, bind=bind_scatter_nd,
        step=scattering(slices, combine_near_real), branch=scattering(slices, winner),
-       reads=scatter_reads(slices)),
+       reads=scatter_reads(slices), cuts=deciding(1)),
     Op("ScatterElements", scatter_elements, scatter_elements_vjp, scatter_stack, bind=bind_scatter_elements,
        step=scattering(entries, combine_near_real), branch=scattering(entries, winner),
-       reads=scatter_reads(entries)),
+       reads=scatter_reads(entries), cuts=deciding(1)),
     composite("TensorScatter", tensor_scatter, bind=bind_tensor_scatter),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
 from gradcheck_cli.memory import require_shape
-from gradcheck_cli.op import Op, composite, from_end, zero
+from gradcheck_cli.op import Op, composite, deciding, from_end, narrowing, zero
 from gradcheck_cli.ops.float8 import to_float8
 from gradcheck_cli.reads import first, moved
 from gradcheck_cli.regions import ways
@@ -308,9 +308,9 @@ SHAPE: list[Op] = [
     Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True,
        reads=moved, ways=ways.cut),
     Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved, ways=ways.joined),
-    Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each"),
+    Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each", cuts=narrowing),
     Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),),
-       reads=first),
+       reads=first, cuts=deciding(1)),
     Op("Shape", shape_of, zero, shape_only),
     Op("Size", size, zero, shape_only),
     Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}),

@@ -14,7 +14,7 @@ from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import on
-from gradcheck_cli.op import Op, from_end, zero
+from gradcheck_cli.op import Op, counting, from_end, rounding, zero
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import scalar
 from gradcheck_cli.reads import along
@@ -165,9 +165,17 @@ SORT: list[Op] = [
         many=True,
         ordered=True,
         reads=along("axis"),
+        cuts=counting(1),
     ),
-    Op("Hardmax", hardmax, zero, on(0), branch=first_largest, ordered=True),
-    Op("Unique", unique, unique_vjp, branch=lambda x, **metadata: unique(x, **metadata)[2], many=True),
+    Op("Hardmax", hardmax, zero, on(0), branch=first_largest, ordered=True, cuts=rounding),
+    Op(
+        "Unique",
+        unique,
+        unique_vjp,
+        branch=lambda x, **metadata: unique(x, **metadata)[2],
+        many=True,
+        cuts=counting(1, 2, 3),
+    ),
     Op(
         "NonMaxSuppression",
         non_max_suppression,

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, counting
 from gradcheck_cli.ops.classic import (
     DOMAIN,
     as_matrix,
@@ -154,5 +154,5 @@ def swept(p: Var, gradient: Var, slope: Var, rows: Sequence[Var], diagonal: Sequ
 
 SVM: list[Op] = [
     composite("SVMRegressor", svm_regressor, domain=DOMAIN),
-    composite("SVMClassifier", svm_classifier, domain=DOMAIN),
+    composite("SVMClassifier", svm_classifier, domain=DOMAIN, cuts=counting(0)),
 ]

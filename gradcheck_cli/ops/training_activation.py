@@ -10,7 +10,7 @@ import math
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.backward import unbroadcast
-from gradcheck_cli.op import Op, composite, with_axis
+from gradcheck_cli.op import Op, composite, deciding, with_axis
 from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.fused import QUICK_ALPHA, fused
 from gradcheck_cli.tape import Var
@@ -97,11 +97,11 @@ TRAINING_ACTIVATION: list[Op] = [
     fused("DivGrad", div_grad),
     fused("FastGeluGrad", fast_gelu_grad),
     fused("GeluGrad", gelu_grad),
-    fused("LeakyReluGrad", leaky_relu_grad),
+    fused("LeakyReluGrad", leaky_relu_grad, cuts=deciding(1)),
     fused("LogSoftmaxGrad", flat_log_softmax_grad, bind=with_axis(1)),
     fused("LogSoftmaxGrad_13", log_softmax_grad, bind=with_axis(-1)),
     fused("QuickGeluGrad", quick_gelu_grad),
-    fused("ReluGrad", relu_grad),
+    fused("ReluGrad", relu_grad, cuts=deciding(1)),
     fused("SigmoidGrad", sigmoid_grad),
     fused("SoftmaxGrad", flat_softmax_grad, bind=with_axis(1)),
     fused("SoftmaxGrad_13", softmax_grad, bind=with_axis(-1)),

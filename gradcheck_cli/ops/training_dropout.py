@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, with_axis
+from gradcheck_cli.op import Op, deciding, rounding_of, with_axis
 from gradcheck_cli.ops.fused import bias_dropout, bias_softmax, fused
 from gradcheck_cli.ops.training_activation import flat_softmax_grad
 from gradcheck_cli.tape import Var
@@ -105,12 +105,12 @@ def _unpacked(words: Var, shape: tuple[int, ...]) -> Var:
 
 
 TRAINING_DROPOUT: list[Op] = [
-    fused("BiasSoftmaxDropout", bias_softmax_dropout),
-    fused("BitmaskBiasDropout", bitmask_bias_dropout),
-    fused("BitmaskDropout", bitmask_dropout),
+    fused("BiasSoftmaxDropout", bias_softmax_dropout, cuts=deciding(2)),
+    fused("BitmaskBiasDropout", bitmask_bias_dropout, cuts=deciding(3)),
+    fused("BitmaskDropout", bitmask_dropout, cuts=deciding(1)),
     fused("BitmaskDropoutGrad", bitmask_dropout_grad, static={"ratio": 2, "training_mode": 3}),
     fused("DropoutGrad", dropout_grad, static={"ratio": 2, "training_mode": 3}),
-    fused("FakeQuant", fake_quant),
+    fused("FakeQuant", fake_quant, cuts=rounding_of(0)),
     fused("FakeQuantGrad", fake_quant_grad),
     fused("SoftmaxDropoutGrad", softmax_dropout_grad, static={"ratio": 3}, bind=with_axis(1)),
 ]

@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, deciding
 from gradcheck_cli.ops.conv import bind_conv, bind_conv_transpose, conv_transpose_vjp, conv_vjp
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.ops.pool import average_pool_vjp, bind_average_pool, bind_max_pool, windows_of
@@ -157,5 +157,5 @@ TRAINING_WINDOWS: list[Op] = [
     composite("MaxPoolGrad", max_pool_grad, bind=bind_max_pool_grad),
     fused("ConvGrad", conv_grad, bind=bind_conv_grad),
     fused("ConvTransposeGrad", conv_transpose_grad, bind=bind_conv_transpose_grad),
-    fused("ResizeGrad", resize_grad, static={"roi": 2, "scales": 3}, bind=bind_resize_grad),
+    fused("ResizeGrad", resize_grad, static={"roi": 2, "scales": 3}, bind=bind_resize_grad, cuts=deciding(1)),
 ]

@@ -16,7 +16,7 @@ import numpy as np
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel, trailing
-from gradcheck_cli.op import Op, zero
+from gradcheck_cli.op import Op, stepping, zero
 from gradcheck_cli.ops.shape import checked
 
 DOMAIN = "ai.onnx.ml"
@@ -309,7 +309,7 @@ def _planted(name: str, kernel: Kernel, plant: Callable[..., Forest], *more: Ker
 
     taken = [p for f in (plant, *more) for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY]
     forward.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
-    return Op(name, forward, zero, trailing, DOMAIN, branch=leaves, bind=bind, many=many)
+    return Op(name, forward, zero, trailing, DOMAIN, cuts=stepping, branch=leaves, bind=bind, many=many)
 
 
 TREES: list[Op] = [

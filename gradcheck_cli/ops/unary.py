@@ -11,7 +11,7 @@ from gradcheck_cli.compound import mapped
 from gradcheck_cli.exact import reciprocal
 from gradcheck_cli.graph import Array
 from gradcheck_cli.lift import Kernel
-from gradcheck_cli.op import Op, unary
+from gradcheck_cli.op import Op, rounding, unary
 from gradcheck_cli.ops.special import erf
 from gradcheck_cli.tape import Var
 
@@ -80,10 +80,10 @@ UNARY: list[Op] = [
     unary("Acosh", np.arccosh, lambda ct, y, x: ct / (sym.sqrt(x - 1.0) * sym.sqrt(x + 1.0))),
     unary("Atanh", np.arctanh, lambda ct, y, x: ct / ((1.0 - x) * (1.0 + x))),
     unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each", compound=identity_inside),
-    unary("Floor", np.floor, step=_real_part(np.floor), branch=lambda x: np.floor(x.real), ordered=True),
-    unary("Ceil", np.ceil, step=_real_part(np.ceil), branch=lambda x: np.ceil(x.real), ordered=True),
-    unary("Round", round_even, step=_real_part(np.rint), branch=lambda x: np.rint(x.real), ordered=True),
-    unary("Sign", sign, step=_real_part(np.sign), branch=lambda x: np.sign(x.real), ordered=True),
+    unary("Floor", np.floor, step=_real_part(np.floor), branch=lambda x: np.floor(x.real), ordered=True, cuts=rounding),
+    unary("Ceil", np.ceil, step=_real_part(np.ceil), branch=lambda x: np.ceil(x.real), ordered=True, cuts=rounding),
+    unary("Round", round_even, step=_real_part(np.rint), branch=lambda x: np.rint(x.real), ordered=True, cuts=rounding),
+    unary("Sign", sign, step=_real_part(np.sign), branch=lambda x: np.sign(x.real), ordered=True, cuts=rounding),
     unary("IsNaN", np.isnan),
     unary("IsInf", is_inf),
     unary("Not", np.logical_not),

@@ -6,8 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from gradcheck_cli.connections.flow import Flow
+from gradcheck_cli.connections.selecting import selecting
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.graph import Graph, TensorType, is_inexact
+from gradcheck_cli.ops import OPS
 
 
 def require(graph: Graph, names: Iterable[str], uri: str) -> None:
@@ -21,13 +24,25 @@ def require(graph: Graph, names: Iterable[str], uri: str) -> None:
 def choose_x(graph: Graph, ys: Sequence[str], *, params: bool = False) -> tuple[str, ...]:
     """The float inputs that some y depends on; with `params`, or if there are none, the float parameters too.
 
-    An input that has a default value is a parameter.
+    An input that has a default value is a parameter.  One that only selects is left out where another has a gradient.
     """
     needed = graph.needed_for(ys)
     inputs = [n for n in graph.free_inputs if n in needed and is_float(graph, n)]
+    left_out = selecting_inputs(graph, ys)
+    inputs = [n for n in inputs if n not in left_out]
     if inputs and not params:  # parameters are not looked at, which would read all of a large file
         return tuple(inputs)
     return (*inputs, *(n for n in parameters(graph) if n in needed and n not in inputs))
+
+
+def selecting_inputs(graph: Graph, ys: Sequence[str]) -> set[str]:
+    """The float inputs that only select what is computed, where another float input has a gradient."""
+    needed = graph.needed_for(ys)
+    inputs = [n for n in graph.free_inputs if n in needed and is_float(graph, n)]
+    if len(inputs) < 2:  # weights are looked at only where there is something to leave out
+        return set()
+    weights = (n for n in parameters(graph) if graph.constants[n].size > 1)
+    return selecting(Flow(graph, OPS), inputs, [*graph.free_inputs, *weights], ys)
 
 
 def choose_y(graph: Graph) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from gradcheck_cli.explanations import PAGES
-from gradcheck_cli.measures import Severed
 from gradcheck_cli.record import OUTCOMES, Check, Report
 from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.forward import forward_lines, held_against, refusals
@@ -93,9 +92,8 @@ def said_of(check: Check) -> tuple[str, str, str]:
     """What became of a check in a word, the color of that, and what stands beside it in its row."""
     word, color = _VERDICTS[check.status]
     if check.status != "severed":
-        return word, color, ""
-    found = check.gradient.get("severed")
-    others = found.others if isinstance(found, Severed) else ()
+        return word, color, "zero everywhere" if check.zero_everywhere else ""
+    others = check.severed.others if check.severed is not None else ()
     beside = f"({name(check.x)} has one from: {listed(others)})" if others else ""
     return word, color if check.gates else "yellow", beside
 
@@ -217,7 +215,12 @@ def _details(check: Check, style: Style) -> Iterator[str]:
         yield from suspect_lines(check.suspect, style)
     if check.status == "fail" and check.needed.get("rtol"):
         yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
-    if check.status == "inconclusive" and check.code in PAGES and (hint := PAGES[check.code].hint):
+    if (
+        check.status in ("inconclusive", "severed")
+        and not check.passes
+        and check.code in PAGES
+        and (hint := PAGES[check.code].hint)
+    ):
         yield f"  try        {hint}"
     if style.verbosity > 0:
         tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"

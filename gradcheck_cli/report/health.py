@@ -19,7 +19,9 @@ _WORDS = {"nonfinite": "not finite", "precision": "imprecise"}
 
 def health_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """The health of one check's gradients in a sentence; that of a gradient which is wrong says nothing."""
-    told = [c for c in checks if c.status in ("pass", "inconclusive") and c.entries and health_of(c) is not None]
+    told = [
+        c for c in checks if c.status in ("pass", "severed", "inconclusive") and c.entries and health_of(c) is not None
+    ]
     if told:
         yield from _wrapped(_LABEL, ", ".join(_facts(told)), style)
     if text := precision_text(told):
@@ -97,7 +99,11 @@ def _facts(checks: Sequence[Check]) -> Iterator[str]:
     found = [health for c in checks if (health := health_of(c)) is not None]
     yield from _entries(max(found, key=lambda h: h.nonfinite.entries))
     yield from _dead(max(found, key=lambda h: (h.dead, h.units)))
-    if ratios := [h for h in found if h.ratio is not None]:
+    if lost := next((h.lost for h in found if h.lost is not None and len(checks) == 1), None):
+        yield f"zero everywhere: it becomes zero at {spelled(lost, brief=True)}"
+    if all(c.status == "severed" for c in checks):
+        yield "ratio -"
+    elif ratios := [h for h in found if h.ratio is not None]:
         yield _flow(max(ratios, key=lambda h: _distance(h.ratio)))
 
 
@@ -114,6 +120,8 @@ def findings(health: Health) -> Iterator[str]:
     yield from _dead(health)
     if health.saturated:
         yield f"{health.saturated} of {health.units} units saturated"
+    if health.lost is not None:
+        yield f"zero everywhere: it becomes zero at {spelled(health.lost)}"
     if health.ratio is not None:
         yield _flow(health)
     jump = health.steepest

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.measures import Severed, Spot
 from gradcheck_cli.record import EXIT_CODES, Check, ModelInfo
 from gradcheck_cli.untrusted import opened
 from gradcheck_cli.zoo.folder import locked, sync, unwritable
@@ -168,8 +169,10 @@ def _brief(outcome: Mapping[str, Any]) -> Check:
     waiver, until = outcome["waiver"], (outcome["waiver"] or {}).get("until")
     if (outcome["status"] not in EXIT_CODES and outcome["status"] != "error") or not isinstance(until, str | None):
         raise ValueError(outcome["status"], until)
+    cut = tuple(Spot(int(s["node"]), str(s["op"]), str(s["name"]), str(s["inside"])) for s in outcome.get("cut") or ())
     return Check(
         id=str(outcome["id"]), check=str(outcome["check"]), status=outcome["status"], code=str(outcome["code"]),
+        gradient={"severed": Severed(cut)} if "cut" in outcome else {},
         model=ModelInfo(str(outcome["uri"])), x="", y="", gates=tuple(map(str, outcome["gates"])), waiver=waiver,
         duration_s=float(outcome["duration_s"]),
     )  # fmt: skip
@@ -179,6 +182,8 @@ def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a summary needs of a record."""
     kept = {name: record[name] for name in ("id", "check", "status", "code")}
     more = {"gates": record.get("gates", ()), "waiver": record.get("waiver")}
+    if (cut := (record.get("gradient") or {}).get("severed")) is not None:
+        more["cut"] = cut.get("cut", ())
     uri, duration = record.get("model", {}).get("uri", record["check"]), record.get("duration_s", 0.0)
     return {**kept, **more, "uri": uri, "duration_s": duration}
 

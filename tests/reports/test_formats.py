@@ -109,7 +109,7 @@ def test_sarif_fits_its_schema(reports: list[Report]) -> None:
 def test_sarif_has_a_result_with_a_place_for_everything_that_did_not_pass(reports: list[Report]) -> None:
     for report in reports:
         run = json.loads(render("sarif", report))["runs"][0]
-        told = sum((check.status != "pass") + len(check.gates) for check in report.checks)
+        told = sum((check.status != "pass") + len({*check.gates} - {"severed"}) for check in report.checks)
         rules = run["tool"]["driver"]["rules"]
         assert len(run["results"]) == told
         assert len({rule["id"] for rule in rules}) == len(rules)

@@ -15,7 +15,7 @@ from gradcheck_cli.memory import spell
 from gradcheck_cli.report.text import columns, count, cut, seconds
 from gradcheck_cli.report.zoo import verdict, worst
 from gradcheck_cli.zoo.job import Job
-from gradcheck_cli.zoo.store import FINE, brief
+from gradcheck_cli.zoo.store import brief
 
 _MOST, _NUMBERS = 8, 28  # lines of what runs now; columns right of a name in them
 
@@ -87,7 +87,7 @@ class ZooProgress:
     def _count(self, records: Sequence[Mapping[str, Any]], name: str) -> None:
         with self._one_at_a_time:  # jobs are passed over in the thread that makes them
             self.done += 1
-            self.failing += any(record["status"] not in FINE or record.get("gates") for record in records)
+            self.failing += any(not check.passes for check in brief(records))
             if self.lines and records:
                 width = len(str(self.total))
                 print(f"[{self.done:{width}}/{self.total}] {_outcome(records)}", file=sys.stderr, flush=True)

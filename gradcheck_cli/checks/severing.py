@@ -1,0 +1,140 @@
+"""Pairs without a gradient by nature: judged by the graph, once everything is compared, and said in their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradcheck_cli.claims.names import Gradients
+from gradcheck_cli.connections.flow import Flow, any_way, live, straight
+from gradcheck_cli.connections.partly import in_part
+from gradcheck_cli.connections.severed import Severance, last_with_gradient
+from gradcheck_cli.graph import Graph
+from gradcheck_cli.measures import Health, Partly, Severed, Spot
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.targets import is_float, parameters
+from gradcheck_cli.record import Check
+from gradcheck_cli.settings import Settings
+
+CODE = "GC107"
+_CONSTANT = "the gradient is piecewise constant in x"
+_SHOWN = 3  # nodes that a sentence names
+_CHOOSING = ("ArgMax", "ArgMin", "Hardmax")
+_OPEN = ("pass", "inconclusive")  # what may turn out to be severed: anything worse stays what it is
+
+
+def severance_of(graph: Graph, ops: Ops, settings: Settings, dtypes: Mapping[str, Any]) -> Severance:
+    """What is severed in a graph under some settings; `dtypes` are those that a run has found."""
+    return Severance(
+        Flow(graph, ops, settings.extra_feed_dict, dtypes), straight if settings.straight_through else live
+    )
+
+
+def last_float(graph: Graph, ops: Ops) -> str | None:
+    """The last tensor that nodes compute on the way to the outputs and that still has a gradient."""
+    made = [name for node in graph.nodes for name in node.outputs if name]
+    starts = [*(n for n in graph.free_inputs if is_float(graph, n)), *parameters(graph)]
+    found = last_with_gradient(Flow(graph, ops), starts, graph.outputs, made)
+    return found if found not in graph.outputs else None
+
+
+def severed(checks: Sequence[Check], severance: Severance, graph: Graph) -> tuple[Check, ...]:
+    """The records of one check, those of severed pairs with that status.
+
+    Claims keep their verdict.  Gradients, of which masks may be all that depends on x, are right to be piecewise
+    constant, and say so.
+    """
+    ys: dict[str, list[str]] = {}
+    for check in checks:
+        if not check.claim and not check.gradient_of:
+            ys.setdefault(check.x, []).append(check.y)
+    gradients = Gradients(graph)
+
+    def judged(check: Check) -> Check:
+        if check.claim:
+            return check
+        if check.gradient_of or gradients.by(check.x, ys[check.x]) == check.y:
+            constant = _steps(check, severance) if check.gradient_of else severance.of(check.x, check.y)
+            return replace(check, notes=(*check.notes, _CONSTANT)) if constant else check
+        return _judged(check, ys[check.x], severance)
+
+    return tuple(map(judged, checks))
+
+
+def _steps(check: Check, severance: Severance) -> bool:
+    """A gradient that is the same everywhere but for jumps: piecewise nodes lie between x and the y it is of."""
+    if not check.zero_everywhere:
+        return False
+    flow, needed = severance.flow, severance.before(check.gradient_of, any_way)
+    between = flow.behind([("", check.x)], any_way) & needed
+    found = (flow.ops.get(way.node.key) for way in flow.ways if way.source in between and way.target in between)
+    return any(op is not None and op.branch is not None for op in found)
+
+
+def _judged(check: Check, ys: Iterable[str], severance: Severance) -> Check:
+    """A record; the gate is a matter of x, which may have a gradient from another y."""
+    if check.status not in _OPEN:
+        return check
+    found = severance.of(check.x, check.y)
+    part = None if found is not None else in_part(severance, check.x, check.y)
+    if part is not None and part.partial is not None and part.partial.kind != "scale":
+        return _in_part(check, part, part.partial)
+    found = found or part
+    if found is None:
+        return check
+    others = tuple(y for y in ys if _has_gradient(severance, check.x, y))
+    gradient = {**check.gradient, "severed": replace(found, others=others)}
+    if isinstance(health := gradient.get("health"), Health):
+        gradient["health"] = replace(health, ratio=None, steepest=None, shows=(), lost=None)
+    return replace(
+        check,
+        status="severed",
+        code=CODE,
+        gates=() if others else ("severed",),
+        gradient=gradient,
+        message=sentence(found, check.x, check.y, severance),
+        notes=(*advice(found, check.x, check.y, severance), *check.notes),
+    )
+
+
+def _has_gradient(severance: Severance, x: str, y: str) -> bool:
+    if not severance.depends(x, y, severance.passes):
+        return False
+    part = in_part(severance, x, y)
+    return part is None or part.partial is None or part.partial.kind != "scale"
+
+
+def _in_part(check: Check, found: Severed, part: Partly) -> Check:
+    """A record of which a part is severed: what is left is judged as ever, and one note says so."""
+    what = "a summand has" if part.kind == "sum" else "some entries of x have"
+    note = f"{what} no gradient by nature: cut at {_listed(part.cut)}"
+    return replace(check, gradient={**check.gradient, "severed": found}, notes=(*check.notes, note))
+
+
+def sentence(found: Severed, x: str, y: str, severance: Severance) -> str:
+    """cut at node 2 Round 'q' (zero by nature); the gradient of y goes back as far as node 3 MatMul 'logits'."""
+    reason = "zero by nature"
+    if all(spot.op.startswith("TreeEnsemble") for spot in found.cut):
+        reason = "a tree ensemble is piecewise constant"
+    elif found.partial is not None:
+        return f"cut at {_listed(found.cut)}: all that is left of the gradient leads through the scale it rounds by"
+    elif severance.quantized(x, y):
+        reason = "quantized for inference; --straight-through checks it as training sees it"
+    end = f"goes back as far as {_listed(found.reached)}" if found.reached else "goes back no further than itself"
+    return f"cut at {_listed(found.cut)} ({reason}); the gradient of {y} {end}"
+
+
+def advice(found: Severed, x: str, y: str, severance: Severance) -> tuple[str, ...]:
+    """What would give it a gradient."""
+    choosing = sorted({spot.op for spot in found.cut if spot.op in _CHOOSING})
+    said = [f"a softmax in place of {' and '.join(choosing)} has a gradient"] if choosing else []
+    if severance.mended(x, y) and not severance.quantized(x, y):
+        said.append("--straight-through would mend it: the gradient goes through what is rounded as if it was not")
+    return tuple(said)
+
+
+def _listed(spots: Sequence[Spot]) -> str:
+    """node 2 Round 'q', node 5 ArgMax 'i' and 3 more."""
+    more = f" and {len(spots) - _SHOWN} more" if len(spots) > _SHOWN else ""
+    return ", ".join(map(str, spots[:_SHOWN])) + more

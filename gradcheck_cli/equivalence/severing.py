@@ -1,0 +1,57 @@
+"""Derivatives that one of two models has and the other has not by nature: a difference, whatever the values are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gradcheck_cli.checks.severing import CODE, sentence
+from gradcheck_cli.connections.partly import in_part
+from gradcheck_cli.connections.severed import Severance
+from gradcheck_cli.measures import Severed
+from gradcheck_cli.record import Check
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What is severed in both models; `xs` and `ys` of A have partners in B."""
+
+    a: Severance
+    b: Severance
+    xs: Mapping[str, str | None]
+    ys: Mapping[str, str | None]
+    names: tuple[str, str]
+
+    def judged(self, check: Check) -> Check:
+        """The record of a derivative: it fails where one model alone is severed.
+
+        A model that quantizes has no gradient at inference, which is no failure: then it is severed, and said so.
+        """
+        x, y = self.xs.get(check.x), self.ys.get(check.y)
+        if not check.x or check.status not in ("pass", "fail", "inconclusive") or x is None or y is None:
+            return check
+        here, there = _severed(self.a, check.x, check.y), _severed(self.b, x, y)
+        if (here is None) == (there is None):
+            return check
+        found = here or there
+        assert found is not None
+        of, name, pair = (self.a, self.names[0], (check.x, check.y)) if here else (self.b, self.names[1], (x, y))
+        if of.quantizes(*pair):
+            return _without_fault(check, found, f"{name}: {sentence(found, *pair, of)}")
+        message = f"it has no gradient in {name} alone: {sentence(found, *pair, of)}"
+        return replace(check, status="fail", code=CODE, message=message, gradient={**check.gradient, "severed": found})
+
+
+def _severed(of: Severance, x: str, y: str) -> Severed | None:
+    """What cuts a derivative off, but for what leads through the scale of a quantizer."""
+    found = of.of(x, y) or in_part(of, x, y)
+    return found if found is None or found.cut else None
+
+
+def _without_fault(check: Check, found: Severed, message: str) -> Check:
+    """A record of a derivative that one model alone has, for a reason that is known."""
+    gradient, entries = {**check.gradient, "severed": found}, {**check.entries, "failed": 0}
+    return replace(
+        check, status="severed", code=CODE, message=message, gradient=gradient, entries=entries, worst=(), suspect=None,
+        needed={},
+    )  # fmt: skip
