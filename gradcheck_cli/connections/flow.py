@@ -20,7 +20,7 @@ from gradcheck_cli.op import Cut, Op, Ops
 Tensor: TypeAlias = tuple[str, str]  # the graph inside of a node that it is of, "" for the model's own, and its name
 Scope: TypeAlias = Mapping[str, Tensor]
 
-_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "FakeQuant")
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "FakeQuant")
 _STRAIGHT = ("Round", "Floor", "Ceil", "Cast", *_QUANTIZERS)
 
 

@@ -33,6 +33,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     models.log(folder / "log.onnx")
     models.unknown_operator(folder / "unknown.onnx")
     models.save(folder / "dead.onnx", DEAD, ten=np.full(3, 10.0))
+    models.save(folder / "rounded.onnx", "rounded (float[3] x) => (float[3] y) { h = Round (x)  y = Tanh (h) }")
     models.pointer(folder / "lfs.onnx")
     (folder / "wrong.gradcheck.yaml").write_text(WRONG)
     before, found = os.getcwd(), {name: folder / f"{name}.json" for name in RUNS}

@@ -123,7 +123,8 @@ def within_if(piece: str, a: str) -> str:
 
 def within_loop(piece: str, a: str) -> str:
     """In what goes round a loop."""
-    body = f"body = g (int64 i, bool c, float[3,4] st) => (bool c2, float[3,4] nx) {{ c2 = Identity (c)  {named(piece, 'st', 'nx')} }}"
+    inside = f"c2 = Identity (c)  {named(piece, 'st', 'nx')}"
+    body = f"body = g (int64 i, bool c, float[3,4] st) => (bool c2, float[3,4] nx) {{ {inside} }}"
     return f"t = Loop (three, yes, {a}) <{body}>"
 
 

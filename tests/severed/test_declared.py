@@ -1,0 +1,51 @@
+"""What operators declare of operands without a derivative is what their rules give, in every case of every operator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from gradcheck_cli.backward import gradients
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import is_inexact
+from gradcheck_cli.op import zero
+from gradcheck_cli.ops import OPS
+from tests.ops.case import Case, Chain
+from tests.ops.cases import CASES
+
+NOT_CONNECTED = {("com.microsoft", "ZeroGradient", 0)}  # operands that nothing reads
+BY_SCALE = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}  # a gradient flows to the scale
+BODIES = {"If", "Loop", "Scan", "SequenceMap"}  # judged by what is inside
+
+
+def flows(case: Case) -> dict[tuple[int, int], bool]:
+    """By float operand and float result: a cotangent comes from the one to the other."""
+    tape, found = case.tape(), dict[tuple[int, int], bool]()
+    for j, output in enumerate(case.outputs):
+        y = tape.named.get(output)
+        for i, name in enumerate(case.names):
+            x = tape.named.get(name)
+            if y is None or x is None or not is_inexact(y.dtype) or not is_inexact(x.dtype):
+                continue
+            ct = tape.constant(np.ones(y.shape, y.dtype))
+            found[i, j] = gradients(tape, {y.name: ct}, [x.name])[0] is not None
+    return found
+
+
+def test_operands_without_a_derivative_are_those_that_are_declared() -> None:
+    alive, declared = defaultdict[tuple[str, str, int], bool](bool), defaultdict[tuple[str, str, int], bool](bool)
+    for case in CASES:
+        op = OPS[case.domain, case.op]
+        if isinstance(case, Chain) or op.vjp is zero or case.op in BODIES:
+            continue
+        try:
+            found = flows(case)
+        except (GradcheckError, ImportError):
+            continue
+        for (i, j), flowing in found.items():
+            alive[*op.key, i] |= flowing
+            declared[*op.key, i] |= bool(op.cut(case.attrs, i, j))
+    assert len(alive) > 400
+    assert {key for key, flowing in alive.items() if not flowing and not declared[key]} == NOT_CONNECTED
+    assert {key for key, cut in declared.items() if cut and alive[key] and key[1] not in BY_SCALE} == set()
