@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _RANGE_PER_THREAD = {("com.microsoft", "DynamicQuantizeLSTM")}  # onnxruntime quantizes each thread's sequences apart
 _SMALL = 256 << 20  # bytes of a model and of its results up to which every node is looked at for a small difference
+_FEW, _LITTLE = 100, 8 << 20  # nodes, and bytes of results, up to which that is done once in any case
 
 
 @dataclass(slots=True)
@@ -79,6 +80,7 @@ class Primal:
         self.asked: Asked | None = None
         self.reason = self._obstacle() if self.wanted else ""
         self.held = {y: Held(y) for y in ys}
+        self.looked_once = False  # at every node, whatever the whole run gives
 
     def ask(self, point: Point) -> None:
         """Has onnxruntime run the model at a point, unless it is known not to; holds the run against shipped outputs."""
@@ -175,13 +177,14 @@ class Primal:
         return kept
 
     def _compare(self, asked: Asked, until: float) -> None:
-        """Every y that was asked for, by nodes where the whole run leaves something open."""
+        """Every y that was asked for, by nodes where the whole run leaves something open, and once if that is cheap."""
         from gradcheck_cli.peer.roundings import Roundings, absolute, relative  # only where there is an answer
 
         feeds, tape = asked.question.feeds, asked.point.tape
         ys = [y for y in self.ys if y in asked.answer and y in tape.named and not self.held[y].drawn]
         runs = Roundings(self.source.graph, self.settings.seed, self.ops, feeds, tuple(ys))
         open_ = [y for y in ys if not self._settled(runs, y, asked)]
+        self.looked_once = True
         looked = self._looked(asked, open_, until) if open_ else None
         for y in ys:
             theirs, held = asked.answer[y], self.held[y]
@@ -198,14 +201,25 @@ class Primal:
         ours, theirs = asked.point.tape.named[y].value, asked.answer[y]
         if is_inexact(ours.dtype) and ours.size and not np.isfinite(ours).any():
             return True  # GC302 says where that comes from
+        large = self._large(asked.point)
+        if (
+            not large
+            and runs.known(y)
+            and (theirs.dtype == np.float16 or (not self.looked_once and self._cheap(asked.point)))
+        ):
+            return False  # a rounding of y hides more than one of a node on its own
         if near(ours, theirs, CLOSE, absolute=0) or not runs.known(y) or runs.close(y, theirs):
             return True
-        return self._large(asked.point) and runs.small(y, theirs)
+        return large and runs.small(y, theirs)
 
     def _large(self, point: Point) -> bool:
         """Looking at every node would take long."""
-        results = sum(var.value.nbytes for var in point.tape.named.values())
-        return results > _SMALL or os.path.getsize(self.source.uri) > _SMALL
+        return _bytes(point) > _SMALL or os.path.getsize(self.source.uri) > _SMALL
+
+    def _cheap(self, point: Point) -> bool:
+        """Looking at every node takes no time."""
+        few = len(self.source.graph.nodes) <= _FEW and _bytes(point) <= _LITTLE
+        return few and os.path.getsize(self.source.uri) <= _LITTLE
 
     def _looked(self, asked: Asked, ys: Sequence[str], until: float) -> Looked:
         """What is found where every node that some ys need is looked at."""
@@ -247,12 +261,18 @@ class Looked:
         how = runs.difference(y, theirs)
         if first is not None:
             ours = runs.nearest(y, theirs)
-            how = how or difference(ours, theirs, slack(ours, theirs, 0, 0)) or "a little"
-            held.differ(f"{y!r} is not what {NAME} {WORKER.version} computes: {how}{differs_at(graph, first)}", first)
+            how = how or difference(ours, theirs, slack(ours, theirs, 0, 0))
+            told = f"is not what {NAME} {WORKER.version} computes: {how}" if how else "hides what differs on its way"
+            held.differ(f"{y!r} {told}{differs_at(graph, first)}", first)
         elif how and (self.reason or not needed.isdisjoint(self.unseen)):
             held.differ(f"{y!r} is not what {NAME} {WORKER.version} computes: {how}")
         elif how:
             held.said = "rounding grows on the way: each node computes the same from the same operands"
+
+
+def _bytes(point: Point) -> int:
+    """Of all tensors that were computed at a point."""
+    return sum(var.value.nbytes for var in point.tape.named.values())
 
 
 def drawn_behind(source: Source, point: Point) -> set[str]:

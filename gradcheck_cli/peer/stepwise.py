@@ -178,7 +178,8 @@ class Alone:
         size, dtype = sizes(theirs), theirs.dtype.name
         with np.errstate(divide="ignore", invalid="ignore"):
             usual = float(np.quantile(np.where(spread == 0, 0.0, spread / size), _USUAL)) if spread.size else 0.0
-        allowed = MEASURED * (spread + usual * size) + _ROUNDINGS.get(dtype, 0.0) * epsilon(theirs.dtype) * size
+        measured = MEASURED * np.maximum(spread, usual * size)
+        allowed = np.maximum(measured, _ROUNDINGS.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
         if self._any_of(_ROUGH):
             allowed = np.maximum(allowed, FLOORS.get(dtype, 0.0) / _SMALLER * float(np.max(size, initial=0.0)))
         if self._any_of(_SATURATING) or len(self.piece.graph.nodes) > 1:
