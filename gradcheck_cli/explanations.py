@@ -53,9 +53,13 @@ PAGES = {
     "GC103": Page(
         "the gradient is not finite",
         "The theoretical gradient holds NaN or infinity where the numerical derivative is finite.",
-        "Often 0 * inf: the square root under a Where, a norm or a power at 0, a division that a mask removes again.",
-        "Keep the argument away from the singular point before the operator, not after it: sqrt(where(x >"
-        " 0, x, 1)) instead of where(x > 0, sqrt(x), 0).",
+        "Often 0 * inf, the trap of the branch that is not taken: where(x > 0, log(x), 0) is finite, but where x is not "
+        "positive the cotangent of log is 0 and its slope infinity or NaN, and 0 * inf is NaN. Every rule is right by "
+        "itself. Likewise the square root under a Where, a norm or a power at 0, a division that a mask removes again, "
+        "padding that is sliced off. The suspect is the node that leaves its domain; its diagnosis names the one that "
+        "does not take its result. Where no trap is found, the suspect's rule gives no number.",
+        "Clamp the operand inside of the branch, before the operator and not after it: where(c, log(where(c, x, 1)), 0) "
+        "or where(c, log(max(x, eps)), 0) instead of where(c, log(x), 0).",
     ),
     "GC104": Page(
         "not a subgradient",

@@ -42,6 +42,7 @@ class Pair:
     chosen: str = ""  # why it is not all entries
     method: str = ""
     suspect: Any = None
+    trap: str = ""  # where a NaN comes from that no rule is to blame for
     x_shape: tuple[int, ...] = ()
     y_shape: tuple[int, ...] = ()
     seconds: float = 0.0
@@ -153,11 +154,13 @@ def record_of(
         return failed_record(record, errors[0], tuple(dict.fromkeys(pair.notes)))
     fields = summary(pair.tallies, settings.max_inconclusive)
     surveys = [o.survey for o in pair.outcomes if o.survey is not None]
-    told = surveyed(surveys, fields, settings.max_inconclusive)
+    told = surveyed(surveys, fields, settings.max_inconclusive, any(t.doubted for t in pair.tallies))
     if settings.forward == "onnxruntime" and told.get("status") == "pass":  # which has no part in nodes on their own
         told = {name: value for name, value in told.items() if name not in ("status", "code")}
     fields.update(told)
     fields.update(_beside(pair.tallies, fields, settings.max_inconclusive))
+    if pair.trap and fields["status"] == "fail" and not fields["message"]:
+        fields["message"] = pair.trap
     if pair.broken:
         fields.update(_lawless(pair.broken, fields))
     notes = (

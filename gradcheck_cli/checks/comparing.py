@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gradcheck_cli.checks.assemble import Outcome, Pair, passes
-from gradcheck_cli.checks.modes import LADDER, PARTIAL, Partial, blameless, lesser, survey_of
+from gradcheck_cli.checks.modes import LADDER, PARTIAL, Partial, blameless, lesser, survey_of, trap_in
 from gradcheck_cli.checks.obstacles import without_gradient
 from gradcheck_cli.checks.parts import Part, row_theories
 from gradcheck_cli.checks.precision import Precisions
@@ -20,7 +20,7 @@ from gradcheck_cli.comparison.compat import compare_as_tensorflow
 from gradcheck_cli.comparison.together import judged_together, projected_together
 from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError
 from gradcheck_cli.faults.invariants import Laws
-from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record
+from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record, trapped
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.health.checkup import Checkups
 from gradcheck_cli.jacobians.columns import Columns
@@ -218,6 +218,10 @@ class Comparing:
             return
         survey = outcome.survey or survey_of(sides, pair, self.settings.seed, self.budget(pair, shown=False))
         pair.suspect = suspect_record(survey, self.source.graph) or lawless_suspect(pair.broken, self.source.graph)
+        if failed and pair.suspect is None and any(o.tally.lost for o in pair.outcomes):
+            trap = trap_in(sides, pair, self.settings.seed)
+            pair.suspect = None if trap is None else trapped(trap, survey, self.source.graph)
+            pair.trap = "" if trap is None else trap.message
         if failed and pair.suspect is None:
             pair.notes.append(blameless(sides, pair, survey, self.settings.seed))
 

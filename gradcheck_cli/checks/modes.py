@@ -25,6 +25,7 @@ from gradcheck_cli.stack import Budget
 
 if TYPE_CHECKING:
     from gradcheck_cli.faults.locate import Survey
+    from gradcheck_cli.faults.traps import Trap
 
 PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
 LADDER: tuple[Mode, ...] = ("full", "nodes", "directional")  # of `auto`, from what says most to what takes least
@@ -138,6 +139,11 @@ class Partial:
 def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget) -> Survey:
     """Every node between x and y on its own."""
     return sides.surveyor.survey([sides.theory_name(pair.x)], [sides.theory_name(pair.y)], seed, budget)
+
+
+def trap_in(sides: Sides, pair: Pair, seed: int) -> Trap | None:
+    """Where the NaN of a gradient comes from that no rule is to blame for."""
+    return sides.surveyor.trap([sides.theory_name(pair.x)], [sides.theory_name(pair.y)], seed)
 
 
 def blameless(sides: Sides, pair: Pair, survey: Survey, seed: int) -> str:

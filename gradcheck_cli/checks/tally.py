@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.comparison.compare import Found
 from gradcheck_cli.graph import Array
 from gradcheck_cli.record import Entry
-from gradcheck_cli.verdict import PASSED, Status, blocks, errors, needed, pattern, unseen, worst
+from gradcheck_cli.verdict import PASSED, REASONS, Comparison, Status, blocks, errors, needed, pattern, unseen, worst
 
 if TYPE_CHECKING:  # what most checks do not need
     from gradcheck_cli.faults.locate import Survey
@@ -63,6 +63,7 @@ class Tally:
     notes: tuple[str, ...] = ()
     extra: bool = False  # it may fail, and counts for nothing else
     tied: bool = False  # entries at a tie, beside projections that keep ties: what they leave open counts
+    doubted: bool = False  # what is open speaks against the gradient: it is not finite, or two methods differ
 
     def count(self, *statuses: Status) -> int:
         """How many entries have one of the statuses."""
@@ -95,7 +96,6 @@ class Outcome:
 def tally_of(outcome: Outcome) -> Tally:
     """The tally of one comparison."""
     comparison, found = outcome.found.comparison, outcome.found
-    failed = comparison.count(Status.FAIL)
     rows, columns = comparison.status.shape
     whole = outcome.projected or outcome.drawn or not outcome.part
     return Tally(
@@ -106,7 +106,7 @@ def tally_of(outcome: Outcome) -> Tally:
         noise=_largest(comparison.noise),
         needed=needed(comparison),
         gradient=_figures(comparison.theoretical),
-        lost=bool(failed) and not np.isfinite(comparison.theoretical[comparison.status == Status.FAIL]).all(),
+        lost=_lost(comparison, Status.FAIL),
         unfit=comparison.unfit,
         outside=comparison.outside,
         worst=worst_entries(outcome),
@@ -115,7 +115,15 @@ def tally_of(outcome: Outcome) -> Tally:
         notes=found.notes,
         extra=outcome.extra,
         tied=outcome.extra and outcome.drawn,
+        doubted=found.disputed or _lost(comparison, *REASONS),
     )
+
+
+def _lost(comparison: Comparison, *statuses: Status) -> bool:
+    """Entries with one of the statuses have a gradient that is not finite."""
+    if not comparison.count(*statuses):
+        return False
+    return not np.isfinite(comparison.theoretical[np.isin(comparison.status, statuses)]).all()
 
 
 def merged(tallies: Sequence[Tally]) -> Tally:
@@ -130,6 +138,7 @@ def merged(tallies: Sequence[Tally]) -> Tally:
         needed=_both([t.needed for t in tallies]),
         gradient=added([t.gradient for t in tallies]),
         lost=any(t.lost for t in tallies),
+        doubted=any(t.doubted for t in tallies),
         unfit=sum(t.unfit for t in tallies),
         outside=sum(t.outside for t in tallies),
         worst=tuple(sorted((each for t in tallies for each in t.worst), key=lambda each: each.rank)[:KEPT]),

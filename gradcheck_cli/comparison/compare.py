@@ -42,6 +42,7 @@ class Found:
     colors: int | None = None  # groups that rows were probed in, where not each was probed alone
     hidden: float = 0.0  # of the largest entry for the same y: an error that rounding hides where another evaluates y
     own: Comparison | None = None  # the comparison with y as we evaluate it, where another does
+    disputed: bool = False  # the complex step and real differences contradict each other somewhere
 
 
 def compare_full(
@@ -90,7 +91,10 @@ def compare_along(
     notes = (*trial_notes(program), *notes)
     said = (*notes, *_left_out(numeric), *kink_notes(program, comparison), *_blind(comparison), *dispute_note(numeric))
     made, colors = program.evaluations - before, _colors(numeric)
-    return Found(comparison, method, (*said, *_miscolored(numeric)), directions, weights, made, colors)
+    return Found(
+        comparison, method, (*said, *_miscolored(numeric)), directions, weights, made, colors,
+        disputed=bool(numeric.disputed.any()),
+    )  # fmt: skip
 
 
 def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:

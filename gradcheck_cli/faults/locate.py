@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +17,9 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.faults.alone import part_of
 from gradcheck_cli.faults.evidence import Symptom, symptom
 from gradcheck_cli.faults.nodes import Local, check_unit
+from gradcheck_cli.faults.traps import Trap, trap_of
 from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians.directions import flat
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.tape import Tape
 
@@ -62,7 +65,7 @@ class Surveyor:
         """Every node between xs and ys on its own."""
         units = units_between(self.tape, xs, ys)
         quiet = replace(budget, progress=lambda done, total: None)
-        flowing = _Flow(self.tape, units, xs, ys)
+        flowing = _Flow(self.tape, units, xs, ys, seed)
         locals_: dict[_Key, list[Local]] = {}
         for done, unit in enumerate(units):
             locals_.setdefault(_key(unit), []).extend(self._locals(unit, flowing, seed, quiet))
@@ -79,7 +82,7 @@ class Surveyor:
         for outputs in flowing.outputs(unit):
             key = (unit.steps, operands, outputs, seed)
             if key not in self._found:
-                self._found[key] = check_unit(self.tape, unit, operands, outputs, seed, budget)
+                self._found[key] = check_unit(self.tape, unit, operands, outputs, seed, budget, flowing.live)
                 if self._found[key].status != "wrong":  # what it was found by is no longer needed
                     self._found[key] = replace(self._found[key], compared=None)
             yield self._found[key]
@@ -89,6 +92,10 @@ class Surveyor:
             self._symptoms[id(local)] = symptom(local)
         return self._symptoms[id(local)]
 
+    def trap(self, xs: Sequence[str], ys: Sequence[str], seed: int) -> Trap | None:
+        """Where a NaN comes from that no rule is to blame for; None if there is none such."""
+        return trap_of(self.tape, units_between(self.tape, xs, ys), _random(self.tape, ys, seed))
+
     def unsummed(self, xs: Sequence[str], ys: Sequence[str], seed: int) -> str:
         """Which tensor's gradients are not added up, in a sentence; nothing if they all are."""
         return _unsummed(self.tape, xs, ys, seed)
@@ -97,14 +104,30 @@ class Surveyor:
 class _Flow:
     """Where a derivative of ys by xs flows: operands that depend on xs, outputs that ys depend on as well."""
 
-    def __init__(self, tape: Tape, units: Sequence[Unit], xs: Sequence[str], ys: Sequence[str]) -> None:
-        self.tape = tape
+    def __init__(self, tape: Tape, units: Sequence[Unit], xs: Sequence[str], ys: Sequence[str], seed: int = 0) -> None:
+        self.tape, self.units, self.ys, self.seed = tape, units, ys, seed
         self.reached = {*xs, *(n for unit in units for n in unit.outputs if n in tape.values and inexact(tape.var(n)))}
         self.needed = {*ys, *(n for unit in units for n in unit.operands)}
 
     def operands(self, unit: Unit) -> tuple[str, ...]:
         names = dict.fromkeys(n for n in unit.operands if n in self.reached and inexact(self.tape.var(n)))
         return tuple(names)
+
+    def live(self, outputs: Sequence[str]) -> Array | None:
+        """Reals of some outputs that get a cotangent, `(m,)`; None where that cannot be told."""
+        parts = [self._reached.get(name) for name in outputs]
+        return None if any(p is None for p in parts) else np.concatenate([p for p in parts if p is not None])
+
+    @cached_property
+    def _reached(self) -> dict[str, Array]:
+        """Reals of all tensors that get a cotangent, from random ones of ys on backwards."""
+        found: dict[str, Array] = {}
+        try:
+            for name, parts in _flows(self.tape, self.units, _random(self.tape, self.ys, self.seed)):
+                found[name] = flat(sum(parts)) != 0  # type: ignore[arg-type]
+        except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):
+            return {}
+        return found
 
     def outputs(self, unit: Unit) -> list[tuple[str, ...]]:
         """Those of one dtype together."""
@@ -133,8 +156,7 @@ def _unsummed(tape: Tape, xs: Sequence[str], ys: Sequence[str], seed: int) -> st
     shared = [n for n, count in flows.items() if count > 1 and n in reached and inexact(tape.var(n))]
     if not shared:
         return ""
-    rng = np.random.default_rng(seed)
-    cts = {y: np.asarray(rng.normal(size=tape.values[y].shape), tape.values[y].dtype) for y in ys}
+    cts = _random(tape, ys, seed)
     beside = part_of(tape, range(len(tape.steps)))
     try:
         given = gradients(beside, {y: beside.hold(beside.fresh(f"{y}/seed"), ct) for y, ct in cts.items()}, shared)
@@ -146,6 +168,12 @@ def _unsummed(tape: Tape, xs: Sequence[str], ys: Sequence[str], seed: int) -> st
         if len(parts) > 1 and name in theirs and (np.abs(theirs[name] - own) > _SUMMED * np.max(size)).any():
             return f"gradients of {len(parts)} consumers of tensor {name!r} are not summed"
     return ""
+
+
+def _random(tape: Tape, ys: Sequence[str], seed: int) -> dict[str, Array]:
+    """Random cotangents of ys."""
+    rng = np.random.default_rng(seed)
+    return {y: np.asarray(rng.normal(size=tape.values[y].shape), tape.values[y].dtype) for y in ys}
 
 
 def _flows(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Iterator[tuple[str, list[Array]]]:

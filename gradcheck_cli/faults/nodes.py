@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -44,6 +44,8 @@ _GROUND = 1e-2  # of the largest entry of a column: errors of smaller ones are r
 _SAFETY = 4.0  # of what 16 roundings do in a few runs
 _AT_TIES = 16  # entries at a tie that are looked at one by one
 _THIRD = 2.0**-190  # beyond the square of the complex step: slopes of nodes are not that small
+_EDGE, _AT_EDGE = 2.0**-10, 2.0**-50  # steps, in units of the scale of x, between which a slope without end grows
+_STEEPER = 8.0  # times: less is no slope without end
 _NONFINITE = 8  # entries without a finite cotangent that are looked at one by one
 _FAULTS = (
     GradcheckError,
@@ -109,9 +111,18 @@ class Compared:
 
 
 def check_unit(
-    tape: Tape, unit: Unit, operands: Sequence[str], outputs: Sequence[str], seed: int, budget: Budget
+    tape: Tape,
+    unit: Unit,
+    operands: Sequence[str],
+    outputs: Sequence[str],
+    seed: int,
+    budget: Budget,
+    flowing: Callable[[Sequence[str]], Array | None] = lambda outputs: None,
 ) -> Local:
-    """A unit's rule against its forward kernel: some operands by some outputs, of one dtype each."""
+    """A unit's rule against its forward kernel: some operands by some outputs, of one dtype each.
+
+    flowing  which reals of the outputs get a cotangent in the model, `(m,)`, asked if the rule is wrong; None: all may
+    """
     if unit.op.vjp is None:
         return Local(unit, "open")
     try:
@@ -119,6 +130,9 @@ def check_unit(
     except _FAULTS as error:
         return Local(unit, "wrong", reason=f"its rule cannot be run: {error}")
     found = [_compared(alone, position, seed) for position in range(len(alone.operands))]
+    if any(each.status == "wrong" for each in found):
+        live = flowing(alone.outputs)
+        found = [_settled(each, seed, live) if each.status == "wrong" else each for each in found]
     wrong = [each for each in found if each.status == "wrong"]
     if wrong:
         worst = max(wrong, key=lambda each: each.gap)
@@ -162,13 +176,20 @@ def _entries(alone: Alone, position: int) -> Compared:
     return _judged(alone, operand, directions, theory, None)
 
 
-def _projections(alone: Alone, position: int, seed: int) -> Compared | None:
-    """Random projections; None where some cotangents are not finite, of which no sum tells anything."""
+def _projections(
+    alone: Alone, position: int, seed: int, live: Array | None = None, known: Array | None = None
+) -> Compared | None:
+    """Random projections; None where some cotangents are not finite, of which no sum tells anything.
+
+    live  reals of the outputs that count, `(m,)`; known  those of the operand that do, `(n,)`, if not all of them do
+    """
     operand, m = alone.operands[position], alone.columns
     x, rng = alone.tape.values[operand], np.random.default_rng([seed, *alone.unit.steps])
     v = _directions(rng, flat(x))
     weights = rng.normal(size=(_count(m), m))
-    theory = _theory(alone, position, v, weights)
+    weights = np.where(_finite(alone) if live is None else live, weights, 0.0)
+    v = v if known is None else v * known
+    theory = _theory(alone, position, v, weights, known)
     if not np.isfinite(theory.values).all():
         return None
     found = _judged(alone, operand, Directions(x, v), theory, weights)
@@ -183,16 +204,73 @@ def _projections(alone: Alone, position: int, seed: int) -> Compared | None:
 def _unusual(alone: Alone, position: int, seed: int) -> Compared:
     """Some entries for which the rule gives no number."""
     operand, m = alone.operands[position], alone.columns
-    weights = np.random.default_rng(seed).normal(size=(1, m))
+    weights = np.where(_finite(alone), np.random.default_rng(seed).normal(size=(1, m)), 0.0)
     [values] = alone.backward.along(weights, alone.budget)[position]
-    rows = np.flatnonzero(~np.isfinite(values))[:_NONFINITE]
+    lost = np.flatnonzero(~np.isfinite(values))
+    rows = lost[np.unique(np.linspace(0, len(lost) - 1, _NONFINITE).astype(int))]
     theory = Theory(values[rows, None], lambda: np.zeros((len(rows), 1)))
     return _judged(alone, operand, Directions(alone.tape.values[operand], rows), theory, weights)
 
 
-def _theory(alone: Alone, position: int, v: Array, weights: Array) -> Theory:
+def _finite(alone: Alone) -> Array:
+    """Reals of the outputs that are numbers, `(m,)`: of the others there is no slope."""
+    return np.isfinite(flat(alone.tape.values[alone.y]))
+
+
+def _settled(found: Compared, seed: int, live: Array | None) -> Compared:
+    """A wrong operand without failures that are of no matter to the model, or no fault of the rule.
+
+    Of no matter are outputs that get no cotangent.  No fault is a cotangent that is no number where the forward kernel
+    has no slope either: 1 / 0 at the edge of its domain, which nodes before it may well cut off.
+    """
+    alone, position = found.alone, found.alone.operands.index(found.operand)
+    live = _finite(alone) if live is None else live & _finite(alone)
+    if found.directions.given is None:
+        found = _without_edges(found, live)
+        if found.weights is None or found.status == "wrong":
+            return found
+        known = np.isfinite(alone.backward.along(np.where(live, 1.0, 0.0)[None], alone.budget)[position][0])
+        return _projections(alone, position, seed, live, known) or found
+    if found.status == "wrong" and not live.all():
+        return _projections(alone, position, seed, live) or found
+    return found
+
+
+def _without_edges(found: Compared, live: Array) -> Compared:
+    """Single entries of an operand, or all of them, without those failures."""
+    failed = found.comparison.status == Status.FAIL
+    lost = failed & ~np.isfinite(found.comparison.theoretical)
+    rows = np.flatnonzero(lost.any(axis=1))
+    beside = failed & ~live if found.weights is None else np.zeros_like(failed)
+    if len(rows):
+        blamed = _blamed(found, found.directions.rows[rows], live)
+        kept = blamed if found.weights is None else blamed.any(axis=1, keepdims=True)
+        beside[rows] |= lost[rows] & ~kept
+    status = np.where(beside, np.int8(Status.DOMAIN), found.comparison.status)
+    return replace(found, comparison=replace(found.comparison, status=status))
+
+
+def _blamed(found: Compared, rows: Array, live: Array) -> Array:
+    """Outputs that get a cotangent and have a slope by some entries of an operand, `(rows, m)`."""
+    alone, operand = found.alone, found.operand
+    program, part = alone.programs[operand], Directions(alone.tape.values[operand], rows)
+    sides = [(stencil, part.representable(h)) for stencil in (FORWARD, BACKWARD) for h in (_EDGE, _AT_EDGE)]
+    slopes = [by_differences(program, part, stencil, steps, alone.budget)[0] for stencil, steps in sides]
+    here = np.abs(flat(program.tape.values[program.outputs[0]]))
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounding = 16 * EPS * here / np.abs(part.representable(_AT_EDGE))[:, None]
+        steady = [np.abs(fine) <= _STEEPER * np.abs(coarse) + rounding
+                  for coarse, fine in (slopes[:2], slopes[2:])]  # fmt: skip
+    moves = np.logical_or.reduce([np.abs(slope) > rounding for slope in slopes])
+    if alone.unit.op.lift is elementwise and alone.rows(operand) == alone.columns:
+        moves = rows[:, None] == np.arange(alone.columns)
+    return np.asarray(live & moves & steady[0] & steady[1])
+
+
+def _theory(alone: Alone, position: int, v: Array, weights: Array, known: Array | None = None) -> Theory:
     def projected(jitter: int | None = None) -> Array:
-        return np.asarray(v @ alone.backward.along(weights, alone.budget, jitter)[position].T)
+        cotangents = alone.backward.along(weights, alone.budget, jitter)[position]
+        return np.asarray(v @ (cotangents if known is None else np.where(known, cotangents, 0.0)).T)
 
     values = projected()
     return Theory(values, lambda: np.fmax.reduce([np.abs(projected(seed) - values) for seed in range(JITTERED)]))
@@ -290,6 +368,8 @@ def _together(alone: Alone, seed: int) -> Compared | None:
         return np.asarray(sum(tied.moves[name] @ ct.T for name, ct in zip(alone.operands, flows, strict=True)))
 
     values = given(flows)
+    if not np.isfinite(values).all():  # which entries alone tell
+        return None
     moved = [given(alone.backward.along(weights, alone.budget, number)) for number in range(JITTERED)]
     rest = sum(np.abs(tied.moves[name]) @ np.abs(ct).T for name, ct in zip(alone.operands, flows, strict=True))
     spread = _SAFETY * np.fmax.reduce([np.abs(each - values) for each in moved]) + REST * rest

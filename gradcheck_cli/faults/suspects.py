@@ -14,6 +14,7 @@ from gradcheck_cli.record import Suspect
 
 if TYPE_CHECKING:
     from gradcheck_cli.faults.locate import Survey
+    from gradcheck_cli.faults.traps import Trap
 
 _UNTOLD = {"GC301": "a tie of the model", "GC303": "rounding"}  # what may leave a dot test open, by code
 
@@ -60,8 +61,26 @@ def suspect_record(survey: Survey, graph: Graph) -> Suspect | None:
     )
 
 
-def surveyed(surveys: Sequence[Survey], fields: Mapping[str, Any], max_inconclusive: float) -> dict[str, Any]:
-    """The fields of a record that surveys at all points change: a wrong node fails a check, whatever the rest says."""
+def trapped(trap: Trap, survey: Survey, graph: Graph) -> Suspect:
+    """The node whose slope, or result, is not finite where nobody uses it."""
+    return Suspect(
+        **identity(trap.unit, graph),
+        passed=survey.checked,
+        tried=survey.checked,
+        diagnosis=trap.diagnosis,
+        before=trap.position,
+        after=survey.total - trap.position - 1,
+        unchecked=survey.open,
+    )
+
+
+def surveyed(
+    surveys: Sequence[Survey], fields: Mapping[str, Any], max_inconclusive: float, doubted: bool = False
+) -> dict[str, Any]:
+    """The fields of a record that surveys at all points change: a wrong node fails a check, whatever the rest says.
+
+    doubted  what the dot test leaves open speaks against the gradient
+    """
     if not surveys:
         return {}
     worst = max(surveys, key=lambda survey: (survey.failed, survey.open))
@@ -72,7 +91,7 @@ def surveyed(surveys: Sequence[Survey], fields: Mapping[str, Any], max_inconclus
     own = {"nodes": counts, "notes": notes, "max_abs_err": errors[0], "max_rel_err": errors[1]}
     if not worst.failed and fields["status"] == "fail":
         return {"nodes": counts, "notes": notes}
-    if not worst.failed and fields["code"] in _UNTOLD and worst.open <= max_inconclusive * worst.total:
+    if not (worst.failed or doubted) and fields["code"] in _UNTOLD and worst.open <= max_inconclusive * worst.total:
         untold = f"how gradients add up from node to node was not seen: {_UNTOLD[fields['code']]} hides the dot test"
         return {**own, "status": "pass", "code": "", "notes": (*notes, untold)}
     if not worst.failed:

@@ -211,6 +211,12 @@ def test_a_rule_and_a_complex_kernel_that_are_wrong_alike_do_not_pass(error: flo
         assert record.entries["inconclusive"] > 0.1 * record.entries["checked"] ** 0.5
 
 
+@pytest.mark.parametrize("error", [1e-3, 1.0])
+def test_node_by_node_a_contradiction_is_no_pass(error: float):
+    table = with_step("Softplus", error, scaled("Softplus", 1 + error))
+    assert check(between("Softplus"), mode="nodes", ops=table).status != "pass"
+
+
 @pytest.mark.parametrize("mode", ["full", "directional", "nodes"])
 @pytest.mark.parametrize("error", [1e-5, 1e-3, 1.0])
 @pytest.mark.parametrize("op", ["Exp", "Tanh"])

@@ -69,6 +69,8 @@ MANY = np.random.default_rng(5).normal(size=10_000)
 MASK = np.array([True, False, True, True])
 ROWS = {"keepdims": 0}
 
+PADDING = {"pads": np.array([1, 2]), "from": np.array([1]), "to": np.array([5])}
+
 HARD = [
     Hard("float32 inside", model(("Cast", "x", "f", {"to": 1}), ("Exp", "f", "e"), ("Cast", "e", "y", {"to": 11})),
          uniform(-3, 3)),
@@ -173,4 +175,33 @@ HARD = [
          ("Div", "s safe", "q"), ("Where", "c one q", "y"), constants={"zero": 0.0, "one": 1.0}), fixed(0.0, 0.3,
          -0.7, 1.0),
          ),
+    Hard("the square root of padding that is sliced off", model(("Pad", "x pads", "p"), ("Sqrt", "p", "s"), ("Slice",
+         "s from to", "t"), ("Sin", "t", "y"), constants=PADDING), uniform(0.1, 1)),
+    Hard("a power of padding that is sliced off", model(("Pad", "x pads", "p"), ("Pow", "p k", "s"), ("Slice",
+         "s from to", "t"), ("Sin", "t", "y"), constants={**PADDING, "k": 0.5}), uniform(0.1, 1)),
+    Hard("the reciprocal of padding that is sliced off", model(("Pad", "x pads", "p"), ("Reciprocal", "p", "s"),
+         ("Slice", "s from to", "t"), ("Sin", "t", "y"), constants=PADDING), uniform(0.1, 1)),
+    Hard("a quotient by padding that is sliced off", model(("Pad", "x pads", "p"), ("Sqrt", "p", "s"), ("Div", "one s",
+         "d"), ("Slice", "d from to", "t"), ("Sin", "t", "y"), constants={**PADDING, "one": 1.0}), uniform(0.1, 1)),
+    Hard("an arc cosine of 1 that is sliced off", model(("Concat", "x one", "c", {"axis": 0}), ("Acos", "c", "a"),
+         ("Slice", "a to0 to4", "t"), ("Sin", "t", "y"), constants={"one": [1.0], "to0": np.array([0]),
+         "to4": np.array([4])}), uniform(-0.9, 0.9)),
+    Hard("an artanh of 1 that is sliced off", model(("Concat", "x one", "c", {"axis": 0}), ("Atanh", "c", "a"),
+         ("Slice", "a to0 to4", "t"), ("Sin", "t", "y"), constants={"one": [1.0], "to0": np.array([0]),
+         "to4": np.array([4])}), uniform(-0.9, 0.9)),
+    Hard("an arc cosine of what is clipped to 1", model(("Clip", "x low high", "c"), ("Acos", "c", "a"), ("Sin", "a",
+         "y"), constants={"low": -1.0, "high": 1.0}), fixed(1.7, 0.5, -0.7, -1.2)),
+    Hard("the square root of a Relu under a Where", model(("Relu", "x", "r"), ("Sqrt", "r", "s"), ("Greater",
+         "x zero", "c"), ("Where", "c s zero", "h"), ("Sin", "h", "y"), constants={"zero": 0.0}), fixed(0.9, -0.5,
+         0.7, -0.2)),
+    Hard("the square root of a dead Relu", model(("Relu", "x", "r"), ("Sqrt", "r", "s"), ("Sin", "s", "y")),
+         fixed(0.9, -0.5, 0.7, -0.2)),
+    Hard("the square root of a dead Relu beside a floor", model(("Relu", "x", "r"), ("Sqrt", "r", "s"), ("Max", "s k",
+         "h"), ("Sin", "h", "y"), constants={"k": 0.3}), fixed(0.9, -0.5, 0.7, -0.2)),
+    Hard("some of the square roots of a Relu", model(("Relu", "x", "r"), ("Sqrt", "r", "s"), ("Gather", "s i", "g"),
+         ("Sin", "g", "y"), constants={"i": np.array([0, 2])}), lambda rng: np.array([0.9, -0.5, 0.7, -0.2])),
+    Hard("a long square root of padding", model(("Reshape", "x wide", "w"), ("Mul", "w row", "m"), ("Pad", "m pads",
+         "p"), ("Sqrt", "p", "s"), ("Slice", "s from to axes", "t"), ("ReduceSum", "t axes", "q", ROWS), ("Sin", "q",
+         "y"), constants={"wide": np.array([4, 1]), "row": np.linspace(0.5, 1.5, 90), "pads": np.array([0, 0, 0, 7]),
+         "from": np.array([0]), "to": np.array([90]), "axes": np.array([1])}), uniform(0.1, 1)),
 ]  # fmt: skip

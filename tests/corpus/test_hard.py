@@ -26,6 +26,17 @@ def test_no_method_fails_a_right_gradient(hard: Hard, method: str, seed: int) ->
     assert not became(hard, np.random.default_rng(seed), seed, method=method).startswith("fail")
 
 
+@each
+def test_node_by_node_a_right_gradient_does_not_fail(hard: Hard, seed: int) -> None:
+    assert not became(hard, np.random.default_rng(seed), seed, mode="nodes").startswith("fail")
+
+
+@pytest.mark.slow
+@each
+def test_no_drawn_entry_fails_a_right_gradient(hard: Hard, seed: int) -> None:
+    assert not became(hard, np.random.default_rng(seed), seed, mode="sampled").startswith("fail")
+
+
 @pytest.mark.slow
 @each
 def test_no_random_projection_fails_a_right_gradient(hard: Hard, seed: int) -> None:

@@ -1,0 +1,95 @@
+"""0 * inf where nobody uses the result: the suspect is the node that leaves its domain, and what hides it is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli import symbolic as sym
+from tests.checking.small import check, model, scaled, with_rule
+
+ONE, HALF = {"one": 1.0, "p": 1.5, "low": 0.05, "limit": 0.9}, np.array([0.5, 1.5, -0.3, 1.0])
+PIECES = (("Less", "x limit", "c"), ("Where", "c b x", "d"), ("Tanh", "d", "y"))
+TRAPS = {  # what is hidden, the operator that leaves its domain, and the one that does not take it
+    "a logarithm of 0": (model(("Sub", "one x", "a"), ("Log", "a", "b"), *PIECES, constants=ONE), "Log", "Where"),
+    "a power of a negative number": (model(("Sub", "one x", "a"), ("Pow", "a p", "b"), *PIECES, constants=ONE), "Pow",
+                                     "Where"),
+    "a product of both": (model(("Sub", "one x", "a"), ("Pow", "a p", "m"), ("Log", "a", "l"), ("Mul", "m l", "b"),
+                                *PIECES, constants=ONE), "Pow", "Where"),
+    "a square root": (model(("Sub", "one x", "a"), ("Sqrt", "a", "b"), *PIECES, constants=ONE), "Sqrt", "Where"),
+    "a logarithm that is not gathered": (
+        model(("Sub", "one x", "a"), ("Log", "a", "b"), ("Gather", "b i", "g"), ("Sin", "g", "y"),
+              constants={**ONE, "i": np.array([0, 2])}), "Log", "Gather"),
+}  # fmt: skip
+every_mode = pytest.mark.parametrize("mode", ["full", "nodes"])
+
+
+@every_mode
+@pytest.mark.parametrize("name", TRAPS)
+def test_the_suspect_leaves_its_domain_and_the_diagnosis_names_the_trap_and_its_cure(name: str, mode: Any):
+    tested, op, hidden_by = TRAPS[name]
+    record = check(tested, HALF, mode=mode)
+    assert (record.status, record.code) == ("fail", "GC103")
+    assert record.suspect is not None
+    assert record.suspect.op == op
+    assert "0 * " in record.suspect.diagnosis
+    assert f" {hidden_by} " in record.suspect.diagnosis
+    assert "clamp its operand inside of the branch" in record.suspect.diagnosis
+    assert hidden_by in record.message
+    assert ("in the branch that node" in record.message) == (hidden_by == "Where")
+
+
+@every_mode
+def test_with_the_operand_clamped_it_passes(mode: Any):
+    tested = model(("Sub", "one x", "a"), ("Max", "a low", "safe"), ("Log", "safe", "b"), *PIECES, constants=ONE)
+    assert check(tested, HALF, mode=mode).status == "pass"
+
+
+@every_mode
+@pytest.mark.parametrize("wrong", ["Tanh", "Sub"])
+def test_a_rule_that_is_wrong_is_blamed_before_a_trap(mode: Any, wrong: str):
+    tested, *_ = TRAPS["a power of a negative number"]
+    record = check(tested, HALF, mode=mode, ops=with_rule(wrong, scaled(wrong, 1.5)) if wrong == "Tanh" else _sub())
+    assert record.status == "fail"
+    assert record.suspect is not None
+    assert record.suspect.op == wrong
+
+
+def _sub() -> dict[tuple[str, str], gc.Op]:
+    return with_rule("Sub", lambda ct, y, a, b: (ct, ct))
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes", "directional", "sampled"])
+def test_a_rule_that_gives_no_number_where_the_slope_is_one_is_wrong(mode: Any):
+    """At -0.5 a dead Relu has the slope 0; a rule that says NaN there has no edge of a domain to blame."""
+    rule = lambda ct, y, x: (sym.where(x > 0, ct, np.nan),)  # noqa: E731
+    tested = model(("Relu", "x", "r"), ("Sin", "r", "y"))
+    table = {**gc.OPS, ("", "Relu"): dataclasses.replace(gc.OPS["", "Relu"], vjp=rule)}
+    record = check(tested, np.array([0.5, -0.5, 0.7, 0.2]), mode=mode, ops=table)
+    assert (record.status, record.code) == ("fail", "GC103")
+    assert record.suspect is not None
+    assert record.suspect.op == "Relu"
+
+
+def test_a_rule_that_is_wrong_where_no_cotangent_flows_fails_no_node():
+    """What is sliced off is of no matter to the model: full mode passes it, and so does every node."""
+    right = gc.OPS["", "Sin"].vjp
+    assert right is not None
+    rule = lambda ct, y, x: (right(ct, y, x)[0] * sym.where(x > 5.0, 2.0, 1.0),)  # noqa: E731
+    tested = model(("Concat", "x far", "c", {"axis": 0}), ("Sin", "c", "s"), ("Slice", "s b e", "t"), ("Exp", "t", "y"),
+                   constants={"far": [9.0], "b": np.array([0]), "e": np.array([4])})  # fmt: skip
+    for mode in ("full", "nodes"):
+        assert check(tested, HALF, mode=mode, ops=with_rule("Sin", rule)).status == "pass"
+        live = check(tested, 10 * HALF, mode=mode, ops=with_rule("Sin", rule))
+        assert (live.status, live.suspect.op if live.suspect else "") == ("fail", "Sin")
+
+
+def test_node_by_node_a_gradient_that_is_not_finite_at_a_tie_is_no_pass():
+    """Each node is right, and what hides the dot test is a tie; but NaN is no rounding of anything."""
+    tested = model(("Sub", "one x", "a"), ("Pow", "a p", "b"), ("Less", "x one", "c"), ("Where", "c b x", "d"),
+                   constants=ONE)  # fmt: skip
+    assert check(tested, HALF, mode="nodes").status in ("fail", "inconclusive")
