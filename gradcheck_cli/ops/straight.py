@@ -237,18 +237,23 @@ class _Estimated:
 
     def _twin(self, node: Node, values: tuple[str, ...], twins: list[str]) -> None:
         target = _target(node)
-        if target is not None and target.kind in "iu":  # further rules, such as Clip's, see what was rounded
-            real = self.twins.get(node.inputs[0], node.inputs[0])
-            self._add(node, "Straight", (real, self._cast_like(node.outputs[0], real)), {})
+        if target is not None and target.kind in "iu":
+            self._see_rounded(node, self.twins.get(node.inputs[0], node.inputs[0]))
         elif target is not None:
             attrs = {"dtype": node.attrs["to"], "saturate": node.attrs.get("saturate", 1)}
             self._add(node, "Bounded", (self.twins.get(node.inputs[0], node.inputs[0]),), attrs)
+            self._see_rounded(node, self.twins[node.outputs[0]])
         elif node.op == "QuantizeLinear":
             self._add(node, "QuantizedStraight", node.inputs, node.attrs)
+            self._see_rounded(node, self.twins[node.outputs[0]])
         else:
             like = {n: self.twins.get(n) or self._cast_like(n, twins[0]) for n in values}
             inputs = tuple(like.get(n, n) for n in node.inputs)
             self._add(node, node.op, inputs, node.attrs, node.domain)
+
+    def _see_rounded(self, node: Node, real: str) -> None:
+        """Rules further on, of Clip and of scales, see the numbers that were rounded."""
+        self._add(node, "Straight", (real, self._cast_like(node.outputs[0], real)), {})
 
     def _meet(self, node: Node) -> None:
         """Values of a node that makes integers real, with the derivative of its twin."""

@@ -192,6 +192,16 @@ def test_a_gradient_goes_straight_through_what_still_rounds(gradcheck: Command, 
     assert np.any(found)
 
 
+def test_the_scale_of_a_quantizer_has_the_gradient_of_what_it_rounds_away(gradcheck: Command, folder: Path) -> None:
+    [q] = run(rounding(folder, FORMS["QuantizeLinear"][0]), ["q"], {"x": AT})
+    ran = gradcheck("grad", "q.onnx", "--x", "half", "--y", "loss", "--straight-through", "-o", "g.onnx")
+    assert ran.code == 0, ran.err
+    [found] = run(folder / "g.onnx", ["half_grad"], {"x": AT})
+    scaled = AT.astype(np.float64) / 0.5
+    terms = 2 * q * (np.rint(scaled) - scaled)
+    assert_rounded(found, terms.sum(), roundings=4 * FUNCTION, of=np.abs(q).sum() * np.abs(scaled).max())
+
+
 def test_tangents_go_straight_through_as_gradients_do(gradcheck: Command, folder: Path) -> None:
     path = rounding(folder, FORMS["made by hand"][0])
     [q] = run(path, ["q"], {"x": AT})

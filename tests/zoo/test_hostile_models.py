@@ -143,7 +143,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
     Path("/proc/self/clear_refs").write_text("5")  # the highest is from now on: other tests have been here before
     before = resident("VmRSS")
     engine.run(
-        plain_jobs, Limits(jobs=2, timeout=6.0, memory=MEMORY), lambda job, given: records.update({job.uri: given})
+        plain_jobs, Limits(jobs=2, timeout=20.0, memory=MEMORY), lambda job, given: records.update({job.uri: given})
     )
     records["driver"] = [{"grown": resident("VmHWM") - before}]
     return records
