@@ -18,6 +18,7 @@ from gradcheck_cli.op import Metadata, Op, bind
 Where: TypeAlias = Callable[[], str]  # a node as messages name it, which is spelled only where one is written
 Widen: TypeAlias = Callable[[Any], np.dtype[Any]]
 _quiet = ContextVar("quiet", default=False)
+_NO_THREAD = "Resource temporarily unavailable"  # of the system, where there is no memory for the stack of one
 _FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
 
 
@@ -67,6 +68,8 @@ def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, wi
     except MemoryError as error:
         raise exhausted(error, where()) from error
     except _FAILURES as error:
+        if _NO_THREAD in str(error):
+            raise exhausted(MemoryError("no room for a thread"), where()) from error
         text = f"{where()} cannot be computed from {_described(operands)}: {error}"
         raise ModelError(text, op=op.name, shapes=_shapes(operands)) from error
 

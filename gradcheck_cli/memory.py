@@ -31,10 +31,18 @@ _OF_GROUPS = (  # in the second version and in the first: what a group may take,
 )
 
 
+class TooLarge(MemoryError):
+    """Memory that is not there was asked for: `size` bytes of it."""
+
+    def __init__(self, message: str, size: float = 0.0) -> None:
+        super().__init__(message)
+        self.size = size
+
+
 def require(size: float, what: str) -> None:
-    """MemoryError if `what` takes more than the memory that is left; `size` in bytes."""
+    """TooLarge if `what` takes more than the memory that is left; `size` in bytes."""
     if size > _CHEAP and size > (there := left()):
-        raise MemoryError(f"{what} takes {spell(size)}, and {spell(there)} of memory are left")
+        raise TooLarge(f"{what} takes {spell(size)}, and {spell(there)} of memory are left", size)
 
 
 def require_shape(shape: Sequence[int], what: str = "a tensor") -> None:
@@ -70,8 +78,33 @@ def exhausted(error: MemoryError | LimitError, where: str = "") -> LimitError:
     place = f"{where}: " if where else ""
     if isinstance(error, LimitError):
         return LimitError(f"{place}{error}", code=error.code)
-    hint = "smaller sizes (--x-shape, --dim), a lower --jobs or --memory-limit need less"
+    hint = f"{_allowing(_asked(error))}smaller sizes (--x-shape, --dim) or a lower --jobs need less"
     return LimitError(f"{place}{str(error) or 'out of memory'}; {hint}", code="GC602")
+
+
+def _asked(error: MemoryError) -> float:
+    """Bytes that were asked for in vain; 0 where nobody knows."""
+    if isinstance(error, TooLarge):
+        return error.size
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)  # of NumPy's own
+    return math.prod(map(float, shape)) * dtype.itemsize if shape is not None and dtype is not None else 0.0
+
+
+def _allowing(size: float) -> str:
+    """The limit that would be needed, where the machine has so much."""
+    if not size:
+        return ""
+    with suppress(OSError, ValueError, KeyError):
+        size += _status("VmData")
+    return (
+        f"it takes --memory-limit {generous(size)} or more; " if size < most() else "this machine has no room for it; "
+    )
+
+
+def generous(size: float) -> str:
+    """A limit that allows so many bytes and some more, as one types it."""
+    unit, power = ("GiB", 30) if size > 1 << 30 else ("MiB", 20)
+    return f"{-(-int(1.1 * size) >> power)}{unit}"
 
 
 @contextmanager

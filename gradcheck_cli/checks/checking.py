@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.checks.assemble import Pair, record_of
 from gradcheck_cli.checks.comparing import Comparing
 from gradcheck_cli.checks.comparing import Listener as Listener  # here for those who check
+from gradcheck_cli.checks.fitting import fitting
 from gradcheck_cli.checks.footprint import beyond, threads
 from gradcheck_cli.checks.modes import plan
 from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape, without_forward
@@ -107,6 +109,7 @@ class Checking:
         require_runtime(source, settings)
         self.source, self.settings, self.listen, self.ops, self.see = source, settings, listen, ops, see
         self.part, self.elsewhere, self.memory = part, elsewhere, 0.0
+        self.sized = ""  # of open dimensions, where memory had no room for the sizes that are tried first
         self.fed: dict[int, Mapping[str, Any]] = {}
         self.graph, self.precisions = source.graph, Precisions(settings.seed)
         wanted = asked(source, settings) if part is None else Asked((), settings.x, settings.y or choose_y(self.graph))
@@ -167,13 +170,19 @@ class Checking:
     def _pairs(self) -> list[Pair]:
         """What there is to check."""
         self._require()
+        return [Pair(x, y) for x, y in self._asked_for()]
+
+    def _asked_for(self) -> Iterator[tuple[str, str]]:
         reached = {x: reached_past(self.graph, x, self.settings.extra_feed_dict) for x in self.xs}
-        return [Pair(x, y) for y in self.ys for x in self.xs if y in reached[x]]
+        return ((x, y) for y in self.ys for x in self.xs if y in reached[x])
 
     def _each_point(self) -> Iterator[tuple[int, Point]]:
         dims: Mapping[str, int] = {}
         for index in self._points():
             point = self._point(index, dims)
+            if not dims:
+                at = partial(self._point, index)
+                point, self.sized = fitting(point, self.source, self.settings, self.ops, self._asked_for(), at)
             dims = point.dims
             self.fed[index] = point.feeds
             if self.see is not None:
@@ -236,7 +245,7 @@ class Checking:
         require_shape(self.settings.y_shape, point.tape, pair.y)
         shapes = [sides.tape.named[n].shape if n in sides.tape.named else () for n in (pair.x, pair.y)]
         pair.x_shape, pair.y_shape = shapes
-        pair.notes.extend(point.notes)
+        pair.notes.extend([*point.notes, *([self.sized] if self.sized else [])])
         pair.ranges.update(point.ranges)
         error = obstacle(point, sides, pair.x, index, self.settings.max_inconclusive)
         error = error and without_forward(error, self.graph, point.tape, pair.x, pair.y)

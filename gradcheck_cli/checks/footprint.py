@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.comparison.partial import DOT_TESTS, PROJECTIONS, directions_within
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import Graph, is_inexact
 from gradcheck_cli.jacobians.cost import HELD
 from gradcheck_cli.jacobians.directions import reals
-from gradcheck_cli.memory import owned, spell
+from gradcheck_cli.memory import generous, owned, spell
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.stack import Budget
 
@@ -21,10 +22,8 @@ FREE = 256 << 20  # bytes that any machine has: a check that takes less is never
 _BACKWARD = 2.5  # bytes of a backward pass, for each that was computed on the way: too many rather than too few
 _AT_MOST = 8.0  # times what the tape holds, for each thread
 _RUN = 2.5  # and of a run for a chunk of probes: what kernels hold in between, what malloc keeps for each thread
-_ENDS = {
-    "directional": 14.0
-}  # times x and y: directions of the one, derivatives along them of the other, at several steps
-_FEW_ENDS = 8.0  # in the other modes
+_ENDS, _EACH = 4.0, 2.0  # times x and y: what any mode makes of them, and what each direction adds to that
+_ALONG = {"directional": PROJECTIONS}  # directions that a pair is compared along; in the other modes as in dot tests
 
 
 def needed(sides: Sides, x: str, graph: Graph, mode: str, jobs: int) -> float:
@@ -49,7 +48,7 @@ def beyond(sides: Sides, x: str, graph: Graph, mode: str) -> LimitError:
     of = f", {spell(weights)} of it for the model's weights" if weights > FREE else ""
     return LimitError(
         f"d {sides.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(sides.settings.memory_limit)}.  "
-        f"--memory-limit {_generous(size)} allows it; smaller sizes (--x-shape, --dim) need less",
+        f"--memory-limit {generous(size)} allows it; smaller sizes (--x-shape, --dim) need less",
         code="GC602",
     )
 
@@ -59,9 +58,11 @@ def working(sides: Sides, x: str, mode: str, jobs: int) -> float:
     tape, program, settings = sides.tape, sides.program(x), sides.settings
     made = owned(tape.values[n] for _, step in program.steps for n in step.node.outputs if n in tape.values)
     turn = max((recipe.like.nbytes for recipe in tape.values.recipes.values()), default=0)
-    probe, ends = program.bytes_per_probe(), sides.value(x).nbytes + sides.value(sides.y).nbytes
-    chunk = probe * Budget(settings.memory_limit, jobs).chunk(probe, program.worth)
-    return sides.held + max(float(turn), _BACKWARD * made + _RUN * jobs * chunk) + _ENDS.get(mode, _FEW_ENDS) * ends
+    probe, limit, count = program.bytes_per_probe(), settings.memory_limit, _ALONG.get(mode, DOT_TESTS)
+    sizes = sides.value(x).nbytes, sides.value(sides.y).nbytes
+    ends = sum(size * (_ENDS + _EACH * directions_within(size, count, limit)) for size in sizes)
+    chunk = probe * Budget(limit, jobs).chunk(probe, program.worth)
+    return sides.held + max(float(turn), _BACKWARD * made + _RUN * jobs * chunk) + ends
 
 
 def largest(point: Point, limit: int) -> float:
@@ -74,7 +75,3 @@ def largest(point: Point, limit: int) -> float:
     columns = sum(y.size for name, y in made.items() if name not in read)
     run = sum(y.nbytes for y in made.values())
     return (1.0 + _BACKWARD + _RUN) * run + min(HELD * rows * columns, limit)
-
-
-def _generous(size: float) -> str:
-    return f"{-(-int(1.1 * size) >> 30)}GiB"

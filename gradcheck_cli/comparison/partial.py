@@ -146,7 +146,12 @@ def random_directions(rng: np.random.Generator, size: int, count: int, memory: i
     """Gaussian directions `(count, size)`, fewer where memory is short; of few entries an orthonormal basis."""
     if size <= (count if count < PROJECTIONS else _BASIS):
         return np.linalg.qr(rng.normal(size=(size, size)))[0]
-    return rng.normal(size=(max(1, min(count, memory // (_SHARE * 8 * size))), size))
+    return rng.normal(size=(directions_within(8 * size, count, memory), size))
+
+
+def directions_within(size: int, count: int, memory: int) -> int:
+    """How many directions are drawn of a tensor of so many bytes: `count`, fewer where memory is short."""
+    return max(1, min(count, memory // max(_SHARE * size, 1)))
 
 
 def weighed(x: Array, v: Array) -> Directions:

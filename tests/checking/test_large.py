@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import gradcheck_cli as gc
 from gradcheck_cli.checks.footprint import FREE
-from gradcheck_cli.graph import Array
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.memory import owned
 from gradcheck_cli.tape import Large, Tape
 from gradcheck_cli.trace import trace
@@ -176,6 +177,39 @@ def test_what_does_not_fit_is_refused_before_it_starts() -> None:
         r"d y/d x takes about 1\.\d+ GiB; --memory-limit is 256 MiB\.  --memory-limit 2GiB", record.message
     )
     assert not record.evaluations
+
+
+def open_sized(channels: int) -> gc.Model:
+    """The same over an image of any size."""
+    filters = np.ones((channels, 1, 1, 1), np.float32)
+    nodes = (Node("Conv", ("x", "w"), ("c",)), Node("Tanh", ("c",), ("t",)), Node("ReduceSum", ("t",), ("y",)))
+    types = {"x": TensorType(np.dtype(np.float32), ("N", 1, "H", "W")), "y": TensorType(np.dtype(np.float32))}
+    return gc.Model(Source(Graph(("x",), ("y",), nodes, {"w": filters}, types), "net", nodes=3), gc.OPS)
+
+
+def test_sizes_that_nobody_gave_shrink_before_anything_is_refused() -> None:
+    tested = open_sized(3000)
+    [record] = gc.check(tested, memory_limit=FREE, jobs=1).checks
+    assert record.status == "pass"
+    assert 2 <= record.dims["H"] < 32
+    assert any("H=32, W=40 would take more than the memory limit" in note for note in record.notes)
+    [given] = gc.check(tested, memory_limit=FREE, jobs=1, dims={"N": 2, "H": 32, "W": 40}).checks
+    assert (given.status, given.code) == ("limit", "GC602")
+
+
+def test_memory_that_ends_in_one_mode_leaves_the_next_one() -> None:
+    """An estimate says that all entries fit, and they do not: of a rule that takes what no estimate knows of."""
+    asked = []
+
+    def greedy(ct: Any, ans: Any, x: Any) -> Any:
+        asked.append(ct)
+        if len(asked) == 1:
+            raise MemoryError
+        return (ct * ans,)
+
+    record = small.check(small.model(("Exp", "x", "y"), x=(30,)), ops=small.with_rule("Exp", greedy))
+    assert (record.status, record.mode) == ("pass", "nodes")
+    assert record.chosen == "all entries would take more than the memory limit"
 
 
 def test_what_fits_is_not_refused() -> None:
