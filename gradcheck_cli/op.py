@@ -45,7 +45,7 @@ DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataTy
     ]
 }  # fmt: skip
 _MS = "com.microsoft"
-_OUTSIDE: Mapping[str, Sequence[str]] = {  # of onnxruntime's training graphs: why an operator is left out -> which
+_OUTSIDE: Mapping[str, Sequence[str]] = {  # of onnxruntime's own: why an operator is left out -> which
     "PyTorch runs it, outside of the model; its outputs can be fed": (
         f"{_MS}.YieldOp", f"{_MS}.PythonOp", f"{_MS}.PythonOpGrad", f"{_MS}.TritonOp", "org.pytorch.aten.ATen",
         f"{_MS}.ExternalGradient",
@@ -62,6 +62,16 @@ _OUTSIDE: Mapping[str, Sequence[str]] = {  # of onnxruntime's training graphs: w
     ),
     "it writes a message of TensorBoard": tuple(
         f"{_MS}.Summary{kind}" for kind in ("Histogram", "Merge", "Scalar", "Text")
+    ),
+    "it runs a model in a loop of its own, to generate text; its outputs can be fed": tuple(
+        f"{_MS}.{name}" for name in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
+    ),
+    "its layout is that of the processor that the file was optimized on, which no file says; optimize it to the level "
+    "'extended', not 'all'": tuple(
+        f"{_MS}.nchwc.{name}" for name in (
+            "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReorderInput", "ReorderOutput",
+            "Upsample",
+        )
     ),
     "it is defined by a kernel for GPUs alone": (f"{_MS}.LambOptimizer",),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from gradcheck_cli.ops.fused_quantize import FUSED_QUANTIZE
 from gradcheck_cli.ops.fused_recurrent import FUSED_RECURRENT
 from gradcheck_cli.ops.fused_stateful import FUSED_STATEFUL
 from gradcheck_cli.ops.fused_streams import FUSED_STREAMS
+from gradcheck_cli.ops.fused_tokens import FUSED_TOKENS
 from gradcheck_cli.ops.fused_weights import FUSED_WEIGHTS
 from gradcheck_cli.ops.gradient import GRADIENT
 from gradcheck_cli.ops.image import IMAGE
@@ -81,6 +82,7 @@ OPS = table(
     FUSED_RECURRENT,
     FUSED_STATEFUL,
     FUSED_STREAMS,
+    FUSED_TOKENS,
     FUSED_WEIGHTS,
     GRADIENT,
     IMAGE,

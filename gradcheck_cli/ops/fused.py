@@ -160,6 +160,21 @@ def range_(start: Var, limit: Var, delta: Var | None = None) -> Var:
     return start.tape.apply("Range", start, limit, sym.ones_like(start) if delta is None else delta)
 
 
+def same(x: Var) -> Var:
+    """x itself, which the runtime copies to another device or echoes."""
+    return sym.identity(x)
+
+
+def scaled(x: Var, *, scale: float = 1.0) -> Var:
+    """x times a number."""
+    return x * scale
+
+
+def dynamic_slice(data: Var, starts: Var, ends: Var, axes: Var | None = None) -> Var:
+    """Slice, as it was called while it was tried out."""
+    return data.tape.apply("Slice", data, starts, ends, axes)
+
+
 def torch_embedding(weight: Var, indices: Var, *unused: Var | None) -> Var:
     """Rows of a matrix."""
     return weight.tape.apply("Gather", weight, indices)
@@ -239,6 +254,10 @@ def fused(name: str, forward: Any, **more: Any) -> Op:
 
 FUSED: list[Op] = [
     *_same(INDEX, PAD, QUANTIZE),
+    composite("DynamicSlice", dynamic_slice),  # this one and the next three are in ONNX's domain, but not ONNX's
+    composite("MemcpyFromHost", same),
+    composite("MemcpyToHost", same),
+    composite("Scale", scaled),
     fused("BiasAdd", bias_add),
     fused("BiasDropout", bias_dropout, cuts=either(counting(1), deciding(3))),
     fused("BiasGelu", gelu),
@@ -258,7 +277,9 @@ FUSED: list[Op] = [
     fused("GemmFastGelu", gemm_fast_gelu),
     fused("QuickGelu", quick_gelu),
     fused("Range", range_, cuts=deciding(1)),
+    fused("SampleOp", same),
     fused("ScaledSiLU", scaled_silu),
+    fused("SparseToDenseMatMul", fused_matmul),
     fused("TorchEmbedding", torch_embedding, cuts=deciding(1)),
     fused("TransposeMatMul", fused_matmul),
     fused("UnfoldTensor", unfold_tensor),

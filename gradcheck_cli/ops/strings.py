@@ -58,7 +58,7 @@ def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None
 
 def regex_full_match(x: Array, *, pattern: str = "") -> Array:
     """Whether a string as a whole matches a pattern in RE2's syntax."""
-    match = _compiled(pattern).fullmatch
+    match = compiled(pattern).fullmatch
     return np.asarray([match(word) is not None for word in require_strings(x).ravel().tolist()], bool).reshape(x.shape)
 
 
@@ -70,12 +70,12 @@ def require_strings(x: Array) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _compiled(pattern: str) -> Any:
+def compiled(pattern: str) -> Any:
     """A pattern that is matched in time linear in the string: Python's own `re` may take exponential time."""
     try:
         import re2
     except ImportError:
-        text = "RegexFullMatch needs RE2: pip install 'gradcheck-cli[operators]'"
+        text = "an expression over strings needs RE2: pip install 'gradcheck-cli[operators]'"
         raise UnsupportedError(text, code="GC502") from None
     options = re2.Options()
     options.log_errors, options.max_mem = False, _PATTERN_MEMORY

@@ -14,6 +14,13 @@ def ms(op: str, *inputs: Any, **more: Any) -> Case:
 
 
 CASES = [
+    case("Scale", X, scale=1.5),
+    case("DynamicSlice", X, np.array([0, 1]), np.array([2, 3]), np.array([2, 1])),
+    case("MemcpyFromHost", X),
+    case("MemcpyToHost", X),
+    ms("SampleOp", X),
+    ms("SparseToDenseMatMul", arr(3, 4), arr(4, 2)),
+    ms("SparseToDenseMatMul", arr(4, 3), arr(2, 4), transA=1, transB=1, alpha=0.5),
     ms("Gelu", X),
     ms("BiasGelu", X, arr(4)),
     ms("FastGelu", X),
