@@ -254,7 +254,9 @@ def fused(name: str, forward: Any, **more: Any) -> Op:
 
 FUSED: list[Op] = [
     *_same(INDEX, PAD, QUANTIZE),
-    composite("DynamicSlice", dynamic_slice),  # this one and the next three are in ONNX's domain, but not ONNX's
+    composite(
+        "DynamicSlice", dynamic_slice, cuts=deciding(1, 2, 3)
+    ),  # this one and the next three are in ONNX's domain, but not ONNX's
     composite("MemcpyFromHost", same),
     composite("MemcpyToHost", same),
     composite("Scale", scaled),

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, as_given
+from gradcheck_cli.op import Op, as_given, deciding
 from gradcheck_cli.ops.attention import by_heads, product_by_heads, side_by_side
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.ops.fused_quantize import matmul_integer_to_float
@@ -419,13 +419,13 @@ def _wide_enough(bias: Var, keys: int) -> Var:
 FUSED_ATTENTION: list[Op] = [
     fused("Attention", attention),
     fused("DecoderMaskedMultiHeadAttention", decoder_masked_multi_head_attention, bind=as_given,
-          static={"past_sequence_length": 7, "beam_width": 8}),
+          static={"past_sequence_length": 7, "beam_width": 8}, cuts=deciding(3, 9)),
     fused("GroupQueryAttention", group_query_attention, bind=as_given,
           static={"seqlens_k": 5, "total_sequence_length": 6}),
-    fused("MRotaryEmbedding", m_rotary_embedding),
+    fused("MRotaryEmbedding", m_rotary_embedding, cuts=deciding(1)),
     fused("MultiHeadAttention", multi_head_attention),
-    fused("QAttention", q_attention),
+    fused("QAttention", q_attention, cuts=deciding(5)),
     fused("RotaryEmbedding", rotary_embedding),
     fused("SparseAttention", sparse_attention, bind=as_given,
-          static={"total_sequence_length": 7, "key_total_sequence_lengths": 8}),
+          static={"total_sequence_length": 7, "key_total_sequence_lengths": 8}, cuts=deciding(5, 6)),
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, as_given
+from gradcheck_cli.op import Op, as_given, deciding
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.ops.sampling import LINEAR, Taps, extended, meet, sample
 from gradcheck_cli.ops.shape import checked
@@ -137,7 +137,7 @@ def word_conv_embedding(
 
 FUSED_IMAGES: list[Op] = [
     fused("ConvTransposeWithDynamicPads", conv_transpose_with_dynamic_pads, static={"pads": 2}),
-    fused("CropAndResize", crop_and_resize, bind=as_given, static={"crop_size": 3}),
-    fused("MaxpoolWithMask", maxpool_with_mask),
-    fused("WordConvEmbedding", word_conv_embedding),
+    fused("CropAndResize", crop_and_resize, bind=as_given, static={"crop_size": 3}, cuts=deciding(2)),
+    fused("MaxpoolWithMask", maxpool_with_mask, cuts=deciding(1)),
+    fused("WordConvEmbedding", word_conv_embedding, cuts=deciding(0)),
 ]

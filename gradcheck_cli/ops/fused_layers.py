@@ -138,7 +138,7 @@ FUSED_LAYERS: list[Op] = [
     fused("EmbedLayerNormalization", embed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7, 8))),
     fused("GatedRMSNorm", gated_rms_norm),
     fused("GroupNorm", group_norm),
-    fused("QEmbedLayerNormalization", qembed_layer_normalization),
+    fused("QEmbedLayerNormalization", qembed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7))),
     fused("SkipGroupNorm", skip_group_norm),
     fused("SkipLayerNormalization", skip_layer_normalization),
     fused("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization),

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, zero
+from gradcheck_cli.op import Op, counting, deciding, zero
 from gradcheck_cli.ops.fused import DOMAIN, fused
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.strings import compiled, require_strings
@@ -212,7 +212,7 @@ FUSED_TOKENS: list[Op] = [
     Op("DynamicTimeWarping", dynamic_time_warping, zero, domain=DOMAIN, analytic=False, ordered=True),
     Op("MurmurHash3", murmur_hash3, zero, domain=DOMAIN, stored=True, analytic=False),
     Op("NGramHashMapping", ngram_hash_mapping, zero, domain=DOMAIN, many=True),
-    fused("NGramRepeatBlock", ngram_repeat_block),
+    fused("NGramRepeatBlock", ngram_repeat_block, cuts=deciding(0)),
     Op("Tokenizer", tokenizer, zero, domain=DOMAIN),
-    fused("Unique", unique),
+    fused("Unique", unique, cuts=counting(1, 2)),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.op import Op, as_given, from_end
+from gradcheck_cli.op import Op, as_given, deciding, from_end
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.ops.fused_quantize import unpacked
 from gradcheck_cli.tape import Var
@@ -117,6 +117,6 @@ def _is_float(data: Var) -> bool:
 
 
 FUSED_WEIGHTS: list[Op] = [
-    fused("GatherBlockQuantized", gather_block_quantized, bind=as_given),
+    fused("GatherBlockQuantized", gather_block_quantized, bind=as_given, cuts=deciding(1)),
     fused("MatMulBnb4", matmul_bnb4),
 ]
