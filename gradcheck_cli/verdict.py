@@ -309,13 +309,19 @@ def needed(comparison: Comparison) -> tuple[float, float]:
 
 
 def errors(comparison: Comparison) -> tuple[float, float]:
-    """The largest absolute error, and the largest relative to an entry or to a hundredth of its column's largest."""
+    """The largest absolute error, and the largest relative to an entry or to a hundredth of its column's largest.
+
+    Entries that could not be judged do not count, unless none could.
+    """
     theoretical, numerical, ground = comparison.theoretical, comparison.numerical, comparison.ground
+    some = not comparison.clean and comparison.count(*PASSED, Status.FAIL) > 0
     absolute, relative = 0.0, 0.0
     for rows in blocks(*theoretical.shape):
         with np.errstate(invalid="ignore", divide="ignore"):
             gap = theoretical[rows] - numerical[rows]
             np.abs(gap, out=gap)
+            if some:
+                gap[~np.isin(comparison.status[rows], (*PASSED, Status.FAIL))] = 0.0
             absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
             size = magnitude(theoretical[rows], numerical[rows])
             np.maximum(size, np.maximum(GROUND * ground.at(rows), _LEAST), out=size)  # of nothing, no error is none

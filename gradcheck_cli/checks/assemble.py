@@ -141,6 +141,7 @@ def _counts(tallies: Sequence[Tally]) -> dict[str, int]:
         "failed": sum(t.count(Status.FAIL) for t in tallies),
         "inconclusive": sum(t.count(*REASONS) for t in tallies),
         "kink_ok": sum(t.count(Status.KINK_OK) for t in tallies),
+        **{s.name.lower(): n for s in (*REASONS, Status.LEFT_OUT) if (n := sum(t.count(s) for t in tallies))},
     }
 
 

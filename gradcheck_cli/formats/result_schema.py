@@ -122,7 +122,7 @@ def _power() -> Schema:
 
 
 def _findings() -> Schema:
-    counts = dict.fromkeys(("total", "checked", "failed", "inconclusive", "kink_ok"), COUNT)
+    counts = dict.fromkeys(("total", "checked", "failed", "inconclusive", "kink_ok", *ENTRY_REASONS, "left_out"), COUNT)
     runs = dict.fromkeys(("real", "complex"), COUNT)
     nodes = dict.fromkeys(("total", "checked", "failed"), COUNT)
     gradient = {"norm": NUMBER, "max": NUMBER, "zero_fraction": NUMBER, "finite": BOOL,

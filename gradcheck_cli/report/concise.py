@@ -34,7 +34,7 @@ def line(check: Check, style: Style) -> str:
     word, color, rest = said_of(check)
     code = f" {check.code}" if check.code and check.status != "waived" else ""
     gate = f"; {gate_text(check)}" if check.at_health else ""
-    told = " ".join(filter(None, (paint(word + code, color, style.color), rest, outcome(check))))
+    told = " ".join(filter(None, (paint(word + code, color, style.color), rest.strip(), outcome(check))))
     return f"{subject(check)}: {'; '.join(filter(None, (told + gate, forward_text(check))))}"
 
 

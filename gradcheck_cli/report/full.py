@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from gradcheck_cli.explanations import PAGES
+from gradcheck_cli.formats.result_schema import ENTRY_REASONS
 from gradcheck_cli.record import OUTCOMES, Check, Report
 from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.forward import forward_lines, held_against, refusals
@@ -38,6 +39,7 @@ COUNTED = {
     "pass": "passed", "waived": "waived", "fail": "failed", "severed": "severed", "inconclusive": "inconclusive",
     "unsupported": "unsupported", "limit": "over a limit",
 }  # fmt: skip
+_WHY = {reason: reason for reason in ENTRY_REASONS} | {"left_out": "y is not finite"}
 _HEAD = ("entries", "max abs err", "max rel err", "noise", "")
 _NUMBERS = 2 + 11 + 2 + 11 + 2 + 7 + 2  # columns that the numbers right of `entries` take
 LEAST_NAME = 5
@@ -92,10 +94,28 @@ def said_of(check: Check) -> tuple[str, str, str]:
     """What became of a check in a word, the color of that, and what stands beside it in its row."""
     word, color = _VERDICTS[check.status]
     if check.status != "severed":
-        return word, color, "zero everywhere" if check.zero_everywhere else ""
+        beside = (["zero everywhere"] if check.zero_everywhere else []) + (
+            [not_judged(check)] if check.status == "pass" else []
+        )
+        return word, color, " ".join(filter(None, beside))
     others = check.severed.others if check.severed is not None else ()
     beside = f"({name(check.x)} has one from: {listed(others)})" if others else ""
     return word, color if check.gates else "yellow", beside
+
+
+def not_judged(check: Check) -> str:
+    """(2 at a kink; 516 of 262,144 not judged: underflow): what a check that passed does not say of every entry."""
+    if check.nodes or check.of_two_models:
+        return ""
+    kinks, left = check.entries.get("kink_ok", 0), check.entries.get("left_out", 0)
+    open_ = check.entries.get("inconclusive", 0) + left
+    parts = [f"{kinks:,} at a kink"] if kinks else []
+    if open_:
+        reasons = sorted((r for r in _WHY if check.entries.get(r)), key=lambda r: -check.entries[r])
+        told = ", ".join(_WHY[r] for r in reasons)
+        every = check.entries.get("checked", 0) + left
+        parts.append(f"{open_:,} of {every:,} not judged" + (f": {told}" if told else ""))
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

@@ -42,7 +42,7 @@ def summary(report: Report, style: Style) -> str:
 def _line(check: Check) -> str:
     """PASS net.onnx: d loss/d input  192 entries, max rel err 2.2e-14: no name begins it, so none is a command."""
     said, _, rest = said_of(check)
-    word = " ".join(filter(None, (said, check.code if check.status not in ("pass", "waived") else "", rest)))
+    word = " ".join(filter(None, (said, check.code if check.status not in ("pass", "waived") else "", rest.strip())))
     gate = f"; {gate_text(check)}" if check.at_health else ""
     gate += f"; {forward_text(check)}" if check.forward_differs else ""
     return (f"{word} {subject(check)}  {outcome(check)}".rstrip() + gate).replace("##[", "## [")

@@ -65,7 +65,8 @@ def _row(check: Check) -> str:
     x, y = (_code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
     gate = f", **{_text(name(', '.join(check.at_health)))}**" if check.at_health else ""
     gate += f", **{WORD}** {CODE}" if check.forward_differs else ""
-    verdict = (word if check.status == "pass" else f"**{word}** {check.code} {_text(rest)}".rstrip()) + gate
+    said = word if check.status == "pass" else f"**{word}** {check.code}".rstrip()
+    verdict = f"{said} {_text(rest.strip())}".rstrip() + gate
     return f"| {' | '.join([_code(check.check), x, y, entries, *errors, verdict])} |"
 
 

@@ -77,7 +77,8 @@ def _environment() -> Environment:
         "seconds": text.seconds, "percent": text.percent, "upper_bound": text.upper,
         "outcome": outcome_of, "rank": lambda m: [*OUTCOMES].index(m.outcome.key), "label": _label, "why": _why,
         "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": full.expectation, "hint": _hint,
-        "share": full.share_compared, "entries": _entries, "findings": _findings, "tally": _tally, "figures": _figures,
+        "share": full.share_compared, "not_judged": full.not_judged,
+        "entries": _entries, "findings": _findings, "tally": _tally, "figures": _figures,
         "facts": facts.of_check, "model_facts": facts.of_model, "healths": facts.healths, "bars": facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
     }  # fmt: skip
