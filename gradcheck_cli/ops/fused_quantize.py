@@ -6,6 +6,7 @@ floats, and have gradients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,8 @@ from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op, as_given, rounding_of
 from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.fused import fused
+from gradcheck_cli.ops.pool import bind_pool, windows_of
+from gradcheck_cli.ops.windows import counts
 from gradcheck_cli.tape import Var
 
 Ints = tuple[int, ...]
@@ -85,14 +88,20 @@ def qlinear_average_pool(
     auto_pad: str = "NOTSET", ceil_mode: int = 0, channels_last: int = 0, count_include_pad: int = 0,
     kernel_shape: Ints, pads: Ints = (), strides: Ints = (),
 ) -> Var:  # fmt: skip
-    """AveragePool, with channels last if asked for."""
-    given = {name: value for name, value in (("pads", pads), ("strides", strides)) if value}
+    """AveragePool, with channels last if asked for.
+
+    A window that `ceil_mode` lets beyond the padding is divided by all of its size if padding counts: onnxruntime's
+    kernel does so, other than the standard's AveragePool, which leaves out what lies beyond.
+    """
+    geometry = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "kernel_shape": kernel_shape}
+    geometry |= {name: value for name, value in (("pads", pads), ("strides", strides)) if value}
 
     def pooled(v: Var) -> Var:
-        return v.tape.apply(
-            "AveragePool", v, auto_pad=auto_pad, ceil_mode=ceil_mode, count_include_pad=count_include_pad,
-            kernel_shape=kernel_shape, **given,
-        )  # fmt: skip
+        mean = v.tape.apply("AveragePool", v, count_include_pad=count_include_pad, **geometry)
+        if not (count_include_pad and ceil_mode):
+            return mean
+        counted = counts(windows_of(v.value, bind_pool(dict(geometry), v.value)), 1)
+        return mean * v.tape.constant(counted / math.prod(kernel_shape), v.dtype)
 
     average = of_one(lambda v: _channels_last(pooled(_channels_first(v))) if channels_last else pooled(v))
     return average(x, x_scale, x_zero_point, y_scale, y_zero_point)

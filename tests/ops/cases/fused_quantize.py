@@ -58,6 +58,7 @@ CASES = [
     one("QLinearAveragePool", IMAGE, kernel_shape=[2, 3]),
     one("QLinearAveragePool", IMAGE, kernel_shape=[3, 3], pads=[1, 0, 1, 1], strides=[2, 1], count_include_pad=1),
     one("QLinearAveragePool", u8(1, 5, 6, 2), kernel_shape=[3, 3], channels_last=1, ceil_mode=1, strides=[2, 2]),
+    one("QLinearAveragePool", IMAGE, kernel_shape=[2, 3], strides=[2, 2], ceil_mode=1, count_include_pad=1),
     one("QLinearGlobalAveragePool", IMAGE),
     conv(IMAGE, i8(3, 2, 3, 3) // 2, 120, 0, 99),
     conv(IMAGE, u8(3, 2, 3, 3) // 2, 120, 60, 99, scale=W_SCALES, label="channels"),
