@@ -94,10 +94,8 @@ def said_of(check: Check) -> tuple[str, str, str]:
     """What became of a check in a word, the color of that, and what stands beside it in its row."""
     word, color = _VERDICTS[check.status]
     if check.status != "severed":
-        beside = (["zero everywhere"] if check.zero_everywhere else []) + (
-            [not_judged(check)] if check.status == "pass" else []
-        )
-        return word, color, " ".join(filter(None, beside))
+        open_ = not_judged(check) if check.status == "pass" else ""
+        return word, color, " ".join(filter(None, ("zero everywhere" if check.zero_everywhere else "", open_)))
     others = check.severed.others if check.severed is not None else ()
     beside = f"({name(check.x)} has one from: {listed(others)})" if others else ""
     return word, color if check.gates else "yellow", beside
