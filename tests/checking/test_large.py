@@ -203,7 +203,7 @@ def test_memory_that_ends_in_one_mode_leaves_the_next_one() -> None:
 
     def greedy(ct: Any, ans: Any, x: Any) -> Any:
         asked.append(ct)
-        if len(asked) == 1:
+        if len(asked) == 2:  # the health of the gradient was looked at before
             raise MemoryError
         return (ct * ans,)
 
