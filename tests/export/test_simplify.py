@@ -23,10 +23,11 @@ from gradcheck_cli.formats.onnx_write import to_proto
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.trace import result, trace
+from tests.rounding import gamma
 
 N = 4  # the size of the open dimension
 DRAWING = {"RandomNormalLike", "Dropout"}
-PLACES = {"float16": 4e-3, "float32": 4e-6, "float64": 1e-14}  # of a few roundings
+PLACES = {name: gamma(name, 64) for name in ("float32", "float64")} | {"float16": gamma("float16", 8)}
 
 
 @dataclass(frozen=True, slots=True)

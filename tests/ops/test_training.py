@@ -16,6 +16,7 @@ from gradcheck_cli.tape import Tape
 from gradcheck_cli.trace import trace
 from tests.ops.case import Case, arr, case, ints
 from tests.ops.cases.training import CASES
+from tests.rounding import FUNCTION, assert_rounded
 
 MS = "com.microsoft"
 
@@ -239,7 +240,8 @@ def compare_forward(op: str, inputs: list[Any], attrs: dict[str, Any], count: in
         ms(f"{op}Training", *inputs, n_outputs=count, **attrs).tape(),
     ]
     for y in range(count):
-        np.testing.assert_allclose(*(tape.named[f"y{y}"].value for tape in tapes), rtol=1e-12)
+        found, exact = (tape.named[f"y{y}"].value for tape in tapes)
+        assert_rounded(found, exact, roundings=16 * FUNCTION)
 
 
 @pytest.mark.parametrize(
