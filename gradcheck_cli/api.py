@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from gradcheck_cli.health.gates import gates_given, with_gates
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.record import Report
+from gradcheck_cli.record import Check, Report
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Tape
 
@@ -111,6 +112,7 @@ def check(
     rtol: float | Mapping[str, float] | None = None,
     atol: float | Mapping[str, float] | None = None,
     fail_on: str | Sequence[str] | None = None,
+    isolate: bool = False,
     **settings: Any,
 ) -> Report:
     """What the command `gradcheck check` does, as a `Report`.
@@ -128,6 +130,8 @@ def check(
         rtol: the relative error that matters, for all tensors or by name; a number without unit.
         atol: the absolute error that matters, likewise, in units of y per unit of x.
         fail_on: what the report's exit code is not 0 for, in the words of `--fail-on`; None: its default.
+        isolate: whether the check runs in a forked process, where `timeout` and `memory_limit` hold whatever runs;
+            in this one they hold between chunks of probes.  Needs a system that forks.
         settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`;
             one that is None counts as not given.
 
@@ -148,8 +152,22 @@ def check(
         **{"dims": model.dims, **options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
     gates = gates_given(fail_on, given.dtype)
-    checks = check_source(model.source, given, name=Path(model.source.uri).name, ops=ops)
+    bounded = _isolated if options.flag(isolate, "isolate") else _here
+    checks = bounded(given, partial(check_source, model.source, given, name=Path(model.source.uri).name, ops=ops))
     return Report(tuple(with_gates(each, gates) for each in checks), fail_on=gates)
+
+
+def _here(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
+    return call()
+
+
+def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
+    """What a check gives in a process of its own, within its limits."""
+    from gradcheck_cli.isolation.process import Bounds, possible, run
+
+    if not possible():
+        raise UsageError("isolate=True needs processes that fork, which this system has not.")
+    return run(call, Bounds(settings.timeout, settings.memory_limit))
 
 
 def save(

@@ -244,22 +244,24 @@ PAGES = {
     ),
     "GC601": Page(
         "time",
-        "The check took longer than --timeout.",
+        "The check took longer than --timeout, the forward run and single long calls included.",
         "A full Jacobian costs a run of the model for each entry of x, and a backward run for each entry of y.",
         "--mode nodes checks every node on its own at the price of a few runs, --mode directional random "
         "projections; smaller shapes cost less; `gradcheck inspect` predicts the cost.",
     ),
     "GC602": Page(
         "memory",
-        "The check would need more memory than --memory-limit, or there was none left.",
-        "The Jacobian, or many runs at once.",
-        "--mode nodes or directional, fewer --jobs, a lower --memory-limit.",
+        "The check needs more memory than --memory-limit in every mode, or there was none left.",
+        "One run of the model at these sizes, or tensors of which several copies are needed. The limit is half of what the "
+        "machine or its control group has, unless one is given; `auto` has tried smaller sizes, one thread, nodes and "
+        "directional before.",
+        "The --memory-limit that the message names; smaller sizes (--x-shape, --dim).",
     ),
     "GC603": Page(
         "crash",
         "The process that checked the model ended by itself.",
         "The system killed it for its memory, or a native library failed.",
-        "A lower --memory-limit; run the one model alone to see its output.",
+        "Run the one model alone to see its output; with a --memory-limit it is stopped before the system is short.",
     ),
     "GC701": Page(
         "nothing was checked",

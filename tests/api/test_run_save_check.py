@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -441,6 +442,19 @@ def test_every_setting_reaches_the_check(make: Make):
     assert [c.x for c in gc.check(model, y="y", params=True).checks] == ["x", "w"]
     assert changed(points=3).gradient != plain.gradient
     assert gc.check(model, dtype="model").checks[0].status == "pass"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes that fork")
+def test_a_check_in_a_process_of_its_own_gives_the_same(net: gc.Model):
+    here, apart = (gc.check(net, isolate=isolate) for isolate in (False, True))
+    times: dict[str, Any] = {"duration_s": 0.0, "peak_rss_mb": 0.0}
+    assert [dataclasses.replace(c, **times) for c in here.checks] == [
+        dataclasses.replace(c, **times) for c in apart.checks
+    ]
+    with pytest.raises(ValueError, match="isolate=3 must be True or False"):
+        gc.check(net, isolate=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"does not depend|no tensor"):
+        gc.check(net, "nosuch", isolate=True)
 
 
 # The package

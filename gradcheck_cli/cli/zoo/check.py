@@ -22,11 +22,10 @@ from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.isolation.resident import resident
 from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.peer.forked import lend
-from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo.child import Desk
 from gradcheck_cli.zoo.job import Job
 
-_WORKING = 4  # the share of a child's memory that stacks and Jacobians may take
+_CHECK, _JACOBIANS = 0.75, 0.25  # of a child's memory: what a check may take, and what is kept free for Jacobians
 
 
 def records(job: Job, desk: Desk) -> Iterator[Mapping[str, Any]]:
@@ -46,16 +45,16 @@ def records(job: Job, desk: Desk) -> Iterator[Mapping[str, Any]]:
 
 def _checker(job: Job, desk: Desk) -> Checker:
     options = {name: value for name, value in job.options.items() if name not in ("memory_limit", "timeout")}
-    working = min(Settings().memory_limit, desk.errand.memory // _WORKING)
+    limit, jacobians = (int(share * desk.errand.memory) for share in (_CHECK, _JACOBIANS))
     return Checker(
         given={**options, "jobs": desk.threads},
         ctx=click.Context(command),
         bundles=Bundles(options.get("save_failures", FOLDER), shared=True),
         progress=Told(desk),
         gates=gates_of(options),
-        unsaid={"timeout": desk.errand.timeout, "memory_limit": working},
+        unsaid={"timeout": desk.errand.timeout, "memory_limit": limit},
         pictures="wrong",
-        see=lambda index, point: desk.needs(resident(os.getpid()) + largest(point, working)),
+        see=lambda index, point: desk.needs(resident(os.getpid()) + largest(point, jacobians)),
     )
 
 
