@@ -91,7 +91,8 @@ class Graph:
     """Nodes in topological order between inputs and outputs; checked when made.
 
     `types` holds what the file declares of any tensor.  A subgraph may read names of the graph around it.
-    An input that is also a constant is an input with a default value.
+    An input that is also a constant is an input with a default value.  Of the constants the file declares those in
+    `trained` to be weights, and `inline` ones are in nodes of their own.
     """
 
     inputs: tuple[str, ...]
@@ -101,6 +102,8 @@ class Graph:
     types: Mapping[str, TensorType] = field(default_factory=lambda: _NOTHING)
     opset: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     name: str = "graph"
+    trained: frozenset[str] = frozenset()
+    inline: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         seen = {*self.inputs, *self.constants}

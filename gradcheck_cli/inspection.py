@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gradcheck_cli.backward import inexact
@@ -17,10 +17,11 @@ from gradcheck_cli.jacobians.cost import full_cost
 from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.points.constant_roles import constant_roles
 from gradcheck_cli.points.dims import check_sizes
 from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.point import Point, find_point
-from gradcheck_cli.points.targets import choose_x, choose_y, is_float, parameters, require, selecting_inputs
+from gradcheck_cli.points.targets import choose_x, choose_y, is_float, require, selecting_inputs
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.tape import Var
@@ -34,11 +35,13 @@ class TensorFacts:
     """A tensor that a check could be about; `gradient` says what is known of its gradient in a few words."""
 
     name: str
-    role: str  # input, parameter, output
+    role: str  # input, output, inner; of a constant weight, statistic, quantization, constant
     shape: str
     dtype: str
     differentiable: bool
     gradient: str
+    rule: int = 0  # that gave a constant its role, and why
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Inspection:
     blocked: tuple[Blocked, ...]
     dims: Mapping[str, int] = field(default_factory=dict)
     costs: tuple[PairCost, ...] = ()
+    notes: tuple[str, ...] = ()  # of the point at which it was run
     obstacle: str = ""  # why the model could not be run
     init_targets: tuple[str, ...] = ()  # that can be run first
     updates: Mapping[str, str] = field(default_factory=dict)  # of a training step: initializer -> its next value
@@ -97,7 +101,7 @@ def inspect(source: Source, settings: Settings) -> Inspection:
     graph = source.graph
     require(graph, [*(settings.x or ()), *(settings.y or ())], source.uri)
     ys = settings.y or choose_y(graph)
-    xs = settings.x or choose_x(graph, ys, params=settings.params)
+    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param)
     check_sizes(graph, settings)
     point, obstacle = _point(source, settings, ops, (*ys, *xs))
     if point is not None:
@@ -114,6 +118,7 @@ def inspect(source: Source, settings: Settings) -> Inspection:
         blocked=blocked,
         dims={} if point is None else {**source.dims, **settings.dims, **point.dims},
         costs=() if point is None else tuple(_costs(graph, point, xs, ys)),
+        notes=() if point is None else point.notes,
         obstacle=obstacle,
         init_targets=tuple(source.initializations),
         updates=source.updates,
@@ -123,17 +128,18 @@ def inspect(source: Source, settings: Settings) -> Inspection:
 def _tensors(graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...], point: Point | None) -> Iterator[TensorFacts]:
     needed = graph.needed_for(choose_y(graph))
     found = {} if point is None else point.tape.named
-    idle = selecting_inputs(graph, ys).difference(xs)
-    weights = [name for name in parameters(graph) if name not in graph.inputs]
-    for role, names in (("input", graph.inputs), ("parameter", weights)):
-        for name in names:
-            reason = "" if name in needed else "no float output depends on it"
-            mark = "x" if name in xs else _SELECTS if name in idle else ""
-            yield _facts(graph, name, role, reason, mark, found.get(name))
+    idle, roles = selecting_inputs(graph, ys).difference(xs), constant_roles(graph, ys)
+    constants = [name for name in roles if name not in graph.inputs]
+    for name in (*graph.inputs, *constants):
+        reason, of = "" if name in needed else "no float output depends on it", roles.get(name)
+        role = "input" if of is None or name in graph.inputs else of.role
+        mark = "x" if name in xs else _SELECTS if name in idle else ""
+        facts = _facts(graph, name, role, reason, mark, found.get(name))
+        yield facts if of is None else replace(facts, rule=of.rule, why=f"{of.role}: {of.why}")
     for name in graph.outputs:
         yield _facts(graph, name, "output", "", "y" if name in ys else "", found.get(name))
     for name in dict.fromkeys((*xs, *ys)):
-        if name not in (*graph.inputs, *weights, *graph.outputs):
+        if name not in (*graph.inputs, *constants, *graph.outputs):
             yield _facts(graph, name, "inner", "", "x" if name in xs else "y", found.get(name))
 
 

@@ -98,6 +98,14 @@ def targets(value: Any, argument: str) -> tuple[str, ...]:
     return tuple(items)
 
 
+def globs(value: Any, argument: str) -> tuple[str, ...]:
+    """Names or globs of tensors: one, or a list of them."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise UsageError(f"{argument}={value!r} must be a name or a glob of tensors, or a list of them.")
+    return tuple(items)
+
+
 def sizes(value: Any, argument: str) -> dict[str, int]:
     """Sizes of open dimensions by name."""
     given = {} if value is None else value
@@ -134,6 +142,8 @@ def _setting(name: str, value: Any) -> Any:
             return value if value in ("none", "wrong", "all") else "all" if flag(value, name) else "none"
         case "init_targets":
             return targets(value, name)
+        case "param":
+            return globs(value, name)
         case "grad":
             return by_name({ANY: value} if isinstance(value, str) else value, name, "{x: tensor or numbers}", _claimed)
         case "grad_model":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, overload
@@ -89,6 +89,12 @@ def only_size(dim: str) -> str:
     return f"{dim}=1: no other size runs"
 
 
+def sizes_said(dims: Mapping[str, int], notes: Collection[str]) -> str:
+    """Sizes in one line, with the notes on those that are 1: N=2 S=1: no other size runs."""
+    told = [f"{k}={v}" if only_size(k) not in notes else f"{only_size(k)}," for k, v in dims.items()]
+    return " ".join(told).removesuffix(",")
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """The record of one pair (x, y); the fields are those of `gradcheck.result/1`."""
@@ -144,8 +150,7 @@ class Check:
     @property
     def sizes(self) -> str:
         """Sizes of open dimensions in one line: N=2 S=5; of one that runs at no other size than 1 that this is so."""
-        told = {k: f"{k}={v}" if only_size(k) not in self.notes else f"{only_size(k)}," for k, v in self.dims.items()}
-        return " ".join(told.values()).removesuffix(",")
+        return sizes_said(self.dims, self.notes)
 
     @property
     def remarks(self) -> tuple[str, ...]:

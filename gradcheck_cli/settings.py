@@ -41,6 +41,7 @@ class Settings:
     x: tuple[str, ...] | None = None
     y: tuple[str, ...] | None = None
     params: bool = False
+    param: tuple[str, ...] = ()  # constants by name or glob, of any role; !GLOB leaves out
     mode: Mode = "auto"
     max_entries: int = 4096  # of a sampled check
     x_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

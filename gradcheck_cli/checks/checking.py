@@ -40,7 +40,7 @@ from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.further import Further
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.points.redraw import finite_point
-from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, parameters, reached_past, require
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
 from gradcheck_cli.record import Check
 from gradcheck_cli.settings import ANY, Settings
 
@@ -114,14 +114,18 @@ class Checking:
         self.graph, self.precisions = source.graph, Precisions(settings.seed)
         wanted = asked(source, settings) if part is None else Asked((), settings.x, settings.y or choose_y(self.graph))
         self.ys = wanted.ys
-        self.xs = choose_x(self.graph, self.ys, params=settings.params) if wanted.xs is None else wanted.xs
-        if settings.x and settings.params:
-            self.xs = tuple(dict.fromkeys([*self.xs, *parameters(self.graph)]))
+        more = settings.params or settings.param
+        self.xs = wanted.xs if wanted.xs is not None and not (settings.x and more) else self._chosen(wanted.xs)
         self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, _ticking(source.uri, settings.timeout))
         deadline = None if settings.timeout is None else time.monotonic() + settings.timeout
         self.comparing = Comparing(source, settings, listen, self.precisions, self.checkups, part, deadline)
         self.claiming = self._claiming(wanted)
         self.claims = [] if self.claiming is None else self.claiming.pairs
+
+    def _chosen(self, xs: tuple[str, ...] | None) -> tuple[str, ...]:
+        """What there is to differentiate by, beside tensors that were asked for."""
+        params, param = self.settings.params, self.settings.param
+        return choose_x(self.graph, self.ys, x=xs, params=params, param=param)
 
     def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
         """All points, all pairs."""

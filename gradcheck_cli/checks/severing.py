@@ -13,7 +13,7 @@ from gradcheck_cli.connections.severed import Severance, last_with_gradient
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.measures import Health, Partly, Severed, Spot
 from gradcheck_cli.op import Ops
-from gradcheck_cli.points.targets import is_float, parameters
+from gradcheck_cli.points.targets import differentiable_constants, is_float
 from gradcheck_cli.record import Check
 from gradcheck_cli.settings import Settings
 
@@ -34,7 +34,7 @@ def severance_of(graph: Graph, ops: Ops, settings: Settings, dtypes: Mapping[str
 def last_float(graph: Graph, ops: Ops) -> str | None:
     """The last tensor that nodes compute on the way to the outputs and that still has a gradient."""
     made = [name for node in graph.nodes for name in node.outputs if name]
-    starts = [*(n for n in graph.free_inputs if is_float(graph, n)), *parameters(graph)]
+    starts = [*(n for n in graph.free_inputs if is_float(graph, n)), *differentiable_constants(graph, graph.outputs)]
     found = last_with_gradient(Flow(graph, ops), starts, graph.outputs, made)
     return found if found not in graph.outputs else None
 

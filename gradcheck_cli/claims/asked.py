@@ -10,8 +10,8 @@ from gradcheck_cli.claims.names import Gradients, likely_ys
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Graph
-from gradcheck_cli.points.targets import choose_y, is_float, parameters
+from gradcheck_cli.graph import Graph, is_inexact
+from gradcheck_cli.points.targets import choose_y, is_float
 from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings
 
 
@@ -149,7 +149,8 @@ def _candidates(graph: Graph, ys: Sequence[str]) -> tuple[str, ...]:
     """What somebody may have differentiated by: inputs and parameters that some y depends on."""
     needed = graph.needed_for(ys)
     floats = [n for n in graph.free_inputs if is_float(graph, n)]
-    return tuple(n for n in dict.fromkeys([*floats, *parameters(graph)]) if n in needed)
+    constants = [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.ndim and v.size]
+    return tuple(n for n in dict.fromkeys([*floats, *constants]) if n in needed)
 
 
 def _other(path: str) -> Source:

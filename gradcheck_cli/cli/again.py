@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,7 +71,7 @@ class Repeater(Checker):
     def _settings(self, source: Source, layers: Sequence[Mapping[str, Any]]) -> Settings:
         """The saved settings; what was typed replaces them, and of an option by tensor adds to them."""
         saved, typed = self.bundle.settings, layers[-1]
-        targets = {"x": saved.x, "y": saved.y, "params": saved.params, "test_data": "none"}
+        targets = {"x": saved.x, "y": saved.y, "params": saved.params, "param": saved.param, "test_data": "none"}
         resolved = resolve(source, [{n: v for n, v in targets.items() if v}, typed])
         names = [*_settings_typed(self.given), *(["method", "delta"] if "delta" in typed else [])]
         names += ["points"] if "point" in typed else []
@@ -80,7 +80,7 @@ class Repeater(Checker):
         fields = [_FIELDS.get(name, name) for name in names]
         return replace(saved, **{f: _over(getattr(saved, f), getattr(resolved, f)) for f in fields})
 
-    def _command(self, found: Check, task: Task) -> str:
+    def _command(self, found: Check, task: Task, known: Container[str]) -> str:
         return f"gradcheck reproduce {quoted(self.path)}"
 
 

@@ -65,7 +65,13 @@ WHAT = [
         shell_complete=complete_tensor,
         help="Differentiate this tensor. Default: the float outputs.",
     ),
-    _option("What", "--params", is_flag=True, default=None, help="Every float parameter as x too."),
+    _option("What", "--params", is_flag=True, default=None, help="The weights as x too; inspect shows which they are."),
+    _many(
+        "What",
+        "--param",
+        metavar="GLOB",
+        help="Constants of any role as x too, by name or glob; !GLOB leaves out, alone: of the weights.",
+    ),
     _many(
         "What",
         "--grad",

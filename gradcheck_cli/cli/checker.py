@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import os
 import secrets
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,11 +28,12 @@ from gradcheck_cli.cli.reproduce import command_for
 from gradcheck_cli.cli.resolve import resolve
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.cli.waivers import with_waiver
-from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
+from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.health.gates import with_gates
 from gradcheck_cli.memory import exhausted, held, share
 from gradcheck_cli.points.dims import sizes_given
+from gradcheck_cli.points.targets import choose_y, globs_said
 from gradcheck_cli.record import Check, ModelInfo
 from gradcheck_cli.settings import Pictures, Settings
 
@@ -136,6 +138,7 @@ class Checker:
             settings = self._settings(source, layers)
             if self.alone:
                 refuse_idle_rounding(self.ctx, settings, source)
+            self._tell(source, settings)
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
             others = _others(source, settings, self.given)
@@ -143,7 +146,7 @@ class Checker:
                 source, settings, name=task.name, listen=self.progress, see=self._seen_by(keeper), elsewhere=others
             )
             known = {*source.dims, *settings.dims, *sizes_given(source.graph, settings)}
-        return tuple(replace(c, reproduce=command_for(c, task, self.given, known)) for c in checks)
+        return tuple(replace(c, reproduce=self._command(c, task, known)) for c in checks)
 
     def _seen_by(self, keeper: Keeper) -> Callable[[int, Point], None]:
         def see(index: int, point: Point) -> None:
@@ -165,6 +168,16 @@ class Checker:
         if "precision" in self.gates and settings.dtype == "float64":
             raise UsageError("--fail-on precision asks for the gradient in the model's own dtype: --dtype model.")
         return settings
+
+    def _tell(self, source: Source, settings: Settings) -> None:
+        """Says on stderr which tensors the globs stand for that were typed."""
+        typed = {name: self.given[name] for name in ("x", "y", "param") if self.given.get(name)}
+        if typed and not self.given.get("quiet"):
+            for text in globs_said(source.graph, settings.y or choose_y(source.graph), typed):
+                print(f"note: {shown(text)}", file=sys.stderr)
+
+    def _command(self, found: Check, task: Task, known: Container[str]) -> str:
+        return command_for(found, task, self.given, known)
 
     def _seeded(self, layer: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**layer, "seed": self.seed} if layer.get("seed") == "random" else layer

@@ -33,7 +33,8 @@ OWN = [
     _many(
         "What", "--x", metavar="NAME", help="Differentiate by this tensor of A. Default: float inputs or parameters."
     ),
-    _option("What", "--params", is_flag=True, default=None, help="Also by parameters that both have."),
+    _option("What", "--params", is_flag=True, default=None, help="Also by weights that both have."),
+    _many("What", "--param", metavar="GLOB", help="Also by constants that both have, of any role; !GLOB leaves out."),
     _many(
         "What",
         "--map",

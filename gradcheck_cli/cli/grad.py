@@ -35,7 +35,8 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
        help="Differentiate by this input, parameter or inner tensor. Default: float inputs or parameters.")  # fmt: skip
 @_many("--y", metavar="NAME", shell_complete=complete_tensor,
        help="Differentiate the sum of these tensors. Default: the float outputs.")  # fmt: skip
-@click.option("--params", is_flag=True, help="Every float parameter as x too.")
+@click.option("--params", is_flag=True, help="The weights as x too.")
+@_many("--param", metavar="GLOB", help="Constants of any role as x too; !GLOB leaves out, alone: of the weights.")
 @click.option("--jvp", is_flag=True, help="Tangents of y instead, for tangents of x that are inputs of the file.")
 @click.option("--hvp", is_flag=True, help="Second derivatives times a vector instead, which is an input for each x.")
 @_many("--grad-ys", metavar="ones|inputs|Y=G",
@@ -135,16 +136,17 @@ def _targets(model: Model, options: Mapping[str, Any]) -> tuple[list[str], list[
     """What to differentiate by, and what: as given, else chosen as for a check."""
     from gradcheck_cli import arguments
     from gradcheck_cli.errors import UsageError
-    from gradcheck_cli.points.targets import check_paths, choose_x, choose_y
+    from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, expanded
 
     ys = _known(model, options["y"]) or choose_y(model.graph)
     if not ys:
         raise UsageError(f"{model.source.uri} has no float output: name a tensor to differentiate, --y NAME.")
-    xs = _known(model, options["x"]) or choose_x(model.graph, ys, params=options["params"])
+    asked = _known(model, expanded(model.graph, options["x"], "--x"))
+    xs = choose_x(model.graph, ys, x=asked, params=options["params"], param=options["param"])
     if not xs:
         raise UsageError(f"{model.source.uri} has no float input or parameter that {', '.join(ys)} depends on.")
     if options["unconnected"] == "none":
-        check_paths(model.graph, _known(model, options["x"]), ys)
+        check_paths(model.graph, asked, ys)
     for option, names in (("--x", xs), ("--y", ys)):
         for name in names:
             arguments.require_inexact(model, model[name], option)

@@ -27,7 +27,7 @@ def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, grap
     `typed` holds what was typed, option -> tensor -> value.  Names that the model does not have are left to others.
     """
     ys = settings.y or choose_y(graph)
-    xs = settings.x or choose_x(graph, ys, params=settings.params)
+    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param)
     drawn = [n for n in graph.free_inputs if n not in settings.x_init_value and n not in settings.extra_feed_dict]
     for option, known, what in (
         ("rtol", [*xs, *ys], "is neither x nor y of this check"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gradcheck_cli.inspection import Inspection
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_ASKED = ("x", "y", "params", "x_shape", "dim")  # what bears on an inspection, here and in configuration files
+_ASKED = ("x", "y", "params", "param", "x_shape", "dim")  # what bears on an inspection, here and in configuration files
 
 
 def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
@@ -31,7 +31,8 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", type=click.Path())
 @_many("--x", metavar="NAME", shell_complete=complete_tensor, help="As in check.")
 @_many("--y", metavar="NAME", shell_complete=complete_tensor, help="As in check.")
-@click.option("--params", is_flag=True, default=None, help="Every float parameter as x too.")
+@click.option("--params", is_flag=True, default=None, help="The weights as x too.")
+@_many("--param", metavar="GLOB", help="Constants of any role as x too, as in check.")
 @_many("--x-shape", "--input-shapes", "x_shape", metavar="[NAME:]SHAPE", help="Shape of an input.")
 @_many("--dim", metavar="NAME=INT", help="Size of an open dimension.")
 @click.option("--allow-python", is_flag=True, default=None, help="Let a spec call Python functions.")

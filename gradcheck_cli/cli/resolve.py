@@ -22,7 +22,7 @@ from gradcheck_cli.cli.values import array_of, value_of
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType
-from gradcheck_cli.points.targets import choose_x, choose_y, is_float
+from gradcheck_cli.points.targets import choose_x, choose_y, expanded, is_float
 from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings
 
 _T = TypeVar("_T")
@@ -108,7 +108,7 @@ def _with_default_tolerances(found: dict[str, Any]) -> dict[str, Any]:
 def _with_names(settings: Settings, graph: Graph) -> Settings:
     """Values without a name belong to the only x or y there is."""
     ys = settings.y or choose_y(graph)
-    xs = settings.x or choose_x(graph, ys, params=settings.params)
+    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param)
     return replace(
         settings,
         x_shape=_given_to(settings.x_shape, xs, "--x-shape", "x"),
@@ -258,6 +258,10 @@ def _names(value: Any, graph: Graph, option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([value] if isinstance(value, str) else value))
 
 
+def _tensors(value: Any, graph: Graph, option: str) -> tuple[str, ...]:
+    return expanded(graph, _names(value, graph, option), option)
+
+
 def _delta(value: Any, graph: Graph, option: str) -> float | None:
     return None if value == "auto" else float(value)
 
@@ -267,8 +271,9 @@ def _as_is(value: Any, graph: Graph, option: str) -> Any:
 
 
 _READERS: dict[str, tuple[str, Callable[[Any, Graph, str], Any]]] = {  # option -> field of Settings, how it is read
-    "x": ("x", _names),
-    "y": ("y", _names),
+    "x": ("x", _tensors),
+    "y": ("y", _tensors),
+    "param": ("param", _names),
     "init_targets": ("init_targets", _names),
     "x_shape": ("x_shape", _by_name(_shape, ":")),
     "y_shape": ("y_shape", _by_name(_shape, ":")),

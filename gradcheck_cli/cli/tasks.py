@@ -75,7 +75,7 @@ class Planner:
         if beside is None:
             return self._with_steps(Task(path, path, lambda: self._model(path), model=path))
         spec = read(beside, allow_python=self.allow_python)
-        asked = not {"x", "y", "params"}.isdisjoint(self.given)
+        asked = not {"x", "y", "params", "param"}.isdisjoint(self.given)
         own = [request for request in spec.checks if _is_same(request.model or "", path)]
         if own and not (asked and len(own) > 1):
             return [self._task(request, beside, spec, path) for request in own]

@@ -31,8 +31,8 @@ from gradcheck_cli.record import COMPARISON, Check, ModelInfo, Report
 
 _OF_FILES = ("x_shape", "dim", "test_data", "val_range", "points", "seed", "memory_limit", "jobs", "timeout")
 _REPEATED = (
-    "given", "x", "y", "params", "x_shape", "dim", "x_init_value", "extra_feed_dict", "test_data", "val_range", "rtol",
-    "atol", "dtype", "straight_through",
+    "given", "x", "y", "params", "param", "x_shape", "dim", "x_init_value", "extra_feed_dict", "test_data", "val_range",
+    "rtol", "atol", "dtype", "straight_through",
 )  # fmt: skip
 _SPELT = {"given": "map"}
 _USUAL = {"points": 3}  # that a weight does not matter at one of them says little

@@ -31,7 +31,7 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.points.redraw import finite_point
-from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, parameters, reached_past, require
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
 from gradcheck_cli.record import COMPARISON, Check, Suspect
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict import ATOL, RTOL
@@ -215,10 +215,9 @@ class Comparing:
         """What outputs are differentiated by, with the partners in B."""
         graph, settings = self.a.graph, self.settings
         floats = [y for y in self.ys if y in choose_y(graph) or settings.y]
-        xs = list(settings.x or choose_x(graph, floats, params=settings.params))
+        xs = choose_x(graph, floats, x=settings.x, params=settings.params, param=settings.param)
         if settings.x:
             check_paths(graph, settings.x, list(self.ys), settings.extra_feed_dict)
-            xs += [n for n in parameters(graph) if settings.params and n not in xs]
         weights = [n for n in xs if n in graph.constants and n not in graph.free_inputs]
         same = same_parameters(self.a, self.b, weights, self.known.given, self.loss)
         return {n: same.get(n) if n in weights else self.known.of(n, self.b.graph) for n in xs}

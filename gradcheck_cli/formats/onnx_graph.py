@@ -128,6 +128,7 @@ class Body:
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
+    inline: set[str] = field(default_factory=set)  # constants that are nodes
 
     def take(self, proto: GraphProto) -> None:
         """Takes over all of a graph."""
@@ -145,6 +146,7 @@ class Body:
             types=self.types,
             opset={**self.reader.opset, "": NEWEST},
             name=name,
+            inline=frozenset(self.inline),
         )
 
     def declare(self, proto: GraphProto) -> None:
@@ -213,6 +215,7 @@ class Body:
             raise ModelError(f"{where}: {problem}.")
         checked(node, NEWEST, where)
         self.constants[node.outputs[0]] = np.asarray(value, _CONSTANTS[kind])
+        self.inline.add(node.outputs[0])
 
 
 _CONSTANTS: dict[str, DTypeLike | None] = {

@@ -51,7 +51,8 @@ def read_graph(name: str, written: GraphSpec, spot: Spot, reading: Reading) -> S
     newest = {**opset, "": _newest()} if written.opset else opset
     try:
         outputs = tuple(written.outputs)
-        graph = Graph(tuple(written.inputs), outputs, with_bodies(nodes, types), scope.constants, types, newest, name)
+        nodes_in_order, inputs, trained = with_bodies(nodes, types), tuple(written.inputs), frozenset(params)
+        graph = Graph(inputs, outputs, nodes_in_order, scope.constants, types, newest, name, trained)
     except ModelError as error:
         raise spot.error(str(error), key=True) from None
     return Source(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-
-import numpy as np
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gradcheck_cli.connections.flow import Flow
 from gradcheck_cli.connections.selecting import selecting
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.graph import Graph, TensorType, is_inexact
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.points.constant_roles import to_integers, weights
 
 
 def require(graph: Graph, names: Iterable[str], uri: str) -> None:
@@ -21,18 +22,108 @@ def require(graph: Graph, names: Iterable[str], uri: str) -> None:
             raise UsageError(f"{uri} has no tensor {name!r}.{hint}\nTensors to differentiate by: {_candidates(graph)}")
 
 
-def choose_x(graph: Graph, ys: Sequence[str], *, params: bool = False) -> tuple[str, ...]:
-    """The float inputs that some y depends on; with `params`, or if there are none, the float parameters too.
+def choose_x(
+    graph: Graph,
+    ys: Sequence[str],
+    *,
+    x: Sequence[str] | None = None,
+    params: bool = False,
+    param: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Those in `x`, else the float inputs that some y depends on; with `params`, or if there are none, the weights too.
 
     An input that has a default value is a parameter.  One that only selects is left out where another has a gradient.
+    `param` are patterns of further constants, see `matched_params`.
     """
-    needed = graph.needed_for(ys)
-    inputs = [n for n in graph.free_inputs if n in needed and is_float(graph, n)]
-    left_out = selecting_inputs(graph, ys)
-    inputs = [n for n in inputs if n not in left_out]
-    if inputs and not params:  # parameters are not looked at, which would read all of a large file
+    inputs = x or _usual_inputs(graph, ys)
+    if inputs and not params and not param:  # parameters are not looked at, which would read all of a large file
         return tuple(inputs)
-    return (*inputs, *(n for n in parameters(graph) if n in needed and n not in inputs))
+    trained = weights(graph, ys, x or ()) if params or not param else ()
+    return tuple(dict.fromkeys([*inputs, *matched_params(graph, ys, param, trained)]))
+
+
+def matched_params(
+    graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Constants by name or glob beside those in `trained`, of whatever role; a pattern that begins with ! leaves out.
+
+    Where all patterns leave out, they do so of the weights.  UsageError for a pattern that fits nothing.
+    """
+    known = differentiable_constants(graph, ys)
+    wanted = [each for each in patterns if not each.startswith("!")]
+    found = dict.fromkeys(trained if wanted or trained or not patterns else weights(graph, ys))
+    for pattern in wanted:
+        found.update(dict.fromkeys(fitting(known, pattern, "--param ")))
+    for pattern in patterns:
+        if pattern.startswith("!"):
+            for name in fitting(known, pattern[1:], "--param !"):
+                found.pop(name, None)
+    return tuple(found)
+
+
+def differentiable_constants(graph: Graph, ys: Sequence[str]) -> list[str]:
+    """Constants of a float type on which some y depends."""
+    needed = graph.needed_for(ys)
+    return [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.size and n in needed]
+
+
+def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
+    """The names that a pattern fits: that name, else those that fit it as a glob of * and ?; UsageError for none."""
+    if pattern in known:
+        return [pattern]
+    parts = ("." if c == "?" else ".*" if c == "*" else re.escape(c) for c in pattern)
+    form = re.compile("".join(parts), re.DOTALL)
+    found = [name for name in known if form.fullmatch(name)]
+    if not found:
+        bare = pattern.replace("*", "").replace("?", "")
+        near = difflib.get_close_matches(bare, known, n=3, cutoff=0.3) or list(known[:3])
+        hint = f" The nearest are {', '.join(map(shown, near))}." if near else ""
+        raise UsageError(f"{option}{shown(pattern)} fits no tensor that can be differentiated by.{hint}")
+    return found
+
+
+def expanded(graph: Graph, names: Iterable[str], option: str) -> tuple[str, ...]:
+    """Names of tensors, in place of those that are none and have * or ? the float tensors that they fit as globs."""
+    tensors, found = set(graph.tensors), dict[str, None]()
+    for name in names:
+        if name in tensors or not {"*", "?"}.intersection(name):
+            found.setdefault(name)
+            continue
+        whole = integers(graph)
+        floats = [
+            n for n in graph.tensors if n not in whole and is_tensor(graph, n) and is_float(graph, n, unknown=True)
+        ]
+        found.update(dict.fromkeys(fitting(floats, name, f"{option} ")))
+    return tuple(found)
+
+
+def globs_said(graph: Graph, ys: Sequence[str], typed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Which tensors each of the globs under `x`, `y` and `param` stands for."""
+    constants = differentiable_constants(graph, ys)
+    for option, patterns in typed.items():
+        for pattern in patterns:
+            mark, bare = ("!", pattern[1:]) if option == "param" and pattern.startswith("!") else ("", pattern)
+            if bare not in graph.tensors and {"*", "?"}.intersection(bare):
+                fits = expanded(graph, [bare], "") if option != "param" else fitting(constants, bare, "")
+                yield f"--{option} {mark}{bare} is {', '.join(fits)}"
+
+
+def integers(graph: Graph) -> set[str]:
+    """Tensors that are seen to hold integers or truth values, whether or not the file says so."""
+    known = (*graph.inputs, *graph.constants)
+    found = {n for n in known if not is_float(graph, n, unknown=True)}
+    for node in graph.nodes:
+        at = {"Where": 1, "OneHot": 2, "CastLike": 1}.get(node.op, 0)
+        follows = node.op not in ("Cast", "ConstantOfShape", "If", "Loop", "DequantizeLinear")
+        whole = to_integers(node) or (follows and len(node.inputs) > at and node.inputs[at] in found)
+        found.update(n for n in (node.outputs if whole else node.outputs[1:] if node.op == "TopK" else ()) if n)
+    return {n for n in found if graph.types.get(n, TensorType()).dtype is None or not is_float(graph, n)}
+
+
+def _usual_inputs(graph: Graph, ys: Sequence[str]) -> list[str]:
+    """The float inputs that some y depends on, but for those that only select."""
+    needed, left_out = graph.needed_for(ys), selecting_inputs(graph, ys)
+    return [n for n in graph.free_inputs if n in needed and is_float(graph, n) and n not in left_out]
 
 
 def selecting_inputs(graph: Graph, ys: Sequence[str]) -> set[str]:
@@ -41,22 +132,13 @@ def selecting_inputs(graph: Graph, ys: Sequence[str]) -> set[str]:
     inputs = [n for n in graph.free_inputs if n in needed and is_float(graph, n)]
     if len(inputs) < 2:  # weights are looked at only where there is something to leave out
         return set()
-    weights = (n for n in parameters(graph) if graph.constants[n].size > 1)
-    return selecting(Flow(graph, OPS), inputs, [*graph.free_inputs, *weights], ys)
+    constants = (n for n in differentiable_constants(graph, ys) if graph.constants[n].size > 1)
+    return selecting(Flow(graph, OPS), inputs, [*graph.free_inputs, *constants], ys)
 
 
 def choose_y(graph: Graph) -> tuple[str, ...]:
     """The outputs that are float tensors, or of a dtype that the file does not say."""
     return tuple(n for n in graph.outputs if is_tensor(graph, n) and is_float(graph, n, unknown=True))
-
-
-def parameters(graph: Graph) -> tuple[str, ...]:
-    """Float constants of rank 1 and more: the weights, wherever the file keeps them.
-
-    What holds an infinity by design, such as an attention mask, is none.
-    """
-    floats = ((n, v) for n, v in graph.constants.items() if is_inexact(v.dtype) and v.ndim and v.size)
-    return tuple(n for n, v in floats if not np.isinf(v).any())
 
 
 def is_tensor(graph: Graph, name: str) -> bool:
@@ -113,7 +195,7 @@ def first_float_after(graph: Graph, name: str, dtypes: Mapping[str, str]) -> str
 
 
 def _candidates(graph: Graph) -> str:
-    names = [*graph.inputs, *(n for n in parameters(graph) if n not in graph.inputs)]
+    names = [*graph.inputs, *(n for n in weights(graph, graph.outputs) if n not in graph.inputs)]
     floats = [n for n in names if is_float(graph, n)]
     first = ", ".join(f"{shown(n)} {_type(graph, n)}" for n in floats[:8])
     return first + (f", ... {len(floats) - 8} more" if len(floats) > 8 else "") or "none"

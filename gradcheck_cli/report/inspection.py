@@ -6,10 +6,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.inspection import Inspection, TensorFacts
+from gradcheck_cli.record import sizes_said
 from gradcheck_cli.report.text import Style, count, cut, name, paint, shape, table
 
-_ROLES = {"input": "inputs", "parameter": "parameters", "output": "outputs", "inner": "inner tensors"}
-_MOST = {"input": 40, "parameter": 12, "output": 40}  # rows shown, unless all are asked for
+_ROLES = {
+    "input": "inputs", "weight": "weights", "statistic": "statistics", "quantization": "quantization",
+    "constant": "constants", "output": "outputs", "inner": "inner tensors",
+}  # fmt: skip
+_MOST = {"input": 40, "weight": 12, "statistic": 4, "quantization": 4, "constant": 4, "output": 40}  # rows, without -v
 
 
 def text(found: Inspection, style: Style) -> str:
@@ -30,7 +34,7 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
     groups = {role: [t for t in found.tensors if t.role == role] for role in _ROLES}
     shown = {role: group if style.verbosity > 0 else group[: _MOST.get(role, 1000)] for role, group in groups.items()}
     widest = max(20, style.width - 46)
-    rows = [(cut(name(t.name), widest), name(t.shape), t.dtype, t.gradient) for g in shown.values() for t in g]
+    rows = [(cut(name(t.name), widest), name(t.shape), t.dtype, _known(t)) for g in shown.values() for t in g]
     lines = iter(table([("", "", "", ""), *rows], "<<<<")[1:])
     for role, group in shown.items():
         if group:
@@ -38,6 +42,15 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
             yield from (f"  {next(lines)}" for _ in group)
             hidden = len(groups[role]) - len(group)
             yield from [f"  ... {hidden} more, -v"] * (hidden > 0)
+
+
+def _known(tensor: TensorFacts) -> str:
+    """What is known of a gradient, and of a constant the rule of its role."""
+    return (
+        f"{tensor.gradient}  (rule {tensor.rule}: {name(tensor.why.partition(': ')[2])})"
+        if tensor.rule
+        else tensor.gradient
+    )
 
 
 def _title(role: str, group: Sequence[TensorFacts]) -> str:
@@ -52,7 +65,7 @@ def _facts(found: Inspection, style: Style) -> Iterator[str]:
     if found.updates:
         yield from _wrapped("updates", ", ".join(f"{name(k)} by {name(v)}" for k, v in found.updates.items()), style)
     if found.dims:
-        yield from _wrapped("dims", " ".join(f"{name(k)}={v}" for k, v in found.dims.items()), style)
+        yield from _wrapped("dims", name(sizes_said(found.dims, found.notes)), style)
 
 
 def _blocked(found: Inspection, style: Style) -> Iterator[str]:

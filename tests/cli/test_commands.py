@@ -40,8 +40,8 @@ mlp.onnx  opset 17, acme 1, 4 nodes
 inputs (2)
   input    [N,4]  float32  checked as x
   aux_in   [2]    float32  checked as x
-parameters
-  W        [4,3]  float32  possible
+weights
+  W        [4,3]  float32  possible  (rule 5: several values, on a path to y)
 outputs (2)
   loss     []     float32  checked as y
   aux_out  [2]    float32  checked as y

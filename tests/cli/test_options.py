@@ -46,6 +46,7 @@ SAID = [
     said("x", "W"),
     said("y", "h", beside=("mlp.onnx", "--output-format", "json")),
     flag("params"),
+    said("param", "W"),
     said("grad", "input=a", '{input = "a"}'),
     said("grad_model", "mlp.onnx", beside=(*BASE, "--grad", "input=a")),
     Said("expression", ("-k", "right"), "right", 'expression = "right"', SPEC),

@@ -41,7 +41,7 @@ checks: [{CHECK}]
 EFFECTIVE = {
     "seed": "5", "points": "3", "point": "2", "delta": "0.01", "method": "richardson", "mode": "directional",
     "dtype": "model", "rtol": "{x: 10}", "atol": "10", "val_range": "[5, 6]",
-    "x_shape": "{x: [5, 4]}", "dims": "{N: 3}", "params": "true", "test_data": "data", "show": "1",
+    "x_shape": "{x: [5, 4]}", "dims": "{N: 3}", "params": "true", "param": "W", "test_data": "data", "show": "1",
     "timeout": "0.0001", "compat": "tf", "second_order": "true",
     "grad": "{x: s}", "grad_model": "net.gradcheck.yaml",
 }  # fmt: skip

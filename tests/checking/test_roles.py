@@ -1,0 +1,206 @@
+"""Roles of constants, each by the first of five rules that holds; what is differentiated by, by name, glob and role."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.cli import main
+from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.formats import read
+from gradcheck_cli.formats.onnx_read import read_proto
+from gradcheck_cli.inspection import inspect
+from gradcheck_cli.points.constant_roles import constant_roles
+from gradcheck_cli.settings import Settings
+
+HEADER = '<ir_version: 8, opset_import: ["" : 18, "com.microsoft": 1]>\n'
+
+
+def proto(text: str) -> onnx.ModelProto:
+    """A model from text, in which dots, slashes and colons of names are spelt."""
+    model = onnx.parser.parse_model(HEADER + text)
+    for value in [*model.graph.initializer, *model.graph.node]:
+        value.name = spelt(value.name)
+    for node in model.graph.node:
+        node.input[:], node.output[:] = map(spelt, node.input), map(spelt, node.output)
+    return model
+
+
+def spelt(name: str) -> str:
+    return name.replace("_DOT_", ".").replace("_SLASH_", "/").replace("_COLON_", ":")
+
+
+ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
+    "batch normalization": ("""g (float[N, 2] x) => (float[N, 2] y)
+        <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m = {1, 2}, float[2] v = {3, 4}>
+        { y = BatchNormalization (x, s, b, m, v) }""",
+        {"s": ("weight", 2), "b": ("weight", 2), "m": ("statistic", 2), "v": ("statistic", 2)}),
+    "quantizers": ("""g (float[N, 2] x) => (float[N, 2] y) <float s = {0.5}, int8 z = {0}>
+        { q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }""", {"s": ("quantization", 2)}),
+    "a transposed operand of Gemm": ("""g (float[N, 2] x) => (float[N, 2] y) <float[2, 2] w = {1, 1, 1, 1}>
+        { t = Transpose (w) y = Gemm (x, t) }""", {"w": ("weight", 2)}),
+    "nothing reads it": ("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Sin (x) z = Sin (w) }",
+        {"w": ("constant", 3)}),
+    "positions that are cast to indices": ("""g (int64[3] i) => (float[3, 2] y)
+        <float[4] p = {0, 1, 2, 3}, float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}>
+        { a = Gather (p, i) q = Cast <to = 7> (a) e = Gather (w, q) y = Tanh (e) }""",
+        {"p": ("constant", 3), "w": ("weight", 5)}),
+    "positions that are compared": ("""g (float[2, 1] l, float[2, 3] x) => (float[2, 3] y) <float[3] p = {0, 1, 2}>
+        { c = Less (p, l) m = Cast <to = 1> (c) y = Mul (x, m) }""", {"p": ("constant", 3)}),
+    "an encoder before ArgMin": ("""g (float[2, 3] x) => (int64[2] k, float[2, 3] y)
+        <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[3, 3] book = {1, 2, 3, 4, 5, 6, 7, 8, 9}>
+        { e = MatMul (x, w) k = ArgMin <axis = 1, keepdims = 0> (e) y = Gather (book, k) }""",
+        {"w": ("weight", 5), "book": ("weight", 5)}),
+    "sizes": ("""g (float[N, 2] x) => (float[N, 4] y) <float[2] t = {1, 2}>
+        { c = Cast <to = 7> (t) y = Tile (x, c) }""", {"t": ("constant", 3)}),
+    "one entry": ("""g (float[N] x) => (float[N] y) <float enc_DOT_scale = {2}, float half = {0.5},
+        float m_SLASH_Constant_3 = {3}, float m_DOT_onnx_COLON__COLON_Mul_5 = {4}>
+        { a = Mul (x, enc_DOT_scale) b = Mul (a, half) c = Mul (b, m_SLASH_Constant_3)
+          y = Mul (c, m_DOT_onnx_COLON__COLON_Mul_5) }""",
+        {"enc.scale": ("weight", 4), "half": ("constant", 4), "m/Constant_3": ("constant", 4),
+         "m.onnx::Mul_5": ("constant", 4)}),
+    "one entry in a node": ("""g (float[N] x) => (float[N] y)
+        { enc_DOT_scale = Constant <value_float = 2.0> () y = Mul (x, enc_DOT_scale) }""", {"enc.scale": ("constant", 4)}),
+    "several values": ("""g (float[N, 3] x) => (float[N, 3] y) <float[3] w = {1, 2, 3}, float[3] ones = {1, 1, 1},
+        float[3] mask = {0, 1, 0}, float[3] far = {0, -10000, 0}, float[3] near = {0, -2, 0}>
+        { a = Mul (x, w) b = Mul (a, ones) c = Mul (b, mask) d = Add (c, far) y = Add (d, near) }""",
+        {"w": ("weight", 5), "ones": ("constant", 5), "mask": ("constant", 5), "far": ("constant", 5),
+         "near": ("weight", 5)}),
+    "a mask of infinities": ("""g (float[N, 3] x) => (float[N, 3] y) <float[3] m = {0, 1, 0}, float[3] w = {1, 2, 3}>
+        { i = Log (m) a = Add (x, i) y = Mul (a, w) }""", {"m": ("constant", 5), "w": ("weight", 5)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_the_first_rule_that_holds_gives_the_role(name: str):
+    text, expected = ROLES[name]
+    graph = read_proto(proto(text)).graph
+    found = constant_roles(graph, [n for n in graph.outputs if n != "k"])
+    assert {n: (each.role, each.rule) for n, each in found.items()} == expected
+    assert all(each.why for each in found.values())
+
+
+SPEC = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [2, 3]}}
+    params: {scale: {shape: [], init: ones}, b: {shape: [3], init: zeros}}
+    nodes: |
+      h = Mul (x, scale)
+      y = Add (h, b)
+    outputs: [y]
+"""
+
+
+def test_parameters_of_a_spec_and_those_that_are_named_are_weights(tmp_path: Path):
+    (tmp_path / "net.gradcheck.yaml").write_text(SPEC)
+    source = read(tmp_path / "net.gradcheck.yaml").meant
+    assert source is not None
+    facts = {t.name: (t.role, t.rule) for t in inspect(source, Settings()).tensors if t.rule}
+    assert facts == {"scale": ("weight", 1), "b": ("weight", 1)}
+    graph = read_proto(proto(ROLES["several values"][0])).graph
+    assert constant_roles(graph, ["y"], ["ones"])["ones"].rule == 1
+
+
+def test_without_a_float_input_the_weights_are_x_and_without_those_nothing_is(tmp_path: Path):
+    text, _ = ROLES["positions that are cast to indices"]
+    onnx.save(proto(text), tmp_path / "net.onnx")
+    report = gc.check(gc.load(tmp_path / "net.onnx"))
+    assert [(c.x, c.status) for c in report.checks] == [("w", "pass")]
+    alone = text.replace("float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}", "float[4, 2] w = {1, 1, 1, 1, 1, 1, 1, 1}")
+    onnx.save(proto(alone), tmp_path / "net.onnx")
+    with pytest.raises(UnsupportedError, match="no float tensor that its outputs depend on") as raised:
+        gc.check(gc.load(tmp_path / "net.onnx"))
+    assert raised.value.code == "GC501"
+
+
+NET = """g (float[N, 3] x) => (float[N, 3] y) <float[3] enc_DOT_w = {1, 2, 3}, float[3] enc_DOT_b = {1, 1, 1},
+    float[3] dec_DOT_w = {4, 5, 6}, float eps = {0.5}, float[3] enc_DOT_unused = {1, 2, 3}>
+    { a = Mul (x, enc_DOT_w) b = Add (a, enc_DOT_b) c = Mul (b, dec_DOT_w) y = Add (c, eps) }"""
+CHOSEN: dict[str, tuple[str, ...]] = {
+    "": ("x",),
+    "--params": ("x", "enc.w", "dec.w"),
+    "--param enc.b": ("x", "enc.b"),
+    "--param enc.*": ("x", "enc.w", "enc.b"),
+    "--param ???": ("x", "eps"),
+    "--param !dec.*": ("x", "enc.w"),
+    "--param enc.* --param !*.b": ("x", "enc.w"),
+    "--params --param eps": ("x", "enc.w", "dec.w", "eps"),
+    "--params --param !enc.w": ("x", "dec.w"),
+    "--x x --param eps": ("x", "eps"),
+    "--x enc.?": ("enc.w", "enc.b"),
+    "--x a --x c": ("a", "c"),
+    "--x [a]*": (),
+}
+
+
+def run(folder: Path, capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, list[str], str]:
+    """The exit code of a check, what was differentiated by, and what was said."""
+    onnx.save(proto(NET), folder / "net.onnx")
+    code = main([str(folder / "net.onnx"), *words.split(), "--output-format", "json"])
+    out, err = capsys.readouterr()
+    checks = json.loads(out)["checks"]
+    return code, [c["x"] for c in checks if c["status"] == "pass"], " ".join([*(c["message"] for c in checks), err])
+
+
+@pytest.mark.parametrize("words", CHOSEN)
+def test_targets_by_name_glob_and_role(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    code, xs, _ = run(tmp_path, capsys, words)
+    assert (code, tuple(xs)) == (0 if CHOSEN[words] else 2, CHOSEN[words])
+
+
+def test_what_a_glob_fits_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    said = run(tmp_path, capsys, "--x enc.? --param !dec.* --param e*")[2]
+    assert "note: --x enc.? is enc.w, enc.b\n" in said
+    assert "note: --param !dec.* is dec.w\n" in said
+    assert "note: --param e* is enc.w, enc.b, eps\n" in said
+    assert "note" not in run(tmp_path, capsys, "--x enc.w --param eps")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--param encc.w", "--param encc.w fits no tensor that can be differentiated by. The nearest are enc.w"),
+        ("--param enc.unused", "--param enc.unused fits no tensor"),
+        ("--param !scale*", "--param !scale* fits no tensor"),
+        ("--x dex.*", "--x dex.* fits no tensor that can be differentiated by. The nearest are dec.w"),
+    ],
+)
+def test_a_pattern_that_fits_nothing_is_an_error_with_the_nearest_names(
+    words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code, xs, err = run(tmp_path, capsys, words)
+    assert (code, xs) == (2, [])
+    assert said in " ".join(err.split())
+
+
+def test_a_glob_leaves_out_integers_that_the_file_does_not_declare(tmp_path: Path):
+    text = """g (float[N, 3] x) => (float[N, 3] y) { h1 = Sin (x) h2 = Shape (h1) h3 = ConstantOfShape (h2) h4 = Cos (h1)
+           y = Add (h3, h4) }"""
+    onnx.save(proto(text), tmp_path / "net.onnx")
+    assert main([str(tmp_path / "net.onnx"), "--x", "h?", "-q"]) == 0
+
+
+def test_the_python_api_takes_patterns_too(tmp_path: Path):
+    onnx.save(proto(NET), tmp_path / "net.onnx")
+    model = gc.load(tmp_path / "net.onnx")
+    assert [c.x for c in gc.check(model, param="enc.*").checks] == ["x", "enc.w", "enc.b"]
+    assert [c.x for c in gc.check(model, param=["!enc.w"]).checks] == ["x", "dec.w"]
+    with pytest.raises(ValueError, match="param=3 must be a name or a glob"):
+        gc.check(model, param=3)
+
+
+def test_patterns_choose_weights_of_grad_and_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "net.onnx"
+    onnx.save(proto(NET), path)
+    assert main(["grad", str(path), "--param", "enc.*", "-o", str(tmp_path / "out.onnx")]) == 0
+    made = {o.name for o in onnx.load(tmp_path / "out.onnx").graph.output}
+    assert len(made) == 4, made
+    capsys.readouterr()
+    assert main(["diff", str(path), str(path), "--param", "!dec.w", "--output-format", "json"]) == 0
+    assert {c["x"] for c in json.loads(capsys.readouterr().out)["checks"]} - {""} == {"x", "enc.w"}
