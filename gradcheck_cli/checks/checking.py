@@ -17,7 +17,7 @@ from gradcheck_cli.checks.modes import plan
 from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape, without_forward
 from gradcheck_cli.checks.origin import model_of
 from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_together, require_whole, share_of
-from gradcheck_cli.checks.precision import Precisions
+from gradcheck_cli.checks.precision import Precisions, in_half
 from gradcheck_cli.checks.primal import Primal, require_runtime
 from gradcheck_cli.checks.second_order import SecondOrder
 from gradcheck_cli.checks.severing import last_float, severance_of, severed
@@ -111,7 +111,7 @@ class Checking:
         self.part, self.elsewhere, self.memory = part, elsewhere, 0.0
         self.sized = ""  # of open dimensions, where memory had no room for the sizes that are tried first
         self.fed: dict[int, Mapping[str, Any]] = {}
-        self.graph, self.precisions = source.graph, Precisions(settings.seed)
+        self.graph, self.precisions = source.graph, Precisions(settings.seed, asked=settings.dtype == "model")
         wanted = asked(source, settings) if part is None else Asked((), settings.x, settings.y or choose_y(self.graph))
         self.ys = wanted.ys
         more = settings.params or settings.param
@@ -200,6 +200,9 @@ class Checking:
         if not pairs and not self.claims:
             raise self._without("float output")
         sides = {y: Sides.at(point, self.graph, y, self.xs, self.settings, self.ops) for y in self.ys}
+        half = in_half(self.graph, point, self._targets, self.settings, self.ops)
+        for side in sides.values():
+            side.half = half
         return pairs, sides, [p for p in pairs if p.error is None and self._comparable(p, point, sides[p.y], index)]
 
     def _check(self, ready: Sequence[Pair], sides: Mapping[str, Sides], index: int) -> None:

@@ -95,8 +95,7 @@ class Comparing:
                 )
             return
         quiet = self.budget(pairs[0], shown=False)
-        if self.settings.dtype == "model":
-            self.precisions.at(sides, backward, pairs, index, quiet)
+        self.precisions.at(sides, backward, pairs, index, quiet)
         whole = pairs[0].mode == "full" and self.settings.compat is None
         theories = self._theories(backward, sides, pairs) if whole else []
         columns = [theory.values for theory in theories]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,37 +17,52 @@ import numpy as np
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.health.descent import Descent
 from gradcheck_cli.health.layers import spot_of
 from gradcheck_cli.jacobians.cost import forward_work
 from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.measures import Health, Loss, Precision
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.record import Check
+from gradcheck_cli.settings import Settings
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.tape import Tape
+from gradcheck_cli.trace import trace
 from gradcheck_cli.verdict import GROUND, NEGLIGIBLE, UNDERFLOW, epsilon
 
 _MOST, _LEAST = 64, 4  # entries of y whose gradients are compared
 _WORK = 2e10  # operations that they may take
+HALF = ("float16", "bfloat16")
+_HALF_WORK = 2e8  # operations of a forward run that is made in half precision although nobody asked
 _Lost = Callable[[Array, Array], Array]
 
 
 class Precisions:
-    """The precision of all pairs of a check, over its points."""
+    """The precision of all pairs of a check, over its points.
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    Where nobody asked for it, that of a model in half precision is looked at all the same, and kept only of a gradient
+    that is not finite there.
+    """
+
+    def __init__(self, seed: int, *, asked: bool) -> None:
+        self.seed, self.asked = seed, asked
         self.found: dict[tuple[str, str], list[Precision]] = {}
 
     def at(self, sides: Sides, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget) -> None:
         """One point: the pairs of one y, whose gradient in float64 is `backward`."""
-        narrow = sides.narrow
+        narrow = sides.narrow if self.asked else self._half(sides, pairs)
         if narrow is None:
             return
         for pair, precision in zip(pairs, self._compared(sides, narrow, backward, pairs, index, budget), strict=True):
             self.found.setdefault((pair.x, pair.y), []).append(precision)
+
+    def _half(self, sides: Sides, pairs: Sequence[Pair]) -> Tape | None:
+        """The run in half precision, of a model that has it, where it is soon done: it is slow in software."""
+        work = max(forward_work(sides.program(pair.x)) for pair in pairs)
+        return sides.half() if work <= _HALF_WORK and not pairs[0].gradient_of else None
 
     def _compared(
         self, sides: Sides, narrow: Tape, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget
@@ -73,7 +89,7 @@ class Precisions:
         """Entries of y: all of them, or some that are drawn."""
         count, work = reals(sides.value(pairs[0].y)), max(forward_work(sides.program(p.x)) for p in pairs)
         held = 16 * sum(reals(sides.value(p.x)) for p in pairs)
-        most = min(max(_LEAST, _WORK / (4 * work)), _MOST, budget.memory / (4 * held + 1))
+        most = min(max(_LEAST, _WORK / (4 * work)), _MOST if self.asked else _LEAST, budget.memory / (4 * held + 1))
         return np.sort(np.random.default_rng([self.seed, 5]).permutation(count)[: max(1, int(most))])
 
     def record(self, record: Check) -> Check:
@@ -82,10 +98,32 @@ class Precisions:
         if not points:
             return record
         precision = _over(points)
+        if not self.asked and not precision.nonfinite:
+            return record
         found, health = {**record.gradient, "precision": precision}, record.gradient.get("health", Health())
         if precision.lost:
-            found["health"] = replace(health, shows=(*health.shows, "precision"))
+            words = ("nonfinite", "precision") if precision.nonfinite else ("precision",)
+            found["health"] = replace(health, shows=tuple(dict.fromkeys([*health.shows, *words])))
         return replace(record, gradient=found)
+
+
+def in_half(
+    graph: Graph, point: Point, targets: Sequence[str], settings: Settings, ops: Ops
+) -> Callable[[], Tape | None]:
+    """The run at a point in the numbers of a model that has float16 or bfloat16, made when first asked for; or None."""
+
+    @cache
+    def made() -> Tape | None:
+        declared = [*(v.dtype for v in graph.constants.values()), *(t.dtype for t in graph.types.values())]
+        if settings.dtype == "model" or not any(dtype is not None and dtype.name in HALF for dtype in declared):
+            return None
+        try:
+            feeds = {name: in_its_dtype(graph, name, value) for name, value in point.feeds.items()}
+            return trace(graph, feeds, ops=ops, dtype="model", seed=settings.seed, targets=targets, lenient=True)
+        except (GradcheckError, MemoryError):
+            return None
+
+    return made
 
 
 def compared(

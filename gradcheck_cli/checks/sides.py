@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ class Sides:
         self, tape: Tape, y: str, settings: Settings, narrow: Tape | None = None, fed: Mapping[str, Any] | None = None
     ) -> None:
         self.tape, self.y, self.settings, self.narrow, self.fed = tape, y, settings, narrow, fed or {}
+        self.half: Callable[[], Tape | None] = lambda: None  # the run of a model in half precision, if it has that
         try_kernels(tape)
         self._programs: dict[str, Program] = {}
         self._structures: dict[str, Structure] = {}

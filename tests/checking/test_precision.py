@@ -204,3 +204,26 @@ def test_sane_models_keep_more_than_the_gate_asks():
     for seed in range(3):
         _, found = measured(tested, seed=seed)
         assert found.worst > 3 * DIGITS
+
+
+# In half precision, although nobody asked
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_gradient_that_is_not_finite_in_half_precision_is_said_to_be_so(dtype: str):
+    """Forwards a small number comes first, backwards two large ones, whose product is too large."""
+    small, large = {"float16": (1e-3, 6e2), "bfloat16": (1e-30, 1e30)}[dtype]
+    tested = narrow(("Mul", "x k", "h"), ("Mul", "h d", "s"), ("Mul", "s d", "y"), dtype=dtype, k=small, d=large)
+    record = check(tested, value=[1.0, 2.0, -3.0, 0.5])
+    assert record.status == "pass"
+    precision = record.gradient["precision"]
+    assert precision.dtype == dtype
+    assert precision.nonfinite > 0
+    assert "nonfinite" in record.gradient["health"].shows
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nothing_is_said_of_the_precision_of_a_gradient_that_is_finite(dtype: str):
+    record = check(narrow(("Mul", "x k", "h"), ("Mul", "h h", "y"), dtype=dtype, k=3.0), value=[1.0, 2.0, -3.0, 0.5])
+    assert "precision" not in record.gradient
+    assert "nonfinite" not in record.gradient["health"].shows
