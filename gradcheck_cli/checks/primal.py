@@ -26,10 +26,11 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, describe, is_inexact
 from gradcheck_cli.op import Ops
 from gradcheck_cli.peer.runtime import NAME, PATIENCE, WORKER, Question, Refused, Unanswered, installed
-from gradcheck_cli.points.elements import root
+from gradcheck_cli.points.elements import outermost
 from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.record import FORWARD, Check
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.tape import Tape
 
 if TYPE_CHECKING:
     from gradcheck_cli.peer.roundings import Roundings
@@ -155,7 +156,7 @@ class Primal:
             name for name, value in feeds.items() if not value.size
         ]:  # its kernels may leave results unwritten
             raise Unanswered(f"input {empty[0]!r} has no entries")
-        outputs = list(dict.fromkeys(root(graph, y) or y for y in asked))
+        outputs = list(dict.fromkeys(outermost(graph, y) for y in asked))
         whole = {*outputs} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
         data = b"" if whole else part_of(path, outputs)
         key = "\0".join((path, self.source.sha256, *(() if whole else outputs)))
@@ -178,17 +179,19 @@ class Primal:
 
     def _compare(self, asked: Asked, until: float) -> None:
         """Every y that was asked for, by nodes where the whole run leaves something open, and once if that is cheap."""
-        from gradcheck_cli.peer.roundings import Roundings, absolute, relative  # only where there is an answer
+        from gradcheck_cli.peer.roundings import CLOSE, Roundings, absolute, near, relative  # where there is an answer
 
         feeds, tape = asked.question.feeds, asked.point.tape
-        ys = [y for y in self.ys if y in asked.answer and y in tape.named and not self.held[y].drawn]
+        ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].drawn]
         runs = Roundings(self.source.graph, self.settings.seed, self.ops, feeds, tuple(ys))
         open_ = [y for y in ys if not self._settled(runs, y, asked)]
         self.looked_once = True
         looked = self._looked(asked, open_, until) if open_ else None
         for y in ys:
             theirs, held = asked.answer[y], self.held[y]
-            ours = runs.nearest(y, theirs) if y in open_ else tape.named[y].value
+            ours = tape.named[y].value
+            if runs.known(y) and (y in open_ or not near(ours, theirs, CLOSE, absolute=0)):
+                ours = runs.nearest(y, theirs)
             held.compare(f"{NAME} {WORKER.version}", absolute(ours, theirs), relative(ours, theirs))
             held.bound = max(held.bound, runs.bound(y, theirs, quick=y not in open_))
             if looked is not None and y in open_:
@@ -199,8 +202,6 @@ class Primal:
         from gradcheck_cli.peer.roundings import CLOSE, near
 
         ours, theirs = asked.point.tape.named[y].value, asked.answer[y]
-        if is_inexact(ours.dtype) and ours.size and not np.isfinite(ours).any():
-            return True  # GC302 says where that comes from
         large = self._large(asked.point)
         if (
             not large
@@ -227,9 +228,10 @@ class Primal:
         from gradcheck_cli.peer.stepwise import Stepwise
 
         graph, named = self.source.graph, asked.point.tape.named
-        outputs = [y for y in asked.question.outputs if any(y in (each, root(graph, each)) for each in ys)]
+        outer = {outermost(graph, y) for y in ys}
+        outputs = [name for name in asked.question.outputs if name in outer]
         question, found = replace(asked.question, outputs=outputs), Looked()
-        step = Stepwise(graph, self.ops, self.settings.seed, question, {**asked.question.feeds})
+        step = Stepwise(graph, self.ops, self.settings.seed, question, asked.question.feeds, ys)
         try:
             here = computed_in(question.path)
             step.known.update({y: asked.answer[y] for y in ys if y not in here})
@@ -268,6 +270,14 @@ class Looked:
             held.differ(f"{y!r} is not what {NAME} {WORKER.version} computes: {how}")
         elif how:
             held.said = "rounding grows on the way: each node computes the same from the same operands"
+
+
+def _finite(tape: Tape, y: str) -> bool:
+    """It was computed, and something of it is finite: GC302 says where else that comes from."""
+    if y not in tape.named:
+        return False
+    value = tape.named[y].value
+    return not value.size or not is_inexact(value.dtype) or bool(np.isfinite(value).any())
 
 
 def _bytes(point: Point) -> int:

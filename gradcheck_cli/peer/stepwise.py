@@ -61,15 +61,17 @@ class Differing:
 
 
 class Stepwise:
-    """A look at the nodes that some tensors need; `question` is what was asked for these tensors.
+    """A look at the nodes that `ys` need; `question` is what was asked for these tensors.
 
     `unseen` are nodes that could not be looked at.
     """
 
-    def __init__(self, graph: Graph, ops: Ops, seed: int, question: Question, fed: Mapping[str, Any]) -> None:
+    def __init__(
+        self, graph: Graph, ops: Ops, seed: int, question: Question, fed: Mapping[str, Any], ys: Sequence[str]
+    ) -> None:
         self.graph, self.ops, self.seed, self.question = graph, ops, seed, question
         self.pieces, self.known = Pieces(graph), dict(fed)
-        self.needed = graph.needed_for(question.outputs)
+        self.needed = graph.needed_for(ys)
         self.last = dict(last_reads(graph))
         self.unseen: list[int] = []
         self.looked = 0

@@ -37,7 +37,7 @@ def opened(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Settin
         return source, settings
     _refuse(graph, settings)
     own = {name: graph.types[name] for name in graph.inputs if not _is_tensor(graph, name)}
-    asked = [name for name in _asked(graph, named) if root(graph, name) not in own]
+    asked = [name for name in _asked(graph, named) if _root(graph, name) not in own]
     if own:
         source, settings = _with_open_inputs(source, settings, own)
     ends = [] if settings.y else _inside_outputs(source, settings, ops)
@@ -50,7 +50,7 @@ def with_element(source: Source, name: str) -> Source:
 
     An input that is a sequence gets 2 elements, or as many as the name asks for.
     """
-    graph, base = source.graph, root(source.graph, name)
+    graph, base = source.graph, _root(source.graph, name)
     if base is None:
         return source
     declared = graph.types.get(base, TensorType())
@@ -167,6 +167,14 @@ def _putting(name: str, held: Any, declared: TensorType) -> Iterator[Node]:
             yield Node("MapConstruct", (f"{name}[0]",), (name,), {"keys": keys}, "gradcheck")
 
 
+def outermost(graph: Graph, name: str) -> str:
+    """What of the model's own an element is part of; the name of a tensor is its own."""
+    made = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.key == ("gradcheck", "Element")}
+    while name in made:
+        name = made[name]
+    return name
+
+
 def _inside_outputs(source: Source, settings: Settings, ops: Ops) -> list[str]:
     """Floating-point tensors inside of outputs, as many as they hold at the first point."""
     graph = source.graph
@@ -188,7 +196,7 @@ def _refuse(graph: Graph, settings: Settings) -> None:
                     f"{option} {shown(name)} is a {declared}. Name a tensor in it: {_example(name, declared)}"
                 )
     for name in settings.x or ():
-        base = root(graph, name)
+        base = _root(graph, name)
         if base is not None and base not in graph.inputs:
             raise UsageError(
                 f"--x {shown(name)} is part of {base!r}, which nodes make: name the tensor that goes into it."
@@ -203,10 +211,10 @@ def _example(name: str, declared: TensorType) -> str:
 
 def _asked(graph: Graph, names: Iterable[str]) -> list[str]:
     """Names of elements among names: no tensors of the graph, but parts of one."""
-    return [name for name in names if root(graph, name) is not None]
+    return [name for name in names if _root(graph, name) is not None]
 
 
-def root(graph: Graph, name: str) -> str | None:
+def _root(graph: Graph, name: str) -> str | None:
     """What in the graph an element is part of; None for any other name."""
     tensors, found = set(graph.tensors), name
     while found not in tensors:

@@ -155,3 +155,14 @@ def test_a_zoo_counts_it_as_failing(gradcheck: Command, net: Path) -> None:
     ship(net, np.exp(np.float32([0.1, 0.2, 0.3])))
     gradcheck("zoo", "net.onnx", "--run", "other", "-j1")
     assert "newly failing" in gradcheck("zoo", "diff", "other", "run").out
+
+
+def test_a_model_that_onnxruntime_refuses_is_said_to_be_compared_with_nobody(gradcheck: Command, folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    graph = onnx.parser.parse_graph("m (double[3] x) => (double[3] y) { y = ThresholdedRelu (x) }")
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / "m.onnx")
+    ran = gradcheck("m.onnx")
+    assert (ran.code, "PASS" in ran.out) == (0, True)
+    assert "  forward    onnxruntime does not run this model, nothing is compared with it:" in ran.out
+    assert "ThresholdedRelu" in ran.out

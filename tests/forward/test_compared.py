@@ -1,0 +1,125 @@
+"""Whatever a model gives out is held against onnxruntime where that can be: maps, sequences, ties, random numbers apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import gradcheck_cli as gc
+from gradcheck_cli.op import Ops
+from tests.forward.held import forward
+
+pytest.importorskip("onnxruntime")
+
+RNG = np.random.default_rng(11)
+WRONG_SOFTMAX: Ops = {**gc.OPS, ("", "Softmax"): replace(gc.OPS["", "LogSoftmax"], name="Softmax")}
+LABELS: dict[int, Mapping[str, Any]] = {
+    TensorProto.STRING: {"classlabels_strings": ["b", "a", "c"]},
+    TensorProto.INT64: {"classlabels_int64s": [5, 2, 9]},
+}
+
+
+def save(path: Path, text: str, opset: int = 17, **constants: Any) -> Path:
+    """A model in ONNX's text syntax, with its constants."""
+    graph = onnx.parser.parse_graph(text)
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9), path)
+    return path
+
+
+def zipped(path: Path, key: int) -> Path:
+    """A classifier that gives out a map for each row."""
+    weights = numpy_helper.from_array(RNG.normal(size=(4, 3)).astype(np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["p"]),
+             helper.make_node("ZipMap", ["p"], ["z"], domain="ai.onnx.ml", **LABELS[key])]  # fmt: skip
+    kind = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    z = helper.make_value_info("z", helper.make_sequence_type_proto(kind))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", [x], [z], [weights]), opset_imports=opsets, ir_version=8), path
+    )
+    return path
+
+
+@pytest.mark.parametrize("key", LABELS)
+def test_the_maps_of_a_classifier_are_compared_by_their_keys(tmp_path: Path, key: int) -> None:
+    path = zipped(tmp_path / "m.onnx", key)
+    for ops, agrees in ((gc.OPS, True), (WRONG_SOFTMAX, False)):
+        records = gc.check(gc.load(path), ops=ops).checks
+        assert {(c.forward["agrees"], c.status) for c in records} == {(agrees, "pass")}
+    assert {c.forward["first_node"]["op"] for c in records} == {"Softmax"}
+
+
+def test_a_map_of_other_keys_differs(tmp_path: Path) -> None:
+    right = gc.OPS["ai.onnx.ml", "ZipMap"]
+
+    def swapped(x: Any, *, classlabels_int64s: Any = (), classlabels_strings: Any = ()) -> Any:
+        return right.forward(x, classlabels_strings=("a", "b", "c"))
+
+    path, ops = zipped(tmp_path / "m.onnx", TensorProto.STRING), {**gc.OPS, right.key: replace(right, forward=swapped)}
+    assert {c.forward["agrees"] for c in gc.check(gc.load(path), ops=ops).checks} == {False}
+
+
+def test_the_tensors_of_a_sequence_are_compared(tmp_path: Path) -> None:
+    text = "m (float[4,3] x) => (seq(float[2,3]) s) { p = Softmax (x)  s = SplitToSequence <axis = 0> (p, two) }"
+    path = save(tmp_path / "m.onnx", text, two=np.int64(2))
+    for ops, agrees in ((gc.OPS, True), (WRONG_SOFTMAX, False)):
+        found = {c.y: c.forward["agrees"] for c in gc.check(gc.load(path), ops=ops).checks}
+        assert found == {"s[0]": agrees, "s[1]": agrees}
+
+
+TIED = {
+    "TopK of what Relu made equal": "r = Relu (x)  v, i = TopK (r, k)  f = Cast <to = 1> (i)  y = Mul (v, f)",
+    "ArgMax of equal entries": "r = Relu (x)  i = ArgMax <axis = -1> (r)  f = Cast <to = 1> (i)  y = Add (x, f)",
+    "unsorted TopK": "r = Relu (x)  y, i = TopK <sorted = 0> (r, k)",
+    "Round of halves that a sum makes": "s = ReduceMean <axes = [1]> (x)  y = Round (s)  z = Add (y, s)",
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_a_choice_among_equal_entries_is_no_difference(tmp_path: Path, name: str) -> None:
+    path = save(tmp_path / "m.onnx", f"m (float[6,40] x) => (float[M,N] y) {{ {TIED[name]} }}", k=np.int64([25]))
+    for seed in range(5):
+        [found] = forward(path, seed=seed).values()
+        assert found["agrees"] is True, found
+
+
+DRAWN = {
+    "Dropout in training": "d, m = Dropout (x, half, yes)",
+    "Dropout in training with a seed": "d, m = Dropout <seed = 3> (x, half, yes)",
+    "a uniform mask": "u = RandomUniformLike (x)  d = Mul (u, x)",
+    "Bernoulli": "p = Sigmoid (x)  b = Bernoulli (p)  d = Mul (b, x)",
+    "within a branch": "d = If (yes) <then_branch = t () => (float[8] a) { a, m = Dropout (x, half, yes) }, "
+                       "else_branch = e () => (float[8] b) { b = Identity (x) }>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_depends_on_random_numbers_is_not_compared_and_the_rest_is(tmp_path: Path, name: str) -> None:
+    text = f"m (float[8] x) => (float[8] y, float[8] z) {{ {DRAWN[name]}  y = Tanh (d)  z = Tanh (x) }}"
+    path = save(tmp_path / "m.onnx", text, half=np.float32(0.5), yes=np.bool_(True))
+    found = forward(path)
+    assert (found["y"]["agrees"], found["z"]["agrees"]) == (None, True)
+    assert "draws random numbers" in found["y"]["reason"]
+    assert "node 0" in found["y"]["reason"] or "node 1" in found["y"]["reason"]
+
+
+def test_dropout_that_drops_nothing_is_compared(tmp_path: Path) -> None:
+    text = "m (float[8] x) => (float[8] y) { d = Dropout (x)  y = Tanh (d) }"
+    assert forward(save(tmp_path / "m.onnx", text))["y"]["agrees"] is True
+
+
+def test_rounding_that_a_chaotic_model_magnifies_is_no_difference(tmp_path: Path) -> None:
+    lines = "".join(f" a{i} = Mul (h{i}, four) b{i} = Sub (one, h{i}) h{i + 1} = Mul (a{i}, b{i})" for i in range(40))
+    text = f"m (float[8] h0) => (float[8] h40) {{ {lines} }}"
+    path = save(tmp_path / "m.onnx", text, four=np.float32(3.99), one=np.float32(1))
+    [record] = gc.check(gc.load(path), val_range={"h0": (0.2, 0.8)}, mode="directional").checks
+    assert (record.forward["agrees"], record.gates) == (True, ())
