@@ -260,6 +260,11 @@ def out_of_time(gradcheck: Command, *args: str) -> Ran:
     return ran
 
 
+def told(err: str) -> str:
+    """The notes, but for one: whether a process ends by itself as its time is up, or is ended, depends on the machine."""
+    return err.replace("note: its process ended before this check did\n", "")
+
+
 @posix
 def test_a_model_comes_with_its_external_data(gradcheck: Command, folder: Path) -> None:
     external(folder / "net.onnx")
@@ -269,7 +274,7 @@ def test_a_model_comes_with_its_external_data(gradcheck: Command, folder: Path) 
     path = only_bundle()
     assert {p.name for p in (path / "model").iterdir()} == {"net.onnx", "sub.data"}
     again = gradcheck("reproduce", str(path), "--points", "1", "--timeout", "10m")
-    assert (again.code, again.err) == (0, "")
+    assert (again.code, told(again.err)) == (0, "")
 
 
 @posix
@@ -283,10 +288,13 @@ def test_a_large_model_is_referred_to_and_its_changes_are_told(
     path = only_bundle()
     assert not (path / "model").exists()
     once = ["reproduce", str(path), "--points", "1", "--timeout", "10m"]
-    assert gradcheck(*once).err == ""
+    assert told(gradcheck(*once).err) == ""
     with Path("sub.data").open("r+b") as file:
         file.write(np.float32(2).tobytes())
-    assert gradcheck(*once).err == f"note: {folder / 'sub.data'} is not the file that was checked: its digest differs\n"
+    assert (
+        told(gradcheck(*once).err)
+        == f"note: {folder / 'sub.data'} is not the file that was checked: its digest differs\n"
+    )
     os.unlink("net.onnx")
     gone = gradcheck(*once)
     assert gone.code == 4
