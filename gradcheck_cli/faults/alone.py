@@ -17,6 +17,7 @@ from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
+from gradcheck_cli.step import Region
 from gradcheck_cli.symbolic import reshape, slice
 from gradcheck_cli.tape import Tape, Var
 
@@ -27,6 +28,7 @@ class Alone:
     def __init__(self, tape: Tape, unit: Unit, operands: Sequence[str], outputs: Sequence[str], budget: Budget) -> None:
         self.unit, self.operands, self.outputs, self.budget = unit, tuple(operands), tuple(outputs), budget
         self.tape = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
+        self.tape.regions = [_whole(unit)] if len(unit.steps) > 1 else []
         self.y = _joined(self.tape, self.outputs)
         self.programs = {name: Program(self.tape, [name], [self.y]) for name in self.operands}
         self.backward = _Rule(self.tape, unit, self.y, self.outputs, self.operands)
@@ -67,6 +69,13 @@ class _Rule(Backward):
             found[name] = found[name] + ct if name in found else ct
         self.cts = [found.get(name) for name in self.xs]
         self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
+
+
+def _whole(unit: Unit) -> Region:
+    """A unit as the composition that it is on a tape of its own."""
+    return Region(
+        0, len(unit.steps), unit.op, unit.operands, unit.outputs, unit.metadata, unit.label, unit.place
+    )  # fmt: skip
 
 
 def part_of(tape: Tape, steps: range, names: Sequence[str] = ()) -> Tape:

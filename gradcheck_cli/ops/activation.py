@@ -199,8 +199,10 @@ def softsign(x: Array) -> Array:
 
 
 def softsign_step(x: Array) -> Array:
-    """The same near the real axis."""
-    return np.asarray(x / (1 + np.where(x.real < 0, -x, x)))
+    """The same near the real axis, as 1 - 1 / (1 + |x|): of large x the slope of the quotient would cancel."""
+    left = x.real < 0
+    near = 1 - 1 / (1 + np.where(left, -x, x))
+    return np.asarray(np.where(left, -near, near))
 
 
 def softsign_vjp(ct: Var, y: Var, x: Var) -> Var:

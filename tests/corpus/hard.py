@@ -204,4 +204,18 @@ HARD = [
          "p"), ("Sqrt", "p", "s"), ("Slice", "s from to axes", "t"), ("ReduceSum", "t axes", "q", ROWS), ("Sin", "q",
          "y"), constants={"wide": np.array([4, 1]), "row": np.linspace(0.5, 1.5, 90), "pads": np.array([0, 0, 0, 7]),
          "from": np.array([0]), "to": np.array([90]), "axes": np.array([1])}), uniform(0.1, 1)),
+    *[Hard(f"{op} of deviations of 1 at {far:g}", model(*nodes, x=shape, constants={"w": np.linspace(0.5, 1.5, n), "b":
+         np.linspace(-1, 1, n), "m": np.zeros(n), "v": np.ones(n)}), lambda rng, far=far, shape=shape:
+         far + rng.normal(size=shape), "pass | inconclusive GC303") for far in (1e6, 1e8, 1e9)
+      for op, shape, n, nodes in (
+          ("LayerNormalization", (2, 8), 8, [("LayerNormalization", "x w b", "y")]),
+          ("InstanceNormalization", (1, 2, 6), 2, [("InstanceNormalization", "x w b", "y")]),
+          ("GroupNormalization", (1, 4, 3), 4, [("GroupNormalization", "x w b", "y", {"num_groups": 2})]),
+          ("RMSNormalization", (2, 6), 6, [("RMSNormalization", "x w", "y")]),
+          ("LpNormalization", (2, 6), 1, [("LpNormalization", "x", "y")]),
+          ("BatchNormalization", (6, 2), 2, [("BatchNormalization", "x w b m v", "y", {"training_mode": 1})]))],
+    Hard("Softsign far from zero", model(("Softsign", "x", "y")), spread(7, 9)),
+    Hard("the determinant of a singular matrix", model(("Det", "x", "y"), x=(4, 4)),
+         lambda rng: rng.normal(size=(4, 3)) @ rng.normal(size=(3, 4))),
+    Hard("the determinant of nothing", model(("Det", "x", "y"), x=(3, 3)), lambda rng: np.zeros((3, 3))),
 ]  # fmt: skip
