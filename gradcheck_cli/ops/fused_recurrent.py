@@ -92,6 +92,84 @@ def dynamic_quantize_lstm(
     return run_lstm(layer, cells, initial_h, initial_c)
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What each step of one direction attends to: rows of a memory `(N, M, depth)`, by keys that are made of them."""
+
+    values: Var
+    keys: Var
+    query: Var
+    score: Var
+    mixing: Var | None
+    seen: Var | None  # which rows count
+
+    @property
+    def width(self) -> int:
+        """How many numbers a step hands to the next one."""
+        return self.values.shape[2] if self.mixing is None else self.mixing.shape[1]
+
+    def attended(self, h: Var) -> Var:
+        """The rows of the memory, weighted by how they fit a hidden state, and mixed with that if there is a matrix."""
+        fit = sym.tanh(self.keys + sym.unsqueeze(sym.matmul(h, self.query), (1,)))
+        scores = sym.sum(fit * self.score, (2,), keepdims=False)
+        scores = scores if self.seen is None else sym.where(self.seen, scores, -np.inf)
+        weights = sym.unsqueeze(scores.tape.apply("Softmax", scores, axis=-1), (1,))
+        context = sym.squeeze(sym.matmul(weights, self.values), (1,))
+        return context if self.mixing is None else sym.matmul(sym.concat([h, context], -1), self.mixing)
+
+
+def attn_lstm(
+    x: Var, w: Var, r: Var, b: Var | None, sequence_lens: Var | None, initial_h: Var | None, initial_c: Var | None,
+    p: Var | None, query: Var, memory_weights: Var, score: Var, memory: Var, memory_lens: Var | None = None,
+    mixing: Var | None = None, *, activations: Names = (), activation_alpha: Numbers = (),
+    activation_beta: Numbers = (), clip: float | None = None, direction: str = "forward",
+    hidden_size: int | None = None, input_forget: int = 0,
+) -> tuple[Var, Var, Var]:  # fmt: skip
+    """LSTM whose steps read, beside x, what the step before has found in a memory by additive attention."""
+    fed = w.shape[2] - x.shape[2]
+    own, back = sym.split(w, (x.shape[2], fed), 2)
+    layer = Layer(x, own, r, b, sequence_lens, 4, direction, 0, hidden_size)
+    cells = lstm_cells(layer, p, activations, activation_alpha, activation_beta, clip, bool(input_forget))
+    runs, hs, cs = [], [], []
+    for d, cell in enumerate(cells):
+        matrices = [None if each is None else part(each, d) for each in (memory_weights, query, score, mixing)]
+        held = _memory(memory, memory_lens, matrices)
+        if held.width != fed:
+            raise ValueError(f"W reads {fed} numbers beside x; attention gives {held.width}")
+        start = layer.initial(initial_h, d), layer.initial(initial_c, d)
+        nothing = sym.full(x.tape, (layer.batch, fed), 0, x.dtype)
+        step = _attending(cell, sym.transpose(part(back, d), (1, 0)), held)
+        ys, (h, c, _) = layer.run(d, layer.inputs(d, layer.biases(d)[0]), (*start, nothing), step)
+        runs.append(ys)
+        hs.append(h)
+        cs.append(c)
+    return layer.sequence(runs), layer.final(hs), layer.final(cs)
+
+
+def _memory(rows: Var, lengths: Var | None, matrices: Sequence[Var | None]) -> Memory:
+    """The memory of one direction; rows beyond a length are zero and do not count."""
+    keys, query, score, mixing = matrices
+    assert keys is not None
+    assert query is not None
+    assert score is not None
+    if lengths is None:
+        return Memory(rows, sym.matmul(rows, keys), query, score, mixing, None)
+    seen = sym.arange(rows.tape, rows.shape[1]) < sym.unsqueeze(sym.cast(lengths, np.int64), (1,))
+    values = sym.where(sym.unsqueeze(seen, (2,)), rows, 0)
+    return Memory(values, sym.matmul(values, keys), query, score, mixing, seen)
+
+
+def _attending(cell: Cell, back: Var, held: Memory) -> Cell:
+    """A step whose state holds what it hands to the next one besides."""
+
+    def step(x: Var, h: Var, c: Var, found: Var) -> tuple[Var, ...]:
+        h, c = cell(x + sym.matmul(found, back), h, c)
+        return h, c, held.attended(h)
+
+    return step
+
+
 FUSED_RECURRENT: list[Op] = [
+    fused("AttnLSTM", attn_lstm, cuts=deciding(4, 12)),
     fused("DynamicQuantizeLSTM", dynamic_quantize_lstm, cuts=either(rounding_of(0, 5), deciding(4))),
 ]

@@ -6,6 +6,8 @@ Scores that pass by them do: NGramRepeatBlock lets all through but those it forb
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -167,44 +169,106 @@ def ngram_hash_mapping(
     pad_id: int, reset_on_eos: int = 0,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Hashes of the n-grams that end at each word, `(N, S, heads)`, and the last words, for the next call."""
-    reach = max_ngram_size - 1
-    if ids.ndim != 2 or reach < 1 or sizes.shape != (reach * n_head_per_ngram,) or (sizes < 1).any():
-        raise ValueError("words are (N, S), n-grams of 2 or more, and each head has a positive size")
-    blank = pad_id if end is None else int(end)
-    before = np.full((len(ids), reach), blank, ids.dtype) if past is None else past
-    whole = np.concatenate([before, ids], axis=1)
-    hashed = [
-        _hashes(row, reach, None if segments is None else segments[i], (multipliers, sizes, offsets), n_head_per_ngram,
-                int(end) if end is not None and reset_on_eos else None, blank)
-        for i, row in enumerate(whole)
-    ]  # fmt: skip
+    if ids.ndim != 2:
+        raise ValueError(f"words are (N, S), not {list(ids.shape)}")
+    hashes = Hashes(multipliers, sizes, offsets, end, max_ngram_size, n_head_per_ngram, pad_id, bool(reset_on_eos))
+    whole = np.concatenate([hashes.history(past, len(ids), ids.dtype), ids], axis=1)
+    parts = [None] * len(ids) if segments is None else list(segments)
+    made = [hashes.of(row, hashes.begun(part, None)) for row, part in zip(whole, parts, strict=True)]
     shape = (*ids.shape, len(sizes))
-    return np.asarray(hashed, ids.dtype).reshape(shape), whole[:, whole.shape[1] - reach :].copy()
+    return np.asarray(made, ids.dtype).reshape(shape), whole[:, ids.shape[1] :].copy()
 
 
-def _hashes(
-    row: Array, reach: int, segments: Array | None, numbers: Any, heads: int, end: int | None, blank: int
-) -> Array:
-    """Hashes at each word of one row, whose first `reach` words are history."""
-    multipliers, sizes, offsets = numbers
-    count = len(row) - reach
-    places = np.arange(reach, len(row))
-    start = np.zeros(count, np.int64) - 1  # the last place that a window must not reach
-    for t, place in enumerate(places):
-        if end is not None and (found := np.flatnonzero(row[:place] == end)).size:
-            start[t] = found[-1]
-        if segments is not None and (cut := np.flatnonzero(np.diff(segments[: t + 1]))).size:
-            start[t] = max(start[t], cut[-1] + reach)
-    mixed, made = np.zeros(count, row.dtype), []
-    with np.errstate(over="ignore"):
-        for shift in range(reach + 1):
-            words = np.where(places - shift > start, row[places - shift], np.asarray(blank, row.dtype))
-            mixed = mixed ^ (words * multipliers[shift])
-            if shift:
-                own = slice((shift - 1) * heads, shift * heads)
-                codes = mixed[:, None] % sizes[own]
-                made.append(codes if offsets is None else codes + offsets[own])
-    return np.concatenate(made, axis=1) if count else np.zeros((0, len(sizes)), row.dtype)
+def varlen_ngram_hash_mapping(
+    ids: Array, multipliers: Array, sizes: Array, ends: Array, past: Array | None = None,
+    offsets: Array | None = None, end: Array | None = None, segments: Array | None = None,
+    past_segments: Array | None = None, captured: Array | None = None, *, max_ngram_size: int, n_head_per_ngram: int,
+    pad_id: int, reset_on_eos: int = 0, state_update_capacity: int = 0,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """NGramHashMapping of sequences one behind the other; with their last words and segments, and those on the way."""
+    places = ends.tolist()
+    if ids.ndim != 1 or places[:1] != [0] or places[-1] != len(ids) or any(a >= b for a, b in pairwise(places)):
+        raise ValueError(f"sequences that end at {places} are not {list(ids.shape)} words")
+    if (captured is not None) != (state_update_capacity > 0):
+        raise ValueError("capture_count comes with a positive state_update_capacity, and no other")
+    hashes = Hashes(multipliers, sizes, offsets, end, max_ngram_size, n_head_per_ngram, pad_id, bool(reset_on_eos))
+    count, reach = len(places) - 1, hashes.reach
+    before = hashes.history(past, count, ids.dtype)
+    made, last, spans = [], [], np.zeros((count, reach), np.int32)
+    update = np.full((count, state_update_capacity, reach), pad_id, ids.dtype)
+    for i, (start, stop) in enumerate(pairwise(places)):
+        row = np.concatenate([before[i], ids[start:stop]])
+        part = None if segments is None else segments[start:stop]
+        old = None if past_segments is None else past_segments[i]
+        made.append(hashes.of(row, hashes.begun(part, old)))
+        last.append(row[stop - start :])
+        if part is not None:
+            known = np.full(reach, part[0] if old is None else 0) if old is None else old
+            spans[i] = np.concatenate([known, part])[stop - start :]
+        kept = 0 if captured is None else min(int(captured[i]), stop - start, state_update_capacity)
+        for t in range(kept):
+            update[i, t] = row[t + 1 : t + 1 + reach]
+    return np.concatenate(made), np.asarray(last, ids.dtype), spans, update
+
+
+@dataclass(frozen=True, slots=True)
+class Hashes:
+    """Numbers for n-grams of several lengths, some heads for each, and what stands before the first word."""
+
+    multipliers: Array
+    sizes: Array
+    offsets: Array | None
+    end: Array | None
+    longest: int
+    heads: int
+    pad: int
+    resets: bool
+
+    def __post_init__(self) -> None:
+        if self.reach < 1 or self.sizes.shape != (self.reach * self.heads,) or (self.sizes < 1).any():
+            raise ValueError("n-grams are of 2 words or more, and each head has a positive size")
+
+    @property
+    def reach(self) -> int:
+        """How many words an n-gram looks back."""
+        return self.longest - 1
+
+    @property
+    def blank(self) -> int:
+        """The word that stands where none is to be seen."""
+        return self.pad if self.end is None else int(self.end)
+
+    def history(self, past: Array | None, count: int, dtype: Any) -> Array:
+        """The words before each sequence."""
+        return np.full((count, self.reach), self.blank, dtype) if past is None else past
+
+    def begun(self, segments: Array | None, past: Array | None) -> Array:
+        """Places of a row, its history included, at which a segment begins."""
+        if segments is None:
+            return np.zeros(0, np.int64)
+        known, first = (segments, self.reach) if past is None else (np.concatenate([past, segments]), 0)
+        return np.flatnonzero(np.diff(known)) + 1 + first
+
+    def of(self, row: Array, begun: Array) -> Array:
+        """Hashes at each word of a row, whose first words are history; none reaches before where a segment begins."""
+        places, made = np.arange(self.reach, len(row)), []
+        barred = np.asarray([self._barred(row, begun, place) for place in places.tolist()], np.int64)
+        mixed = np.zeros(len(places), row.dtype)
+        with np.errstate(over="ignore"):
+            for shift in range(self.longest):
+                words = np.where(places - shift > barred, row[places - shift], np.asarray(self.blank, row.dtype))
+                mixed = mixed ^ (words * self.multipliers[shift])
+                if shift:
+                    own = slice((shift - 1) * self.heads, shift * self.heads)
+                    codes = mixed[:, None] % self.sizes[own]
+                    made.append(codes if self.offsets is None else codes + self.offsets[own])
+        return np.concatenate(made, axis=1)
+
+    def _barred(self, row: Array, begun: Array, place: int) -> int:
+        """The last place that an n-gram which ends at `place` does not see."""
+        cuts = begun[begun <= place] - 1
+        ends = np.flatnonzero(row[:place] == self.end) if self.resets and self.end is not None else cuts[:0]
+        return int(max(cuts[-1] if cuts.size else -1, ends[-1] if ends.size else -1))
 
 
 FUSED_TOKENS: list[Op] = [
@@ -214,5 +278,6 @@ FUSED_TOKENS: list[Op] = [
     Op("NGramHashMapping", ngram_hash_mapping, zero, domain=DOMAIN, many=True),
     fused("NGramRepeatBlock", ngram_repeat_block, cuts=deciding(0)),
     Op("Tokenizer", tokenizer, zero, domain=DOMAIN),
+    Op("VarlenNGramHashMapping", varlen_ngram_hash_mapping, zero, domain=DOMAIN, many=True),
     fused("Unique", unique, cuts=counting(1, 2)),
 ]

@@ -41,6 +41,35 @@ def matmul_bnb4(
     return sym.matmul(a, sym.swap(matrix) if transB else matrix)
 
 
+def matmul_fp_q4(a: Var, b: Var, *, b_shape: tuple[int, int], blk_quant_type: int = 1) -> Var:
+    """a times weights `(K, N)` in four bits, which stand column by column in blocks of 32 beside their scale.
+
+    A block is the four bytes of a float, a zero point but for type 0, and 16 bytes: low bits first, then high ones.
+    """
+    rows, columns = b_shape
+    blocks, step = -(-rows // 32), 20 if blk_quant_type == 0 else 21
+    if blk_quant_type not in (0, 1, 2) or b.size != columns * blocks * step:
+        raise ValueError(f"weights of type {blk_quant_type} and shape {[rows, columns]} are no {b.size} bytes")
+    parts = sym.split(sym.reshape(b, (columns, blocks, step)), (4, *((1,) if step == 21 else ()), 16), 2)
+    pairs = sym.reshape(unpacked(parts[-1], 4), (columns, blocks, 16, 2))
+    codes = sym.reshape(sym.transpose(pairs, (0, 1, 3, 2)), (columns, blocks, 32))
+    zero = 8.0 if step == 20 else sym.cast(parts[1], a.dtype)
+    weights = (sym.cast(codes, a.dtype) - zero) * _float_of(parts[0], a.dtype)
+    whole = sym.reshape(weights, (columns, blocks * 32))
+    return sym.matmul(a, sym.swap(sym.slice(whole, (0,), (rows,), (1,))))
+
+
+def _float_of(x: Var, dtype: np.dtype) -> Var:
+    """The numbers whose four bytes in float32, lowest first, stand along the last axis."""
+    low, middle, high, top = sym.split(sym.cast(x, np.int64), (1,) * 4, -1)
+    odd, negative = high >= 128, top >= 128
+    mantissa = low + middle * 256 + (high - sym.cast(odd, np.int64) * 128) * 65536
+    exponent = (top - sym.cast(negative, np.int64) * 128) * 2 + sym.cast(odd, np.int64)
+    whole = sym.cast(mantissa, dtype) * 2.0**-23 + sym.cast(exponent > 0, dtype)
+    power = x.tape.apply("Pow", x.tape.constant(2.0, dtype), sym.cast(sym.maximum(exponent, 1) - 127, dtype))
+    return sym.where(negative, -whole, whole) * power
+
+
 def gather_block_quantized(
     data: Var, indices: Var, scales: Var, zero_points: Var | None = None, *, bits: int = 4, block_size: int = 128,
     gather_axis: int = 0, quantize_axis: int = 1,
@@ -119,4 +148,5 @@ def _is_float(data: Var) -> bool:
 FUSED_WEIGHTS: list[Op] = [
     fused("GatherBlockQuantized", gather_block_quantized, bind=as_given, cuts=deciding(1)),
     fused("MatMulBnb4", matmul_bnb4),
+    fused("MatMulFpQ4", matmul_fp_q4, static={"b_shape": 2}),
 ]

@@ -22,12 +22,9 @@ from tests.ops.test_onnxruntime import compare
 onnxruntime = pytest.importorskip("onnxruntime")
 
 EXCEPTIONS: dict[str, str] = {  # why an operator with a kernel on CPU is not known
-    "com.microsoft.AttnLSTM": "no exporter writes it",
     "com.microsoft.BeamSearch": "generates text in a loop of the runtime",
     "com.microsoft.GreedySearch": "generates text in a loop of the runtime",
-    "com.microsoft.MatMulFpQ4": "weights in a private format of the runtime's kernels",
     "com.microsoft.Sampling": "generates text in a loop of the runtime, at random",
-    "com.microsoft.VarlenNGramHashMapping": "hashes of packed sequences, without anything to derive",
     "com.microsoft.WhisperBeamSearch": "generates text in a loop of the runtime",
     **{
         f"com.microsoft.nchwc.{name}": "a layout of the processor at hand, which no file says"

@@ -33,7 +33,29 @@ def state(sides: int = 1, seed: int = 0) -> np.ndarray:
     return arr(sides, BATCH, HIDDEN, seed=seed)
 
 
+def attending(
+    sides: int = 1, lengths: Any = None, rows: Any = None, *, mixed: bool = True, stated: bool = False, **more: Any
+) -> Case:
+    """AttnLSTM with a memory of five rows of four numbers."""
+    depth, inner, mixing = 4, 2, 3
+    width = INPUT + (mixing if mixed else depth)
+    recurrent = arr(sides, WIDTH, width), arr(sides, WIDTH, HIDDEN), arr(sides, 2 * WIDTH)
+    start = (state(sides), state(sides, seed=1), arr(sides, 3 * HIDDEN)) if stated else (None, None, None)
+    memory = arr(sides, HIDDEN, inner), arr(sides, depth, inner), arr(sides, inner), arr(BATCH, 5, depth)
+    last = arr(sides, depth + HIDDEN, mixing) if mixed else None
+    return ms("AttnLSTM", arr(STEPS, BATCH, INPUT), *recurrent, lengths, *start, *memory, rows, last, n_outputs=3,
+              hidden_size=HIDDEN, **more)  # fmt: skip
+
+
 CASES = [
+    attending(),
+    attending(mixed=False),
+    attending(1, None, np.array([3, 5], np.int32), label="rows"),
+    attending(1, np.array([2, 3], np.int32), label="lengths"),
+    attending(stated=True, clip=0.3, input_forget=1, label="state and peepholes"),
+    attending(1, np.array([2, 3], np.int32), direction="reverse", label="lengths"),
+    attending(2, None, np.array([3, 4], np.int32), direction="bidirectional"),
+    attending(activations=["Sigmoid", "Softsign", "HardSigmoid"], activation_alpha=[0.3], activation_beta=[0.4]),
     lstm(np.int8),
     lstm(np.uint8, zero=128, label="uint8"),
     lstm(np.int8, 1, arr(1, 2 * WIDTH), label="bias"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.ops.case import arr, ints
+from tests.ops.case import Case, arr, ints
 from tests.ops.cases.fused import ms
 
 SOURCE = np.array([1, 5, 3, 4, 1, 5, 7])
@@ -13,7 +13,24 @@ SEGMENTS = np.array([[0, 0, 1, 1, 1, 2], [3, 3, 3, 3, 4, 4]], np.int32)
 TEXT = np.array(["Hello World", "I love computer science !", ""], object)
 CUT = {"mark": 0, "pad_value": "#", "mincharnum": 1}
 
+PACKED, RUNS, SPANS = np.array([5, 2, 7, 2, 3]), np.array([0, 2, 5], np.int32), np.array([0, 1, 1, 1, 2], np.int32)
+BEFORE, BEFORE_SPANS = np.array([[8, 9], [6, 1]]), np.array([[0, 0], [3, 1]], np.int32)
+
+
+def packed(*more: object, n_outputs: int = 3, runs: np.ndarray = RUNS, **attrs: object) -> Case:
+    """VarlenNGramHashMapping of two sequences."""
+    return ms("VarlenNGramHashMapping", PACKED, *MANY, runs, *more, **{**HASHED, "n_outputs": n_outputs}, **attrs)
+
+
 CASES = [
+    packed(n_outputs=2),
+    packed(BEFORE, np.arange(4) * 100, n_outputs=2),
+    packed(None, None, None, SPANS),
+    packed(None, None, np.array(2), SPANS, reset_on_eos=1),
+    packed(BEFORE, None, None, SPANS, label="segments from here on"),
+    packed(BEFORE, np.arange(4) * 100, None, SPANS, BEFORE_SPANS),
+    packed(BEFORE, None, None, SPANS, None, np.array([1, 5], np.int32), n_outputs=4, state_update_capacity=2),
+    packed(None, None, None, SPANS, runs=np.array([0, 1, 5], np.int32), label="short"),
     ms("DynamicTimeWarping", arr(4, 5)),
     ms("DynamicTimeWarping", arr(1, 3, 6)),
     ms("DynamicTimeWarping", np.ones((3, 4)), label="ties"),

@@ -19,6 +19,17 @@ def bnb4(rows: int, columns: int, block: int, **more: object) -> Case:
     return ms("MatMulBnb4", a, packed, maxima, K=columns, N=rows, block_size=block, **more)
 
 
+def fp_q4(rows: int, columns: int, kind: int) -> Case:
+    """MatMulFpQ4 with weights that the model keeps, in blocks of 32 beside a scale of either sign."""
+    blocks, offset = -(-rows // 32) * columns, kind != 0
+    scales = arr(blocks, 1).astype(np.float32).view(np.uint8)
+    blob = np.concatenate([scales, u8(blocks, 1) % 16, u8(blocks, 16)] if offset else [scales, u8(blocks, 16)], 1)
+    one = node("MatMulFpQ4", "x0 blob shape", "y0", "com.microsoft", blk_quant_type=kind)
+    kept = {"blob": blob.ravel(), "shape": np.array([rows, columns])}
+    label = f"{rows} x {columns} of type {kind}"
+    return chain("MatMulFpQ4", [one], arr(2, 3, rows), domain="com.microsoft", label=label, **kept)
+
+
 def gathered(data: np.ndarray, scales: np.ndarray, zero: np.ndarray | None = None, **more: object) -> Case:
     """Rows of a table that the model keeps: numbers of four bits cannot be fed."""
     names = "data ids scales" + ("" if zero is None else " zero")
@@ -40,6 +51,7 @@ CASES = [
     bnb4(4, 16, 16, quant_type=1),
     bnb4(5, 23, 32, quant_type=1),
     bnb4(16, 24, 64, quant_type=0, transB=0),
+    *(fp_q4(rows, columns, kind) for rows, columns, kind in ((64, 2, 0), (40, 3, 0), (64, 2, 1), (64, 2, 2))),
     ms("GatherBlockQuantized", u8(5, 32), IDS, arr(5, 2), bits=8, block_size=16, quantize_axis=1),
     ms("GatherBlockQuantized", u8(5, 32), IDS, arr(5, 2), u8(5, 2, seed=1), bits=8, block_size=16),
     ms("GatherBlockQuantized", u8(5, 16), IDS, arr(5, 2), bits=4, block_size=16),
