@@ -14,6 +14,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.jacobians.cost import Cost
 from gradcheck_cli.memory import spell
+from gradcheck_cli.points.nonfinite import first_nonfinite, leading
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.points.targets import first_float_after
 from gradcheck_cli.record import derivative
@@ -32,25 +33,37 @@ def obstacle(point: Point, sides: Sides, x: str, index: int, open_: float = 0.0)
         return blocked
     lost = np.count_nonzero(~np.isfinite(tape.named[y].value))
     if lost and (lost > open_ * tape.named[y].size or lost == tape.named[y].size):
-        drawn = x if x in point.feeds else "INPUT"
-        narrow = "LOW,HIGH" if point.advice is None else "{:g},{:g}".format(*point.advice)
-        return PointError(f"{y!r} is not finite at point {index}: {first_nonfinite(tape, f'{shown(drawn)}:{narrow}')}")
+        return PointError(f"{y!r} is not finite at point {index}: {_cause(point, tape, y)}")
     return None
 
 
-def first_nonfinite(tape: Tape, narrow: str) -> str:
-    """The first node whose result is not finite though its operands are, and what might help: another --val-range."""
-    for step in tape.steps:
-        made = [tape.values[n] for n in step.node.outputs if n and tape.values[n].dtype.kind in "fc"]
-        given = [tape.values[n] for n in step.operands if n and tape.values[n].dtype.kind in "fc"]
-        if any(not np.isfinite(v).all() for v in made) and all(np.isfinite(v).all() for v in given):
-            kind = "NaN" if any(np.isnan(v).any() for v in made) else "infinity"
-            if not any(v.size for v in given):
-                return f"first {kind} at {step.where}, of nothing."
-            low = min(float(np.min(v.real)) for v in given if v.size)
-            return f"first {kind} at {step.where} (input min {low:.3g}). Narrow: --val-range {narrow}"
-    wrong = [name for name, var in tape.named.items() if _given(tape, name) and not np.isfinite(var.value).all()]
-    return f"{wrong[0]!r} is not, which the model is given." if wrong else "an input or a parameter is not."
+def _cause(point: Point, tape: Tape, y: str) -> str:
+    """The first node whose result is not finite though its operands are, and what might help."""
+    step = first_nonfinite(tape, [tape.named[y].name])
+    if step is None:
+        wrong = [name for name, var in tape.named.items() if _given(tape, name) and not np.isfinite(var.value).all()]
+        return f"{wrong[0]!r} is not, which the model is given." if wrong else "an input or a parameter is not."
+    made = [tape.values[n] for n in step.node.outputs if n and tape.values[n].dtype.kind in "fc"]
+    given = [tape.values[n] for n in step.operands if n and tape.values[n].dtype.kind in "fc"]
+    kind = "NaN" if any(np.isnan(v).any() for v in made) else "infinity"
+    if not any(v.size for v in given):
+        return f"first {kind} at {step.where}, of nothing."
+    low = min(float(np.min(v.real)) for v in given if v.size)
+    return f"first {kind} at {step.where} (input min {low:.3g}). {_advice(point, tape, y)}"
+
+
+def _advice(point: Point, tape: Tape, y: str) -> str:
+    """What to give other values: the drawn input that leads there, else one that was fed, else nothing but weights."""
+    if point.advice:
+        ranges = "  ".join(f"--val-range {shown(n)}:{low:g},{high:g}" for n, (low, high) in point.advice.items())
+        return f"Narrow: {ranges}"
+    causes = leading(tape, [y], point.feeds)
+    drawn = [n for n in causes if n in point.random]
+    if drawn:
+        return f"Narrow: --val-range {shown(drawn[0])}:LOW,HIGH"
+    if causes:
+        return f"It follows from {', '.join(map(repr, causes[:3]))}. Give other values: --feed {shown(causes[0])}=..."
+    return "It follows from the model's own constants alone, whatever the inputs are."
 
 
 def _given(tape: Tape, name: str) -> bool:

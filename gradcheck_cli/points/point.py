@@ -57,7 +57,7 @@ class Point:
     notes: tuple[str, ...] = ()
     random: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    advice: tuple[float, float] | None = None
+    advice: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def find_point(

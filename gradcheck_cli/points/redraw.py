@@ -13,6 +13,7 @@ import numpy as np
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.op import Ops
+from gradcheck_cli.points.nonfinite import leading
 from gradcheck_cli.points.point import Point, find_point
 from gradcheck_cli.points.ranges import ELSEWHERE, float_range
 from gradcheck_cli.settings import ANY, Settings
@@ -24,22 +25,21 @@ def finite_point(
 ) -> Point:
     """The point number `index`, with inputs from the first other range in which the targets are finite if need be.
 
-    A range that somebody gave stays: then the other one is advice.
+    Only those are drawn anew that lead to where it is not.  A range that somebody gave stays: then the other one is advice.
     """
     point = find_point(source, settings, ops, targets, index, dims)
     if not point.random or _finite(point.tape, targets):
         return point
-    free = [name for name in point.random if not _has_range(source, settings, name)]
-    for within in ELSEWHERE:
-        ranges = {name: float_range(source.graph, name, within=within) for name in free or point.random}
-        other = replace(settings, val_range={**settings.val_range, **ranges})
-        again = find_point(source, other, ops, targets, index, {**dims, **point.dims})
-        if _finite(again.tape, targets):
-            return (
-                replace(again, ranges=ranges, notes=point.notes)
-                if free
-                else replace(point, advice=next(iter(ranges.values())))
-            )
+    causes = leading(point.tape, targets, point.random) or [*point.random]
+    free = [name for name in causes if not _has_range(source, settings, name)]
+    for names in (free, causes) if free != causes else (causes,):
+        for within in ELSEWHERE if names else ():
+            ranges = {name: float_range(source.graph, name, within=within) for name in names}
+            other = replace(settings, val_range={**settings.val_range, **ranges})
+            again = find_point(source, other, ops, targets, index, {**dims, **point.dims})
+            if _finite(again.tape, targets):
+                moved = replace(again, ranges=ranges, notes=point.notes)
+                return moved if names == free else replace(point, advice=ranges)
     return point
 
 

@@ -171,6 +171,40 @@ def test_where_nothing_helps_the_first_draw_is_reported():
     assert record.message.endswith("Narrow: --val-range x:LOW,HIGH")
 
 
+def inputs(*nodes: str, **types: TensorType) -> gc.Model:
+    """A model of several inputs, from lines such as "y = Add x z"."""
+    made = tuple(Node(op, tuple(reads), (out,)) for out, _, op, *reads in (line.split() for line in nodes))
+    graph = Graph(tuple(types), (made[-1].outputs[0],), made, CONSTANTS, types)
+    return gc.Model(Source(graph, "net", nodes=len(made)), gc.OPS)
+
+
+CONSTANTS = {"half": np.array(0.5), "none": np.zeros(6), "table": np.zeros(3)}
+FLOATS, INTEGERS = TensorType(FLOAT, (6,)), TensorType(np.dtype(np.int64), (6,))
+SQUARES = ("q = Mul z z", "n = Neg q", "l = Log n", "y = Add x l")
+
+
+def test_only_inputs_that_lead_to_what_is_not_finite_are_drawn_elsewhere():
+    model = inputs("m = Sub z half", "l = Log m", "y = Add x l", x=FLOATS, z=FLOATS)
+    assert {c.x: (c.status, c.ranges) for c in gc.check(model).checks} == dict.fromkeys(
+        "xz", ("pass", {"z": (1.1, 3.0)})
+    )
+
+
+def test_advice_names_the_input_that_leads_to_what_is_not_finite():
+    assert check(inputs(*SQUARES, x=FLOATS, z=FLOATS)).message.endswith("Narrow: --val-range z:LOW,HIGH")
+    message = check(
+        inputs("m = Sub z half", "l = Log m", "y = Add x l", x=FLOATS, z=FLOATS), val_range={"z": (-1.0, 0.0)}
+    ).message
+    assert message.endswith("Narrow: --val-range z:1.1,3")
+
+
+def test_where_no_float_input_leads_there_advice_is_to_feed_what_does():
+    message = check(inputs("g = Gather table i", "l = Log g", "y = Add x l", x=FLOATS, i=INTEGERS)).message
+    assert message.endswith("It follows from 'i'. Give other values: --feed i=...")
+    message = check(inputs("l = Log none", "y = Add x l", x=FLOATS, i=INTEGERS)).message
+    assert message.endswith("It follows from the model's own constants alone, whatever the inputs are.")
+
+
 def test_values_that_were_given_are_never_replaced():
     model, _ = ELSEWHERE["a logarithm behind a factor"]
     assert check(model, x_init_value={"x": np.full(6, -1.0)}).code == "GC302"
