@@ -22,6 +22,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.directions import flat
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.tape import Tape
+from gradcheck_cli.verdict import RTOL
 
 _SHOWN = 3  # wrong nodes that are looked at closely
 _SUMMED = 1e-9  # of the cotangents of a tensor: how far their sum may be off
@@ -72,6 +73,7 @@ class Surveyor:
             budget.progress(done + 1, len(units))
         worst = [max(found, key=_severity) for found in locals_.values()]
         wrong = [(i, local) for i, local in enumerate(worst) if local.status == "wrong"]
+        wrong.sort(key=lambda entry: _is_slight(entry[1]))  # what hardly matters is not what fails at the end
         told = tuple(Wrong(local.unit, self._symptom(local), i) for i, local in wrong[:_SHOWN])
         errors = [local.errors for found in locals_.values() for local in found] or [(0.0, 0.0)]
         largest = max(e[0] for e in errors), max(e[1] for e in errors)
@@ -144,6 +146,11 @@ def _key(unit: Unit) -> _Key:
 def _severity(local: Local) -> int:
     """What of a node's units counts: the first one that is wrong, else one that is open."""
     return ("right", "open", "wrong").index(local.status)
+
+
+def _is_slight(local: Local) -> bool:
+    """A node is wrong by less than what matters on the way to y: others are to blame before it."""
+    return local.compared is not None and local.compared.gap < RTOL
 
 
 def _unsummed(tape: Tape, xs: Sequence[str], ys: Sequence[str], seed: int) -> str:

@@ -334,3 +334,16 @@ def test_the_record_holds_what_is_printed():
     assert record["diagnosis"] == "the gradient is 2 times what it should be"
     assert (record["node"], record["op"], record["at"], record["before"], record["after"]) == (1, "Exp", "h", 1, 1)
     assert isinstance(record["index"], list)
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes"])
+def test_a_node_that_is_wrong_by_what_hardly_matters_is_blamed_after_those_that_do(mode: Any):
+    tested = model(("Tanh", "x", "h"), ("Exp", "h", "e"), ("Sin", "e", "y"))
+    table = {
+        **with_rule("Tanh", scaled("Tanh", 1 + 1e-8)),
+        ("", "Exp"): with_rule("Exp", scaled("Exp", 2.0))["", "Exp"],
+    }
+    record = check(tested, ops=table, mode=mode)
+    assert record.suspect is not None
+    assert record.suspect.op == "Exp"
+    assert [other for other in record.suspect.others if "Tanh" in other]
