@@ -121,6 +121,9 @@ CONSTANT = {  # nothing flows through them
 }  # fmt: skip
 
 
+SPARSE = {"SparseToDenseMatMul"}  # which onnxruntime has for sparse tensors alone
+
+
 def operators_with_an_axis() -> list[Case]:
     """Cases whose first input has an axis that may be open."""
     cases = (case for case in first_cases() if not case.op.startswith("Tree"))
@@ -142,7 +145,7 @@ def test_every_operator_has_gradients_for_every_size_of_its_first_axis(case: Cas
     if set(outputs) == set(model.graph.outputs):
         assert not floats or case.op in CONSTANT
         return
-    session = session_if_known(tmp_path / "g.onnx")
+    session = None if case.op in SPARSE else session_if_known(tmp_path / "g.onnx")
     for n in sorted({size, size + 1, 6} - {1}) if made.open_dims and session is not None else ():
         if runs(model, outputs, n):
             agree(model, outputs, session, Settings(dims={"N": n}, dtype="model"))

@@ -19,11 +19,13 @@ def bnb4(rows: int, columns: int, block: int, **more: object) -> Case:
     return ms("MatMulBnb4", a, packed, maxima, K=columns, N=rows, block_size=block, **more)
 
 
-def fp_q4(rows: int, columns: int, kind: int) -> Case:
-    """MatMulFpQ4 with weights that the model keeps, in blocks of 32 beside a scale of either sign."""
+def fp_q4(rows: int, columns: int, kind: int, *, fed: bool = False) -> Case:
+    """MatMulFpQ4 with weights in blocks of 32 beside a scale of either sign, which the model keeps unless fed."""
     blocks, offset = -(-rows // 32) * columns, kind != 0
     scales = arr(blocks, 1).astype(np.float32).view(np.uint8)
     blob = np.concatenate([scales, u8(blocks, 1) % 16, u8(blocks, 16)] if offset else [scales, u8(blocks, 16)], 1)
+    if fed:
+        return ms("MatMulFpQ4", arr(2, 3, rows), blob.ravel(), np.array([rows, columns]), blk_quant_type=kind)
     one = node("MatMulFpQ4", "x0 blob shape", "y0", "com.microsoft", blk_quant_type=kind)
     kept = {"blob": blob.ravel(), "shape": np.array([rows, columns])}
     label = f"{rows} x {columns} of type {kind}"
@@ -51,6 +53,7 @@ CASES = [
     bnb4(4, 16, 16, quant_type=1),
     bnb4(5, 23, 32, quant_type=1),
     bnb4(16, 24, 64, quant_type=0, transB=0),
+    fp_q4(64, 2, 0, fed=True),
     *(fp_q4(rows, columns, kind) for rows, columns, kind in ((64, 2, 0), (40, 3, 0), (64, 2, 1), (64, 2, 2))),
     ms("GatherBlockQuantized", u8(5, 32), IDS, arr(5, 2), bits=8, block_size=16, quantize_axis=1),
     ms("GatherBlockQuantized", u8(5, 32), IDS, arr(5, 2), u8(5, 2, seed=1), bits=8, block_size=16),
