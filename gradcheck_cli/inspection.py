@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gradcheck_cli.backward import inexact
 from gradcheck_cli.checks.obstacles import is_floating
+from gradcheck_cli.checks.severing import cut_off, sentence, severance_of
 from gradcheck_cli.custom import ops_for
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 from gradcheck_cli.jacobians.cost import full_cost
 from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.measures import Spot
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.constant_roles import constant_roles
@@ -57,6 +59,16 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A pair without a gradient by nature, and what cuts it."""
+
+    x: str
+    y: str
+    sentence: str
+    cut: tuple[Spot, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PairCost:
     """What a full check of one pair takes."""
 
@@ -84,6 +96,7 @@ class Inspection:
     dims: Mapping[str, int] = field(default_factory=dict)
     costs: tuple[PairCost, ...] = ()
     notes: tuple[str, ...] = ()  # of the point at which it was run
+    severed: tuple[Cut, ...] = ()
     obstacle: str = ""  # why the model could not be run
     init_targets: tuple[str, ...] = ()  # that can be run first
     updates: Mapping[str, str] = field(default_factory=dict)  # of a training step: initializer -> its next value
@@ -119,10 +132,22 @@ def inspect(source: Source, settings: Settings) -> Inspection:
         dims={} if point is None else {**source.dims, **settings.dims, **point.dims},
         costs=() if point is None else tuple(_costs(graph, point, xs, ys)),
         notes=() if point is None else point.notes,
+        severed=tuple(_severed(graph, ops, settings, point, [(x, y) for y in ys for x in xs])),
         obstacle=obstacle,
         init_targets=tuple(source.initializations),
         updates=source.updates,
     )
+
+
+def _severed(
+    graph: Graph, ops: Ops, settings: Settings, point: Point | None, pairs: Sequence[tuple[str, str]]
+) -> Iterator[Cut]:
+    """The pairs of which the graph says that they have no gradient."""
+    dtypes = {} if point is None else {name: var.dtype for name, var in point.tape.named.items()}
+    severance = severance_of(graph, ops, settings, dtypes)
+    for x, y in pairs:
+        if (found := cut_off(x, y, severance)) is not None:
+            yield Cut(x, y, sentence(found, x, y, severance), found.cut)
 
 
 def _tensors(graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...], point: Point | None) -> Iterator[TensorFacts]:

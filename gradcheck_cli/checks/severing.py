@@ -98,11 +98,14 @@ def _judged(check: Check, ys: Iterable[str], severance: Severance) -> Check:
     )
 
 
+def cut_off(x: str, y: str, severance: Severance) -> Severed | None:
+    """Where d y / d x is cut off, but for what leads through the scale of a quantizer; None where it is not."""
+    found = severance.of(x, y) or in_part(severance, x, y)
+    return found if found is not None and found.cut else None
+
+
 def _has_gradient(severance: Severance, x: str, y: str) -> bool:
-    if not severance.depends(x, y, severance.passes):
-        return False
-    part = in_part(severance, x, y)
-    return part is None or part.partial is None or part.partial.kind != "scale"
+    return severance.depends(x, y, severance.passes) and cut_off(x, y, severance) is None
 
 
 def _in_part(check: Check, found: Severed, part: Partly) -> Check:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gradcheck_cli.checks.severing import CODE, sentence
-from gradcheck_cli.connections.partly import in_part
+from gradcheck_cli.checks.severing import CODE, cut_off, sentence
 from gradcheck_cli.connections.severed import Severance
 from gradcheck_cli.measures import Severed
 from gradcheck_cli.record import Check
@@ -30,7 +29,7 @@ class Apart:
         x, y = self.xs.get(check.x), self.ys.get(check.y)
         if not check.x or check.status not in ("pass", "fail", "inconclusive") or x is None or y is None:
             return check
-        here, there = _severed(self.a, check.x, check.y), _severed(self.b, x, y)
+        here, there = cut_off(check.x, check.y, self.a), cut_off(x, y, self.b)
         if (here is None) == (there is None):
             return check
         found = here or there
@@ -40,12 +39,6 @@ class Apart:
             return _without_fault(check, found, f"{name}: {sentence(found, *pair, of)}")
         message = f"it has no gradient in {name} alone: {sentence(found, *pair, of)}"
         return replace(check, status="fail", code=CODE, message=message, gradient={**check.gradient, "severed": found})
-
-
-def _severed(of: Severance, x: str, y: str) -> Severed | None:
-    """What cuts a derivative off, but for what leads through the scale of a quantizer."""
-    found = of.of(x, y) or in_part(of, x, y)
-    return found if found is None or found.cut else None
 
 
 def _without_fault(check: Check, found: Severed, message: str) -> Check:

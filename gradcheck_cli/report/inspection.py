@@ -14,6 +14,7 @@ _ROLES = {
     "constant": "constants", "output": "outputs", "inner": "inner tensors",
 }  # fmt: skip
 _MOST = {"input": 40, "weight": 12, "statistic": 4, "quantization": 4, "constant": 4, "output": 40}  # rows, without -v
+_CUT = 10  # severed pairs shown, unless all are asked for
 
 
 def text(found: Inspection, style: Style) -> str:
@@ -24,7 +25,7 @@ def text(found: Inspection, style: Style) -> str:
         [head],
         [*_tensors(found, style)],
         [*_facts(found, style)],
-        [*_blocked(found, style)],
+        [*_blocked(found, style), *_severed(found, style)],
         [*_costs(found, style)],
     ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
@@ -77,6 +78,14 @@ def _blocked(found: Inspection, style: Style) -> Iterator[str]:
             else ""
         )
         yield from _wrapped(paint("blocked", "yellow", style.color), f"{name(each.where)} {what}{stops}", style)
+
+
+def _severed(found: Inspection, style: Style) -> Iterator[str]:
+    for each in found.severed if style.verbosity > 0 else found.severed[:_CUT]:
+        text = f"d {name(each.y)}/d {name(each.x)}: {name(each.sentence)}"
+        yield from _wrapped(paint("severed", "yellow", style.color), text, style)
+    if len(found.severed) > _CUT and style.verbosity < 1:
+        yield f"... {len(found.severed) - _CUT} more, -v"
 
 
 def _costs(found: Inspection, style: Style) -> Iterator[str]:

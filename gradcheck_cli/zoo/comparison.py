@@ -50,7 +50,8 @@ def _kinds(was: Check | None, now: Check | None, factor: float, least: float) ->
 
 
 def _is_fine(check: Check) -> bool:
-    return check.passes
+    """A severed pair is not, though x may have a gradient from another y."""
+    return check.passes and check.status != "severed"
 
 
 def _by_name(checks: Iterable[Check]) -> Mapping[tuple[str, str], Check]:

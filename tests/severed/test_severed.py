@@ -1,0 +1,179 @@
+"""What a severed pair does to a run: gates, waivers, baselines, other ys, default xs, two models, orders of outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import gradcheck_cli as gc
+from gradcheck_cli.checks.checking import check
+from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.inspection import inspect
+from gradcheck_cli.measures import Spot
+from gradcheck_cli.op import rounding
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.points.targets import choose_x, choose_y
+from gradcheck_cli.record import Check
+from gradcheck_cli.settings import Settings
+from gradcheck_cli.zoo.comparison import compared
+from tests.checking.small import model
+from tests.diff.twins import Twins, diff, net, read_proto
+
+W = np.linspace(-1, 1, 12).reshape(4, 3)
+TWO = net(
+    "a (float[2,4] x) => (float[2,3] logits, float[2,3] hard) "
+    "{ logits = MatMul (x, W)  r = Round (logits)  hard = Tanh (r) }", W=W,
+)  # fmt: skip
+
+
+def records(proto: ModelProto, **settings: Any) -> dict[str, Check]:
+    return {f"{c.y}/{c.x}": c for c in check(read_proto(proto, "net.onnx"), Settings(**settings), name="net")}
+
+
+def test_the_gate_is_a_matter_of_x() -> None:
+    found = records(TWO)
+    assert {key: (c.status, c.gates) for key, c in found.items()} == {
+        "logits/x": ("pass", ()),
+        "hard/x": ("severed", ()),
+    }
+    assert found["hard/x"].severed is not None
+    assert found["hard/x"].severed.others == ("logits",)
+    assert found["hard/x"].passes
+    alone = records(TWO, y=("hard",))
+    assert alone["hard/x"].gates == ("severed",)
+    assert gc.record.Report(tuple(alone.values())).exit_code == 1
+
+
+def test_a_severed_pair_has_no_words_of_health() -> None:
+    [record] = records(TWO, y=("hard",)).values()
+    health = record.gradient["health"]
+    assert (health.shows, health.ratio, health.lost) == ((), None, None)
+
+
+def test_a_failure_comes_before_a_cut() -> None:
+    """An operator that says of a smooth operand that it has no derivative is wrong, as ever."""
+    lying = {**OPS, ("", "Tanh"): replace(OPS["", "Tanh"], vjp=OPS["", "Round"].vjp, cuts=rounding)}
+    [record] = gc.check(model(("Mul", "x x", "h"), ("Tanh", "h", "y")), "x", "y", ops=lying).checks
+    assert (record.status, record.code) == ("fail", "GC101")
+
+
+def test_a_rule_that_gives_none_is_no_declaration() -> None:
+    silent = {**OPS, ("", "Round"): replace(OPS["", "Round"], vjp=lambda ct, y, x: (None,), cuts=None)}
+    [record] = gc.check(model(("Mul", "x x", "h"), ("Round", "h", "y")), "x", "y", ops=silent).checks
+    assert (record.status, record.severed) == ("pass", None)
+
+
+@pytest.mark.parametrize("gradient, cuts, status", [
+    ("dx = Mul (dy, x)\n      dx = Sub (dx, dx)", "", "pass"), ("", "", "severed"), ("", "cuts: [x]", "severed"),
+])  # fmt: skip
+def test_operators_of_a_spec_are_gone_into_and_may_say_what_they_cut(
+    gradient: str, cuts: str, status: str, tmp_path: Path
+) -> None:
+    body = "gradient: |\n      d0 = Mul (dy, x)\n      dx = Sub (d0, d0)" if gradient else ""
+    (tmp_path / "a.gradcheck.yaml").write_text(f"""
+gradcheck: 1
+ops:
+  acme.Step:
+    inputs: [x]
+    outputs: [y]
+    {cuts}
+    forward: |
+      h = Round (x)
+      y = Mul (h, h)
+    {body}
+graphs:
+  a:
+    inputs: {{x: {{shape: [3]}}}}
+    nodes: |
+      s = acme.Step (x)
+      y = Tanh (s)
+    outputs: [y]
+""")
+    [record] = gc.check(gc.load(tmp_path / "a.gradcheck.yaml")).checks
+    assert record.status == status
+    if status == "severed" and not cuts:
+        assert record.severed is not None
+        assert [spot.inside for spot in record.severed.cut] == ["forward of node 0 Step 's'"]
+
+
+def test_a_pass_that_becomes_severed_is_newly_failing() -> None:
+    [was, now] = records(TWO).values()
+    for gates in ((), ("severed",)):
+        changes = compared([replace(was, id="one")], [replace(now, id="one", gates=gates)])
+        assert [change.kind for change in changes] == ["newly failing"]
+
+
+ONLY_SELECTING = [  # what is made of the second input, whether it is no x by default
+    ("m = Greater (w, half)  f = Cast <to = 1> (m)  y = Mul (x, f)", True),
+    ("i = Cast <to = 7> (w)  y = Gather <axis = 0> (x, i)", True),
+    ("l = Mul (w, two)  r = Round (l)  m = Less (r, x)  f = Cast <to = 1> (m)  y = Mul (x, f)", True),
+    ("s = Shape (w)  y = Expand (x, s)", True),
+    ("m = Less (w, half)  y = Where (m, x, half)", True),
+    ("l = Mul (w, x)  m = Less (l, half)  y = Where (m, x, half)", False),  # x takes part before it decides
+    ("l = MatMul (w, V)  m = Less (l, half)  y = Where (m, x, half)", False),  # a weight does
+    ("r = Round (w)  y = Mul (x, r)", False),  # it is rounded, and decides nothing
+    ("y = Mul (x, w)", False),
+    ("m = Greater (w, half)  f = Cast <to = 1> (m)  g = Mul (f, w)  y = Mul (x, g)", False),
+]
+
+
+@pytest.mark.parametrize("text, left_out", ONLY_SELECTING)
+def test_an_input_that_only_selects_is_no_x_by_default(text: str, left_out: bool) -> None:
+    given = {"half": 0.5, "two": 2.0, "V": np.eye(4)}
+    constants = {name: value for name, value in given.items() if f"{name})" in text or f"{name}," in text}
+    source = read_proto(net(f"a (float[4] x, float[4] w) => (float[4] y) {{ {text} }}", **constants), "net.onnx")
+    graph = source.graph
+    assert choose_x(graph, choose_y(graph)) == (("x",) if left_out else ("x", "w"))
+    said = {t.name: t.gradient for t in inspect(source, Settings()).tensors}
+    assert ("only selects" in said["w"]) == left_out
+
+
+@pytest.mark.parametrize("text", ["i = ArgMax <axis = 0> (x)  y = Cast <to = 1> (i)",
+                                  "m = Greater (x, half)  y = Cast <to = 1> (m)"])  # fmt: skip
+def test_where_no_input_has_a_gradient_none_is_left_out(text: str) -> None:
+    constants = {"half": 0.5} if "half" in text else {}
+    [record] = records(net(f"a (float[4] x) => (float[?] y) {{ {text} }}", **constants)).values()
+    assert (record.status, record.gates) == ("severed", ("severed",))
+
+
+def test_an_inspection_says_it_before_a_check() -> None:
+    [found] = inspect(read_proto(TWO, "net.onnx"), Settings()).severed
+    assert (found.x, found.y, found.cut) == ("x", "hard", (Spot(1, "Round", "r"),))
+
+
+def test_a_model_without_float_outputs_names_the_last_float_tensor() -> None:
+    labels = net("a (float[2,4] x) => (int64[2] i) { h = MatMul (x, W)  i = ArgMax <axis = 1, keepdims = 0> (h) }", W=W)
+    with pytest.raises(UnsupportedError, match="last float tensor: --y h"):
+        records(labels)
+
+
+MLP = "a (float[2,4] x) => (float[2,3] y) { h = MatMul (x, W)  y = Tanh (h) }"
+CUT = "a (float[2,4] x) => (float[2,3] y) { h = MatMul (x, W)  n = Mul (h, far)  r = Round (n)  y = Tanh (r) }"
+ZERO = "a (float[2,4] x) => (float[2,3] y) { h = MatMul (x, W)  n = Mul (h, far)  y = Tanh (n) }"
+
+
+def test_one_of_two_models_that_is_severed_differs() -> None:
+    cut, zero = net(CUT, W=W, far=0.0), net(ZERO, W=W, far=0.0)
+    for twins in (Twins("", cut, zero), Twins("", zero, cut)):
+        found = diff(twins)
+        assert (found["y"].status, found["y/x"].status) == ("pass", "fail")
+        assert "cut at node 2 Round 'r'" in found["y/x"].message
+    assert {c.status for c in diff(Twins("", cut, cut)).values()} == {"pass"}
+
+
+def test_claims_keep_their_own_verdict() -> None:
+    claimed = net("a (float[3] x) => (float[3] y) { h = Round (x)  y = Tanh (h)  g = Mul (x, zero) }", zero=0.0)
+    found = check(read_proto(claimed, "net.onnx"), Settings(x=("x",), y=("y",), grad={"x": "g"}), name="net")
+    assert {c.status for c in found if c.claim} == {"pass"}
+
+
+def test_a_gradient_of_masks_alone_says_that_it_is_piecewise_constant() -> None:
+    relu = net("a (float[2,4] x) => (float[2,3] y) { h = MatMul (x, W)  y = Relu (h) }", W=W)
+    found = check(read_proto(relu, "net.onnx"), Settings(second_order=True), name="net")
+    [second] = [c for c in found if c.gradient_of]
+    assert (second.status, "the gradient is piecewise constant in x" in second.notes) == ("pass", True)
