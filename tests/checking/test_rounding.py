@@ -115,7 +115,7 @@ REASONS: dict[str, tuple[gc.Model, list[float], dict[str, Any]]] = {  # why an e
               {"method": "richardson"}),
     "curvature": (model(("Exp", "x", "y")), [0.3, -0.7, 0.2, 1.1], {"method": "central", "delta": 0.1}),
     "domain": (model(("Sqrt", "x", "y"), x=(1,)), [0.0], {}),
-    "jump": (model(("Floor", "x", "y")), [1.0, -0.7, 0.2, 1.1], {}),
+    "jump": (model(("Floor", "x", "f"), ("Add", "f x", "y")), [1.0, -0.7, 0.2, 1.1], {}),
     "underflow": (model(("Add", "x big", "a"), ("Sub", "a big", "d"), ("Mul", "d tiny", "y"), x=(1,),
                         constants={**BIG, "tiny": 1e-260}), [0.3], {"method": "richardson"}),
     "nonderivative": (
