@@ -116,4 +116,4 @@ def test_what_is_not_finite_first_is_named_inside(name: str):
     record = check(build(Node("Neg", ("h",), ("n",)), Node("Sqrt", ("n",), ("out",))), x_init_value={"x": np.ones(2)})
     assert (record.status, record.code) == ("inconclusive", "GC302")
     assert f"first NaN at node {index + 1} Sqrt 'out' in the {inside} (input min" in record.message
-    assert record.message.endswith("Narrow: --val-range x:LOW,HIGH")
+    assert record.message.endswith("It follows from 'x'. Give other values: --feed x=...")  # it was given, not drawn

@@ -119,5 +119,5 @@ def test_a_forward_that_is_not_finite_says_where_it_began_and_what_to_narrow(gra
     assert gradcheck("domain.onnx", "--val-range", "input:0.1,1").code == 0
 
 
-def test_an_input_that_is_not_drawn_is_not_said_to_be_narrowed(gradcheck: Command) -> None:
-    assert "Narrow: --val-range INPUT:LOW,HIGH" in " ".join(gradcheck("log.onnx", "--x", "s").out.split())
+def test_the_input_that_is_drawn_is_said_to_be_narrowed_and_no_tensor_inside(gradcheck: Command) -> None:
+    assert "Narrow: --val-range x:LOW,HIGH" in " ".join(gradcheck("log.onnx", "--x", "s").out.split())
