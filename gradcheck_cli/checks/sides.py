@@ -12,6 +12,7 @@ from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.jacobians.coloring import Structure
 from gradcheck_cli.jacobians.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
 from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.jacobians.reach import probe_work
 from gradcheck_cli.memory import owned
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point
@@ -90,10 +91,12 @@ class Sides:
         cost = full_cost(program, rows, columns)
         if self.settings.forward == "onnxruntime":  # to which every row is a question of its own
             return replace(cost, work=cost.work + _PROBES * rows * forward_work(program))
-        if cost.work < SOON or cost.memory > self.settings.memory_limit or pattern_work(program, rows) > SOON:
+        if cost.work < SOON or cost.memory > self.settings.memory_limit:
             return cost
-        coloring = self.structure(x).coloring
-        return cost if coloring is None else full_cost(program, rows, columns, coloring.count)
+        coloring = self.structure(x).coloring if pattern_work(program, rows) <= SOON else None
+        if coloring is not None:
+            return full_cost(program, rows, columns, coloring.count)
+        return full_cost(program, rows, columns, probe=probe_work(program))
 
     def theory_name(self, name: str) -> str:
         """A tensor's name on the theoretical side's tape."""

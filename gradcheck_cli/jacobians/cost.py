@@ -19,6 +19,7 @@ SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
 HELD = 6 * 8  # bytes of an entry: of both sides, of what either can have wrong, of its status and what that takes
 OPERATIONS = 1.5e10  # in a second, roughly
+_STEP = 5e6  # operations that all passes over a step count as besides: Python, some tenths of a millisecond
 _ENTRY = 300.0  # operations that comparing one entry counts as
 
 
@@ -44,10 +45,14 @@ class Cost:
         return f"{max(self.seconds, 1):.0f} s"
 
 
-def full_cost(program: Program, rows: int, columns: int, colors: int | None = None) -> Cost:
-    """The cost of all rows by the complex step, or of as many colors, and all columns by one backward pass each."""
+def full_cost(program: Program, rows: int, columns: int, colors: int | None = None, probe: float | None = None) -> Cost:
+    """The cost of all rows by the complex step, or of as many colors, and all columns by one backward pass each.
+
+    probe  operations of the probe of a row; those of a whole run where it is not known to reach less
+    """
     one, probes = forward_work(program), rows if colors is None else colors
-    return Cost(rows * columns, (probes + 3.0 * columns) * one + _ENTRY * rows * columns, HELD * rows * columns)
+    work = probes * (one if probe is None else probe) + 3.0 * columns * one
+    return Cost(rows * columns, work + _ENTRY * rows * columns + _STEP * len(program.steps), HELD * rows * columns)
 
 
 def pattern_work(program: Program, rows: int) -> float:
@@ -58,10 +63,11 @@ def pattern_work(program: Program, rows: int) -> float:
 
 def forward_work(program: Program) -> float:
     """Operations of one probe."""
-    return sum(_work(program.tape, step) for _, step in program.steps) or 1.0
+    return sum(step_work(program.tape, step) for _, step in program.steps) or 1.0
 
 
-def _work(tape: Tape, step: Step) -> float:
+def step_work(tape: Tape, step: Step) -> float:
+    """Operations of one step of a run."""
     made = sum(tape.values[n].size for n in step.node.outputs if n and n in tape.values)
     if step.op.name not in _DENSE or len(step.operands) < 2:
         read = max((tape.values.like(n).size for n in step.operands if n), default=0)

@@ -1,0 +1,101 @@
+"""Predicted against measured time of full checks: `python -m benchmarks.costs`.
+
+The prediction chooses the mode of a check before anything is compared.  It is for one thread, in operations of a nominal
+machine; measured is processor time, the smaller of two runs, so that other work on the machine says little.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+from onnx import parser
+
+import gradcheck_cli as gc
+from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.points.point import find_point
+from gradcheck_cli.settings import Settings
+
+WITHIN = 3.0  # times too much or too little
+CHAIN = " ".join(f"t{i} = {('Sin', 'Tanh', 'Exp', 'Sigmoid')[i % 4]} ({f't{i - 1}' if i else 'x'})" for i in range(50))
+MODELS = {
+    "softmax over 500": "(float[1,500] x) => (float[1,500] y) { y = Softmax (x) }",
+    "exp of 4096": "(float[4096] x) => (float[4096] y) { y = Exp (x) }",
+    "sum of 16384": "(float[16384] x) => (float y) { e = Exp (x)  y = ReduceSum <keepdims = 0> (e) }",
+    "square of a matrix": "(float[40,40] x) => (float[40,40] y) { y = MatMul (x, x) }",
+    "normalized rows": (
+        "(float[8,64] x) => (float[8,64] y) { e = Exp (x)  m = ReduceMean <keepdims = 1> (e)  d = Sub (e, m)"
+        "  t = Tanh (d)  y = Div (t, m) }"
+    ),
+    "attention": (
+        "(float[32,16] x) => (float[32,16] y) { t = Transpose <perm = [1,0]> (x)  s = MatMul (x, t)"
+        "  a = Softmax (s)  y = MatMul (a, x) }"
+    ),
+    "running sums": "(float[600] x) => (float[600] y) <int64 a = {0}> { c = CumSum (x, a)  y = Sin (c) }",
+    "four long sums": (
+        "(float[16384] x) => (float[4] y) <int64[2] s = {4, 4096}, int64[1] one = {1}> { r = Reshape (x, s)"
+        "  e = Tanh (r)  y = ReduceSum <keepdims = 0> (e, one) }"
+    ),
+    "largest of windows": (
+        "(float[1,4,24,24] x) => (float[1,4,12,12] y)"
+        " { y = MaxPool <kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]> (x) }"
+    ),
+    "a chain of 50": f"(float[200] x) => (float[200] y) {{ {CHAIN}  s = ReduceSum (t49)  y = Add (s, t49) }}",
+    "sorted": "(float[300] x) => (float[300] y, int64[300] i) <int64[1] k = {300}> { y, i = TopK (x, k) }",
+    "products of products": (
+        "(float[24,24] x) => (float[24,24] y) { a = MatMul (x, x)  b = Tanh (a)  c = MatMul (b, x)  d = Tanh (c)"
+        "  y = MatMul (d, b) }"
+    ),
+    "gated": "(float[2,1024] x) => (float[2,1024] y) { s = Sigmoid (x)  y = Mul (s, x) }",
+    "a mean": "(float[64,64] x) => (float y) { e = Erf (x)  y = ReduceMean <keepdims = 0> (e) }",
+}
+
+
+def predicted(model: gc.Model) -> float:
+    """Seconds that a check of all entries is predicted to take on one thread."""
+    settings = Settings(jobs=1, mode="full", forward="internal")
+    (x, *_), (y, *_) = model.graph.free_inputs, model.graph.outputs
+    point = find_point(model.source, settings, OPS, [x, y])
+    return Sides.at(point, model.graph, y, [x], replace(settings, x=(x,)), OPS).cost(x).seconds
+
+
+def measured(model: gc.Model) -> float:
+    """Processor seconds that it takes, of two runs."""
+    return min(_run(model) for _ in range(2))
+
+
+def _run(model: gc.Model) -> float:
+    start = time.process_time()
+    gc.check(model, y=model.graph.outputs[0], mode="full", jobs=1, forward="internal")
+    return time.process_time() - start
+
+
+def rows() -> Iterator[tuple[str, float, float]]:
+    """Each model with both times."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        for name, text in MODELS.items():
+            onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> m {text}'), path)
+            model = gc.load(path)
+            _run(model)  # what a first run brings
+            yield name, predicted(model), measured(model)
+
+
+def main() -> None:
+    """The table, and how many are predicted well enough."""
+    print(f"{'model':22} {'predicted':>10} {'measured':>10} {'ratio':>7}")
+    ratios = []
+    for name, before, after in rows():
+        ratios.append(before / after)
+        print(f"{name:22} {before:8.3f} s {after:8.3f} s {ratios[-1]:7.2f}", flush=True)
+    well = sum(1 / WITHIN <= ratio <= WITHIN for ratio in ratios)
+    print(f"\n{well} of {len(ratios)} within {WITHIN:g} times")
+
+
+if __name__ == "__main__":
+    main()
