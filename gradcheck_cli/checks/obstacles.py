@@ -111,7 +111,8 @@ def without_gradient(
     message = f"no gradient for '{full}' ({_place(tape, origin, op, label)}{opset}); {stops}"
     reached = source.graph.reached_from([x]) - {x}
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
-    ways = f"Check up to it: --y {shown(before)}; or give one: ops: in a spec" if before else ""
+    given = "; or give one: ops: in a spec" if _of_ones_own(full) else ""
+    ways = f"Check up to it: --y {shown(before)}{given}" if before else ""
     return NoGradientError(f"{message} {ways}" if before else message, error.missing)
 
 
@@ -128,9 +129,17 @@ def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: 
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
     upto = f"Check up to it: --y {shown(before)}; or give" if before else "Give"
     result = shown(next(name for name in node.outputs if name))
-    ways = f"{upto} one: ops: in a spec, or an installed package; or give what it computes: --feed {result}=@FILE.npy"
+    by = "ops: in a spec, or an installed package" if _of_ones_own(error.operators[0]) else "an installed package"
+    ways = f"{upto} one: {by}; or give what it computes: --feed {result}=@FILE.npy"
     message = f"{error}; it stops {'/'.join(derivative(x, y, ''))}. {ways}"
     return UnsupportedError(message, code=error.code, operators=error.operators)
+
+
+def _of_ones_own(full: str) -> bool:
+    """A spec may define an operator: its domain is none of those that others have defined."""
+    from gradcheck_cli.formats.spec_ops import DOMAINS  # brings pydantic
+
+    return full.rpartition(".")[0] not in DOMAINS
 
 
 def too_large(cost: Cost, sides: Sides, x: str) -> UsageError:

@@ -52,6 +52,11 @@ def test_the_message_says_what_it_stops_and_how_far_one_can_check(gradcheck: Com
     assert "--feed b=@FILE.npy" in said["v"]
 
 
+def test_a_spec_is_not_offered_where_it_may_define_nothing(gradcheck: Command, folder: Path):
+    onnx.save(parser.parse_model(NET.replace("acme", "com.microsoft")), folder / "net.onnx")
+    assert "Check up to it: --y a; or give one: an installed package; or give what it" in messages(gradcheck)["x"]
+
+
 def test_up_to_it_can_be_checked(gradcheck: Command, folder: Path):
     assert gradcheck("net.onnx", "--y", "a").code == 0
 
