@@ -93,9 +93,9 @@ CHECKS = [
     ("checks: [{x: x, x_init_value: {W: 1}}]", "11:32: 'W' is not among x."),
     ("checks: [{x: x, x_init_value: [a]}]", "11:31: 'a' is no number; a complex one is written '1+2j'"),
     ("checks: [{x: x, x_init_value: '1+2j'}]", "11:31: complex values for a tensor of float32"),
-    ("checks: [{expect: {}}]", "11:11: checks[0].expect lacks the key 'status'"),
+    ("checks: [{expect: {}}]", "11:19: checks[0].expect says nothing of what is expected: give a status"),
     ("checks: [{expect: {status: fails}}]", "11:28: checks[0].expect.status is 'fails'; known are fail,"
-     " inconclusive, unsupported, error, limit. Did you mean 'fail'?"),
+     " severed, inconclusive, unsupported, error, limit. Did you mean 'fail'?"),
     ("checks: [{expect: {status: fail, until: 2027-02-30}}]", "11:41: checks[0].expect.until is '2027-02-30';"
      " it must be a day as YYYY-MM-DD"),
     ("defaults: {point: -1}", "11:19: defaults.point is -1; it must be at least 0"),
