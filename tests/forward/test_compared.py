@@ -123,3 +123,14 @@ def test_rounding_that_a_chaotic_model_magnifies_is_no_difference(tmp_path: Path
     path = save(tmp_path / "m.onnx", text, four=np.float32(3.99), one=np.float32(1))
     [record] = gc.check(gc.load(path), val_range={"h0": (0.2, 0.8)}, mode="directional").checks
     assert (record.forward["agrees"], record.gates) == (True, ())
+
+
+def test_what_overflows_in_half_precision_where_it_is_given_out_is_no_misreading(tmp_path: Path) -> None:
+    large = np.full((2, 3), [[1.0], [300.0]], np.float16)
+    text = """g (float16[2, 3] x) => (float16[2, 3] y) { g = Mul (s, s)  h = Mul (x, g)  y = Tanh (h) }"""
+    path = save(tmp_path / "m.onnx", text, s=large)
+    found = forward(path)["y"]
+    assert found["compared_with"]
+    assert found["agrees"], found
+    wrong: Ops = {**gc.OPS, ("", "Mul"): replace(gc.OPS["", "Mul"], forward=lambda a, b: a * b * np.float16(1.1))}
+    assert forward(path, wrong)["y"]["agrees"] is False
