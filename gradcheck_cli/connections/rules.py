@@ -50,6 +50,16 @@ def without_rule(nodes: Iterable[tuple[int, Node]], ops: Ops) -> Iterator[tuple[
             yield from without_rule(((index, graph.nodes[i]) for i in inner), ops)
 
 
+def only_decides(node: Node, operand: int, ops: Ops) -> bool:
+    """An operand says which, how many or whether, and no result is computed with its numbers."""
+    if any(node.subgraphs):
+        return operand < _DECIDING.get(node.op, 0)
+    op = ops.get(node.key)
+    return op is not None and all(
+        op.cut(node.attrs, operand, output) in ("decides", "sizes") for output in range(len(node.outputs))
+    )
+
+
 def _carriers(node: Node) -> tuple[str, ...]:
     """What a node reads other than what decides its way."""
     deciding = set(node.inputs[: _DECIDING.get(node.op, 0)]) if any(node.subgraphs) else set()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcheck_cli.connections.rules import only_decides
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, is_inexact
 from gradcheck_cli.op import DTYPES, Op, Ops, composite, zero
@@ -25,13 +26,6 @@ from gradcheck_cli.symbolic import identity
 NOTHING_ROUNDS = "--straight-through has no effect: nothing here is rounded and then computed with"
 _ROUNDING = {("", "Round"), ("", "Floor"), ("", "Ceil")}
 _QUANTIZING = {"Quantize", "Integer", "QLinear", "QGemm", "QAttention", "QOrdered"}  # in names of operators
-_SELECTING: dict[str, tuple[int, ...]] = {  # operands that say which, how many or whether, beside those of `Op.static`
-    "CastLike": (1,), "Compress": (1,), "Gather": (1,), "GatherElements": (1,), "GatherND": (1,), "GRU": (4,),
-    "If": (0,), "Loop": (0, 1), "LSTM": (4,), "MaxUnpool": (1,), "NegativeLogLikelihoodLoss": (1,), "OneHot": (0,),
-    "Range": (1,), "ReverseSequence": (1,), "RNN": (4,), "RoiAlign": (2,), "Scatter": (1,), "ScatterElements": (1,),
-    "ScatterND": (1,), "SequenceAt": (1,), "SequenceErase": (1,), "SequenceInsert": (2,),
-    "SoftmaxCrossEntropyLoss": (1,), "SplitToSequence": (1,), "TensorScatter": (2,), "Where": (0,),
-}  # fmt: skip
 _OF_REALS = {  # operators that mean for integers what they mean for reals
     "Abs", "Add", "Clip", "Concat", "ConvInteger", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements",
     "GatherND", "Identity", "MatMul", "MatMulInteger", "Max", "Min", "Mul", "Neg", "Pad", "ReduceMax", "ReduceMin",
@@ -45,9 +39,9 @@ def carried(node: Node, ops: Ops) -> tuple[str, ...]:
     record = ops.get(node.key)
     if record is not None and record.vjp is zero and node.key not in _ROUNDING:
         return ()
-    selecting = {*_SELECTING.get(node.op, ())} if not node.domain else set()
-    selecting.update(() if record is None else record.static.values())
-    return tuple(name for i, name in enumerate(node.inputs) if name and i not in selecting)
+    return tuple(
+        name for i, name in enumerate(node.inputs) if name and (node.key in _ROUNDING or not only_decides(node, i, ops))
+    )
 
 
 def unrounded(ops: Ops) -> Ops:

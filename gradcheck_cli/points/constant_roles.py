@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gradcheck_cli.connections.rules import only_decides
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.lift import elementwise
 from gradcheck_cli.op import DTYPES
@@ -39,13 +40,6 @@ _FUSED_TRAINED = {"Attention": (1, 2), "QAttention": (2,)}  # of com.microsoft; 
 _LAID_OUT = {
     "Identity", "Cast", "CastLike", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Tile", "Slice",
     "Split", "Concat", "Gather", "GatherElements", "GatherND",
-}  # fmt: skip
-_SELECTING = {  # operands by which an operator chooses, counts or shapes
-    "Gather": (1,), "GatherElements": (1,), "GatherND": (1,), "ScatterElements": (1,), "ScatterND": (1,), "Reshape": (1,),
-    "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4), "Pad": (1, 3), "TopK": (1,), "OneHot": (0, 1), "Where": (0,),
-    "Range": (0, 1, 2), "ConstantOfShape": (0,), "Resize": (1, 2, 3), "Upsample": (1,), "Dropout": (1, 2),
-    "Compress": (1,), "If": (0,), "Loop": (0, 1), "Split": (1,), "Unsqueeze": (1,), "Squeeze": (1,),
-    "ReverseSequence": (1,), "RoiAlign": (2,), "Trilu": (1,),
 }  # fmt: skip
 _DECIDING = {
     "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Xor", "ArgMax", "ArgMin", "NonZero",
@@ -168,7 +162,7 @@ def only_selects(graph: Graph, name: str, ends: Ends) -> bool:
         places = [i for i, n in enumerate(node.inputs) if n in ready]
         if any(not ready.isdisjoint(body.captures) for body in node.subgraphs):
             return False
-        if to_integers(node) or all(i in _SELECTING.get(node.op, ()) for i in places):
+        if to_integers(node) or all(only_decides(node, i, OPS) for i in places):
             selects = True
         elif _prepares(node, places, ready, ends.moving):
             ready.update(n for n in node.outputs if n)
