@@ -110,7 +110,8 @@ graphs:
   net:
     inputs: {x: {shape: [4]}}
     nodes: |
-      y = Floor (x)
+      f = Floor (x)
+      y = Sub (x, f)
     outputs: [y]
 checks: [{x: x, y: y, x_init_value: [0, 1, 2, 3]}]
 """
