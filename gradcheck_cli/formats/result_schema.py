@@ -143,8 +143,14 @@ def _findings() -> Schema:
         "worst": said({"type": "array", "items": _entry()}, "The worst entries, worst first."),
         "suspect": or_null(_suspect()),
         "branches": shaped(
-            "Branches of piecewise nodes between x and y: all, those that a point has taken, the first of the others.",
-            {"total": COUNT, "covered": COUNT, "missed": {"type": "array", "items": TEXT}},
+            "Branches of piecewise nodes between x and y: all, those that a point has taken, the first of the others, and "
+            "the ranges of what the first 20 of such nodes read.",
+            {
+                "total": COUNT,
+                "covered": COUNT,
+                "missed": {"type": "array", "items": TEXT},
+                "ranges": {"type": "array", "items": TEXT},
+            },
         ),
         "notes": said({"type": "array", "items": TEXT}, "What a reader should know."),
         "message": said(TEXT, "Why nothing could be compared."),

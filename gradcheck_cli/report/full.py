@@ -12,6 +12,7 @@ from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.forward import forward_lines, held_against, refusals
 from gradcheck_cli.report.health import gate_lines, health_lines, health_tables
 from gradcheck_cli.report.power import power_lines
+from gradcheck_cli.report.remarks import remark_lines
 from gradcheck_cli.report.suspect import suspect_lines
 from gradcheck_cli.report.text import (
     Style,
@@ -57,7 +58,12 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
         return ""
     compared = [c for c in shown if c.entries]
     below = [*_claims(compared, style), *power_lines(compared, style), *health_lines(compared, style)]
-    below += [*_uncovered(compared, style), *refusals(compared, style)]
+    below += [
+        *_uncovered(compared, style),
+        *_ranges(compared, style),
+        *remark_lines(compared, style),
+        *refusals(compared, style),
+    ]
     parts = [[*header(shown[0], style)], [*_rows(compared, style), *below] if compared else []]
     parts += [[*health_tables(shown, style)] if style.health else [], [*gate_lines(shown, style)]]
     parts += [[*forward_lines(shown, style)]]
@@ -218,6 +224,12 @@ def _uncovered(checks: list[Check], style: Style) -> Iterator[str]:
     if most is not None:
         more = "" if style.verbosity > 0 else ": see -v"
         yield f"  branches   {most['total'] - most['covered']} of {most['total']} not covered{more}"
+
+
+def _ranges(checks: list[Check], style: Style) -> Iterator[str]:
+    """If asked for, the values that piecewise nodes read on the way of some row, each node once."""
+    for read in dict.fromkeys(read for c in checks for read in c.branches.get("ranges", ()) if style.verbosity > 0):
+        yield f"  values     {name(read)}"
 
 
 def _details(check: Check, style: Style) -> Iterator[str]:

@@ -35,7 +35,7 @@ _MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of severa
         "norm": float, "max": float, "zero_fraction": float, "finite": bool,
         "health": Health | None, "precision": Precision | None, "severed": Severed | None,
     },
-    "branches": {"total": int, "covered": int, "missed": tuple[str, ...]},
+    "branches": {"total": int, "covered": int, "missed": tuple[str, ...], "ranges": tuple[str, ...]},
     "claim": {
         "by": str, "kind": str, "of": tuple[str, ...], "found": bool, "layout": str, "seed": str, "theoretical": str,
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ import gradcheck_cli as gc
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.record import Check
+from gradcheck_cli.report.full import section
+from gradcheck_cli.report.text import Style
 from tests.checking.small import check, model
 
 
@@ -136,4 +139,131 @@ def test_a_body_that_runs_many_times_is_one_node():
     types = {"x": TensorType(np.dtype(np.float64), (2,))}
     graph = Graph(("x",), ("y",), (node,), {"trips": np.array(5)}, types)
     record = one(gc.Model(Source(graph, "graph", nodes=1), gc.OPS), [-1.0, 2.0])
-    assert record.branches == {"total": 2, "covered": 2, "missed": []}
+    assert record.branches == {
+        "total": 2, "covered": 2, "missed": [], "ranges": ["node 1 Relu 'r' in the body of node 0 Loop 'y' reads -1 to 2"],
+    }  # fmt: skip
+
+
+# The values that were seen
+
+
+class Read(NamedTuple):
+    """Nodes at an x, and what the record says of the values they saw."""
+
+    nodes: tuple[Any, ...]
+    x: list[float]
+    ranges: list[str]
+    constants: Mapping[str, Any] | None = None
+
+
+RANGES = {
+    "a piecewise node": Read((("Mul", "x two", "h"), ("Relu", "h", "y")), [-1.5, 2], ["node 1 Relu 'y' reads -3 to 4"],
+                             {"two": np.float64(2.0)}),
+    "a threshold that is constant is no value that was seen": Read(
+        (("Greater", "x high", "c"), ("Neg", "x", "n"), ("Where", "c x n", "y")), [-1, 0.25],
+        ["node 0 Greater 'c' compares -1 to 0.25"], {"high": np.float64(9.0)}),
+    "a constant operand of Max": Read((("Max", "x high", "y"),), [-1, 0.25], ["node 0 Max 'y' reads -1 to 0.25"],
+                                      {"high": np.float64(9.0)}),
+    "a bound of Clip": Read((("Clip", "x low high", "y"),), [0, 0.25], ["node 0 Clip 'y' reads 0 to 0.25"], BOUNDS),
+    "a composed operator decides on what it has computed": Read(
+        (("HardSigmoid", "x", "y"),), [-1, 1], ["node 0 HardSigmoid 'y' decides on 0.3 to 0.7"]),
+    "a threshold inside of an operator": Read(
+        (("ThresholdedRelu", "x", "y"),), [-1, 2], ["node 0 ThresholdedRelu 'y' compares -1 to 2"]),
+    "smooth operators": Read((("Gelu", "x", "y"),), [-1, 1], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_range_of_what_a_node_decides_on_is_in_the_record_and_shown_if_asked(name: str):
+    case = RANGES[name]
+    record = check(model(*case.nodes, x=(len(case.x),), constants=case.constants), case.x)
+    assert list(record.branches.get("ranges", ())) == case.ranges
+    shown = section((record,), Style(verbosity=1)).splitlines()
+    assert [line for line in shown if line.startswith("  values ")] == [f"  values     {said}" for said in case.ranges]
+    assert "  values " not in section((record,), Style())
+
+
+def test_ranges_are_those_of_all_points():
+    tested = model(("Relu", "x", "y"), x=(1,))
+    alone = [float(check(tested, points=8, point=k).branches["ranges"][0].split()[-1]) for k in range(8)]
+    assert check(tested, points=8).branches["ranges"] == [f"node 0 Relu 'y' reads {min(alone):.3g} to {max(alone):.3g}"]
+
+
+def test_ranges_of_many_nodes_are_cut_and_those_of_many_rows_shown_once():
+    nodes = [("Relu", "x" if i == 0 else f"h{i - 1}", f"h{i}") for i in range(25)]
+    record = check(model(*nodes), [1, 2, 3, 4])
+    assert record.branches["ranges"] == [f"node {i} Relu 'h{i}' reads 1 to 4" for i in range(20)]
+    assert section((record, dataclasses.replace(record, x="z")), Style(verbosity=1)).count("  values ") == 20
+
+
+def test_what_is_not_finite_is_no_range():
+    tested = model(("Log", "x", "h"), ("Relu", "h", "y"))
+    [said] = check(tested, value=[0.0, -1.0, 1.0, np.e], max_inconclusive=1.0).branches["ranges"]
+    assert said == "node 1 Relu 'y' reads 0 to 1"
+
+
+def test_a_body_of_which_some_runs_depend_on_nothing_fed():
+    """The last run of the loop reads a constant where the first reads x."""
+    body = Graph(
+        ("i", "going", "h", "later"), ("still", "same", "r"),
+        (Node("Identity", ("going",), ("still",)), Node("Relu", ("h",), ("r",)), Node("Identity", ("later",), ("same",))),
+    )  # fmt: skip
+    node = Node("Loop", ("trips", "", "x", "fixed"), ("", "y"), {"body": body})
+    types = {"x": TensorType(np.dtype(np.float64), (2,))}
+    constants = {"trips": np.array(3), "fixed": np.array([7.0, 9.0])}
+    graph = Graph(("x",), ("y",), (node,), constants, types)
+    record = one(gc.Model(Source(graph, "graph", nodes=1), gc.OPS), [-1.0, 2.0])
+    assert record.branches["ranges"] == ["node 1 Relu 'r' in the body of node 0 Loop 'y' reads -1 to 2"]
+
+
+# Nodes that read nothing but their kink
+
+
+NOTHING = {"nothing": np.float64(0.0), "s": np.float64(0.1)}
+KINK = "reads is 0, its kink: neither side was seen"
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [("Relu", True), ("LeakyRelu", True), ("PRelu", True), ("Abs", True), ("Selu", True), ("Elu", False),
+     ("Celu", False)],
+)  # fmt: skip
+def test_a_node_that_reads_nothing_but_its_kink_is_told_of(node: str, told: bool):
+    """No entry can tell: whatever x is, its input stays 0."""
+    operands = "h s" if node == "PRelu" else "h"
+    tested = model(("Mul", "x nothing", "h"), (node, operands, "a"), ("Add", "a x", "y"), constants=NOTHING)
+    record = check(tested, value=[1.0, -2.0, 0.5, 3.0])
+    said = f"all that node 1 {node} 'a' {KINK}"
+    assert record.status == "pass"
+    assert not record.entries.get("kink_ok")
+    assert (said in record.notes) == told
+    assert (said in " ".join(section((record,), Style()).split())) == told
+
+
+def test_nodes_that_read_nothing_but_their_kink_are_told_of_in_one_note():
+    tested = model(("Mul", "x nothing", "h"), ("Relu", "h", "a"), ("Abs", "h", "b"), ("Sum", "a b x", "y"),
+                   constants=NOTHING)  # fmt: skip
+    note = "all that node 1 Relu 'a', node 2 Abs 'b' read is 0, their kink: neither side was seen"
+    assert note in check(tested, value=[1.0, -2.0, 0.5, 3.0]).notes
+
+
+def test_where_entries_at_a_kink_are_counted_no_note_repeats_it():
+    record = check(model(("Relu", "x", "y")), value=[0.0, 0.0, 0.0, 0.0])
+    assert record.entries["kink_ok"] == 4
+    assert " (4 at a kink)" in section((record,), Style())
+    assert not any(KINK in note for note in record.notes)
+
+
+def test_kinks_of_one_node_do_not_hide_that_another_reads_nothing_but_its_own():
+    tested = model(("Mul", "x nothing", "h"), ("Relu", "h", "a"), ("Relu", "x", "b"), ("Add", "a b", "y"),
+                   constants=NOTHING)  # fmt: skip
+    record = check(tested, value=[0.0, 0.0, 1.0, 1.0])
+    assert record.entries["kink_ok"] == 2
+    assert [note for note in record.notes if "its kink" in note] == [f"all that node 1 Relu 'a' {KINK}"]
+
+
+@pytest.mark.parametrize("elsewhere", [0.5, -0.5])
+def test_one_value_beside_the_kink_is_a_side_that_was_seen(elsewhere: float):
+    tested = model(("Mul", "x some", "h"), ("Relu", "h", "a"), ("Add", "a x", "y"),
+                   constants={"some": np.array([0.0, 0.0, 0.0, elsewhere])})  # fmt: skip
+    assert not any("its kink" in note for note in check(tested, value=[1.0, -2.0, 0.5, 3.0]).notes)

@@ -250,6 +250,9 @@ def test_branches_that_no_point_has_taken_are_counted_and_named_if_asked(gradche
     assert "  node 1 LeakyRelu 'y': negative side not covered\n" in named
     assert "  branches   1 of 2 not covered\n" in named
     [record] = json.loads(gradcheck("leaky.onnx", "--output-format", "json").out)["checks"]
+    [read] = record["branches"].pop("ranges")
+    assert re.fullmatch(r"node 1 LeakyRelu 'y' reads 0\.\d+ to \d\.\d+", read)
+    assert f"  values     {read}\n" in named
     assert record["branches"] == {
         "total": 2,
         "covered": 1,

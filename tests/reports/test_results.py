@@ -30,7 +30,9 @@ def test_records_of_real_checks_are_read_as_they_were(results: dict[str, Path]) 
     for path, checks in found.items():
         assert [check.as_json() for check in checks] == json.loads(path.read_text())["checks"]
     every = [check for checks in found.values() for check in checks]
-    assert {c.status for c in every} == {"pass", "fail", "inconclusive", "error", "unsupported", "limit", "waived"}
+    assert {c.status for c in every} == {
+        "pass", "fail", "severed", "inconclusive", "error", "unsupported", "limit", "waived",
+    }  # fmt: skip
     assert {c.mode for c in every} == {"full", "nodes", "directional", "sampled"}
     assert any(c.gates for c in every)
     assert any(c.suspect for c in every)
