@@ -84,7 +84,8 @@ def part_of(tape: Tape, steps: range, names: Sequence[str] = ()) -> Tape:
     part.steps = tape.steps[steps.start : steps.stop]
     part.regions = tape.regions[:] if len(steps) == len(tape.steps) else []
     made = {n for step in part.steps for n in step.node.outputs}
-    wanted = {*names, *made, *(n for step in part.steps for n in step.node.inputs)}
+    operands = {n for region in part.regions for n in region.operands if n}  # no step may read some of them
+    wanted = {*names, *made, *operands, *(n for step in part.steps for n in step.node.inputs)}
     part.values = tape.values.part(wanted)
     part.fixed.update(part.values.recipes)
     part.guards = [n for n in tape.guards if n in made]

@@ -44,7 +44,7 @@ _GROUND = 1e-2  # of the largest entry of a column: errors of smaller ones are r
 _SAFETY = 4.0  # of what 16 roundings do in a few runs
 _AT_TIES = 16  # entries at a tie that are looked at one by one
 _THIRD = 2.0**-190  # beyond the square of the complex step: slopes of nodes are not that small
-_EDGE, _AT_EDGE = 2.0**-10, 2.0**-50  # steps, in units of the scale of x, between which a slope without end grows
+_TO_EDGE = 2.0**-10, 2.0**-30, 2.0**-50  # steps, in units of the scale of x, between which a slope without end grows
 _STEEPER = 8.0  # times: less is no slope without end
 _NONFINITE = 8  # entries without a finite cotangent that are looked at one by one
 _FAULTS = (
@@ -243,28 +243,47 @@ def _without_edges(found: Compared, live: Array) -> Compared:
     rows = np.flatnonzero(lost.any(axis=1))
     beside = failed & ~live if found.weights is None else np.zeros_like(failed)
     if len(rows):
-        blamed = _blamed(found, found.directions.rows[rows], live)
-        kept = blamed if found.weights is None else blamed.any(axis=1, keepdims=True)
-        beside[rows] |= lost[rows] & ~kept
+        beside[rows] |= lost[rows] & ~_blamed(found, rows, live)
     status = np.where(beside, np.int8(Status.DOMAIN), found.comparison.status)
     return replace(found, comparison=replace(found.comparison, status=status))
 
 
 def _blamed(found: Compared, rows: Array, live: Array) -> Array:
-    """Outputs that get a cotangent and have a slope by some entries of an operand, `(rows, m)`."""
-    alone, operand = found.alone, found.operand
-    program, part = alone.programs[operand], Directions(alone.tape.values[operand], rows)
-    sides = [(stencil, part.representable(h)) for stencil in (FORWARD, BACKWARD) for h in (_EDGE, _AT_EDGE)]
-    slopes = [by_differences(program, part, stencil, steps, alone.budget)[0] for stencil, steps in sides]
+    """Rows of a comparison by single entries, without what may be no number: `(rows, columns)`.
+
+    A slope without end spoils what it is multiplied with, cotangents of zero as well: entries that do not move with an
+    output may be lost to another one, but not where all outputs have a slope.
+    """
+    alone, theory = found.alone, found.comparison.theoretical[rows]
+    ended, moves = _slopes(found, found.directions.rows[rows])
+    if alone.unit.op.lift is elementwise and alone.rows(found.operand) == alone.columns:
+        moves = found.directions.rows[rows][:, None] == np.arange(alone.columns)
+    sound = live & ended & (moves | ended.all(axis=1, keepdims=True))
+    if found.weights is None:
+        return np.asarray(sound | (live & ended & np.isinf(theory)))
+    endless = ~ended & _finite(alone)
+    return np.asarray(sound.any(axis=1, keepdims=True) & ~endless.any(axis=1, keepdims=True))
+
+
+def _slopes(found: Compared, rows: Array) -> tuple[Array, Array]:
+    """Which outputs have a slope from both sides by some entries of an operand, and which move: `(rows, m)` each."""
+    program, part = found.alone.programs[found.operand], Directions(found.alone.tape.values[found.operand], rows)
     here = np.abs(flat(program.tape.values[program.outputs[0]]))
-    with np.errstate(invalid="ignore", over="ignore"):
-        rounding = 16 * EPS * here / np.abs(part.representable(_AT_EDGE))[:, None]
-        steady = [np.abs(fine) <= _STEEPER * np.abs(coarse) + rounding
-                  for coarse, fine in (slopes[:2], slopes[2:])]  # fmt: skip
-    moves = np.logical_or.reduce([np.abs(slope) > rounding for slope in slopes])
-    if alone.unit.op.lift is elementwise and alone.rows(operand) == alone.columns:
-        moves = rows[:, None] == np.arange(alone.columns)
-    return np.asarray(live & moves & steady[0] & steady[1])
+    ended, moves = np.ones((len(rows), len(here)), bool), np.zeros((len(rows), len(here)), bool)
+    for stencil in (FORWARD, BACKWARD):
+        slopes = []
+        for step in _TO_EDGE:
+            steps = part.representable(step)
+            slope = np.abs(by_differences(program, part, stencil, steps, found.alone.budget)[0])
+            with np.errstate(invalid="ignore", over="ignore"):
+                rounding = 16 * EPS * here / np.abs(steps)[:, None]
+                moves |= slope > rounding
+            slopes.append((slope, rounding))
+        (far, _), (near, _), (fine, rounding) = slopes
+        coarse = np.where(np.isfinite(far), far, near)  # the far one may leave the domain where the slope is finite
+        with np.errstate(invalid="ignore", over="ignore"):
+            ended &= np.isfinite(fine) & (fine <= _STEEPER * coarse + rounding)
+    return ended, moves
 
 
 def _theory(alone: Alone, position: int, v: Array, weights: Array, known: Array | None = None) -> Theory:

@@ -11,6 +11,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.op import Op
 from gradcheck_cli.record import Check, Report, Suspect
 from gradcheck_cli.report import render
 from gradcheck_cli.report.suspect import suspect_lines
@@ -266,6 +267,17 @@ def test_gradients_that_are_not_summed_are_named_where_no_node_is_wrong():
         assert (record.status, record.suspect) == ("fail", None)
         assert "gradients of 2 consumers of tensor 't' are not summed" in record.notes
     assert check(tested).status == "pass"
+
+
+def test_an_operand_that_no_step_reads_does_not_stop_the_sums_from_being_told():
+    """A composition may leave an operand unread, which its own rule is given all the same."""
+    tested = model(("Tanh", "x", "t"), ("First", "t c", "a"), ("Sin", "t", "b"), ("Mul", "a b", "y"),
+                   constants={"c": 2.0})  # fmt: skip
+    first = Op("First", lambda a, b: sym.exp(a), lambda ct, y, a, b: (ct * y, None), composed=True)
+    last = dataclasses.replace(gc.OPS["", "Sum"], forward=lambda *xs: xs[-1])
+    record = check(tested, ops={**gc.OPS, ("", "First"): first, ("", "Sum"): last})
+    assert (record.status, record.suspect) == ("fail", None)
+    assert "gradients of 2 consumers of tensor 't' are not summed" in record.notes
 
 
 def test_where_neither_a_node_nor_a_sum_is_wrong_the_report_says_so():

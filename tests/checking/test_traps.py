@@ -75,6 +75,62 @@ def test_a_rule_that_gives_no_number_where_the_slope_is_one_is_wrong(mode: Any):
     assert record.suspect.op == "Relu"
 
 
+def _lost(op: str, value: float, at: str) -> Any:
+    """The right rule, but for entries of its first cotangent that are `value`: all of them, or the last one."""
+    right = gc.OPS["", op].vjp
+    assert right is not None
+
+    def rule(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[Any, ...]:
+        first, *others = right(ct, ans, *primals, **metadata)
+        last = np.arange(first.value.size).reshape(first.shape) == first.value.size - 1
+        return (first + np.where(last | (at == "all"), value, 0.0), *others)
+
+    return rule
+
+
+def _between(op: str, size: int, *operands: Any, **attrs: Any) -> gc.Model:
+    """exp(op(sin(3 x), ...)) of a matrix of 4 columns."""
+    constants = {f"c{i}": np.asarray(each) for i, each in enumerate(operands)}
+    nodes = ("Mul", "x three", "w"), ("Sin", "w", "a"), (op, " ".join(["a", *constants]), "b", attrs), ("Exp", "b", "y")
+    return model(*nodes, x=(size, 4), constants={"three": 3.0, **constants})
+
+
+LOST: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "Flatten": ((), {}), "Transpose": ((), {"perm": [1, 0]}), "Identity": ((), {}), "Neg": ((), {}), "Relu": ((), {}),
+    "Add": ((100.0,), {}), "Mul": ((np.arange(4.0),), {}), "MatMul": ((np.eye(4) + 1.0,), {}), "Pow": ((2.0,), {}),
+    "Softmax": ((), {"axis": 1}), "LogSoftmax": ((), {"axis": 1}), "ReduceSum": ((np.array([1]),), {}),
+    "ReduceMax": ((np.array([1]),), {}), "ReduceL2": ((np.array([1]),), {}), "CumSum": ((np.array(1),), {}),
+    "Gather": ((np.array([0, 1]),), {}), "Concat": ((np.ones((2, 4)),), {"axis": 0}),
+    "Pad": ((np.array([1, 0, 0, 1]),), {}),
+}  # fmt: skip
+
+
+@every_mode
+@pytest.mark.parametrize("rows", [3, 20])
+@pytest.mark.parametrize(("value", "at"), [(np.nan, "all"), (np.inf, "the last")])
+@pytest.mark.parametrize("op", LOST)
+def test_a_rule_that_gives_no_number_where_there_is_a_slope_is_the_suspect(
+    mode: Any, rows: int, value: float, at: str, op: str
+):
+    """Those before it get cotangents that are no numbers, and are right: a slope far from steep is not lost in its size."""
+    operands, attrs = LOST[op]
+    x = np.random.default_rng(rows).uniform(0.1, 0.9, (rows, 4))
+    record = check(_between(op, rows, *operands, **attrs), x, mode=mode, ops=with_rule(op, _lost(op, value, at)))
+    assert (record.status, record.code) == ("fail", "GC103")
+    assert record.suspect is not None
+    assert record.suspect.op == op
+    assert record.suspect.unchecked == 0
+
+
+@every_mode
+def test_of_two_rules_in_a_row_that_give_no_number_both_are_named(mode: Any):
+    lost = {("", op): dataclasses.replace(gc.OPS["", op], vjp=_lost(op, np.nan, "all")) for op in ("Flatten", "Exp")}
+    record = check(_between("Flatten", 3), np.full((3, 4), 0.3), mode=mode, ops={**gc.OPS, **lost})
+    assert record.suspect is not None
+    assert record.suspect.op == "Flatten"
+    assert ["Exp" in other for other in record.suspect.others] == [True]
+
+
 def test_a_rule_that_is_wrong_where_no_cotangent_flows_fails_no_node():
     """What is sliced off is of no matter to the model: full mode passes it, and so does every node."""
     right = gc.OPS["", "Sin"].vjp
