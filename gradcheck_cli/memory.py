@@ -7,6 +7,7 @@ which becomes a LimitError where it is known what asked.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
@@ -105,6 +106,14 @@ def generous(size: float) -> str:
     """A limit that allows so many bytes and some more, as one types it."""
     unit, power = ("GiB", 30) if size > 1 << 30 else ("MiB", 20)
     return f"{-(-int(1.1 * size) >> power)}{unit}"
+
+
+def release(error: BaseException) -> None:
+    """Drops what the frames hold that an error came through, which it keeps alive for its traceback."""
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__, each = None, each.__cause__ or each.__context__
+    gc.collect()
 
 
 @contextmanager

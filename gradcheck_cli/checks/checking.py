@@ -183,10 +183,11 @@ class Checking:
     def _each_point(self) -> Iterator[tuple[int, Point]]:
         dims: Mapping[str, int] = {}
         for index in self._points():
-            point = self._point(index, dims)
-            if not dims:
+            if dims:
+                point = self._point(index, dims)
+            else:
                 at = partial(self._point, index)
-                point, self.sized = fitting(point, self.source, self.settings, self.ops, self._asked_for(), at)
+                point, self.sized = fitting(self.source, self.settings, self.ops, self._asked_for(), at)
             dims = point.dims
             self.fed[index] = point.feeds
             if self.see is not None:

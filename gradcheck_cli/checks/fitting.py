@@ -18,27 +18,29 @@ from gradcheck_cli.settings import Settings
 
 
 def fitting(
-    point: Point,
     source: Source,
     settings: Settings,
     ops: Ops,
     pairs: Iterable[tuple[str, str]],
     at: Callable[[Mapping[str, int]], Point],
 ) -> tuple[Point, str]:
-    """A point at which all pairs (x, y) fit in some mode, and what to say of its sizes; the given one where there is none.
+    """A point at which all pairs (x, y) fit in some mode, and what to say of its sizes; the first one where there is none.
 
-    `at` gives the point of other sizes.
+    `at` gives the point of some sizes, of none the first one, which is not held while smaller ones are tried.
     """
-    pairs = tuple(pairs)
+    pairs, point = tuple(pairs), at({})
+    first = {**point.dims, **point.over}
     if settings.mode != "auto" or not point.dims or _fits(point, source, settings, ops, pairs):
-        return point, ""
-    known = {**source.dims, **settings.dims, **sizes_given(source.graph, settings)}
-    for sizes in smaller(source.graph, point.dims, known, ops):
+        return point, _said(point.dims, first)
+    start, known = point.dims, {**source.dims, **settings.dims, **sizes_given(source.graph, settings)}
+    del point
+    for sizes in smaller(source.graph, start, known, ops):
         with suppress(GradcheckError, MemoryError):
             other = at(sizes)
             if _fits(other, source, settings, ops, pairs):
-                return other, f"{_said(other.dims)}: {_said(point.dims)} would take more than the memory limit"
-    return point, ""
+                return other, _said(other.dims, first)
+            del other
+    return at(start), _said(start, first)
 
 
 def _fits(point: Point, source: Source, settings: Settings, ops: Ops, pairs: Iterable[tuple[str, str]]) -> bool:
@@ -53,5 +55,9 @@ def _fits(point: Point, source: Source, settings: Settings, ops: Ops, pairs: Ite
     return True
 
 
-def _said(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+def _said(sizes: Mapping[str, int], first: Mapping[str, int]) -> str:
+    """What there is to say of sizes that are not those tried first."""
+    if sizes == first:
+        return ""
+    here, there = (", ".join(f"{name}={size}" for name, size in each.items()) for each in (sizes, first))
+    return f"{here}: {there} would take more than the memory limit"

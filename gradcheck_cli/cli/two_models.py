@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
+from gradcheck_cli.cli.apart import limits
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.idle import refuse_idle_rounding
@@ -25,10 +27,13 @@ from gradcheck_cli.equivalence.procedure import compare
 from gradcheck_cli.errors import GradcheckError, UsageError, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.memory import exhausted, held
+from gradcheck_cli.isolation.process import Bounds, possible
+from gradcheck_cli.isolation.process import run as isolated
+from gradcheck_cli.memory import exhausted, held, share
 from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.record import COMPARISON, Check, ModelInfo, Report
 
+T = TypeVar("T")
 _OF_FILES = ("x_shape", "dim", "test_data", "val_range", "points", "seed", "memory_limit", "jobs", "timeout")
 _REPEATED = (
     "given", "x", "y", "params", "param", "x_shape", "dim", "x_init_value", "extra_feed_dict", "test_data", "val_range",
@@ -46,7 +51,7 @@ def run(first: str, second: str, given: Mapping[str, Any], ctx: click.Context) -
     layers = [_seeded(of_files), _seeded(given)]
     output = Output(given)
     try:
-        checks = _checks(first, second, name, layers, ctx)
+        checks = _bounded(layers, partial(_checks, first, second, name, layers, ctx))
     except (GradcheckError, MemoryError) as error:
         ours = exhausted(error) if isinstance(error, MemoryError) else error
         if output.for_people and not output.writes:
@@ -62,6 +67,14 @@ def run(first: str, second: str, given: Mapping[str, Any], ctx: click.Context) -
     return report.exit_code
 
 
+def _bounded(layers: Sequence[Mapping[str, Any]], call: Callable[[], T]) -> T:
+    """What a call gives, in a process of its own where there are limits that it may not pass whatever it does."""
+    timeout, memory = limits(layers)
+    if (timeout is None and memory is None) or not possible():
+        return call()
+    return isolated(call, Bounds(timeout, memory or share()))
+
+
 def _checks(
     first: str, second: str, name: str, layers: Sequence[Mapping[str, Any]], ctx: click.Context
 ) -> tuple[Check, ...]:
@@ -70,7 +83,7 @@ def _checks(
     progress.begin(name)
     with ExitStack() as stack:
         stack.callback(progress.done)
-        stack.enter_context(held())
+        stack.enter_context(held(given.get("memory_limit") or share()))
         stack.enter_context(time_limit(given.get("timeout")))
         a, b = (_model(path, given) for path in (first, second))
         settings = resolve(a, [_USUAL, *({k: v for k, v in layer.items() if k != "given"} for layer in layers)])

@@ -17,7 +17,7 @@ from gradcheck_cli.compound import COMPOUND
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import MAX_RANK, Array, Graph, TensorType, is_inexact
-from gradcheck_cli.memory import require_shape
+from gradcheck_cli.memory import exhausted, release, require_shape
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dim_roles import roles
 from gradcheck_cli.points.dims import (
@@ -47,7 +47,8 @@ class Point:
 
     `expected` holds the outputs that ship with the model, where all inputs are those that ship with them.  `random` are
     the float inputs that were drawn; `ranges` are intervals in which they were drawn anew, since the model is not finite
-    at what is drawn first, and `advice` one in which it would be, where the user gave another.
+    at what is drawn first, and `advice` one in which it would be, where the user gave another.  `over` are larger sizes,
+    tried before, that memory had no room for.
     """
 
     tape: Tape
@@ -58,6 +59,7 @@ class Point:
     random: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     advice: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    over: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_point(
@@ -88,7 +90,8 @@ def find_point(
     held = {*ready, *source.drawn.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
     random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
     notes = (*shipped.notes(ready), *(only_size(k) for k, v in sizes.items() if v == 1 and k not in known))
-    return Point(tape, feeds, sizes, expected, notes, random)
+    over = {k: search.over[k] for k in sizes if k in search.over}
+    return Point(tape, feeds, sizes, expected, notes, random, over=over)
 
 
 class _Trials:
@@ -111,7 +114,18 @@ class _Trials:
         self.ran: tuple[Tape, Mapping[str, Any]] | None = None
 
     def attempt(self, sizes: Mapping[str, int]) -> Failure | None:
-        """One run, or why it was none."""
+        """One run, or why it was none; nothing that a run held is held after it failed."""
+        try:
+            failure = self._run(sizes)
+        except MemoryError as error:  # before there are nodes
+            if not self.open:
+                raise
+            failure = Failure(exhausted(error), (0, 0))
+        if failure is not None and isinstance(failure.error, LimitError):
+            release(failure.error)
+        return failure
+
+    def _run(self, sizes: Mapping[str, int]) -> Failure | None:
         graph, settings = self.graph, self.settings
         drawn = draw(self.source, settings, sizes, self.index, self.ready, self.needed)
         feeds = as_computed(graph, drawn, settings, self.ops, self.known)

@@ -101,7 +101,8 @@ class Search:
     """One search for sizes at which a model runs.
 
     `attempt` runs it once and says how that failed, or None; it is asked `MOST` times at most, and never twice the same.
-    `best` is the trial that got furthest of those that failed, and `failure` how it did.
+    `best` is the trial that got furthest of those that failed, and `failure` how it did.  `over` are the first sizes
+    that memory had no room for, from which smaller ones are tried, none below 2.
     """
 
     roles: Roles
@@ -111,6 +112,7 @@ class Search:
     following: int = _STATED
     tried: list[Sizes] = field(default_factory=list)
     best: Sizes = field(default_factory=dict)
+    over: Sizes = field(default_factory=dict)
     failure: Failure | None = None
     grown: tuple[str, ...] = ()  # dimensions that were made equal by trial, not since a failure stated it
 
@@ -132,6 +134,8 @@ class Search:
         self.left -= 1
         self.tried.append(own)
         failure = self.attempt(sizes)
+        if failure is not None and isinstance(failure.error, LimitError) and not self.over:
+            self.over = own
         if failure is not None and (self.failure is None or failure.position > self.failure.position):
             self.best, self.failure = own, failure
         return failure is None
@@ -141,9 +145,14 @@ class Search:
         yield start
         if not start or self.failure is None:
             return
-        if isinstance(self.failure.error, LimitError):
-            yield from _shrinking(self.roles, start, self.known)
-            return
+        if not self.over:
+            yield from self._others(start)
+        if self.over:
+            self.left = MOST  # those until here may have been for something else
+            yield from _shrinking(self.roles, self.over, self.known)
+
+    def _others(self, start: Sizes) -> Iterator[Sizes]:
+        """What may run instead of the sizes that a search starts from."""
         yield from self._following()
         for candidate in self._growing():
             before = self.best

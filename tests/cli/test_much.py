@@ -5,6 +5,7 @@ Peaks are those of the largest process, as the system counts them; what a comman
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -99,3 +100,28 @@ def test_time_stays_within_the_limit(more: tuple[str, ...], tmp_path: Path) -> N
     command = [*COMMAND, "m.onnx", "--timeout", "2s", "--save-failures", "none", *more]
     code, _, said = peak(command, tmp_path)
     assert (code, "GC601" in said or "GC602" in said) == (6, True), said
+
+
+def test_sizes_at_which_the_forward_run_does_not_fit_give_way_to_smaller_ones(tmp_path: Path) -> None:
+    text = (
+        "m (float[N,1,H,W] x) => (float y) { s = Constant <value_floats = [1.0, 1.0, 150.0, 150.0]> ()"
+        "  r = Resize (x, , s)  y = ReduceMean <keepdims = 0> (r) }"
+    )
+    models.save(tmp_path / "m.onnx", text)
+    options = ["--save-failures", "none", "--output-format", "json", "--forward", "internal"]
+    command = [*COMMAND, "m.onnx", "--memory-limit", "400MiB", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(done.stdout)["checks"][0]
+    assert all(2 <= size < 32 for size in record["dims"].values())
+    assert any("N=2, H=32, W=40 would take more than the memory limit" in note for note in record["notes"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code"), [("--timeout", "2s", "GC601"), ("--memory-limit", "256MiB", "GC602")]
+)
+def test_comparing_two_models_stays_within_the_limit(option: str, value: str, code: str, tmp_path: Path) -> None:
+    models.save(tmp_path / "m.onnx", ENDLESS if option == "--timeout" else MUCH["an input"][0])
+    ended, size, said = peak([*COMMAND, "diff", "m.onnx", "m.onnx", option, value], tmp_path)
+    assert (ended, code in said) == (6, True), said
+    assert option == "--timeout" or size < 256 + BESIDE
