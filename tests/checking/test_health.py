@@ -233,7 +233,7 @@ def test_a_branch_that_carries_little_does_not_stand_for_the_trunk():
     assert (found.shows, found.ratio) == ((), pytest.approx(1, abs=0.01))
 
 
-def test_a_softmax_of_single_numbers_is_no_illness():
+def test_a_softmax_of_single_numbers_is_zero_everywhere_and_not_dead():
     """Attention over a sequence of one: its queries get no gradient, because of the sizes alone."""
     nodes = (
         ("MatMul", "x q", "a"), ("MatMul", "a q", "b"), ("ReduceSum", "b", "s", {"axes": [-1]}),
@@ -241,7 +241,7 @@ def test_a_softmax_of_single_numbers_is_no_illness():
     )  # fmt: skip
     tested = model(*nodes, x=(2, WIDTH), constants={"q": MIXING[0], "v": MIXING[1][:1]})
     record = check(tested)
-    assert (record.gradient["norm"], record.gradient["health"].shows) == (0, ())
+    assert (record.gradient["norm"], record.gradient["health"].shows) == (0, ("vanishing",))
 
 
 # Units
