@@ -137,9 +137,13 @@ def test_an_error_stands_in_every_format() -> None:
 
 
 def test_quiet_leaves_out_what_passed_and_verbose_adds_to_it() -> None:
-    passed = replace(FAILED, status="pass", code="", worst=(), suspect=None, notes=("a note",))
+    passed = replace(
+        FAILED, status="pass", code="", worst=(), suspect=None, notes=("values of test_data_set_0 for x", "a note")
+    )
     assert render("full", report(passed), Style(verbosity=-1)) == "1 check: 1 passed in 0.84s\n"
-    assert "a note" not in render("full", report(passed))
+    assert "test_data_set_0" not in render("full", report(passed))
+    assert "  note       a note\n" in render("full", report(passed))  # of which no row tells
+    assert "test_data_set_0" in render("full", report(passed), Style(verbosity=1))
     assert "  a note\n" in render("full", report(passed), Style(verbosity=1))
 
 
