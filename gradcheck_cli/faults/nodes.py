@@ -45,7 +45,7 @@ _SAFETY = 4.0  # of what 16 roundings do in a few runs
 _AT_TIES = 16  # entries at a tie that are looked at one by one
 _THIRD = 2.0**-190  # beyond the square of the complex step: slopes of nodes are not that small
 _TO_EDGE = 2.0**-10, 2.0**-30, 2.0**-50  # steps, in units of the scale of x, between which a slope without end grows
-_STEEPER = 8.0  # times: less is no slope without end
+_STEEPER, _GROWN = 8.0, 2.0  # times from the first step and from the second: less is no slope without end
 _NONFINITE = 8  # entries without a finite cotangent that are looked at one by one
 _FAULTS = (
     GradcheckError,
@@ -282,7 +282,8 @@ def _slopes(found: Compared, rows: Array) -> tuple[Array, Array]:
         (far, _), (near, _), (fine, rounding) = slopes
         coarse = np.where(np.isfinite(far), far, near)  # the far one may leave the domain where the slope is finite
         with np.errstate(invalid="ignore", over="ignore"):
-            ended &= np.isfinite(fine) & (fine <= _STEEPER * coarse + rounding)
+            bounded = (fine <= _STEEPER * coarse + rounding) | (fine <= _GROWN * near + rounding)
+        ended &= np.isfinite(fine) & bounded
     return ended, moves
 
 

@@ -123,6 +123,18 @@ def test_a_rule_that_gives_no_number_where_there_is_a_slope_is_the_suspect(
 
 
 @every_mode
+@pytest.mark.parametrize("distance", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("op", ["Sqrt", "Acosh", "Log"])
+def test_a_steep_slope_near_the_edge_of_a_domain_excuses_no_nan(mode: Any, distance: float, op: str):
+    x = np.array([0.3, 0.5, 0.7, distance]) + (1.0 if op == "Acosh" else 0.0)
+    tested = model((op, "x", "a"), ("Sin", "a", "y"))
+    record = check(tested, x, mode=mode, ops=with_rule(op, _lost(op, np.nan, "the last")))
+    assert record.status == "fail"
+    assert record.suspect is not None
+    assert record.suspect.op == op
+
+
+@every_mode
 def test_of_two_rules_in_a_row_that_give_no_number_both_are_named(mode: Any):
     lost = {("", op): dataclasses.replace(gc.OPS["", op], vjp=_lost(op, np.nan, "all")) for op in ("Flatten", "Exp")}
     record = check(_between("Flatten", 3), np.full((3, 4), 0.3), mode=mode, ops={**gc.OPS, **lost})
