@@ -6,6 +6,7 @@ aliasing and the rounding of the forward run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from gradcheck_cli.chain import Code, Computation
 from gradcheck_cli.graph import Array
 
 _BLOCK = 1 << 15  # entries
+_PIECE = 1 << 17  # entries of a sum of squares at a time: what caches hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +179,21 @@ def representable(x: Array, h: Array) -> Array:
 def scales(x: Array) -> Array:
     """The natural size of each entry: its magnitude, or the tensor's root mean square where it is 0; shape of x."""
     size = np.abs(x)
+    if size.dtype.kind == "f" and (size > 0).all():
+        return np.asarray(size)
     typical = rms(size)
     return np.where(size > 0, size, typical if np.isfinite(typical) and typical > 0 else 1.0)
 
 
 def rms(x: Array) -> float:
     """The root mean square, 0 of nothing; squares of what is tiny or huge are not taken."""
-    largest = float(np.max(np.abs(x), initial=0.0))
-    return largest * float(np.sqrt(np.mean(np.square(x / largest)))) if 0 < largest < np.inf else largest
+    flat = x.reshape(-1)
+    pieces = [flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE)]
+    largest = float(np.max([np.max(np.abs(piece)) for piece in pieces], initial=0.0))
+    if not 0 < largest < np.inf:
+        return largest
+    total = sum(float(np.sum(np.square(piece / largest))) for piece in pieces)
+    return largest * math.sqrt(total / flat.size)
 
 
 def rungs(ks: Sequence[int]) -> Array:

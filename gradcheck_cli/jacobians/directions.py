@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -75,10 +76,14 @@ class Directions:
 
     def representable(self, h: Array | float, side: float = 1.0) -> Array:
         """Steps h times the scale of x along each direction, (rows,); along a unit vector x + side * step is exact."""
-        size = scales(self.here)
         if self.given is None:
-            return self._exact(size[self.rows] * h, side)
-        return np.full(self.count, h * rms(size) if size.size else h)
+            return self._exact(scales(self.here)[self.rows] * h, side)
+        return np.full(self.count, h * self._typical)
+
+    @cached_property
+    def _typical(self) -> float:
+        """The root mean square of the scales of all entries, 1 of nothing."""
+        return rms(scales(self.here)) if self.here.size else 1.0
 
     def fixed(self, delta: float) -> Array:
         """The same step for every direction, (rows,), made exact along unit vectors."""

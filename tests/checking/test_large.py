@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import gradcheck_cli as gc
 from gradcheck_cli.checks.footprint import FREE
+from gradcheck_cli.comparison.partial import far_apart
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.memory import owned
+from gradcheck_cli.stencil import rms, scales
 from gradcheck_cli.tape import Large, Tape
 from gradcheck_cli.trace import trace
 from gradcheck_cli.weights import KEPT, LARGE, Values
@@ -219,3 +222,20 @@ def test_what_fits_is_not_refused() -> None:
 def test_memory_that_views_share_counts_once() -> None:
     x = np.zeros((100, 8))
     assert owned([x, x.T, x[1:].reshape(-1), np.broadcast_to(x, (9, 100, 8)), x.copy()]) == 2 * x.nbytes
+
+
+@pytest.mark.parametrize("size", [1, 1 << 17, (1 << 20) + 3])
+def test_the_root_mean_square_of_many_entries_is_that_of_few(size: int) -> None:
+    """Summed in pieces, each of which and all of which are sums of at most `size` terms."""
+    x = np.random.default_rng(size).normal(size=size)
+    expected = math.sqrt(math.fsum(x * x) / size)
+    assert abs(rms(x) - expected) <= size * np.finfo(float).eps * expected
+    assert np.array_equal(scales(np.append(x, 0.0))[:-1], np.abs(x))
+
+
+@pytest.mark.parametrize(("share", "apart"), [(0.0, False), (0.09, False), (0.11, True), (0.5, True)])
+@pytest.mark.parametrize("size", [1 << 12, 1 << 21])
+def test_sizes_are_far_apart_where_more_than_a_tenth_is_small(size: int, share: float, apart: bool) -> None:
+    x = np.random.default_rng(0).uniform(1.0, 2.0, size)
+    x[: int(share * size)] *= 1e-6
+    assert far_apart(np.append(x, np.zeros(size))) is apart  # zeros have no size
