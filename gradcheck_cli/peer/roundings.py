@@ -109,12 +109,12 @@ class Roundings:
         return [run.named[name].value for run in (self.exact, self.own) if name in run.named]
 
     @cached_property
-    def _longest_sum(self) -> float:
+    def longest_sum(self) -> float:
         """The most terms that one entry of a result is summed from; a plain sum of n is off by sqrt(n) of each term."""
         return max([1.0, *(terms(self.own, step) for step in self.own.steps)])
 
     def _jittered(self, number: int) -> Iterator[tuple[str, Array]]:
-        rng, move = np.random.default_rng([self.seed, number]), np.sqrt(self._longest_sum)
+        rng, move = np.random.default_rng([self.seed, number]), np.sqrt(self.longest_sum)
         constants = {n: v for n, v in self.graph.constants.items() if n not in self.feeds}
         for name, value in {**constants, **self.feeds}.items():
             if isinstance(value, np.ndarray) and is_inexact(value.dtype):

@@ -33,6 +33,7 @@ _ROUNDINGS = {
 }  # relative to entries, or to a tenth of the largest
 _HALVES = ("float16", "bfloat16")
 _OF_ONE = 8.0  # roundings of 1, or of the largest operand
+_LONG, _OF_SUM = 1024, 4.0  # terms of a sum, and roundings times the root of their number where there are more
 _USUAL = 0.9  # the share of entries that are off by no more than what counts for all
 # What onnxruntime computes in one pass, by its own function bodies or by coefficients in float32; and what goes
 # through functions that are approximated to a part of 1, however small their result is.
@@ -193,6 +194,10 @@ class Alone:
             usual = float(np.quantile(np.where(spread == 0, 0.0, spread / size), _USUAL)) if spread.size else 0.0
         measured = MEASURED * np.maximum(spread, usual * size)
         allowed = np.maximum(measured, _ROUNDINGS.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
+        if (
+            terms := self.runs.longest_sum
+        ) > _LONG:  # where all terms have one sign, moving them at random averages out
+            allowed = np.maximum(allowed, _OF_SUM * np.sqrt(terms) * epsilon(theirs.dtype) * size)
         if self._any_of(_ROUGH):
             allowed = np.maximum(allowed, FLOORS.get(dtype, 0.0) / _SMALLER * float(np.max(size, initial=0.0)))
         if self._any_of(_SATURATING) or len(self.piece.graph.nodes) > 1:

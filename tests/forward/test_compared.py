@@ -134,3 +134,19 @@ def test_what_overflows_in_half_precision_where_it_is_given_out_is_no_misreading
     assert found["agrees"], found
     wrong: Ops = {**gc.OPS, ("", "Mul"): replace(gc.OPS["", "Mul"], forward=lambda a, b: a * b * np.float16(1.1))}
     assert forward(path, wrong)["y"]["agrees"] is False
+
+
+def test_a_long_mean_in_another_order_is_no_misreading(tmp_path: Path) -> None:
+    """onnxruntime adds up 2 million numbers one after the other; each is rounded to float32."""
+    text = """g (float[8, 8] x) => (float[1, 1] y) {
+        b = Add (x, one)  z = Resize (b, , by)  y = ReduceMean <keepdims = 1> (z)
+    }"""
+    by = np.array([180, 180], np.float32)
+    path = save(tmp_path / "m.onnx", text, by=by, one=np.float32(1.5))
+    assert forward(path)["y"]["agrees"]
+    wrong: Ops = {**gc.OPS, ("", "ReduceMean"): replace(gc.OPS["", "ReduceMean"], name="ReduceMean", forward=_off)}
+    assert forward(path, wrong)["y"]["agrees"] is False
+
+
+def _off(x: np.ndarray[Any, Any], *, axes: Any = None, keepdims: int = 1, **rest: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(np.mean(x, axis=axes, keepdims=bool(keepdims)) * 1.01, x.dtype)
