@@ -547,7 +547,7 @@ def test_a_check_says_what_and_how(read):
             "val_range": {"x": (-2, 2)},
             "atol": 0,
         },
-        expect={"status": "fail", "reason": "ACME-412", "until": datetime.date(2027, 3, 31)},
+        expect={"status": "fail", "forward": None, "reason": "ACME-412", "until": datetime.date(2027, 3, 31)},
     )
 
 
@@ -607,7 +607,7 @@ def test_a_manifest_keeps_its_entries(read):
             "seed": 1,
             "path": "https://example.com/net.onnx",
             "name": "net",
-            "expect": {"status": "unsupported", "reason": "", "until": None},
+            "expect": {"status": "unsupported", "forward": None, "reason": "", "until": None},
         },
     )
 
