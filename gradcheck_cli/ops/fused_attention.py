@@ -33,10 +33,8 @@ def attention(
     sizes = tuple(qkv_hidden_sizes) or (weights.shape[1] // 3,) * 3
     projected = sym.matmul(x, weights)
     parts = sym.split(projected if bias is None else projected + bias, sizes, -1)
-    made = _of_projections(
-        parts, mask_index, past, attention_bias, num_heads, mask_filter_value, bool(unidirectional), scale
-    )
-    return made[:n_outputs]
+    more = num_heads, mask_filter_value, bool(unidirectional), scale, n_outputs > 1
+    return _of_projections(parts, mask_index, past, attention_bias, *more)
 
 
 def q_attention(
@@ -49,21 +47,22 @@ def q_attention(
     _refuse(do_rotary=do_rotary, past_present_share_buffer=past_present_share_buffer)
     projected = matmul_integer_to_float(x, weights, x_scale, w_scale, x_zero_point, w_zero_point, bias)
     parts = sym.split(projected, (weights.shape[1] // 3,) * 3, -1)
-    made = _of_projections(parts, mask_index, past, None, num_heads, mask_filter_value, bool(unidirectional), scale)
-    return made[:n_outputs]
+    more = num_heads, mask_filter_value, bool(unidirectional), scale, n_outputs > 1
+    return _of_projections(parts, mask_index, past, None, *more)
 
 
 def _of_projections(
     parts: Sequence[Var], mask: Var | None, past: Var | None, bias: Var | None, heads: int, hidden: float,
-    causal: bool, scale: float,
-) -> tuple[Var, Var]:  # fmt: skip
-    """Attention of queries, keys and values behind a past, and all keys and values as the new past."""
+    causal: bool, scale: float, kept: bool,
+) -> tuple[Var, ...]:  # fmt: skip
+    """Attention of queries, keys and values behind a past; if `kept`, all keys and values as the new past too."""
     q, k, v = (by_heads(part, heads) for part in parts)
     if past is not None:
         k, v = (sym.concat([sym.take(past, i, 0), new], 2) for i, new in enumerate((k, v)))
     seen = _mask(mask, k.shape, q.shape[2], hidden, q.dtype)
     y, _ = _attended(q, k, v, [bias, seen, _causal(q, k) if causal else None], scale)
-    return side_by_side(y), sym.concat([sym.unsqueeze(part, (0,)) for part in (k, v)], 0)
+    present = [sym.concat([sym.unsqueeze(part, (0,)) for part in (k, v)], 0)] if kept else []
+    return side_by_side(y), *present
 
 
 def multi_head_attention(
