@@ -53,7 +53,6 @@ GAPS: dict[str, str] = {
     "com.microsoft.SparseAttention(* caches of two lengths": "reads other keys where sequences differ in length",
     "com.microsoft.SparseToDenseMatMul(*": "of sparse tensors, which have a test of their own",
     "DynamicSlice(*": "gone since opset 10, with a test of its own",
-    "Memcpy*": "put in by itself alone",
     "Scale(*": "gone since opset 10, with a test of its own",
     "com.microsoft.TorchEmbedding(*": _NOT_ON_CPU,
     "com.microsoft.WordConvEmbedding(* words without characters": "leaves their results unwritten",
