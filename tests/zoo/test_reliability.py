@@ -44,7 +44,8 @@ class Scene:
         self.driver: subprocess.Popen[str] | None = None
 
     def start(self, *args: str, run: str = "run", **more: Any) -> subprocess.Popen[str]:
-        command = [*COMMAND, "models", "--run", run, "-j", "2", *args]
+        jobs = () if "-j" in args else ("-j", "2")
+        command = [*COMMAND, "models", "--run", run, *jobs, *args]
         self.driver = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
