@@ -53,6 +53,9 @@ def _go_on(failed: Check, error: BaseException) -> None:
     pass
 
 
+_OF_A_PART = 2 << 30  # bytes that a part of a Jacobian may take on a worker where nobody gave a limit
+
+
 @dataclass(slots=True)
 class Checker:
     """Checks tasks, one at a time; what is said of one is, from weak to strong, `unsaid`, files, its spec, `given`.
@@ -141,6 +144,8 @@ class Checker:
             self._tell(source, settings)
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
+            if is_elsewhere(self.given) and memory is None:  # workers have less than this machine
+                settings = replace(settings, memory_limit=min(settings.memory_limit, _OF_A_PART))
             others = _others(source, settings, self.given)
             checks = check(
                 source, settings, name=task.name, listen=self.progress, see=self._seen_by(keeper), elsewhere=others

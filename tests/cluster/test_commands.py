@@ -149,7 +149,7 @@ def busy(address: str) -> list[str]:
 @pytest.mark.parametrize("args, said", [
     (("zoo", "models", "--dask", "nowhere"), "'nowhere' is no Dask scheduler; write tcp://HOST:8786"),
     (("zoo", "models", "--dask", "tcp://127.0.0.1:9"), "no Dask scheduler answers at tcp://127.0.0.1:9"),
-    (("zoo", "models", "--dask", "local:2", "--engine", "local"), "--dask names a cluster, and --engine local"),
+    (("zoo", "models", "--dask", "local:2", "--engine", "local"), "--dask has no effect beside --engine local"),
     (("models/mlp.onnx", "--dask", "local:1", "--mode", "sampled"), "leave out --mode sampled"),
 ])  # fmt: skip
 def test_what_cannot_be_is_an_error_of_usage(folder: Path, args: tuple[str, ...], said: str) -> None:
