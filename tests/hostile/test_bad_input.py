@@ -180,7 +180,7 @@ GRAPHS = {  # nodes from x to y, shape of x, constant w, exit code, message
     "an infinite weight": ("y = Mul(x, w)", "2", W([1, INF]), 3, f"{NONFINITE}'w' is not, which the model is given."),
     "weights of NaN alone": ("y = Mul(x, w)", "2", W([NAN, NAN]), 3, f"{NONFINITE}'w' is not"),
     "a NaN that nothing reads": ("z = Mul(x, w) y = Tanh(x)", "2", W([1, NAN]), 0, "PASS 4 entries"),
-    "an infinite mask before a softmax": ("h = Add(x, w) y = Softmax(h)", "2", W([0, -INF]), 0, "PASS 4 entries"),
+    "an infinite mask before a softmax": ("h = Add(x, w) y = Softmax(h)", "2", W([0, -INF]), 0, "PASS zero everywhere 4 entries"),
     "weights too small to normalize": ("y = Mul(x, w)", "2", W([1e-45, 1e-40]), 0, "PASS 4 entries"),
     "weights as large as there are": ("y = Mul(x, w)", "2", W([3e38, -3e38]), 0, "PASS 4 entries"),
     "a result beyond all numbers": ("h = Mul(x, w) y = Exp(h)", "2", W([3e38, 3e38]), 3,
