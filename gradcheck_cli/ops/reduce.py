@@ -328,25 +328,9 @@ REDUCE: list[Op] = [
     reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x))),
     reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),
     reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x))),
-    Op(
-        "ArgMax",
-        arg_extremum(np.argmax),
-        zero,
-        on(0),
-        bind=with_axis(0),
-        ordered=True,
-        reads=along("axis"),
-        cuts=rounding,
-    ),
-    Op(
-        "ArgMin",
-        arg_extremum(np.argmin),
-        zero,
-        on(0),
-        bind=with_axis(0),
-        ordered=True,
-        reads=along("axis"),
-        cuts=rounding,
+    *(
+        Op(name, arg_extremum(pick), zero, on(0), bind=with_axis(0), ordered=True, reads=along("axis"), cuts=rounding)
+        for name, pick in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
     ),
     Op(
         "CumSum",
