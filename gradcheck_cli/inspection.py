@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gradcheck_cli.backward import inexact
+from gradcheck_cli.checks.fitting import fitting
 from gradcheck_cli.checks.obstacles import is_floating
 from gradcheck_cli.checks.severing import cut_off, sentence, severance_of
 from gradcheck_cli.custom import ops_for
@@ -116,7 +118,7 @@ def inspect(source: Source, settings: Settings) -> Inspection:
     ys = settings.y or choose_y(graph)
     xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param)
     check_sizes(graph, settings)
-    point, obstacle = _point(source, settings, ops, (*ys, *xs))
+    point, obstacle = _point(source, settings, ops, xs, ys)
     if point is not None:
         ys = tuple(y for y in ys if is_floating(point.tape, y))
     blocked = tuple(_blocked(graph, ops, xs, ys))
@@ -226,9 +228,14 @@ def _every_node(graph: Graph) -> Iterator[tuple[int, Node]]:
             yield from ((index, inner) for _, inner in _every_node(body))
 
 
-def _point(source: Source, settings: Settings, ops: Ops, targets: tuple[str, ...]) -> tuple[Point | None, str]:
+def _point(
+    source: Source, settings: Settings, ops: Ops, xs: tuple[str, ...], ys: tuple[str, ...]
+) -> tuple[Point | None, str]:
+    """The point of a check."""
+    reached = {x: source.graph.reached_from([x]) for x in xs}
+    pairs = ((x, y) for y in ys for x in xs if y in reached[x])
     try:
-        return find_point(source, settings, ops, targets), ""
+        return fitting(source, settings, ops, pairs, partial(find_point, source, settings, ops, (*ys, *xs), 0))[0], ""
     except GradcheckError as error:
         return None, str(error)
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job
 from gradcheck_cli.comparison.partial import AT_TIES, DOT_TESTS, Part, entries_at_ties, projections, sample
 from gradcheck_cli.graph import Graph
-from gradcheck_cli.jacobians.cost import FULL_WORK, OPERATIONS, Cost
+from gradcheck_cli.jacobians.cost import FULL_WORK, OPERATIONS, Cost, partial_work
 from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.program import Program
@@ -43,7 +44,7 @@ def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings, 
             _fit(pair, sides[pair.y], (settings.mode,), graph)
         return
     costs = [(pair, sides[pair.y].cost(pair.x)) for pair in pairs]
-    left = _work(settings)
+    left = work_for(settings)
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
         fits = cost.memory <= settings.memory_limit
         if settings.mode == "full" and not fits:
@@ -57,11 +58,24 @@ def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings, 
         _fit(pair, sides[pair.y], LADDER if fits and left >= 0 else LADDER[1:], graph)
 
 
-def _work(settings: Settings) -> float:
-    """Operations that full comparisons may take: less than FULL_WORK where the time limit asks for that."""
+def predicted(ends: Iterable[tuple[str, str]], sides: Mapping[str, Sides], settings: Settings) -> float:
+    """Operations of a check of some (x, y) in the modes that they would get; those of a y share what is seen of nodes."""
+    costs = sorted((sides[y].cost(x).work if settings.mode in ("auto", "full") else math.inf, x, y) for x, y in ends)
+    left, total, rest = math.inf if settings.mode == "full" else work_for(settings), 0.0, dict[str, float]()
+    for cost, x, y in costs:
+        if total + cost <= left:
+            total += cost
+        else:
+            mode = settings.mode if settings.mode in PARTIAL else "nodes"
+            rest[y] = max(rest.get(y, 0.0), partial_work(sides[y].program(x), mode))
+    return total + sum(rest.values())
+
+
+def work_for(settings: Settings, most: float = FULL_WORK) -> float:
+    """Operations that full comparisons may take: less than `most` where the time limit asks for that."""
     if settings.timeout is None:
-        return FULL_WORK
-    return min(FULL_WORK, _TIME * settings.timeout * OPERATIONS / settings.points)
+        return most
+    return min(most, _TIME * settings.timeout * OPERATIONS / settings.points)
 
 
 def _fit(pair: Pair, side: Sides, modes: Sequence[Mode], graph: Graph) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from gradcheck_cli.equivalence.precision import loss, precision
 from gradcheck_cli.equivalence.records import Found, record_of
 from gradcheck_cli.equivalence.run import Run
 from gradcheck_cli.equivalence.severing import Apart
-from gradcheck_cli.errors import PointError, UsageError, shown
+from gradcheck_cli.errors import ModelError, PointError, UsageError, shown
 from gradcheck_cli.evaluation import quietly
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import describe, is_inexact
@@ -29,8 +30,9 @@ from gradcheck_cli.memory import exhausted
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
-from gradcheck_cli.points.point import Point, in_its_dtype
+from gradcheck_cli.points.point import Point, dims_behind, failure_of, in_its_dtype
 from gradcheck_cli.points.redraw import finite_point
+from gradcheck_cli.points.sizes import SIZES, Failure
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
 from gradcheck_cli.record import COMPARISON, Check, Suspect
 from gradcheck_cli.settings import ANY, Settings
@@ -80,6 +82,7 @@ class Comparing:
         for name in [n for n in self.left if n in (settings.x or ())]:
             raise UsageError(f"{b.uri} has nothing that stands for {name!r}. What does? --map {shown(name)}=NAME")
         self.pairs, self.found, self.looked = self._pairs(), dict[Key, Found](), 0
+        self.unsized: list[str] = []  # that no size of open dimensions was found at which both run
 
     def _partner(self, y: str) -> str | None:
         return self.known.outputs.get(y) if y in self.a.graph.outputs else self.known.of(y, self.b.graph)
@@ -93,14 +96,50 @@ class Comparing:
             if listen is not None:
                 listen.start(f"point {index}", len(indices))
                 listen.advance(done, len(indices))
-            point = finite_point(self.a, self.settings, self.ops, [*self.ys, *self.xs], index, dims)
+            point = self._point(index, dims)
             dims = dict(point.dims)
-            notes.update(dict.fromkeys(point.notes))
+            notes.update(dict.fromkeys([*point.notes, *self.unsized]))
             self._at(index, point)
         seconds = round((time.perf_counter() - start) / max(len(self.found), 1), 4)
         plain = self._plain(name, reproduce, {**self.a.dims, **self.settings.dims, **dims}, tuple(notes), seconds)
         found = (record_of(each, replace(plain, forward=self._forward(key.y))) for key, each in self.found.items())
         return tuple(map(self._apart().judged, found))
+
+    def _point(self, index: int, dims: Mapping[str, int]) -> Point:
+        """A point of A, at sizes of open dimensions at which B runs too; where there are none, as of A alone."""
+        at = partial(finite_point, self.a, self.settings, self.ops, [*self.ys, *self.xs], index, dims)
+        if dims:
+            return at()
+        failures: list[Failure] = []
+        try:
+            return at(lambda feeds: self._beside_a(feeds, failures))
+        except (UsageError, ModelError):
+            if not failures:
+                raise
+        point = at()
+        sizes = ", ".join(map(shown, point.dims))
+        self.unsized.append(
+            f"no size of {sizes} was found at which {self.names[1]} runs too (tried 1 ... {max(SIZES)})"
+        )
+        return point
+
+    def _beside_a(self, feeds: Mapping[str, Any], failures: list[Failure]) -> Failure | None:
+        """How B fails at what A is fed, with the dimensions of A that lead there."""
+        theirs = handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
+        run, graph = Run.of(self.b, theirs, self._targets_of_b, self.settings, self.ops_of_b), self.b.graph
+        failure = failure_of(graph, run.tape, self._targets_of_b)
+        if failure is None:
+            return None
+        position, _ = failure.position
+        needed = graph.needed_for(graph.nodes[position].reads if position < len(graph.nodes) else graph.outputs)
+        dims = dims_behind(self.a.graph, [mine for mine, other in self.known.inputs.items() if other in needed])
+        further = len(self.a.graph.nodes) + 1 + position  # than any failure of A
+        failures.append(replace(failure, position=(further, failure.position[1]), dims=dims))
+        return failures[-1]
+
+    @property
+    def _targets_of_b(self) -> list[str]:
+        return [n for n in (*self.ys.values(), *self.xs.values()) if n is not None]
 
     def _apart(self) -> Apart:
         """What the graphs say of gradients that one of the models alone has."""
@@ -153,8 +192,7 @@ class Comparing:
         a = Run(self.a, feeds, point.tape, settings) if point is not None else Run.of(
             self.a, feeds, [*self.ys, *self.xs], settings, self.ops
         )  # fmt: skip
-        targets = [n for n in (*self.ys.values(), *self.xs.values()) if n is not None]
-        b = Run.of(self.b, theirs, targets, settings, self.ops_of_b)
+        b = Run.of(self.b, theirs, self._targets_of_b, settings, self.ops_of_b)
         return Meeting(a, b, self.ys, self.xs, self.pairs, self._tolerance, self.names)
 
     def _rounded(self, name: str, value: Any, theirs: Mapping[str, Any]) -> Any:

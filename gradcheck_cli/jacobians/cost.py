@@ -21,6 +21,8 @@ HELD = 6 * 8  # bytes of an entry: of both sides, of what either can have wrong,
 OPERATIONS = 1.5e10  # in a second, roughly
 _STEP = 5e6  # operations that all passes over a step count as besides: Python, some tenths of a millisecond
 _ENTRY = 300.0  # operations that comparing one entry counts as
+_RUNS = {"nodes": 200.0, "directional": 100.0, "sampled": 400.0}  # of the model that the other modes are worth
+_UNIT = {"nodes": 3e7}  # operations that a step on its own counts as besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,16 @@ class Cost:
     @property
     def duration(self) -> str:
         """A rough time for it, as one says it: 31 h."""
-        for unit, name in ((3600.0, "h"), (60.0, "min")):
-            if self.seconds >= unit:
-                return f"{self.seconds / unit:.0f} {name}"
-        return f"{max(self.seconds, 1):.0f} s"
+        return lasting(self.work)
+
+
+def lasting(work: float) -> str:
+    """A rough time for so many operations, the same on every machine."""
+    seconds = work / OPERATIONS
+    for unit, name in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{max(seconds, 1):.0f} s"
 
 
 def full_cost(program: Program, rows: int, columns: int, colors: int | None = None, probe: float | None = None) -> Cost:
@@ -53,6 +61,11 @@ def full_cost(program: Program, rows: int, columns: int, colors: int | None = No
     one, probes = forward_work(program), rows if colors is None else colors
     work = probes * (one if probe is None else probe) + 3.0 * columns * one
     return Cost(rows * columns, work + _ENTRY * rows * columns + _STEP * len(program.steps), HELD * rows * columns)
+
+
+def partial_work(program: Program, mode: str) -> float:
+    """Operations of a check in a mode that does not compare all entries."""
+    return _RUNS[mode] * forward_work(program) + _UNIT.get(mode, _STEP) * len(program.steps)
 
 
 def pattern_work(program: Program, rows: int) -> float:

@@ -22,6 +22,7 @@ WINDOWED = {
     "Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "MaxPool", "AveragePool", "LpPool", "MaxUnpool",
     "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool", "QLinearAveragePool", "QLinearGlobalAveragePool", "Resize",
     "Upsample", "GridSample", "RoiAlign", "MaxRoiPool", "LRN", "DepthToSpace", "SpaceToDepth",
+    "FusedConv", "ConvTransposeWithDynamicPads",
 }  # fmt: skip
 _KEEPING = {
     "Pad", "Slice", "Concat", "BatchNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization",

@@ -6,10 +6,10 @@ What nobody gave is drawn by seed, each tensor for itself, inside the domains of
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -40,6 +40,8 @@ from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.tape import Tape
 from gradcheck_cli.trace import trace
 
+Beside: TypeAlias = Callable[[Mapping[str, Any]], "Failure | None"]
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -69,13 +71,17 @@ def find_point(
     targets: Sequence[str],
     index: int = 0,
     dims: Mapping[str, int] | None = None,
+    beside: Beside | None = None,
 ) -> Point:
-    """The point number `index`: the first choice of open dimensions at which the model runs as far as `targets`."""
+    """The point number `index`: the first choice of open dimensions at which the model runs as far as `targets`.
+
+    `beside` runs another model at the same inputs, which has to run at the sizes that are chosen too.
+    """
     graph = source.graph
     check_sizes(graph, settings)
     shipped, known = _known(source, settings, dims or {})
     ready, needed = shipped.at(index), graph.needed_for(targets)
-    trials = _Trials(source, settings, ops, targets, index, ready, known)
+    trials = _Trials(source, settings, ops, targets, index, ready, known, beside)
     search = Search(roles(graph, ops), known, trials.attempt)
     chosen = search.run()
     if chosen is None or trials.ran is None:
@@ -106,9 +112,10 @@ class _Trials:
         index: int,
         ready: Mapping[str, Any],
         known: Mapping[str, int],
+        beside: Beside | None = None,
     ) -> None:
         self.source, self.settings, self.ops, self.targets, self.index = source, settings, ops, targets, index
-        self.ready, self.known, self.graph = ready, known, source.graph
+        self.ready, self.known, self.graph, self.beside = ready, known, source.graph, beside
         self.needed = source.graph.needed_for(targets)
         self.open = not set(open_dims(source.graph)) <= set(known)
         self.ran: tuple[Tape, Mapping[str, Any]] | None = None
@@ -131,29 +138,34 @@ class _Trials:
         feeds = as_computed(graph, drawn, settings, self.ops, self.known)
         run_in, targets = settings.run_in, self.targets
         tape = trace(graph, feeds, ops=self.ops, dtype=run_in, seed=settings.seed, targets=targets, lenient=True)
-        for position, node in enumerate(graph.nodes) if tape.blocked else ():
-            error = next((tape.blocked[n] for n in node.outputs if n in tape.blocked), None)
-            if error is not None and not isinstance(error, UnsupportedError):
-                return self._failure(error, position, tape)
-        if self.open and not _substantial(tape, targets):
-            return Failure(None, (len(graph.nodes), 0), dims=self._dims(self.needed))
-        self.ran = tape, feeds
-        return None
+        failure = failure_of(graph, tape, targets, self.open)
+        if failure is None and self.open and self.beside is not None:
+            failure = self.beside(feeds)
+        if failure is None:
+            self.ran = tape, feeds
+        return failure
 
-    def _failure(self, error: GradcheckError, position: int, tape: Tape) -> Failure:
-        """What is to be learnt of a node that could not be run."""
-        node = self.graph.nodes[position]
-        read = [tape.named[n].shape for n in node.reads if n in tape.named]
-        op, shapes = node.op, tuple(read)
+
+def failure_of(graph: Graph, tape: Tape, targets: Sequence[str], is_open: bool = True) -> Failure | None:
+    """What is to be learnt of the first node that could not be run, or where dimensions are open of empty targets."""
+    for position, node in enumerate(graph.nodes) if tape.blocked else ():
+        error = next((tape.blocked[n] for n in node.outputs if n in tape.blocked), None)
+        if error is None or isinstance(error, UnsupportedError):
+            continue
+        op, shapes = node.op, tuple(tape.named[n].shape for n in node.reads if n in tape.named)
         if isinstance(error, ModelError) and error.op:
             op, shapes = error.op, error.shapes
         reached = position, sum(step.origin == position for step in tape.steps)
-        return Failure(error, reached, op, shapes, self._dims(self.graph.needed_for(node.reads)))
+        return Failure(error, reached, op, shapes, dims_behind(graph, graph.needed_for(node.reads)))
+    if is_open and not _substantial(tape, targets):
+        return Failure(None, (len(graph.nodes), 0), dims=dims_behind(graph, graph.needed_for(targets)))
+    return None
 
-    def _dims(self, needed: Collection[str]) -> frozenset[str]:
-        """Open dimensions of the inputs among what is needed."""
-        shapes = ((n, declared_shape(self.graph, n) or ()) for n in self.graph.free_inputs if n in needed)
-        return frozenset(symbol(n, i, d) for n, shape in shapes for i, d in enumerate(shape) if not isinstance(d, int))
+
+def dims_behind(graph: Graph, needed: Collection[str]) -> frozenset[str]:
+    """Open dimensions of the inputs among what is needed."""
+    shapes = ((n, declared_shape(graph, n) or ()) for n in graph.free_inputs if n in needed)
+    return frozenset(symbol(n, i, d) for n, shape in shapes for i, d in enumerate(shape) if not isinstance(d, int))
 
 
 def feeds_at(

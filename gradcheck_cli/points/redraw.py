@@ -14,20 +14,21 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.nonfinite import leading
-from gradcheck_cli.points.point import Point, find_point
+from gradcheck_cli.points.point import Beside, Point, find_point
 from gradcheck_cli.points.ranges import ELSEWHERE, float_range
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.tape import Tape
 
 
 def finite_point(
-    source: Source, settings: Settings, ops: Ops, targets: Sequence[str], index: int, dims: Mapping[str, int]
-) -> Point:
+    source: Source, settings: Settings, ops: Ops, targets: Sequence[str], index: int, dims: Mapping[str, int],
+    beside: Beside | None = None,
+) -> Point:  # fmt: skip
     """The point number `index`, with inputs from the first other range in which the targets are finite if need be.
 
     Only those are drawn anew that lead to where it is not.  A range that somebody gave stays: then the other one is advice.
     """
-    point = find_point(source, settings, ops, targets, index, dims)
+    point = find_point(source, settings, ops, targets, index, dims, beside)
     if not point.random or _finite(point.tape, targets):
         return point
     causes = leading(point.tape, targets, point.random) or [*point.random]

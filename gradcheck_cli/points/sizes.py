@@ -64,24 +64,30 @@ Sizes: TypeAlias = dict[str, int]
 Attempt: TypeAlias = Callable[[Mapping[str, int]], "Failure | None"]
 
 
-def smaller(graph: Graph, sizes: Mapping[str, int], known: Mapping[str, int], ops: Ops) -> Iterator[Sizes]:
+def smaller(
+    graph: Graph, sizes: Mapping[str, int], known: Mapping[str, int], ops: Ops, *, images_alone: bool = False
+) -> Iterator[Sizes]:
     """Sizes to fall back to, one after the other, where a check at `sizes` takes more than it may: none below 2.
 
     Those in `known` were given and stay.  Images shrink before the other dimensions do, each down the order in which
-    sizes are tried; dimensions that are equal stay equal, and formulas in their names hold.  The model need not run at
-    all of them: `find_point(..., dims=...)` raises where it does not.
+    sizes are tried; dimensions that are equal stay equal, and formulas in their names hold.  With `images_alone` they
+    become 16 x 24 or 16 x 16, and nothing else does.  The model need not run at all of them: `find_point(...,
+    dims=...)` raises where it does not.
     """
     each, current = roles(graph, ops), dict(sizes)
-    for shrunk in _shrinking(each, current, known):
+    images = _flattened(each, current, known, SMALL_IMAGES[:2])
+    for shrunk in images if images_alone else _shrinking(each, current, known):
         own = {d: n for d, n in shrunk.items() if d in known or (d not in each.stated and d not in each.alike)}
         completed = each.completed(own)
         if completed is not None:
             yield {**current, **completed}
 
 
-def _shrinking(each: Roles, sizes: Mapping[str, int], known: Mapping[str, int]) -> Iterator[Sizes]:
+def _flattened(
+    each: Roles, sizes: Mapping[str, int], known: Mapping[str, int], levels: Iterable[tuple[int, int]]
+) -> Iterator[Sizes]:
     current = dict(sizes)
-    for level in (*IMAGES[::-1], *SMALL_IMAGES):
+    for level in levels:
         before = current
         current = {
             d: min(n, level[d not in each.tall]) if d in each.images and d not in known else n
@@ -89,6 +95,13 @@ def _shrinking(each: Roles, sizes: Mapping[str, int], known: Mapping[str, int]) 
         }
         if current != before:
             yield current
+
+
+def _shrinking(each: Roles, sizes: Mapping[str, int], known: Mapping[str, int]) -> Iterator[Sizes]:
+    current = dict(sizes)
+    for shrunk in _flattened(each, sizes, known, (*IMAGES[::-1], *SMALL_IMAGES)):
+        current = shrunk
+        yield current
     for size in sorted(SIZES, reverse=True):
         before = current
         current = {d: min(n, size) if d in each.others and d not in known else n for d, n in before.items()}

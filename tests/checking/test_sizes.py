@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
@@ -16,11 +18,13 @@ import gradcheck_cli as gc
 from gradcheck_cli.cli import main
 from gradcheck_cli.formats.onnx_read import read_proto
 from gradcheck_cli.graph import Graph
+from gradcheck_cli.inspection import inspect
 from gradcheck_cli.points.dim_roles import formula_value, roles
 from gradcheck_cli.points.sizes import MOST, Failure, Search, smaller
 from gradcheck_cli.record import Check
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.settings import Settings
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]>\n'
 
@@ -180,6 +184,45 @@ def test_sizes_to_fall_back_to_keep_their_relations_and_are_never_one(name: str)
     sizes, known, expected = SMALLER[name]
     graph = parsed(SIZES["an image" if name == "a given height" else name][0])
     assert list(smaller(graph, sizes, known, gc.OPS)) == expected
+
+
+def convolved(folder: Path, channels: int) -> gc.Model:
+    """Two convolutions over an open image."""
+    text = """g (float[N, 3, H, W] x) => (float[N, C, A, B] y)
+           { a = Conv <pads = [1, 1, 1, 1]> (x, K) t = Tanh (a) y = Conv <strides = [4, 4]> (t, M) }"""
+    model, rng = proto(text), np.random.default_rng(0)
+    for name, shape in (("K", (channels, 3, 3, 3)), ("M", (channels, channels, 8, 8))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    onnx.save(model, folder / "net.onnx")
+    return gc.load(folder / "net.onnx")
+
+
+SLOW: dict[str, tuple[int, dict[str, Any], tuple[int, int]]] = {  # channels, settings, height and width
+    "a check that is soon done": (8, {}, (32, 40)),
+    "every entry of a small net": (8, {"mode": "full"}, (32, 40)),
+    "every entry of a larger net": (40, {"mode": "full"}, (16, 24)),
+    "every node of it": (40, {"mode": "nodes"}, (32, 40)),
+    "every node of a large net": (256, {}, (16, 24)),
+    "a given size": (256, {"dims": {"W": 40}}, (16, 40)),
+    "given sizes": (256, {"dims": {"H": 32, "W": 40}}, (32, 40)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_images_are_smaller_where_a_check_would_take_more_than_ten_seconds(name: str, tmp_path: Path):
+    channels, settings, size = SLOW[name]
+    found = inspect(convolved(tmp_path, channels).source, Settings(**settings))
+    assert found.dims == {"N": 2, "H": size[0], "W": size[1]}
+
+
+def test_a_check_at_smaller_images_says_so_and_so_does_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    convolved(tmp_path, 40)
+    words = [str(tmp_path / "net.onnx"), "--x", "x", "--mode", "full", "--forward", "internal"]
+    assert main([*words, "--output-format", "json"]) == 0
+    [record] = json.loads(capsys.readouterr().out)["checks"]
+    assert record["dims"] == {"N": 2, "H": 16, "W": 24}
+    assert any(re.fullmatch(r"N=2, H=16, W=24: N=2, H=32, W=40 would take about \d+ s", n) for n in record["notes"])
+    assert "--dim N=2 --dim H=16 --dim W=24" in record["reproduce"]
 
 
 @pytest.mark.parametrize(

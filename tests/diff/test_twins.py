@@ -219,3 +219,45 @@ def test_an_inner_tensor_is_compared_with_the_one_of_its_name_or_of_the_map() ->
     assert found == {"r": "pass", "r/h": "pass", "h": "pass", "h/h": "pass"}
     with pytest.raises(UsageError, match="--map h=NAME"):
         diff(Twins("", a, b), x=("h",))
+
+
+ANY = net("a (float[N,S] x) => (float[N,S] y) { y = Tanh (x) }")
+EIGHTS = net(
+    "a (float[N,S] x) => (float[N,S] y) { r = Reshape (x, eights)  t = Tanh (r)  s = Shape (x)  y = Reshape (t, s) }",
+    eights=np.array([0, -1, 8]),
+)
+PICTURE = net("a (float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Tanh (x) }")
+SIXTEENTHS = net(
+    "a (float[N,3,H,W] x) => (float[N,3,H,W] y) { t = Tanh (x)  p = AveragePool <kernel_shape = [16,16], strides = [16,16]>"
+    ' (x)  r = Resize <mode = "nearest"> (p, , back)  z = Mul (r, zero)  y = Add (t, z) }',
+    back=np.array([1.0, 1, 16, 16]), zero=0.0,
+)  # fmt: skip
+TWO_NAMES = net(
+    "a (float[N,T] x, float[N,U] z) => (float y) { s = Concat <axis = 1> (x, z)  y = ReduceSum <keepdims = 0> (s) }"
+)
+ONE_NAME = net("a (float[N,S] x, float[N,S] z) => (float y) { s = Add (x, z)  y = ReduceSum <keepdims = 0> (s) }")
+SIZED = {
+    "multiples of eight in B": (ANY, EIGHTS, {"N": 2, "S": 8}),
+    "multiples of eight in A": (EIGHTS, ANY, {"N": 2, "S": 8}),
+    "multiples of sixteen in B": (PICTURE, SIXTEENTHS, {"N": 2, "H": 16, "W": 32}),
+    "multiples of sixteen in A, where it is seen to be an image": (SIXTEENTHS, PICTURE, {"N": 2, "H": 32, "W": 48}),
+    "dimensions that are equal in B": (TWO_NAMES, ONE_NAME, {"N": 2, "T": 5, "U": 5}),
+    "dimensions that are equal in A": (ONE_NAME, TWO_NAMES, {"N": 2, "S": 5}),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_open_dimensions_get_sizes_at_which_both_run(name: str) -> None:
+    a, b, dims = SIZED[name]
+    found = diff(Twins(name, a, b))
+    assert {c.status for c in found.values()} == {"pass"}
+    assert [dict(c.dims) for c in found.values()] == [dims] * len(found)
+
+
+def test_where_no_size_runs_in_both_it_is_said() -> None:
+    stuck = net("a (float[N,S] x) => (float[N,S] y) { h = MatMul (x, W)  g = MatMul (h, W)  y = Tanh (g) }", W=W)
+    for check in diff(Twins("", ANY, stuck)).values():
+        assert check.status == "error"
+        assert "no size of N, S was found at which b.onnx runs too (tried 1 ... 224)" in check.notes
+    with pytest.raises(UsageError, match=r"no size of N, S in \[N,S\] makes 'x' run"):
+        diff(Twins("", stuck, ANY))
