@@ -215,7 +215,9 @@ class Comparing:
         failed = bool(pair.broken) or any(o.found.comparison.count(Status.FAIL) for o in pair.outcomes)
         if pair.suspect is not None or not (failed or outcome.survey):
             return
-        survey = outcome.survey or survey_of(sides, pair, self.settings.seed, self.budget(pair, shown=False))
+        here = [each for each in reversed(pair.outcomes) if each.point == outcome.point]
+        quiet = self.budget(pair, shown=False)
+        survey = outcome.survey or survey_of(sides, pair, self.settings.seed, quiet, here)
         pair.suspect = suspect_record(survey, self.source.graph) or lawless_suspect(pair.broken, self.source.graph)
         if failed and pair.suspect is None and any(o.tally.lost for o in pair.outcomes):
             trap = trap_in(sides, pair, self.settings.seed)

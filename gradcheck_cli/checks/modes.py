@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gradcheck_cli.checks.assemble import Outcome, Pair
 from gradcheck_cli.checks.footprint import beyond, threads
@@ -16,13 +18,14 @@ from gradcheck_cli.checks.obstacles import too_large
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job
 from gradcheck_cli.comparison.partial import AT_TIES, DOT_TESTS, Part, entries_at_ties, projections, sample
-from gradcheck_cli.graph import Graph
+from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.jacobians.cost import FULL_WORK, OPERATIONS, Cost, partial_work
-from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.jacobians.directions import Directions, reals
 from gradcheck_cli.jacobians.jacobian import Backward
 from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Mode, Settings
 from gradcheck_cli.stack import Budget
+from gradcheck_cli.verdict import Status, worst
 
 if TYPE_CHECKING:
     from gradcheck_cli.faults.locate import Survey
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
 LADDER: tuple[Mode, ...] = ("full", "nodes", "directional")  # of `auto`, from what says most to what takes least
+_FAILING, _MIXED, _LOOKED_AT = 2, 16, 1024  # entries that fail: looked at alone, and mixed, of so many
 _TIME = 0.3  # of the time limit: what comparing all entries may be predicted to take
 
 
@@ -135,7 +139,7 @@ class Partial:
                 return replace(outcome, found=beside, projected=False, drawn=True)
             pair.outcomes.append(replace(outcome, found=beside, projected=False, drawn=True, extra=True))
         if self.mode == "nodes":
-            return replace(outcome, survey=survey_of(sides, pair, self.settings.seed, job.budget))
+            return replace(outcome, survey=survey_of(sides, pair, self.settings.seed, job.budget, [outcome]))
         if self.whole is None:
             return outcome
         found = self.whole.compare(sides.program(pair.x), position, job)
@@ -150,9 +154,33 @@ class Partial:
         return entries_at_ties(self.backward, position, program, self.settings.seed, job)
 
 
-def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget) -> Survey:
-    """Every node between x and y on its own."""
-    return sides.surveyor.survey([sides.theory_name(pair.x)], [sides.theory_name(pair.y)], seed, budget)
+def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget, outcomes: Sequence[Outcome] = ()) -> Survey:
+    """Every node between x and y on its own; what fails in some `outcomes` at the same point says which comes first."""
+    failing = next((entries for outcome in outcomes if (entries := list(_failing(outcome)))), [])
+    return sides.surveyor.survey(sides.theory_name(pair.x), sides.theory_name(pair.y), seed, budget, failing)
+
+
+def _failing(outcome: Outcome) -> Iterator[tuple[Array, Array]]:
+    """Entries that fail, as directions of x and weighted sums of y: the worst ones, then some of them mixed.
+
+    Those whose gradient is a number come first.
+    """
+    found, comparison = outcome.found, outcome.found.comparison
+    failed = [at for at in worst(comparison, _LOOKED_AT) if comparison.status[at] == Status.FAIL]
+    failed.sort(key=lambda at: not np.isfinite(comparison.theoretical[at]))
+    along = found.directions or Directions(outcome.x, range(reals(outcome.x)))
+    first = outcome.first if found.directions is None else 0
+
+    def entry(row: int, column: int) -> tuple[Array, Array]:
+        weights = np.arange(reals(outcome.y)) == column if found.weights is None else found.weights[column]
+        return along.block(range(first + row, first + row + 1))[0], np.asarray(weights, np.float64)
+
+    yield from (entry(*at) for at in failed[:_FAILING])
+    if len(failed) > _FAILING:
+        some = [entry(*at) for at in failed[:: -(-len(failed) // _MIXED)]]
+        signs = np.random.default_rng(0).normal(size=(2, len(some)))
+        vs, us = (np.stack(each) for each in zip(*some, strict=True))
+        yield signs[0] @ vs, signs[1] @ us
 
 
 def trap_in(sides: Sides, pair: Pair, seed: int) -> Trap | None:

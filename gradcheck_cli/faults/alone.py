@@ -5,12 +5,13 @@ What its rule adds goes away with it, and no error of another node can reach it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from gradcheck_cli.backward import Unit, pull_back
+from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians.cost import forward_work
 from gradcheck_cli.jacobians.directions import reals
@@ -69,6 +70,16 @@ class _Rule(Backward):
             found[name] = found[name] + ct if name in found else ct
         self.cts = [found.get(name) for name in self.xs]
         self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
+
+
+def pulled(tape: Tape, unit: Unit, given: Mapping[str, Array]) -> list[tuple[str, Array]] | None:
+    """Cotangents of a unit's operands from those of its outputs; None where its rule cannot be run."""
+    alone = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
+    cts = [alone.hold(alone.fresh(f"{n}/ct"), given[n]) if n in given else None for n in unit.outputs]
+    try:
+        return [(name, flow.value) for name, flow in pull_back(alone, unit, cts)]
+    except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):
+        return None
 
 
 def _whole(unit: Unit) -> Region:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
@@ -16,17 +15,17 @@ from gradcheck_cli.backward import Unit, gradients, inexact, pull_back, units_be
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.faults.alone import part_of
 from gradcheck_cli.faults.evidence import Symptom, symptom
+from gradcheck_cli.faults.mending import Entry, Node, standings
 from gradcheck_cli.faults.nodes import Local, check_unit
 from gradcheck_cli.faults.traps import Trap, trap_of
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.directions import flat
+from gradcheck_cli.jacobians.directions import flat, reals
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.tape import Tape
 from gradcheck_cli.verdict import RTOL
 
 _SHOWN = 3  # wrong nodes that are looked at closely
 _SUMMED = 1e-9  # of the cotangents of a tensor: how far their sum may be off
-_Key: TypeAlias = tuple[int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +61,26 @@ class Surveyor:
         self._found: dict[tuple[object, ...], Local] = {}
         self._symptoms: dict[int, Symptom] = {}
 
-    def survey(self, xs: Sequence[str], ys: Sequence[str], seed: int, budget: Budget) -> Survey:
-        """Every node between xs and ys on its own."""
-        units = units_between(self.tape, xs, ys)
+    def survey(self, x: str, y: str, seed: int, budget: Budget, failing: Sequence[Entry] = ()) -> Survey:
+        """Every node between x and y on its own; of several wrong ones those first that make the `failing` entries."""
+        units = units_between(self.tape, [x], [y])
         quiet = replace(budget, progress=lambda done, total: None)
-        flowing = _Flow(self.tape, units, xs, ys, seed)
-        locals_: dict[_Key, list[Local]] = {}
+        flowing = _Flow(self.tape, units, [x], [y], seed)
+        locals_: dict[Node, list[Local]] = {}
         for done, unit in enumerate(units):
             locals_.setdefault(_key(unit), []).extend(self._locals(unit, flowing, seed, quiet))
             budget.progress(done + 1, len(units))
-        worst = [max(found, key=_severity) for found in locals_.values()]
-        wrong = [(i, local) for i, local in enumerate(worst) if local.status == "wrong"]
-        wrong.sort(key=lambda entry: _is_slight(entry[1]))  # what hardly matters is not what fails at the end
-        told = tuple(Wrong(local.unit, self._symptom(local), i) for i, local in wrong[:_SHOWN])
+        worst = {node: max(found, key=_severity) for node, found in locals_.items()}
+        wrong = [(i, node, local) for i, (node, local) in enumerate(worst.items()) if local.status == "wrong"]
+        if len(wrong) > 1:
+            entries = failing or [_anywhere(self.tape, x, y, seed)]
+            every = [standings(self.tape, _nodes(units), x, y, entry, quiet) for entry in entries]
+            # what hardly matters on the way to y is not what fails at the end either
+            wrong.sort(key=lambda each: ([found[each[1]] for found in every], _is_slight(each[2])))
+        told = tuple(Wrong(local.unit, self._symptom(local), i) for i, _, local in wrong[:_SHOWN])
         errors = [local.errors for found in locals_.values() for local in found] or [(0.0, 0.0)]
         largest = max(e[0] for e in errors), max(e[1] for e in errors)
-        return Survey(len(worst), sum(local.status == "open" for local in worst), told, len(wrong), largest)
+        return Survey(len(worst), sum(local.status == "open" for local in worst.values()), told, len(wrong), largest)
 
     def _locals(self, unit: Unit, flowing: _Flow, seed: int, budget: Budget) -> Iterator[Local]:
         operands = flowing.operands(unit)
@@ -138,7 +141,21 @@ class _Flow:
         return [tuple(n for n in live if self.tape.values[n].dtype == dtype) for dtype in dtypes]
 
 
-def _key(unit: Unit) -> _Key:
+def _anywhere(tape: Tape, x: str, y: str, seed: int) -> Entry:
+    """A random entry, for where none is known to fail."""
+    v, u = (np.random.default_rng([seed, 12]).normal(size=reals(tape.values[n])) for n in (x, y))
+    return v, u
+
+
+def _nodes(units: Sequence[Unit]) -> dict[Node, list[Unit]]:
+    """The units of each node."""
+    found: dict[Node, list[Unit]] = {}
+    for unit in units:
+        found.setdefault(_key(unit), []).append(unit)
+    return found
+
+
+def _key(unit: Unit) -> Node:
     """The model's node that a unit comes from: those of a loop's body count once."""
     return unit.place.origin, unit.place.index, unit.place.inside
 

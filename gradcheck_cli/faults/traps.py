@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradcheck_cli.backward import Unit, pull_back
-from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.faults.alone import part_of
+from gradcheck_cli.backward import Unit
+from gradcheck_cli.faults.alone import pulled
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.tape import Tape
 
@@ -48,7 +47,7 @@ def trap_of(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Trap | 
         given = {n: pending[n] for n in unit.outputs if n in pending}
         if not given:
             continue
-        made = _pulled(tape, unit, given)
+        made = pulled(tape, unit, given)
         if made is None:
             return None
         if any(not np.isfinite(ct).all() for _, ct in made):
@@ -57,16 +56,6 @@ def trap_of(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Trap | 
         for name, ct in made:
             pending[name] = pending[name] + ct if name in pending else ct
     return None
-
-
-def _pulled(tape: Tape, unit: Unit, given: dict[str, Array]) -> list[tuple[str, Array]] | None:
-    """Cotangents of a unit's operands; None where its rule cannot be run."""
-    alone = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
-    cts = [alone.hold(alone.fresh(f"{n}/ct"), given[n]) if n in given else None for n in unit.outputs]
-    try:
-        return [(name, flow.value) for name, flow in pull_back(alone, unit, cts)]
-    except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):
-        return None
 
 
 def _named(tape: Tape, units: Sequence[Unit], at: int, pending: dict[str, Array]) -> Trap:

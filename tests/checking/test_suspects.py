@@ -250,10 +250,72 @@ def test_a_rule_that_cannot_be_run_alone_is_wrong():
 
     tested = between("Exp")
     tape = trace(tested.graph, {"x": np.ones(4)}, ops=with_rule("Exp", lambda ct, y, x: (ct, ct)))
-    survey = Surveyor(tape).survey(["x"], [tape.named["y"].name], 0, Budget())
+    survey = Surveyor(tape).survey("x", tape.named["y"].name, 0, Budget())
     assert [(w.unit.op.name, w.symptom.diagnosis) for w in survey.wrong] == [
         ("Exp", "its rule cannot be run: the rule of Exp gives 2 cotangents for 1 operands")
     ]
+
+
+# Several wrong rules
+
+
+class Blamed(NamedTuple):
+    """Operators with wrong rules in a model, in the order in which they are to blame; of the last ones none is."""
+
+    wrong: Mapping[str, Any]
+    model: gc.Model
+    guilty: int  # how many of them make the failure
+
+
+CALM: Mapping[str, Any] = {"far": 10.0, "one": 1.0}
+ASIDE = ("Sub", "x far", "d"), ("Relu", "d", "r"), ("Add", "r one", "o")  # ones, through which no slope goes
+NAMED = {
+    "one, behind another that no slope reaches": Blamed(
+        {"Tanh": scaled("Tanh", 1.5), "Exp": scaled("Exp", 2.0)},
+        model(*ASIDE, ("Exp", "o", "e"), ("Tanh", "x", "t"), ("Add", "e t", "y"), constants=CALM), 1),
+    "a slight one, behind two that no slope reaches": Blamed(
+        {"Sin": scaled("Sin", 1 + 1e-5), "Exp": scaled("Exp", 2.0), "Cosh": scaled("Cosh", -1.0)},
+        model(*ASIDE, ("Exp", "o", "e"), ("Cosh", "o", "c"), ("Mul", "e c", "p"), ("Sin", "x", "s"),
+              ("Add", "p s", "y"), constants=CALM), 1),
+    "two, one behind the other": Blamed(
+        {"Tanh": scaled("Tanh", 0.7), "Exp": scaled("Exp", 2.0), "Cosh": scaled("Cosh", 3.0)},
+        model(*ASIDE, ("Cosh", "o", "c"), ("Tanh", "x", "t"), ("Exp", "t", "e"), ("Add", "c e", "y"), constants=CALM), 2),
+    "two whose errors cancel but for a little": Blamed(
+        {"Tanh": scaled("Tanh", 0.5 * (1 + 1e-5)), "Exp": scaled("Exp", 2.0)},
+        model(("Tanh", "x", "t"), ("Exp", "t", "e"), ("Sin", "e", "y")), 2),
+    "two, at entries of their own": Blamed(
+        {"Exp": scaled("Exp", 2.0), "Tanh": scaled("Tanh", 0.7), "Cosh": scaled("Cosh", 3.0)},
+        model(*ASIDE, ("Cosh", "o", "c"), ("Exp", "x", "e"), ("Tanh", "x", "t"), ("Concat", "t e c", "y", {"axis": 0}),
+              constants=CALM), 2),
+    "one whose rule gives no number": Blamed(
+        {"Exp": scaled("Exp", np.nan), "Cosh": scaled("Cosh", 3.0)},
+        model(*ASIDE, ("Cosh", "o", "c"), ("Exp", "x", "e"), ("Add", "c e", "y"), constants=CALM), 1),
+}  # fmt: skip
+
+
+def with_rules(rules: Mapping[str, Any]) -> dict[tuple[str, str], Op]:
+    return {**gc.OPS, **{("", op): with_rule(op, rule)["", op] for op, rule in rules.items()}}
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes", "directional"])
+@pytest.mark.parametrize("name", NAMED)
+def test_of_several_wrong_rules_those_come_first_without_which_nothing_fails(name: str, mode: str):
+    case = NAMED[name]
+    record = check(case.model, ops=with_rules(case.wrong), mode=mode)
+    assert (record.status, record.suspect is None) == ("fail", False)
+    assert record.suspect is not None
+    named = [record.suspect.op, *(other.split()[2] for other in record.suspect.others)]
+    assert (set(named[: case.guilty]), named) == ({*list(case.wrong)[: case.guilty]}, list(case.wrong))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_without_the_rules_that_come_first_nothing_fails_and_with_any_of_them_something_does(name: str):
+    case = NAMED[name]
+    guilty = list(case.wrong)[: case.guilty]
+    innocent = {op: rule for op, rule in case.wrong.items() if op not in guilty}
+    assert check(case.model, ops=with_rules(innocent), mode="full").status == "pass"
+    for op in guilty:
+        assert check(case.model, ops=with_rules({**innocent, op: case.wrong[op]}), mode="full").status == "fail"
 
 
 # Accumulation
