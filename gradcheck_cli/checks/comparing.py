@@ -116,7 +116,9 @@ class Comparing:
         if whole and rows is None:
             self._judge_together(sides, pairs)
         elif some is not None and len(pairs) > 1:
-            self._project_together(sides, pairs, backward)
+            self._project_together(sides, pairs, backward, 2)
+        elif self.part is not None and not self.part.count:  # whoever asks for parts, none of which sees all of a tie
+            self._project_together(sides, pairs, backward, 1)
         for position, pair in enumerate(pairs):
             self._conclude(sides, pair, position, laws, theories)
 
@@ -129,11 +131,11 @@ class Comparing:
             if (name := sides.theory_name(pair.x)) in changed:
                 pair.outcomes[-1] = replace(pair.outcomes[-1], found=changed[name])
 
-    def _project_together(self, sides: Sides, pairs: Sequence[Pair], backward: Backward) -> None:
-        """The same of projections: what fails of several xs together stands beside what was found of each."""
+    def _project_together(self, sides: Sides, pairs: Sequence[Pair], backward: Backward, least: int) -> None:
+        """The same by projections: what fails of so many xs together stands beside what was found of each."""
         found = {sides.theory_name(pair.x): pair.outcomes[-1].found for pair in pairs}
         job = replace(self._job(sides, pairs[0]), budget=self.budget(pairs[0], shown=False))
-        failing = projected_together(backward, found, self.settings.seed, job)
+        failing = projected_together(backward, found, self.settings.seed, job, least)
         for pair in pairs:
             if (name := sides.theory_name(pair.x)) in failing:
                 last = pair.outcomes[-1]

@@ -116,13 +116,14 @@ def share_of(pair: Pair) -> Share:
 
 def put_together(pair: Pair, shares: Sequence[Share], settings: Settings) -> None:
     """A pair with what all parts have found, in their order."""
-    points = [outcome.point for outcome in pair.outcomes]
+    points = [outcome.point for outcome in pair.outcomes if not outcome.extra]
     by_point = [[t for share in shares for t in share.tallies if t.point == point] for point in points]
     pair.elsewhere = [merged(tallies) for tallies in by_point if tallies]
+    pair.elsewhere += [outcome.tally for outcome in pair.outcomes if outcome.extra]  # of ties, as a whole
     pair.method = next((share.method for share in shares if share.method), pair.method)
     pair.error = next((share.error for share in shares if share.error is not None), pair.error)
     pair.broken = list({each.law: each for share in shares for each in share.broken}.values())
-    pair.suspect = next((share.suspect for share in shares if share.suspect is not None), None)
+    pair.suspect = next((share.suspect for share in shares if share.suspect is not None), pair.suspect)
     pair.notes = list(dict.fromkeys(note for notes in (pair.notes, *(s.notes for s in shares)) for note in notes))
     passed = not pair.broken and verdict_of(pair.elsewhere, settings.max_inconclusive) == "pass"
     pair.pictures = []

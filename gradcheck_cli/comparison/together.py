@@ -109,16 +109,21 @@ def judged_together(tape: Tape, y: str, found: Mapping[str, Found], seed: int, b
     return changed
 
 
-def projected_together(backward: Backward, found: Mapping[str, Found], seed: int, job: Job) -> dict[str, Found]:
-    """The same where only parts of the Jacobians were looked at: what fails of several xs together, beside the rest."""
+def projected_together(
+    backward: Backward, found: Mapping[str, Found], seed: int, job: Job, least: int = 2
+) -> dict[str, Found]:
+    """The same where only parts of the Jacobians were looked at: what fails of xs together, beside the rest.
+
+    least  how many xs there have to be that can move together
+    """
     tape, y = backward.tape, backward.y
-    if len(found) < 2 or not decides(Program(tape, list(found), [y])):
+    if len(found) < least or not decides(Program(tape, list(found), [y])):
         return {}
     m, failing = reals(tape.values[y]), {}
     weights = np.eye(m) if m <= DIRECTIONS else np.random.default_rng([seed, 7]).normal(size=(DIRECTIONS, m))
     for xs in _independent(tape, y, list(found)):
         program = Program(tape, xs, [y])
-        tied = keeping_ties(program, DIRECTIONS, seed, job.budget) if len(xs) > 1 else None
+        tied = keeping_ties(program, DIRECTIONS, seed, job.budget) if len(xs) >= least else None
         if tied is None or not tied.count:
             continue
         flows = dict(zip(backward.xs, backward.reduced(weights, lambda _, cts: cts, job.budget), strict=True))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli import symbolic as sym
 from gradcheck_cli.checks.checking import check, check_part
 from gradcheck_cli.checks.parts import Part, Points, Shares
 from gradcheck_cli.errors import UsageError
@@ -19,7 +20,8 @@ from tests.checking.small import RNG, model, scaled, with_rule
 
 WIDE = RNG.normal(size=(30, 5))
 KINKED = np.where(np.arange(30) % 7 == 0, 0.0, RNG.normal(size=30))
-CASES: dict[str, tuple[gc.Model, Mapping[Any, Any], dict[str, Any]]] = {
+Case: TypeAlias = tuple[gc.Model, Mapping[Any, Any], dict[str, Any]]
+CASES: dict[str, Case] = {
     "right": (model(("MatMul", "x w", "h"), ("Tanh", "h", "y"), x=(30,), constants={"w": WIDE}), gc.OPS, {}),
     "fewer rows than parts": (model(("Exp", "x", "y"), x=(2,)), gc.OPS, {}),
     "no entries": (model(("Exp", "x", "y"), x=(0,)), gc.OPS, {}),
@@ -42,9 +44,9 @@ CASES: dict[str, tuple[gc.Model, Mapping[Any, Any], dict[str, Any]]] = {
 _OF_TIME = {"duration_s": 0.0, "peak_rss_mb": 0.0, "picture": None}
 
 
-def in_parts(name: str, count: int = 0, *, backwards: bool = False, **more: Any) -> tuple[Check, ...]:
+def in_parts(case: str | Case, count: int = 0, *, backwards: bool = False, **more: Any) -> tuple[Check, ...]:
     """The records of a case whose parts are compared one by one; 0: as many parts as there should be."""
-    tested, ops, given = CASES[name]
+    tested, ops, given = CASES[case] if isinstance(case, str) else case
     settings = Settings(mode="full", jobs=1, forward="internal", **{**given, **more})
 
     def elsewhere(advised: int, points: Points) -> Iterator[tuple[int, Shares]]:
@@ -53,13 +55,13 @@ def in_parts(name: str, count: int = 0, *, backwards: bool = False, **more: Any)
         for index in reversed(range(number)) if backwards else range(number):
             yield index, check_part(source, settings, Part(index, number), ops=ops)
 
-    return check(tested.source, settings, name=name, ops=ops, elsewhere=elsewhere)
+    return check(tested.source, settings, name="net", ops=ops, elsewhere=elsewhere)
 
 
-def whole(name: str) -> tuple[Check, ...]:
-    tested, ops, given = CASES[name]
+def whole(case: str | Case) -> tuple[Check, ...]:
+    tested, ops, given = CASES[case] if isinstance(case, str) else case
     settings = Settings(mode="full", jobs=1, forward="internal", coloring=False, **given)
-    return check(tested.source, settings, name=name, ops=ops)
+    return check(tested.source, settings, name="net", ops=ops)
 
 
 def lasting(checks: tuple[Check, ...]) -> list[Check]:
@@ -93,6 +95,24 @@ def test_the_record_of_all_parts_is_that_of_the_whole(name: str, count: int) -> 
 @pytest.mark.parametrize("name", CASES)
 def test_the_record_does_not_depend_on_who_compares_which_part_and_when(name: str) -> None:
     assert lasting(in_parts(name)) == lasting(in_parts(name, backwards=True))
+
+
+@pytest.mark.parametrize("count", [1, 3, 30])
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("shape", [(30,), (6, 5)])
+def test_ties_that_lie_in_several_parts_are_judged_as_a_whole(shape: tuple[int, ...], share: float, count: int) -> None:
+    """Five equal maxima, of which each gets some share: a fifth is right, all or nothing is not."""
+
+    def rule(ct: Any, y: Any, v: Any, **metadata: Any) -> tuple[Any, ...]:
+        return (sym.where(sym.equal(v, 2.0), ct * share, 0.0),)
+
+    tested = model(("ReduceMax", "x", "m", {"keepdims": 0}), ("Sin", "m", "y"), x=shape)
+    value = np.where(np.arange(30) % 6 == 1, 2.0, np.linspace(-1, 1, 30)).reshape(shape)
+    case: Case = tested, with_rule("ReduceMax", rule), {"x_init_value": {"x": value}}
+    [found], [expected] = in_parts(case, count), whole(case)
+    assert (found.status, found.code) == (expected.status, expected.code)
+    assert found.status == ("pass" if share == 0.2 else "fail")
+    assert found.suspect == expected.suspect
 
 
 def test_pictures_of_parts_are_that_of_the_whole() -> None:
