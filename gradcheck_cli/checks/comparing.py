@@ -103,8 +103,13 @@ class Comparing:
         rows = None if self.part is None else self._rows(sides, pairs)
         laws = Laws(backward, columns, self.settings.seed, quiet, anew, rows)
         some = None if pairs[0].mode == "full" else Partial(pairs[0].mode, backward, self.settings, quiet)
+        told = []
         for position, pair in enumerate(pairs):
             found = self._found(sides, pair, position, theories, some)
+            if some is not None and not pair.outcomes and some.untold(found):
+                pair.mode, pair.chosen = "sampled", "every direction crosses a tie"
+                continue
+            told.append((position, pair))
             first = 0 if rows is None else rows[position].start
             outcome = Outcome(index, found, sides.value(pair.x), sides.value(pair.y), pair.mode != "full",
                               first=first, part=rows is not None)  # fmt: skip
@@ -113,13 +118,14 @@ class Comparing:
                 self.done()
             pair.outcomes.append(outcome)
             pair.method = found.method
+        pairs = [pair for _, pair in told]
         if whole and rows is None:
             self._judge_together(sides, pairs)
         elif some is not None and len(pairs) > 1:
             self._project_together(sides, pairs, backward, 2)
         elif self.part is not None and not self.part.count:  # whoever asks for parts, none of which sees all of a tie
             self._project_together(sides, pairs, backward, 1)
-        for position, pair in enumerate(pairs):
+        for position, pair in told:
             self._conclude(sides, pair, position, laws, theories)
 
     def _judge_together(self, sides: Sides, pairs: Sequence[Pair]) -> None:

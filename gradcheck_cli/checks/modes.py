@@ -17,7 +17,7 @@ from gradcheck_cli.checks.footprint import beyond, threads
 from gradcheck_cli.checks.obstacles import too_large
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.comparison.compare import Found, Job
-from gradcheck_cli.comparison.partial import AT_TIES, DOT_TESTS, Part, entries_at_ties, projections, sample
+from gradcheck_cli.comparison.partial import DOT_TESTS, Part, entries_at_ties, projections, sample
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.jacobians.cost import FULL_WORK, OPERATIONS, Cost, partial_work
 from gradcheck_cli.jacobians.directions import Directions, reals
@@ -131,27 +131,27 @@ class Partial:
 
         A sample gets a projection of all entries beside it, since drawing misses errors that are rare.
         """
-        if self.mode == "directional" and (beside := self._at_ties(sides.program(pair.x), position, outcome, job)):
-            every = beside.comparison.status.size == reals(outcome.x) * reals(outcome.y)
-            if every and (
-                outcome.found.directions is None or not outcome.found.directions.tied
-            ):  # nothing else is left
-                return replace(outcome, found=beside, projected=False, drawn=True)
+        seed = self.settings.seed
+        tied = self.mode == "directional" and outcome.found.directions is not None and outcome.found.directions.tied
+        if tied and (beside := entries_at_ties(self.backward, position, sides.program(pair.x), seed, job)):
             pair.outcomes.append(replace(outcome, found=beside, projected=False, drawn=True, extra=True))
         if self.mode == "nodes":
-            return replace(outcome, survey=survey_of(sides, pair, self.settings.seed, job.budget, [outcome]))
+            return replace(outcome, survey=survey_of(sides, pair, seed, job.budget, [outcome]))
         if self.whole is None:
             return outcome
         found = self.whole.compare(sides.program(pair.x), position, job)
         pair.outcomes.append(replace(outcome, found=found, extra=True))
         return replace(outcome, projected=False, drawn=True)
 
-    def _at_ties(self, program: Program, position: int, outcome: Outcome, job: Job) -> Found | None:
-        """Some tied entries one by one, where the projections leave all ties as they are."""
-        directions, small = outcome.found.directions, reals(outcome.x) <= AT_TIES and reals(outcome.y) <= AT_TIES
-        if directions is None or not (directions.tied or (small and not outcome.found.comparison.clean)):
-            return None
-        return entries_at_ties(self.backward, position, program, self.settings.seed, job)
+    def untold(self, found: Found) -> bool:
+        """Projections that cross ties whatever their direction, between whose slopes from both sides anything can hide.
+
+        Single entries can be told there.
+        """
+        crossing = found.comparison.count(Status.JUMP, Status.NONDERIVATIVE)
+        if self.mode != "directional" or found.comparison.count(Status.FAIL):
+            return False
+        return crossing > self.settings.max_inconclusive * found.comparison.status.size
 
 
 def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget, outcomes: Sequence[Outcome] = ()) -> Survey:

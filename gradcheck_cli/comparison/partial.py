@@ -30,7 +30,7 @@ from gradcheck_cli.verdict import Comparison, Status, allowance, magnitude
 PROJECTIONS = 5  # random directions of each side of a directional check: see `missed` for what that sees
 _BASIS = 8  # entries of which so many directions are a basis instead, which misses none
 DOT_TESTS = 2  # of each side where every node is checked on its own
-_CANDIDATES, AT_TIES = 64, 8  # entries that are probed for a tie, and of those at one that are looked at
+_CANDIDATES, _AT_TIES = 64, 8  # entries that are probed for a tie, and of those at one that are looked at
 _ASIDE = 2.0**-20  # of the scale of x: far enough to see what answers
 _FAR, _SMALL = 2.0**12, 0.1  # the largest entry is this much larger than a tenth of all: not of one scale
 _MANY = 1 << 20  # entries whose sizes are not sorted
@@ -122,7 +122,7 @@ def entries_at_ties(backward: Backward, position: int, program: Program, seed: i
     order = np.argsort(rng.uniform(size=here.size) - likely, kind="stable")[:_CANDIDATES]
     probed = Directions(x, np.sort(order))
     crossed = any_of(crossed_by(program, probed, probed.representable(TIE), job.budget), probed.count)
-    rows = probed.rows[np.flatnonzero(crossed)[:AT_TIES]]
+    rows = probed.rows[np.flatnonzero(crossed)[:_AT_TIES]]
     if not len(rows):
         return None
     some = Directions(x, rows)
@@ -130,7 +130,7 @@ def entries_at_ties(backward: Backward, position: int, program: Program, seed: i
     y = flat(program.tape.values[program.outputs[0]])
     moved = [np.abs(values - y) for values, _, _ in each_beside(program, steps, job.budget)]
     answer = np.max(np.nan_to_num(np.concatenate(moved), posinf=0.0), axis=0)
-    columns = np.sort(np.argsort(-answer, kind="stable")[:AT_TIES])
+    columns = np.sort(np.argsort(-answer, kind="stable")[:_AT_TIES])
     part = Part(backward, _unit(columns, y.size),
                 lambda other: some if other == position else Directions(backward.tape.values[backward.xs[other]], []),
                 job.budget)  # fmt: skip

@@ -278,6 +278,27 @@ def test_where_many_units_are_tied_no_convention_fails(name: str, mode: str):
             assert record.status != "fail", (share, record.notes)
 
 
+WIDE = RNG.normal(size=(20, 6))
+EVERYWHERE = {  # all of x is tied to a constant, and every direction crosses ties
+    "entries": model(("Relu", "x", "y"), x=(20,)),
+    "a sum": model(("Relu", "x", "h"), ("ReduceSum", "h", "y", {"keepdims": 0}), x=(20,)),
+    "weighed sums": model(("Relu", "x", "h"), ("MatMul", "h W", "y"), x=(20,), constants={"W": WIDE}),
+    "beside what is smooth": model(("Relu", "x", "h"), ("Tanh", "x", "t"), ("Add", "h t", "y"), x=(20,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0, 5.0, -1.0])
+def test_where_every_direction_crosses_a_tie_a_directional_check_draws_entries(name: str, slope: float):
+    rule = lambda ct, y, x: (sym.where(x > 0, ct, sym.where(sym.equal(x, 0.0), ct * slope, 0)),)  # noqa: E731
+    given: Any = {"value": np.zeros(20), "ops": with_rule("Relu", rule)}
+    full, record = (check(EVERYWHERE[name], mode=mode, **given) for mode in ("full", "directional"))
+    assert (full.status, full.code) == (("pass", "") if 0 <= slope <= 1 else ("fail", "GC104"))
+    assert (record.status, record.code) == (full.status, full.code)
+    if record.mode == "sampled":
+        assert record.chosen == "every direction crosses a tie"
+
+
 def test_wrong_rules_fail_at_the_other_rows_of_a_model_with_a_tie():
     for factor in (2.0, 1 + 1e-3, 1 + 1e-6):
         record = check(KINKS["Relu"], value=[0.0, 0.5, 0.7, -0.5], ops=with_rule("Mul", scaled("Mul", factor)))
