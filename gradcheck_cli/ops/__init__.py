@@ -17,6 +17,7 @@ from gradcheck_cli.ops.fused_attention import FUSED_ATTENTION
 from gradcheck_cli.ops.fused_experts import FUSED_EXPERTS
 from gradcheck_cli.ops.fused_images import FUSED_IMAGES
 from gradcheck_cli.ops.fused_layers import FUSED_LAYERS
+from gradcheck_cli.ops.fused_packed import FUSED_PACKED
 from gradcheck_cli.ops.fused_quantize import FUSED_QUANTIZE
 from gradcheck_cli.ops.fused_recurrent import FUSED_RECURRENT
 from gradcheck_cli.ops.fused_stateful import FUSED_STATEFUL
@@ -33,6 +34,7 @@ from gradcheck_cli.ops.matmul import MATMUL
 from gradcheck_cli.ops.ngrams import NGRAMS
 from gradcheck_cli.ops.normalization import NORMALIZATION
 from gradcheck_cli.ops.optimizer import OPTIMIZER
+from gradcheck_cli.ops.packed_formats import PACKED_FORMATS
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.pool import POOL
 from gradcheck_cli.ops.quantize import QUANTIZE
@@ -78,6 +80,7 @@ OPS = table(
     FUSED_EXPERTS,
     FUSED_IMAGES,
     FUSED_LAYERS,
+    FUSED_PACKED,
     FUSED_QUANTIZE,
     FUSED_RECURRENT,
     FUSED_STATEFUL,
@@ -94,6 +97,7 @@ OPS = table(
     NGRAMS,
     NORMALIZATION,
     OPTIMIZER,
+    PACKED_FORMATS,
     PAD,
     POOL,
     QUANTIZE,

@@ -5,7 +5,7 @@ All experts run on all tokens, and those that were not chosen weigh nothing: whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op
+from gradcheck_cli.op import Cut, Metadata, Op
 from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.ops.fused_quantize import unpacked
 from gradcheck_cli.tape import Var
@@ -24,6 +24,7 @@ _ACTIVATIONS: dict[str, Callable[[Var], Var]] = {
     "silu": lambda x: x * sym.sigmoid(x),
     "identity": lambda x: x,
 }
+_LEAST_SHARE = 1e-20  # whose logarithm is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,60 @@ def qmoe(
     return _mixed(x, chosen, gate, *layers)
 
 
+def moe_group_router(
+    logits: Var, expert_bias: Var, projection_weight: Var | None = None, *, group_topk: int = 2, n_group: int = 1,
+    router_sentinel: float = -10000.0, top_k: int, topk_group: int = 1, outputs: Sequence[str],
+) -> tuple[Var, ...]:  # fmt: skip
+    """Logarithms of the sigmoids of the best experts, a sentinel for others; or the sigmoids, with a bias and without.
+
+    The best ones are those of the best groups, and a group is as good as its few best experts; a bias only decides.
+    """
+    every = any(outputs[1:])
+    if every == (not outputs or bool(outputs[0])) or (every and len([name for name in outputs if name]) < 2):
+        raise ValueError("the outputs are router_probs, or selection_scores and router_weights instead")
+    experts = expert_bias.size
+    if min(top_k, n_group, topk_group, group_topk) < 1 or top_k > experts or topk_group > n_group or experts % n_group:
+        raise ValueError(f"{experts} experts in {n_group} groups: {topk_group} of these, and {top_k} experts with "
+                         f"{group_topk} that say how good a group is, cannot be chosen")  # fmt: skip
+    if projection_weight is not None and (not every or logits.ndim != 2 or logits.shape[1] % 256):
+        raise ValueError("a projection is of rows whose width is a multiple of 256, to scores of all experts")
+    wide = _wide(logits)
+    if projection_weight is not None:
+        wide = sym.matmul(wide, sym.swap(_wide(projection_weight)))
+    if wide.ndim < 2 or wide.shape[-1] != experts or (every and max(n_group, topk_group) > 1):
+        raise ValueError(f"logits {list(wide.shape)} are not for {experts} experts, or scores of all are not one group")
+    shares = sym.sigmoid(sym.reshape(wide, (-1, experts)))
+    scores = shares + sym.cast(expert_bias, shares.dtype)
+    if every:
+        return sym.full(shares.tape, (0,), 0, shares.dtype), scores, shares
+    places = _of_best_groups(scores, n_group, topk_group, group_topk, top_k)
+    found = sym.log(sym.maximum(shares.tape.apply("GatherElements", shares, places, axis=1), _LEAST_SHARE))
+    others = sym.full(shares.tape, shares.shape, router_sentinel, shares.dtype)
+    return (sym.cast(shares.tape.apply("ScatterElements", others, places, found, axis=1), logits.dtype),)
+
+
+def _of_best_groups(scores: Var, groups: int, best: int, few: int, k: int) -> Var:
+    """Places of the k best experts of each row, in the best of its groups."""
+    rows, experts = scores.shape
+    if best < groups:
+        size = experts // groups
+        apart = sym.reshape(scores, (rows, groups, size))
+        _, chosen = _best(sym.sum(_best(apart, min(few, size))[0], (-1,), keepdims=False), best)
+        outside = sym.full(scores.tape, (rows, groups), -np.inf, scores.dtype)
+        inside = sym.full(scores.tape, (rows, best), 0, scores.dtype)
+        barred = scores.tape.apply("ScatterElements", outside, chosen, inside, axis=1)
+        scores, k = sym.reshape(apart + sym.unsqueeze(barred, (-1,)), (rows, experts)), min(k, best * size)
+    return _best(scores, k)[1]
+
+
+def _wide(x: Var) -> Var:
+    return sym.cast(x, np.float32) if x.dtype.itemsize < 4 else x
+
+
+def _deciding_bias(attrs: Metadata, operand: int, output: int) -> Cut:
+    return "decides" if (operand, output) == (1, 0) else ""
+
+
 def _check(router: Var, k: int) -> None:
     if router.ndim != 2 or not 1 <= k <= router.shape[1]:
         raise ValueError(f"k is {k}; router_probs {list(router.shape)} holds a row of experts for each token")
@@ -181,5 +236,6 @@ def _zeros(zero: Var | None, bits: int, shape: tuple[int, ...], dtype: np.dtype)
 
 FUSED_EXPERTS: list[Op] = [
     fused("MoE", moe),
+    fused("MoEGroupRouter", moe_group_router, cuts=_deciding_bias),
     fused("QMoE", qmoe),
 ]

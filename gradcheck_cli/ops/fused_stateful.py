@@ -17,7 +17,7 @@ from gradcheck_cli.ops.fused import fused
 from gradcheck_cli.ops.stateful import linear_attention
 from gradcheck_cli.tape import Var
 
-_WIDEST = 8  # window of states
+WIDEST = 8  # window of states
 
 
 def causal_conv_with_state(
@@ -92,8 +92,8 @@ def linear_attention_gate(a: Var, dt_bias: Var, decay_scale: Var, b: Var | None 
 
 
 def _check_window(window: int) -> None:
-    if not 0 <= window <= _WIDEST:
-        raise ValueError(f"state_window is {window}; it is 0 to {_WIDEST}")
+    if not 0 <= window <= WIDEST:
+        raise ValueError(f"state_window is {window}; it is 0 to {WIDEST}")
 
 
 def _ends(length: int, window: int) -> list[int]:

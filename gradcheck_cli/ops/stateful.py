@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ def linear_attention(
 
     A gated rule lets S decay first; a delta rule adds only what v differs by from what k finds, times beta.
     """
-    _check(update_rule, decay, beta, q_num_heads, kv_num_heads)
+    check_rule(update_rule, decay, beta)
+    if kv_num_heads < 1 or q_num_heads < 1 or q_num_heads % kv_num_heads:
+        raise ValueError(f"{q_num_heads} heads of q cannot share {kv_num_heads} of k and v")
     group, held = q_num_heads // kv_num_heads, query.dtype if past_state is None else past_state.dtype
     q, k, v = (_by_heads(x, h) for x, h in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
     n, _, steps, size = k.shape
@@ -55,31 +58,43 @@ def linear_attention(
     q = sym.reshape(q * (scale or size**-0.5), (n, kv_num_heads, group, steps, size))
     gates = None if decay is None else sym.exp(_gates(decay, kv_num_heads, kv_num_heads * size))
     rates = None if beta is None else _gates(beta, kv_num_heads, 1)
-    ys = []
-    for t, (q_t, *given) in enumerate(zip(*(_by_step(x, steps) for x in (q, k, v, gates, rates)), strict=True)):
-        with query.tape.scope(f"step{t}"):
-            state = _advanced(state, *given)
+    ys, _, state = recurrence(q, (k, v, gates, rates), state)
+    return packed(ys, query, (n, q_num_heads, v.shape[-1])), sym.cast(sym.identity(state), held)
+
+
+def recurrence(q: Var, given: Sequence[Var | None], state: Var) -> tuple[list[Var], list[Var], Var]:
+    """What each step reads and what it adds beside k, and the last state.
+
+    q is `(N, heads, group, steps, d_k)`, and given are k, v, gates and rates `(N, heads, steps, size)`.
+    """
+    steps, ys, added = q.shape[-2], [], []
+    for t, (q_t, *rows) in enumerate(zip(*(_by_step(x, steps) for x in (q, *given)), strict=True)):
+        with q.tape.scope(f"step{t}"):
+            state, v = _advanced(state, *rows)
             ys.append(sym.matmul(sym.squeeze(q_t, (-2,)), state))
-    return _packed(ys, query, (n, q_num_heads, v.shape[-1])), sym.cast(sym.identity(state), held)
+            added.append(v)
+    return ys, added, state
 
 
-def _advanced(state: Var, k: Var, v: Var, gate: Var | None, rate: Var | None) -> Var:
-    """The state after a step: k and v are rows `(..., 1, size)`, a gate is a row of numbers for k or one number."""
+def _advanced(state: Var, k: Var, v: Var, gate: Var | None, rate: Var | None) -> tuple[Var, Var]:
+    """The state after a step, and the row that it adds beside k.
+
+    k and v are rows `(..., 1, size)`, a gate is a row of numbers for k or one number.
+    """
     column = sym.swap(k)
     state = state if gate is None else state * sym.swap(gate)
     v = v if rate is None else rate * (v - sym.matmul(k, state))
-    return state + column * v
+    return state + column * v, v
 
 
-def _check(rule: str, decay: Var | None, beta: Var | None, q_heads: int, kv_heads: int) -> None:
+def check_rule(rule: str, decay: Var | None, beta: Var | None) -> None:
+    """ValueError for a rule that is not known, or without what it needs, or with what it does not take."""
     known = ("linear", "gated", "delta", "gated_delta")
     if rule not in known:
         raise ValueError(f"update_rule is {rule!r}; known are {', '.join(known)}")
     for name, given, rules in (("decay", decay, _GATED), ("beta", beta, _CORRECTED)):
         if (given is not None) != (rule in rules):
             raise ValueError(f"update_rule {rule!r} {'needs' if given is None else 'takes no'} {name}")
-    if kv_heads < 1 or q_heads < 1 or q_heads % kv_heads:
-        raise ValueError(f"{q_heads} heads of q cannot share {kv_heads} of k and v")
 
 
 def _by_heads(x: Var, heads: int) -> Var:
@@ -105,7 +120,7 @@ def _by_step(x: Var | None, steps: int) -> tuple[Any, ...]:
     return sym.split(x, (1,) * steps, -2)
 
 
-def _packed(ys: list[Var], like: Var, shape: tuple[int, int, int]) -> Var:
+def packed(ys: list[Var], like: Var, shape: tuple[int, int, int]) -> Var:
     """What all steps read, `(N, kv heads, group, size)` each, as `(N, steps, heads * size)`."""
     n, heads, size = shape
     if not ys:

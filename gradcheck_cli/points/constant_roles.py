@@ -34,7 +34,8 @@ _TRAINED = {
     "PRelu": (1,), "LSTM": (1, 2, 3, 7), "GRU": (1, 2, 3), "RNN": (1, 2, 3), "FusedConv": (1, 2), "NhwcConv": (1, 2),
     "FusedGemm": (0, 1, 2), "GroupNorm": (1, 2), "SimplifiedLayerNormalization": (1,), "BiasGelu": (1,), "FastGelu": (1,),
     "SkipLayerNormalization": (2, 3, 4), "SkipSimplifiedLayerNormalization": (2, 3), "MultiHeadAttention": (3,),
-    "EmbedLayerNormalization": (2, 3, 4, 5, 6),
+    "EmbedLayerNormalization": (2, 3, 4, 5, 6), "CausalConvWithState": (1, 2), "VarlenCausalConvWithState": (1, 3),
+    "GatedDeltaNet": (7, 8),
 }  # fmt: skip
 _FUSED_TRAINED = {"Attention": (1, 2), "QAttention": (2,)}  # of com.microsoft; ONNX's own Attention has no weights
 _LAID_OUT = {

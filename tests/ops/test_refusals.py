@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.errors import LimitError, ModelError, UnsupportedError
 from gradcheck_cli.graph import Graph, Node
 from tests.ops.case import Case, arr, case, ints
+from tests.ops.cases.fused import ms
 
 HUGE = 1 << 50
 FLAT = arr(1, 3, 4), arr(1, 3, 4), arr(1, 3, 4)
 HEADS = arr(1, 2, 2, 2), arr(1, 2, 3, 2), arr(1, 2, 3, 2)
 CUT = Node("ReduceMax", ("s",), ("m",))
 IMAGE = arr(1, 2, 4, 4)
+NET = arr(4, 2, 2), arr(4, 2, 2, seed=1), arr(4, 2, 3)
 
 UNFIT = [
     case("Gather", arr(3), [3]),
@@ -91,6 +93,33 @@ UNFIT = [
     case("LinearAttention", *FLAT, None, arr(1, 3, 2), q_num_heads=2, kv_num_heads=2, update_rule="linear"),
     case("LinearAttention", *FLAT, arr(1, 2, 3, 2), q_num_heads=2, kv_num_heads=2, update_rule="linear"),
     case("LinearAttention", *FLAT, None, arr(1, 3, 3), q_num_heads=2, kv_num_heads=2, update_rule="gated"),
+    ms("VarlenCausalConvWithState", arr(3, 2), arr(2, 1, 2), [0, 2, 1, 3], None, arr(3, 2, 1), label="bounds go down"),
+    ms("VarlenCausalConvWithState", arr(3, 2), arr(2, 1, 2), [0, 3], None, arr(2, 2, 1), label="states of two"),
+    ms("VarlenCausalConvWithState", arr(3, 2), arr(2, 1, 2), [0, 3], None, arr(1, 2, 1), state_update_capacity=2),
+    ms("VarlenCausalConvWithState", arr(3, 2), arr(2, 1, 2), [0, 3], None, arr(1, 2, 1), [1], state_update_capacity=9),
+    ms("GatedDeltaNet", *NET, update_rule="linear", label="without a number of sequences"),
+    ms("GatedDeltaNet", *NET, [0, 2, 4], update_rule="gated", label="without a decay"),
+    ms("GatedDeltaNet", *NET, [0, 2], update_rule="linear", label="tokens behind the last sequence"),
+    ms("GatedDeltaNet", *NET, [0, 4], arr(4, 3), update_rule="gated", label="a decay for other heads"),
+    ms("GatedDeltaNet", *NET, [0, 4], arr(4, 2), update_rule="gated", gate_activation="softplus"),
+    ms(
+        "GatedDeltaNet", *NET, [0, 4], arr(4, 2), None, None, arr(2), arr(2), update_rule="gated", label="not activated"
+    ),
+    ms("GatedDeltaNet", *NET, [0, 4], update_rule="linear", gate_activation="relu"),
+    ms("GatedDeltaNet", *NET, [0, 4], update_rule="linear", gate_lower_bound=1.0),
+    ms("GatedDeltaNet", *NET, [0, 4], None, None, arr(1, 2, 2, 3), update_rule="linear", label="a state turned"),
+    ms("GatedDeltaNet", NET[0], NET[1], arr(4, 3, 2), [0, 4], update_rule="linear", label="three heads share two"),
+    ms("GatedDeltaNet", arr(4, 16), None, None, [0, 4], update_rule="linear", label="side by side without a state"),
+    ms("GatedDeltaNet", *NET, [0, 4], None, None, None, None, None, [2], update_rule="linear"),
+    ms("MoEGroupRouter", arr(2, 8), arr(8), top_k=9),
+    ms("MoEGroupRouter", arr(2, 8), arr(8), top_k=2, n_group=3),
+    ms("MoEGroupRouter", arr(2, 8), arr(8), top_k=2, n_group=2, topk_group=3),
+    ms("MoEGroupRouter", arr(2, 8), arr(4), top_k=2),
+    ms("MoEGroupRouter", arr(2, 8), arr(8), top_k=2, n_outputs=3, label="both kinds of output"),
+    ms("MoEGroupRouter", arr(2, 256), arr(8), arr(8, 256), top_k=2, label="projected, not scored"),
+    ms("GatherPacked", np.zeros((2, 18), np.uint8), [0], packed_type=2, K=33),
+    ms("GatherPacked", np.zeros((2, 18), np.uint8), [0], packed_type=2, K=64),
+    ms("GatherPacked", np.zeros((0, 18), np.uint8), [0], packed_type=2, K=32),
     case("FlexAttention", *HEADS, domain="ai.onnx.preview", score_mod=Graph(("s",), ("m",), (CUT,))),
     case("FlexAttention", *HEADS, domain="ai.onnx.preview", prob_mod=Graph(("s", "t"), ("s",), ())),
     case("FlexAttention", arr(1, 3, 2, 2), *HEADS[1:], domain="ai.onnx.preview"),
@@ -169,6 +198,19 @@ TOO_LARGE = [
 @pytest.mark.parametrize("case", UNFIT, ids=lambda c: c.id)
 def test_what_does_not_fit_is_an_error_that_names_the_node(case: Case) -> None:
     with pytest.raises(ModelError, match="node 0"):
+        case.tape()
+
+
+UNSUPPORTED = [
+    ms("VarlenCausalConvWithState", arr(3, 2), arr(2, 1, 2), [0, 3], None, arr(1, 2, 1), None, arr(3, 2, 2), arr(3, 1)),
+    ms("VarlenCausalConvWithState", arr(3, 2), arr(2, 1, 2), [0, 3], None, arr(1, 2, 1), group_size=2),
+    ms("GatherPacked", np.zeros((2, 144), np.uint8), [0], packed_type=12, K=256),
+]
+
+
+@pytest.mark.parametrize("case", UNSUPPORTED, ids=lambda c: c.id)
+def test_what_the_runtime_has_for_gpus_alone_or_not_at_all_is_named_as_not_known(case: Case) -> None:
+    with pytest.raises(UnsupportedError, match=r"not known|known are"):
         case.tape()
 
 

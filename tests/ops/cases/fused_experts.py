@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.ops.case import Case, arr
+from tests.ops.case import Case, arr, chain, node
 from tests.ops.cases.fused import ms
 from tests.ops.cases.fused_quantize import u8
 
@@ -34,6 +34,14 @@ def packed(
     return ms("QMoE", *operands, *last, expert_weight_bits=bits, **attrs, **more)
 
 
+def scored(*inputs: np.ndarray) -> Case:
+    """Scores of all experts, and their weights, in place of what is chosen."""
+    names = " ".join(f"x{i}" for i in range(len(inputs)))
+    label = f"scores of {inputs[0].shape[-1]} features"
+    return chain("MoEGroupRouter", [node("MoEGroupRouter", names, "- y0 y1", "com.microsoft", top_k=2)], *inputs,
+                 n_outputs=2, domain="com.microsoft", label=label)  # fmt: skip
+
+
 CASES = [
     ms("MoE", X, ROUTER, FC1, B1, FC2, B2),
     ms("MoE", X, ROUTER, FC1, None, FC2, k=2),
@@ -47,6 +55,12 @@ CASES = [
     ms("MoE", X, ROUTER, *TWICE, FC2, B2, k=2, swiglu_fusion=2, **SWIGLU),
     ms("MoE", X, ROUTER, FC1, B1, FC2, B2, FC3, B3, k=2, **SWIGLU),
     ms("MoE", X, ROUTER, FC1, B1, FC2, B2, FC3, k=2, activation_type="silu", label="gated"),
+    ms("MoEGroupRouter", arr(3, 8), arr(8, low=-0.3, high=0.3), top_k=2),
+    ms("MoEGroupRouter", arr(2, 2, 8), arr(8, low=-0.3, high=0.3), top_k=3, n_group=4, topk_group=2),
+    ms("MoEGroupRouter", arr(3, 8), arr(8, low=-0.3, high=0.3), top_k=3, n_group=2, group_topk=9, router_sentinel=-3.0),
+    ms("MoEGroupRouter", arr(3, 8), arr(8, low=-0.3, high=0.3), top_k=5, n_group=4, topk_group=2, group_topk=1),
+    scored(arr(3, 8), arr(8)),
+    scored(arr(2, 256, low=-0.2, high=0.2), arr(4), arr(4, 256, low=-0.2, high=0.2)),
     packed(fusion=1),
     packed(8, fusion=1, k=2),
     packed(2, fusion=1, k=2, activation_type="silu"),

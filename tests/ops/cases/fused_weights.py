@@ -48,7 +48,33 @@ def four(dtype: object, *shape: int, seed: int = 0) -> np.ndarray:
     return ints(*shape, low=low, high=low + 15, seed=seed).astype(dtype)
 
 
+def rows_of(kind: int, *, output: int = 1) -> Case:
+    """Rows of two blocks in a packed format, or of two numbers in a stored type; two indices are out of range."""
+    where, stored = np.array([[0, 4, -1], [5, 2, 1]]), STORED.get(kind)
+    if stored is None:
+        entries, size, *scales = PACKED[kind]
+        blocks = u8(10, size, seed=kind)
+        for at in scales or (0,):
+            blocks[:, at : at + 2] = arr(10, 1, seed=at).astype(np.float16).view(np.uint8)
+    else:
+        entries, blocks = 1, arr(10, 1).astype(stored).view(np.uint8)
+    attrs = {"packed_type": kind, "K": 2 * entries, "output_dtype": output}
+    if output == 1:
+        return ms("GatherPacked", blocks.reshape(5, -1), where, **attrs)
+    one = node("GatherPacked", "x0 x1", "narrow", "com.microsoft", **attrs)
+    return chain("GatherPacked", [one, node("Cast", "narrow", "y0", to=1)], blocks.reshape(5, -1), where,
+                 domain="com.microsoft", label=f"{kind} to {output}")  # fmt: skip
+
+
+STORED = {0: np.float32, 1: np.float16, 30: ml_dtypes.bfloat16}
+PACKED = {  # by the number of a format: entries of a block, its bytes, and where scales are that are not in front
+    2: (32, 18), 6: (32, 22), 8: (32, 34), 13: (256, 176, 0, 2), 14: (256, 210, 208), 16: (256, 66), 17: (256, 74),
+    18: (256, 98), 20: (32, 18), 22: (256, 82), 23: (256, 136), 42: (64, 18),
+}  # fmt: skip
 CASES = [
+    *(rows_of(kind) for kind in (*STORED, *PACKED)),
+    rows_of(2, output=10),
+    rows_of(14, output=16),
     bnb4(4, 16, 16, quant_type=0),
     bnb4(4, 16, 16, quant_type=1),
     bnb4(5, 23, 32, quant_type=1),
