@@ -50,7 +50,7 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
 @click.option("--unconnected", type=OneOf(("none", "zero")), default="none",
               help="What is written for an x on which no y depends.")  # fmt: skip
 @click.option("--straight-through", is_flag=True,
-              help="Gradients go through QuantizeLinear, Round, Floor, Ceil and Casts to fewer bits and back.")  # fmt: skip
+              help="Gradients go through quantizers, Round, Floor, Ceil and Casts to fewer bits and back.")  # fmt: skip
 @click.option("--gate", is_flag=True, help="All gradients of a node are computed before any is used.")
 @click.option("--colocate", is_flag=True, help="Added nodes carry the devices and the metadata of their forward nodes.")
 @_many("--extra-feed-dict", "--feed", "extra_feed_dict", metavar="NAME=VALUE|@FILE",

@@ -21,7 +21,7 @@ Tensor: TypeAlias = tuple[str, str]  # the graph inside of a node that it is of,
 Scope: TypeAlias = Mapping[str, Tensor]
 
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "FakeQuant")
-_STRAIGHT = ("Round", "Floor", "Ceil", "Cast", *_QUANTIZERS)
+_STRAIGHT = ("Round", "Floor", "Ceil", "Cast", "CastLike", *_QUANTIZERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,6 +26,7 @@ from gradcheck_cli.export.trials import Trials, trials
 from gradcheck_cli.formats.onnx_schema import versions
 from gradcheck_cli.graph import Array, Graph, Node
 from gradcheck_cli.model import Model
+from gradcheck_cli.ops.straight import rounded_again
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.step import Step
 
@@ -132,6 +133,7 @@ class _Composer:
         for name, own in self.found.laid.ends.items():
             if own != name:
                 self._end(own, name)
+        self.nodes = [rounded_again(node) for node in self.nodes]
         needed = set(_needed(self.nodes, outputs))
         kept = [node for i, node in enumerate(self.nodes) if i in needed]
         inputs = self._inputs(kept, outputs)

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from gradcheck_cli import symbolic as sym
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Op, composite, from_end, rounding, rounding_into
 from gradcheck_cli.tape import Var
 
@@ -25,17 +25,10 @@ def quantize(
 
     A scale holds for all of x, for an entry along the axis, or for a block of `block_size` entries along it.
     """
+    scaled = sym.cast(x, scale.dtype) / _spread(scale, x.shape, axis, block_size)
+    zero = None if zero_point is None else _spread(zero_point, x.shape, axis, block_size)
     dtype = np.dtype(output_dtype or np.uint8) if zero_point is None else zero_point.dtype
-    return _coded(*_scaled(x, scale, zero_point, axis, block_size), dtype, saturate)
-
-
-def quantize_straight(
-    x: Var, scale: Var, zero_point: Var | None = None, *, axis: int = 1, block_size: int = 0,
-    output_dtype: Any = None, saturate: int = 1,
-) -> Var:  # fmt: skip
-    """x / scale + zero point, kept within the target's range and not rounded."""
-    dtype = np.dtype(output_dtype or np.uint8) if zero_point is None else zero_point.dtype
-    return straight(*_scaled(x, scale, zero_point, axis, block_size), dtype=dtype, saturate=saturate)
+    return _coded(scaled, zero, dtype, saturate)
 
 
 def bind_axis(metadata: dict[str, Any], x: Array, scale: Array, *more: Array | None) -> dict[str, Any]:
@@ -70,7 +63,8 @@ def dynamic_quantize(x: Var) -> tuple[Var, Var, Var]:
 
 def matmul_integer(a: Var, b: Var, a_zero_point: Var | None = None, b_zero_point: Var | None = None) -> Var:
     """The product of integer matrices less their zero points, as int32."""
-    return _counted(sym.matmul(_centered(a, _rows(a_zero_point)), _centered(b, b_zero_point)))
+    wide = _width(a, b)
+    return _counted(sym.matmul(_centered(a, _rows(a_zero_point), wide), _centered(b, b_zero_point, wide)))
 
 
 def conv_integer(
@@ -82,7 +76,9 @@ def conv_integer(
     """The convolution of integers less their zero points, as int32; the padding is the zero point."""
     geometry = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
                 "pads": pads, "strides": strides}  # fmt: skip
-    return _counted(_conv(_centered(x, x_zero_point), _centered(w, _channels(w_zero_point, w.ndim)), geometry))
+    wide = _width(x, w)
+    zeros = x_zero_point, _channels(w_zero_point, w.ndim)
+    return _counted(_conv(_centered(x, zeros[0], wide), _centered(w, zeros[1], wide), geometry))
 
 
 def qlinear_matmul(
@@ -90,8 +86,9 @@ def qlinear_matmul(
     y_zero_point: Var,
 ) -> Var:  # fmt: skip
     """The product of quantized matrices, quantized."""
-    product = sym.matmul(_centered(a, _rows(a_zero_point)), _centered(b, b_zero_point))
-    scale = _wide(_rows(a_scale)) * _wide(b_scale) / _wide(_rows(y_scale))
+    wide = _width(a, b)
+    product = sym.matmul(_centered(a, _rows(a_zero_point), wide), _centered(b, b_zero_point, wide))
+    scale = sym.cast(_rows(a_scale), wide) * sym.cast(b_scale, wide) / sym.cast(_rows(y_scale), wide)
     return _coded(product * scale, _rows(y_zero_point), y_zero_point.dtype, 1)
 
 
@@ -104,10 +101,12 @@ def qlinear_conv(
     """The convolution of quantized numbers, quantized; the bias has the scale of x times that of w."""
     geometry = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
                 "pads": pads, "strides": strides}  # fmt: skip
-    product = _conv(_centered(x, x_zero_point), _centered(w, _channels(w_zero_point, w.ndim)), geometry)
+    wide = _width(x, w)
+    left, right = _centered(x, x_zero_point, wide), _centered(w, _channels(w_zero_point, w.ndim), wide)
+    product = _conv(left, right, geometry)
     if b is not None:
-        product = product + _channels(_wide(b), w.ndim - 1)
-    scale = _wide(x_scale) * _channels(_wide(w_scale), w.ndim - 1) / _wide(y_scale)
+        product = product + _channels(sym.cast(b, wide), w.ndim - 1)
+    scale = sym.cast(x_scale, wide) * _channels(sym.cast(w_scale, wide), w.ndim - 1) / sym.cast(y_scale, wide)
     return _coded(product * scale, y_zero_point, y_zero_point.dtype, 1)
 
 
@@ -136,14 +135,6 @@ def _counted(x: Var) -> Var:
     return sym.custom("Counted", x)
 
 
-def _scaled(
-    x: Var, scale: Var, zero_point: Var | None, axis: int, block_size: int
-) -> tuple[Var, Var | None]:  # fmt: skip
-    """x by its scale, and the zero point in a shape that broadcasts against it."""
-    scaled = sym.cast(x, scale.dtype) / _spread(scale, x.shape, axis, block_size)
-    return scaled, None if zero_point is None else _spread(zero_point, x.shape, axis, block_size)
-
-
 def _coded(x: Var, zero_point: Var | None, dtype: np.dtype[Any], saturate: int) -> Var:
     return x.tape.emit("Rounded", (x, zero_point), {"dtype": dtype, "saturate": saturate}, domain="gradcheck")[0]
 
@@ -168,13 +159,14 @@ def _spread(scale: Var, shape: tuple[int, ...], axis: int, block: int) -> Var:
     return whole if blocks * block == shape[axis] else sym.slice(whole, (0,), (shape[axis],), (axis,))
 
 
-def _wide(x: Var) -> Var:
-    return sym.cast(x, np.float64)
+def _width(*operands: Var) -> np.dtype[Any]:
+    """The dtype in which integers are multiplied: float64, which holds their products; of what is not rounded its own."""
+    return next((x.dtype for x in operands if is_inexact(x.dtype)), np.dtype(np.float64))
 
 
-def _centered(x: Var, zero_point: Var | None) -> Var:
+def _centered(x: Var, zero_point: Var | None, wide: np.dtype[Any]) -> Var:
     """Integers less their zero point."""
-    return _wide(x) if zero_point is None else _wide(x) - _wide(zero_point)
+    return sym.cast(x, wide) if zero_point is None else sym.cast(x, wide) - sym.cast(zero_point, wide)
 
 
 def _rows(x: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import count
 from typing import Any
 
@@ -19,18 +19,21 @@ from gradcheck_cli.connections.rules import only_decides
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, is_inexact
 from gradcheck_cli.op import DTYPES, Op, Ops, composite, zero
-from gradcheck_cli.ops.quantize import COUNTED, ROUNDED, bind_axis, dequantize, quantize_straight, straight
+from gradcheck_cli.ops.quantize import COUNTED, ROUNDED, straight
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.symbolic import identity
+from gradcheck_cli.tape import Var
+from gradcheck_cli.trace import names_within
 
 NOTHING_ROUNDS = "--straight-through has no effect: nothing here is rounded and then computed with"
 _ROUNDING = {("", "Round"), ("", "Floor"), ("", "Ceil")}
 _QUANTIZING = {"Quantize", "Integer", "QLinear", "QGemm", "QAttention", "QOrdered"}  # in names of operators
+_FLOATS = {"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QAttention"}  # what these give
 _OF_REALS = {  # operators that mean for integers what they mean for reals
-    "Abs", "Add", "Clip", "Concat", "ConvInteger", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements",
-    "GatherND", "Identity", "MatMul", "MatMulInteger", "Max", "Min", "Mul", "Neg", "Pad", "ReduceMax", "ReduceMin",
-    "ReduceSum", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose",
-    "Unsqueeze", "Where",
+    "Abs", "Add", "Clip", "Compress", "Concat", "ConvInteger", "DepthToSpace", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Identity", "MatMul", "MatMulInteger", "Max", "MaxPool", "Min", "Mul", "Neg",
+    "NhwcMaxPool", "Pad", "ReduceMax", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Resize", "Slice", "SpaceToDepth",
+    "Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 
 
@@ -39,6 +42,8 @@ def carried(node: Node, ops: Ops) -> tuple[str, ...]:
     record = ops.get(node.key)
     if record is not None and record.vjp is zero and node.key not in _ROUNDING:
         return ()
+    if node.op == "CastLike":
+        return node.inputs[:1]
     return tuple(
         name for i, name in enumerate(node.inputs) if name and (node.key in _ROUNDING or not only_decides(node, i, ops))
     )
@@ -63,10 +68,27 @@ def through(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Ops]:
 
 def estimated(source: Source, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str] = ()) -> tuple[Source, Ops]:
     """A model that computes what it did, rounded, and whose derivative goes straight through what rounds."""
-    table = {**ops, **{op.key: op for op in _STRAIGHT}}
+    quantizing = [_straightened(op) for op in ops.values() if op.composed and _by_codes(op.name)]
+    table = {**ops, **{op.key: op for op in (*_STRAIGHT, *quantizing)}}
     table.update((key, replace(ops[key], vjp=lambda ct, *_: (ct,))) for key in _ROUNDING)
     flow = _Through(source.graph, ops, _reals(source.graph, xs), {*source.graph.outputs, *ys}, quantizers=True)
     return replace(source, graph=_Estimated(flow).graph()), table
+
+
+def rounded_again(node: Node) -> Node:
+    """A node with graphs inside that compute the same numbers without the twins that their derivatives go through."""
+    attrs = {key: _without_twins(value) if isinstance(value, Graph) else value for key, value in node.attrs.items()}
+    return replace(node, attrs=attrs) if any(node.subgraphs) else node
+
+
+def _without_twins(graph: Graph) -> Graph:
+    nodes, needed = list[Node](), {*graph.outputs}
+    for each in reversed(graph.nodes):
+        if not needed.isdisjoint(each.outputs):
+            twin = each.key == ("gradcheck", "Straight")
+            nodes.append(Node("Identity", each.inputs[1:], each.outputs) if twin else rounded_again(each))
+            needed.update(nodes[-1].reads)
+    return replace(graph, nodes=tuple(reversed(nodes)))
 
 
 def rounds(source: Source, settings: Settings, ops: Ops) -> bool:
@@ -88,17 +110,20 @@ def _reals(graph: Graph, xs: Iterable[str]) -> set[str]:
 
 
 class _Through:
-    """One graph, with those around it that it reads names of."""
+    """One graph, inside of one `around` it of which it reads names, or alone."""
 
     def __init__(
-        self, original: Graph, ops: Ops, reals: Collection[str], results: Collection[str], *, quantizers: bool = False
-    ) -> None:
-        """With `quantizers`, QuantizeLinear is gone through like a Cast, and not by the operator table."""
-        self.original, self.ops, self.quantizers = original, ops, quantizers
+        self, original: Graph, ops: Ops, reals: Collection[str], results: Collection[str], *, quantizers: bool = False,
+        around: _Through | None = None,
+    ) -> None:  # fmt: skip
+        """With `quantizers`, quantizers are gone through like a Cast, and not by the operator table."""
+        self.original, self.ops, self.quantizers, self.around = original, ops, quantizers, around
         self.carried = [carried(node, ops) for node in original.nodes]
-        self.reals, self.wholes = {*reals}, set[str]()  # that depend on inputs; integers that stand for such numbers
-        for node, values in zip(original.nodes, self.carried, strict=True):
-            self._forward(node, values)
+        self.reals = {*reals}  # that depend on inputs
+        self.wholes: set[str] = set() if around is None else {*around.wholes}  # integers that stand for such numbers
+        self.bodies = dict[int, dict[str, _Through]]()
+        for index, node in enumerate(original.nodes):
+            self._forward(index, node)
         self.used = {n for n in results if n in self.reals and self._may_be_real(n)}
         for node, values in zip(reversed(original.nodes), reversed(self.carried), strict=True):
             if not self.used.isdisjoint(node.outputs):
@@ -108,7 +133,9 @@ class _Through:
     @cached_property
     def graph(self) -> Graph:
         """The graph rewritten."""
-        kept, nodes = self._kept(), list[Node]()
+        (kept, _), nodes = self._rounded, list[Node]()
+        if self.around is not None:
+            self.renamed.update((n, self.around.renamed[n]) for n in self.original.captures if n in self.around.renamed)
         for index, node in enumerate(self.original.nodes):
             if index in kept:
                 nodes.append(node)
@@ -118,6 +145,20 @@ class _Through:
             return self.original
         return replace(self.original, nodes=tuple(nodes))
 
+    def target(self, node: Node) -> np.dtype[Any] | None:
+        """The dtype that a Cast is to; None for another node, or where nothing says it."""
+        if node.key == ("", "Cast"):
+            return DTYPES.get(node.attrs.get("to", 0))
+        return self._dtype(node.inputs[1]) if node.key == ("", "CastLike") else None
+
+    def _dtype(self, name: str) -> np.dtype[Any] | None:
+        declared = self.original.types.get(name)
+        if name in self.original.constants or (declared is not None and declared.dtype is not None):
+            return self.original.constants[name].dtype if declared is None else declared.dtype
+        if self.around is not None and name in self.original.captures:
+            return self.around._dtype(name)
+        return np.dtype(np.float64) if name in self.reals else np.dtype(np.int64) if name in self.wholes else None
+
     def _fresh(self, name: str) -> str:
         """A name for what would be in a tensor if nothing rounded."""
         new = f"{name}/unrounded"
@@ -125,20 +166,26 @@ class _Through:
             new += "'"
         return new
 
-    def _forward(self, node: Node, values: tuple[str, ...]) -> None:
-        outputs, whole = [n for n in node.outputs if n], not self.wholes.isdisjoint(values)
-        captured = {n for g in node.subgraphs for n in g.captures}
-        if not whole and self.reals.isdisjoint(values) and self.reals.isdisjoint(captured):
+    def _forward(self, index: int, node: Node) -> None:
+        values, outputs = self.carried[index], [n for n in node.outputs if n]
+        captured, whole = {n for g in node.subgraphs for n in g.captures}, not self.wholes.isdisjoint(values)
+        if not whole and (self.reals | self.wholes).isdisjoint({*values, *captured}):
             return
-        target = _target(node)
+        if captured or any(node.subgraphs):
+            bodies = {key: self._body(node, value) for key, value in node.attrs.items() if isinstance(value, Graph)}
+            used = set[str]().union(*(body.used for body in bodies.values())).intersection(captured)
+            self.bodies[index], self.carried[index] = bodies, (*values, *(n for n in sorted(used) if n not in values))
+        target = self.target(node)
         if target is not None:
             if target.kind != "b" and target.kind != "O":
                 (self.reals if is_inexact(target) else self.wholes).update(outputs)
-        elif self.quantizers and node.key == ("", "QuantizeLinear"):
-            self.wholes.update(outputs)
+        elif self.quantizers and _quantizes(node):
+            codes = _codes(node)
+            self.wholes.update(codes)
+            self.reals.update(n for n in outputs if n not in codes)
         elif not whole or node.op == "DequantizeLinear":
             self.reals.update(outputs)
-        elif node.op in _OF_REALS and not node.domain:
+        elif node.op in _OF_REALS:
             self.wholes.update(outputs)
 
     def _goes_through(self, node: Node) -> bool:
@@ -147,8 +194,9 @@ class _Through:
             return False
         return node.key in _ROUNDING or not self.wholes.isdisjoint(node.outputs)
 
-    def _kept(self) -> set[int]:
-        """Nodes whose result is read as it was rounded too."""
+    @cached_property
+    def _rounded(self) -> tuple[set[int], set[str]]:
+        """Nodes whose result is read as it was rounded too, and all names that are read so."""
         rounded = {n for n in self.original.outputs if n in self.wholes}
         kept = set[int]()
         for index, node in reversed([*enumerate(self.original.nodes)]):
@@ -157,7 +205,7 @@ class _Through:
                 kept.add(index)
             if not through or index in kept:
                 rounded.update(self._read_rounded(index, node, through))
-        return kept
+        return kept, rounded
 
     def _read_rounded(self, index: int, node: Node, through: bool) -> Iterator[str]:
         if through:
@@ -165,12 +213,14 @@ class _Through:
         elif self.used.isdisjoint(node.outputs):
             yield from (n for n in node.reads if n in self.used)
         else:
-            yield from (n for n in node.reads if n in self.used and n not in self.carried[index] and n in node.inputs)
+            yield from (n for n in node.reads if n in self.used and n not in self.carried[index])
+            for body in self.bodies.get(index, {}).values():
+                yield from body._rounded[1].intersection(body.original.captures)
 
     def _rewritten(self, index: int, node: Node) -> Node:
         through = self._goes_through(node)
         if not self.used.isdisjoint(node.outputs):
-            node = self._inside(node)
+            node = self._inside(index, node)
             if self.renamed:
                 values = self.carried[index]
                 inputs = tuple(self.renamed.get(n, n) if n in values else n for n in node.inputs)
@@ -178,26 +228,25 @@ class _Through:
                 node = replace(node, inputs=inputs, outputs=outputs)
         if not through:
             return node
-        target = _target(node)
+        target = self.target(self.original.nodes[index])
         if node.key in _ROUNDING or (target is not None and target.kind in "iu"):
             return replace(node, op="Identity", domain="", attrs={}, inputs=node.inputs[:1])
         if target is not None:
-            attrs = {"dtype": node.attrs["to"], "saturate": node.attrs.get("saturate", 1)}
-            return replace(node, op=ROUNDED[1], domain=ROUNDED[0], attrs=attrs, inputs=node.inputs[:1])
+            return replace(node, op=ROUNDED[1], domain=ROUNDED[0], attrs=_bounds(node, target), inputs=node.inputs[:1])
         return node
 
-    def _inside(self, node: Node) -> Node:
+    def _inside(self, index: int, node: Node) -> Node:
         """The node with its subgraphs gone through."""
-        new = {key: self._body(node, value) for key, value in node.attrs.items() if isinstance(value, Graph)}
+        new = {key: body.graph for key, body in self.bodies.get(index, {}).items()}
         if all(new[key] is node.attrs[key] for key in new):
             return node
         return replace(node, attrs={**node.attrs, **new})
 
-    def _body(self, node: Node, body: Graph) -> Graph:
+    def _body(self, node: Node, body: Graph) -> _Through:
         declared = {n: body.types[n].dtype if n in body.types else None for n in body.inputs}
         reals = {n for n, dtype in declared.items() if dtype is None or _is_real(dtype)} if body.inputs else set()
         outputs = body.outputs[1:] if node.op == "Loop" else body.outputs
-        return _Through(body, self.ops, self.reals | reals, outputs).graph
+        return _Through(body, self.ops, self.reals | reals, outputs, quantizers=self.quantizers, around=self)
 
     def _may_be_real(self, name: str) -> bool:
         declared = self.original.types.get(name)
@@ -210,61 +259,66 @@ class _Estimated:
     Both meet where integers become real again: the value is that of the one, the derivative that of the other.
     """
 
-    def __init__(self, flow: _Through) -> None:
+    def __init__(self, flow: _Through, around: _Estimated | None = None) -> None:
         self.flow, self.nodes = flow, list[Node]()
-        self.twins = dict[str, str]()  # of integers that stand for real numbers
+        self.twins: dict[str, str] = {} if around is None else {**around.twins}  # of integers that stand for reals
+        self.taken: set[str] = names_within(flow.original) if around is None else around.taken
 
     def graph(self) -> Graph:
         """The graph with its twins."""
-        for node, values in zip(self.flow.original.nodes, self.flow.carried, strict=True):
-            twins = [self.twins[n] for n in values if n in self.twins]
+        for index, (node, values) in enumerate(zip(self.flow.original.nodes, self.flow.carried, strict=True)):
             if self.flow.used.isdisjoint(node.outputs):
                 self.nodes.append(node)
-            elif not self.flow.wholes.isdisjoint(node.outputs):
-                self.nodes.append(node)
-                self._twin(node, values, twins)
-            elif twins:
-                self._meet(node)
+            elif any(node.subgraphs):
+                inside = {key: _Estimated(body, self).graph() for key, body in self.flow.bodies.get(index, {}).items()}
+                self.nodes.append(replace(node, attrs={**node.attrs, **inside}))
+            elif not self.twins.keys().isdisjoint(values) or self._rounds(node):
+                self._double(node, values)
             else:
                 self.nodes.append(node)
         return replace(self.flow.original, nodes=tuple(self.nodes))
 
-    def _twin(self, node: Node, values: tuple[str, ...], twins: list[str]) -> None:
-        target = _target(node)
+    def _rounds(self, node: Node) -> bool:
+        return not self.flow.wholes.isdisjoint(node.outputs) or (_quantizes(node) and self.flow.ops[node.key].composed)
+
+    def _double(self, node: Node, values: tuple[str, ...]) -> None:
+        """A node and its twin; they meet in results that are real."""
+        reals = {n: self._fresh(f"{n}/rounded") for n in node.outputs if n and n not in self.flow.wholes}
+        self.nodes.append(replace(node, outputs=tuple(reals.get(n, n) for n in node.outputs)) if reals else node)
+        seen = self.flow.target(node) is not None or _by_codes(node.op)
+        for name, twin in zip(node.outputs, self._twin(node, values), strict=True):
+            if name in reals:
+                self._see(node, twin, reals[name], name)
+            elif name:  # rules further on, of Clip and of scales, see the numbers that were rounded
+                self.twins[name] = self._fresh(f"{name}/unrounded") if seen else twin
+                if seen:
+                    self._see(node, twin, self._cast_like(name, twin), self.twins[name])
+
+    def _see(self, node: Node, unrounded: str, rounded: str, name: str) -> None:
+        """A tensor with the values of one and the derivative of another."""
+        self.nodes.append(Node("Straight", (unrounded, rounded), (name,), domain="gradcheck", name=node.name))
+
+    def _twin(self, node: Node, values: tuple[str, ...]) -> tuple[str, ...]:
+        """The results of a node if nothing was rounded."""
+        target, read = self.flow.target(node), tuple(self.twins.get(n, n) if n in values else n for n in node.inputs)
         if target is not None and target.kind in "iu":
-            self._see_rounded(node, self.twins.get(node.inputs[0], node.inputs[0]))
-        elif target is not None:
-            attrs = {"dtype": node.attrs["to"], "saturate": node.attrs.get("saturate", 1)}
-            self._add(node, "Bounded", (self.twins.get(node.inputs[0], node.inputs[0]),), attrs)
-            self._see_rounded(node, self.twins[node.outputs[0]])
-        elif node.op == "QuantizeLinear":
-            self._add(node, "QuantizedStraight", node.inputs, node.attrs)
-            self._see_rounded(node, self.twins[node.outputs[0]])
-        else:
-            like = {n: self.twins.get(n) or self._cast_like(n, twins[0]) for n in values}
-            inputs = tuple(like.get(n, n) for n in node.inputs)
-            self._add(node, node.op, inputs, node.attrs, node.domain)
+            return read[:1]
+        if target is not None and not is_inexact(target):
+            return self._added(node, read[:1], ("gradcheck", "Bounded"), _bounds(node, target))
+        if target is not None:
+            return self._added(node, read, node.key, node.attrs)
+        if _by_codes(node.op):
+            return self._added(node, read, _of_straight(node.key), node.attrs)
+        real = next(self.twins[n] for n in values if n in self.twins)
+        read = tuple(self._cast_like(n, real) if n in values and n not in self.twins else n for n in node.inputs)
+        return self._added(node, tuple(self.twins.get(n, n) for n in read), node.key, node.attrs)
 
-    def _see_rounded(self, node: Node, real: str) -> None:
-        """Rules further on, of Clip and of scales, see the numbers that were rounded."""
-        self._add(node, "Straight", (real, self._cast_like(node.outputs[0], real)), {})
-
-    def _meet(self, node: Node) -> None:
-        """Values of a node that makes integers real, with the derivative of its twin."""
-        [y] = node.outputs
-        rounded, unrounded = self._fresh(f"{y}/rounded"), self._fresh(f"{y}/unrounded")
-        self.nodes.append(replace(node, outputs=(rounded,)))
-        inputs = (self.twins[node.inputs[0]], *node.inputs[1:])
-        own = ("Cast", "") if node.op == "Cast" else ("DequantizedStraight", "gradcheck")
-        self.nodes.append(replace(node, op=own[0], domain=own[1], inputs=inputs, outputs=(unrounded,)))
-        self.nodes.append(Node("Straight", (unrounded, rounded), (y,), domain="gradcheck", name=node.name))
-
-    def _add(
-        self, node: Node, op: str, inputs: tuple[str, ...], attrs: Mapping[str, Any], domain: str = "gradcheck"
-    ) -> None:
+    def _added(
+        self, node: Node, inputs: tuple[str, ...], key: tuple[str, str], attrs: Mapping[str, Any]
+    ) -> tuple[str, ...]:
         outputs = tuple(self._fresh(f"{n}/unrounded") if n else "" for n in node.outputs)
-        self.twins.update((n, new) for n, new in zip(node.outputs, outputs, strict=True) if n)
-        self.nodes.append(replace(node, op=op, domain=domain, inputs=inputs, outputs=outputs, attrs=attrs))
+        self.nodes.append(replace(node, op=key[1], domain=key[0], inputs=inputs, outputs=outputs, attrs=attrs))
+        return outputs
 
     def _cast_like(self, name: str, real: str) -> str:
         """An integer beside the twin of another one, in the dtype of that."""
@@ -273,22 +327,43 @@ class _Estimated:
         return new
 
     def _fresh(self, name: str) -> str:
-        taken = {*self.flow.original.tensors, *(n for node in self.nodes for n in node.outputs)}
-        return next(new for i in count() if (new := f"{name}{i or ''}") not in taken)
+        new = next(new for i in count() if (new := f"{name}{i or ''}") not in self.taken)
+        self.taken.add(new)
+        return new
 
 
 _STRAIGHT = [
     Op("Straight", lambda unrounded, rounded: identity(rounded), lambda ct, *_: (ct, None), domain="gradcheck",
        composed=True),
     composite("Bounded", straight, domain="gradcheck"),
-    composite("QuantizedStraight", quantize_straight, bind=bind_axis, domain="gradcheck"),
-    composite("DequantizedStraight", dequantize, bind=bind_axis, domain="gradcheck"),
 ]  # fmt: skip
 
 
-def _target(node: Node) -> np.dtype[Any] | None:
-    """The dtype that a Cast is to; None for another node."""
-    return DTYPES.get(node.attrs.get("to", 0)) if node.key == ("", "Cast") else None
+def _straightened(op: Op) -> Op:
+    """A composed operator that rounds nothing inside."""
+
+    @wraps(op.forward)
+    def forward(*operands: Any, **metadata: Any) -> Any:
+        tape = next(x.tape for x in operands if isinstance(x, Var))
+        before, tape.ops = tape.ops, unrounded(tape.ops)
+        try:
+            return op.forward(*operands, **metadata)
+        finally:
+            tape.ops = before
+
+    domain, name = _of_straight(op.key)
+    return replace(op, name=name, domain=domain, forward=forward)
+
+
+def _of_straight(key: tuple[str, str]) -> tuple[str, str]:
+    """The name of an operator that rounds nothing inside."""
+    return f"gradcheck.{key[0]}", f"{key[1]}Straight"
+
+
+def _bounds(node: Node, target: np.dtype[Any]) -> dict[str, Any]:
+    """Metadata of what bounds to the numbers of a small float."""
+    number = next(number for number, dtype in DTYPES.items() if dtype == target)
+    return {"dtype": number, "saturate": node.attrs.get("saturate", 1)}
 
 
 def _is_real(dtype: np.dtype[Any] | None) -> bool:
@@ -296,7 +371,20 @@ def _is_real(dtype: np.dtype[Any] | None) -> bool:
 
 
 def _quantizes(node: Node) -> bool:
-    return node.op != "DequantizeLinear" and any(word in node.op for word in _QUANTIZING)
+    return node.op != "DequantizeLinear" and _by_codes(node.op)
+
+
+def _by_codes(op: str) -> bool:
+    """An operator computes with codes, or makes some."""
+    return op == "DequantizeLinear" or any(word in op for word in _QUANTIZING)
+
+
+def _codes(node: Node) -> set[str]:
+    """Results of what quantizes that are integers."""
+    if node.op in _FLOATS or (node.op == "QGemm" and not any(node.inputs[7:8])):
+        return set()
+    outputs = node.outputs[::2] if node.op == "DynamicQuantizeLinear" else node.outputs
+    return {n for n in outputs if n}
 
 
 def _nodes(graph: Graph) -> Iterator[Node]:

@@ -9,7 +9,9 @@ import onnx
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.ops.straight import rounds, straightened, unrounded
+from gradcheck_cli.backward import gradients
+from gradcheck_cli.cli import main
+from gradcheck_cli.ops.straight import rounds, straightened, through, unrounded
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.trace import trace
 from tests.rounding import assert_rounded
@@ -146,3 +148,105 @@ def test_what_is_no_number_in_the_end_is_rounded_as_before(name: str, tmp_path: 
     model = loaded(AS_BEFORE[name], tmp_path)
     assert straightened(model.graph, gc.OPS) is model.graph
     assert not rounds(model.source, Settings(), gc.OPS)
+
+
+TWO_WAYS = {  # nodes that make p of x, which lies where rounding changes nothing: a check and a file compute the same
+    "a quantizer": "q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) p = Mul (d, d)",
+    "a quantizer that x is too large for":
+        "h = Mul (x, u40) q = QuantizeLinear (h, s, z) d = DequantizeLinear (q, s, z) p = Mul (d, d)",
+    "a scale of its own": "q, a, b = DynamicQuantizeLinear (x) d = DequantizeLinear (q, a, b) p = Mul (d, d)",
+    "a product of integers": "q = QuantizeLinear (x, s, z) m = MatMulInteger (q, Wi, z) f = Cast <to = 1> (m)"
+        " p = Mul (f, f)",
+    "such a product with a scale of its own": "q, a, b = DynamicQuantizeLinear (x) m = MatMulInteger (q, Wi, b)"
+        " f = Cast <to = 1> (m) d = Mul (f, a) p = Mul (d, d)",
+    "a convolution of integers": "r = Reshape (x, image) q = QuantizeLinear (r, s, z) m = ConvInteger (q, Ki, z)"
+        " f = Cast <to = 1> (m) p = Mul (f, f)",
+    "QLinearMatMul": "q = QuantizeLinear (x, s, z) m = QLinearMatMul (q, s, z, Wu, t, z, eighth, z)"
+        " d = DequantizeLinear (m, eighth, z) p = Mul (d, d)",
+    "QLinearConv": "r = Reshape (x, image) q = QuantizeLinear (r, s, z) m = QLinearConv (q, s, z, Ku, u, z, s, z)"
+        " d = DequantizeLinear (m, s, z) p = Mul (d, d)",
+    "QLinearAdd": "q = QuantizeLinear (x, s, z) m = com.microsoft.QLinearAdd (q, s, z, q, s, z, u, z)"
+        " d = DequantizeLinear (m, u, z) p = Mul (d, d)",
+    "QLinearMul": "q = QuantizeLinear (x, s, z) m = com.microsoft.QLinearMul (q, s, z, q, s, z, t, z)"
+        " d = DequantizeLinear (m, t, z) p = Mul (d, d)",
+    "QLinearLeakyRelu": "q = QuantizeLinear (x, s, z) m = com.microsoft.QLinearLeakyRelu <alpha = 0.5> (q, s, z, t, z)"
+        " d = DequantizeLinear (m, t, z) p = Mul (d, d)",
+    "QLinearConcat": "q = QuantizeLinear (x, s, z) m = com.microsoft.QLinearConcat <axis = 0> (s, z, q, s, z, q, s, z)"
+        " d = DequantizeLinear (m, s, z) p = Mul (d, d)",
+    "QLinearGlobalAveragePool": "r = Reshape (x, pairs) q = QuantizeLinear (r, s, z)"
+        " m = com.microsoft.QLinearGlobalAveragePool (q, s, z, t, z) d = DequantizeLinear (m, t, z) p = Mul (d, d)",
+    "QGemm": "q = QuantizeLinear (x, s, z) m = com.microsoft.QGemm (q, s, z, Wi, u, zi, , s, z)"
+        " d = DequantizeLinear (m, s, z) p = Mul (d, d)",
+    "QGemm that gives floats": "q = QuantizeLinear (x, s, z) d = com.microsoft.QGemm (q, s, z, Wi, u, zi) p = Mul (d, d)",
+    "MatMulIntegerToFloat":
+        "q = QuantizeLinear (x, s, z) d = com.microsoft.MatMulIntegerToFloat (q, Wi, s, u, z) p = Mul (d, d)",
+    "DynamicQuantizeMatMul": "d = com.microsoft.DynamicQuantizeMatMul (x, Wu, u, z) p = Mul (d, d)",
+    "codes in a pool": "r = Reshape (x, image) q = QuantizeLinear (r, s, z) m = MaxPool <kernel_shape = [2, 2]> (q)"
+        " d = DequantizeLinear (m, s, z) p = Mul (d, d)",
+    "codes behind a Relu": "q = QuantizeLinear (x, s, zi) m = Relu (q) d = DequantizeLinear (m, s, zi) p = Mul (d, d)",
+    "a cast like an integer": "w = Mul (x, two) i = CastLike (w, one) f = CastLike (i, s) p = Mul (f, x)",
+    "a cast like x": "w = Mul (x, two) i = Cast <to = 6> (w) f = CastLike (i, x) p = Mul (f, x)",
+    "a cast like codes": "w = Mul (x, two) q = QuantizeLinear (w, u, z) a = Abs (w) i = CastLike (a, q)"
+        " f = CastLike (i, s) p = Mul (f, x)",
+}  # fmt: skip
+INSIDE = {  # what rounds v in graphs inside of nodes, and makes f
+    "a cast": "i = Cast <to = 6> (v) f = Cast <to = 1> (i)",
+    "a cast like an integer": "i = CastLike (v, one) f = CastLike (i, s)",
+    "a rounding": "f = Floor (v)",
+    "a quantizer": "i = QuantizeLinear (v, u, z) f = DequantizeLinear (i, u, z)",
+}  # fmt: skip
+AROUND = {
+    "a branch": """w = Mul (x, two) p = If (go) <then_branch = a () => (float[2, 3] e)
+        {{ v = Identity (w) {} e = Mul (f, x) }}, else_branch = b () => (float[2, 3] o) {{ o = Neg (x) }}>""",
+    "a branch that x chooses": """w = Mul (x, two) m = ReduceMax <keepdims = 0> (x) c = Greater (m, u)
+        p = If (c) <then_branch = a () => (float[2, 3] e) {{ v = Identity (w) {} e = Mul (f, x) }},
+        else_branch = b () => (float[2, 3] o) {{ o = Neg (x) }}>""",
+    "a loop": """w = Mul (x, two) p = Loop (twice, go, w)
+        <body = a (int64 k, bool c, float[2, 3] v) => (bool d, float[2, 3] e) {{ d = Identity (c) {} e = Mul (f, w) }}>""",
+    "a scan": """w = Mul (x, two)
+        p = Scan <num_scan_inputs = 1, body = a (float[3] v) => (float[3] e) {{ {} e = Mul (f, v) }}> (w)""",
+}  # fmt: skip
+TWO_WAYS |= {f"{what} in {where}": AROUND[where].format(INSIDE[what]) for what in INSIDE for where in AROUND}
+BEFORE = {
+    "a cast": ("r = Cast <to = 6> (v)", "f = Cast <to = 1> (r)"),
+    "a rounding": ("r = Floor (v)", "f = Identity (r)"),
+    "a rounding that chooses rows too": (
+        "r = Floor (v) a = Abs (r) i = Cast <to = 7> (a)", "g = Gather (weights, i) f = Mul (r, g)"),
+    "a quantizer": ("r = QuantizeLinear (v, u, z)", "f = DequantizeLinear (r, u, z)"),
+}  # fmt: skip
+TWO_WAYS |= {
+    f"{what} before a branch that reads it": f"v = Mul (x, two) {before} {AROUND['a branch'].format(inside)}".replace(
+        "w = Mul (x, two)", "").replace("v = Identity (w)", "")
+    for what, (before, inside) in BEFORE.items()
+}  # fmt: skip
+NUMBERS = """float s = {0.5}, float t = {0.25}, float eighth = {0.125}, float u = {1.0}, float u40 = {40.0},
+    float two = {2.0}, uint8 z = {128}, int8 zi = {0}, int32 one = {1}, bool go = {1}, int64 twice = {2},
+    int64[4] image = {1, 1, 2, 3}, float[7] weights = {1, 2, 3, 4, 5, 6, 7}, int64[4] pairs = {1, 3, 1, 2},
+    int8[3, 2] Wi = {1, -2, 3, 4, -5, 6}, uint8[3, 2] Wu = {129, 126, 131, 132, 127, 130},
+    uint8[1, 1, 2, 2] Ku = {127, 129, 130, 127}, int8[1, 1, 2, 2] Ki = {1, -2, 3, 4}"""
+ON_THE_GRID = np.float32([[0.5, -1.0, 2.0], [1.5, -2.5, 3.0]])
+OF_ITS_OWN = np.float32([[63.5, -64.0, 2.0], [1.5, -2.5, 3.0]])  # 255 steps of 0.5
+
+
+@pytest.mark.parametrize("name", TWO_WAYS)
+def test_a_check_and_a_gradient_file_give_the_same_derivative(name: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    nodes, path = TWO_WAYS[name], tmp_path / "m.onnx"
+    head = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g (float[2, 3] x) => (float y)'
+    onnx.save(onnx.parser.parse_model(f"{head} <{NUMBERS}> {{ {nodes} y = ReduceSum <keepdims = 0> (p) }}"), path)
+    x = OF_ITS_OWN if "Dynamic" in nodes else ON_THE_GRID
+    model = gc.load(path)
+    source, ops = through(model.source, Settings(straight_through=True), model.ops)
+    tape = trace(source.graph, {"x": x.astype(np.float64)}, ops=ops)
+    [wanted] = gradients(tape, {tape.named["y"].name: tape.constant(1.0)}, [tape.named["x"].name])
+    assert wanted is not None
+    assert np.any(wanted.value)
+    assert main(["grad", str(path), "--y", "y", "--straight-through", "-o", str(tmp_path / "g.onnx")]) == 0
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    [plain], [y, found] = (
+        onnxruntime.InferenceSession(str(tmp_path / file), options).run(names, {"x": x})
+        for file, names in (("m.onnx", ["y"]), ("g.onnx", ["y", "x_grad"]))
+    )
+    assert y == plain
+    assert_rounded(found, wanted.value, roundings=64, of=np.abs(wanted.value).max())
