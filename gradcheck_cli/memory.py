@@ -74,12 +74,17 @@ def owned(arrays: Iterable[Array]) -> int:
     return sum(seen.values())
 
 
-def exhausted(error: MemoryError | LimitError, where: str = "") -> LimitError:
-    """The error that a user sees where memory, or another limit, did not suffice."""
+def is_of_memory(error: BaseException) -> bool:
+    """It was memory that did not suffice, and no other limit."""
+    return isinstance(error, MemoryError) or (isinstance(error, LimitError) and error.code == "GC602")
+
+
+def exhausted(error: MemoryError | LimitError, where: str = "", least: float = 0.0) -> LimitError:
+    """The error that a user sees where memory, or another limit, did not suffice; at least `least` bytes are needed."""
     place = f"{where}: " if where else ""
     if isinstance(error, LimitError):
         return LimitError(f"{place}{error}", code=error.code)
-    hint = f"{_allowing(_asked(error))}smaller sizes (--x-shape, --dim) or a lower --jobs need less"
+    hint = f"{_allowing(_asked(error), least)}smaller sizes (--x-shape, --dim) or a lower --jobs need less"
     return LimitError(f"{place}{str(error) or 'out of memory'}; {hint}", code="GC602")
 
 
@@ -91,12 +96,13 @@ def _asked(error: MemoryError) -> float:
     return math.prod(map(float, shape)) * dtype.itemsize if shape is not None and dtype is not None else 0.0
 
 
-def _allowing(size: float) -> str:
+def _allowing(asked: float, least: float) -> str:
     """The limit that would be needed, where the machine has so much."""
-    if not size:
-        return ""
+    size = asked
     with suppress(OSError, ValueError, KeyError):
-        size += _status("VmData")
+        size += _status("VmData") if asked else 0
+    if not (size := max(size, least)):
+        return ""
     return (
         f"it takes --memory-limit {generous(size)} or more; " if size < most() else "this machine has no room for it; "
     )

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gradcheck_cli.checks.assemble import Outcome, Pair, passes
+from gradcheck_cli.checks.footprint import needed
 from gradcheck_cli.checks.modes import LADDER, PARTIAL, Partial, blameless, lesser, survey_of, trap_in
 from gradcheck_cli.checks.obstacles import without_gradient
 from gradcheck_cli.checks.parts import Part, row_theories
@@ -26,7 +27,7 @@ from gradcheck_cli.health.checkup import Checkups
 from gradcheck_cli.jacobians.columns import Columns
 from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.jacobians.jacobian import Backward
-from gradcheck_cli.memory import exhausted
+from gradcheck_cli.memory import exhausted, is_of_memory
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.verdict import ATOL, RTOL, Status, Tolerance
@@ -65,17 +66,20 @@ class Comparing:
             start, group = time.perf_counter(), [p for p in pairs if p.mode == mode and p.error is None]
             try:
                 self._compare(sides, group, index)
-            except MemoryError as error:
-                for pair in (p for p in group if not p.outcomes or p.outcomes[-1].point != index):
-                    self._relieve(pair, mode, error)
+            except (MemoryError, LimitError) as error:
+                if not is_of_memory(error):
+                    raise
+                for pair in (p for p in group if not self._known_wrong(p, index)):
+                    pair.outcomes = [outcome for outcome in pair.outcomes if outcome.point != index]
+                    self._relieve(sides, pair, mode, error)
             for pair in group:
                 pair.seconds += (time.perf_counter() - start) / len(group)
 
-    def _relieve(self, pair: Pair, mode: str, error: MemoryError) -> None:
+    def _relieve(self, sides: Sides, pair: Pair, mode: str, error: MemoryError | LimitError) -> None:
         """Another mode for a pair that memory did not suffice for; an error where there is none."""
         following = LADDER[LADDER.index(mode) + 1 :] if mode in LADDER else ()
         if self.settings.mode != "auto" or not following or pair.outcomes or self.part is not None:
-            pair.error = exhausted(error)
+            pair.error = exhausted(error, least=needed(sides, pair.x, self.source.graph, mode, 1))
         else:
             pair.mode, pair.chosen, pair.jobs = following[0], lesser(mode), 1
 
@@ -165,6 +169,10 @@ class Comparing:
 
             program, tolerance = sides.program(pair.x), self._tolerance(pair)
             pair.pictures.append(sketch(outcome, program, tolerance, self.budget(pair)))
+
+    def _known_wrong(self, pair: Pair, index: int) -> bool:
+        """It was compared at a point and does not pass, whatever else memory had no room for."""
+        return bool(pair.outcomes) and pair.outcomes[-1].point == index and self._wrong(pair)
 
     def _wrong(self, pair: Pair) -> bool:
         """Its last comparison alone would not pass."""

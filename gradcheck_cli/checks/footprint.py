@@ -23,7 +23,7 @@ _BACKWARD = 2.5  # bytes of a backward pass, for each that was computed on the w
 _AT_MOST = 8.0  # times what the tape holds, for each thread
 _RUN = 2.5  # and of a run for a chunk of probes: what kernels hold in between, what malloc keeps for each thread
 _ENDS, _EACH = 4.0, 2.0  # times x and y: what any mode makes of them, and what each direction adds to that
-_ALONG = {"directional": PROJECTIONS}  # directions that a pair is compared along; in the other modes as in dot tests
+_ALONG = {"directional": PROJECTIONS, "nodes": 4}  # directions that a pair, or a node, is compared along; or dot tests
 
 
 def needed(sides: Sides, x: str, graph: Graph, mode: str, jobs: int) -> float:

@@ -88,7 +88,8 @@ class Sides:
     def cost(self, x: str) -> Cost:
         """What comparing all entries would take; the colors of the rows count where they matter and are soon known."""
         program, rows, columns = self.program(x), reals(self.value(x)), reals(self.value(self.y))
-        cost = full_cost(program, rows, columns)
+        live = Structure(program, Budget()).alone
+        cost = full_cost(program, rows, columns, live)
         if self.settings.forward == "onnxruntime":  # to which every row is a question of its own
             return replace(cost, work=cost.work + _PROBES * rows * forward_work(program))
         if cost.work < SOON or cost.memory > self.settings.memory_limit:
@@ -96,7 +97,7 @@ class Sides:
         coloring = self.structure(x).coloring if pattern_work(program, rows) <= SOON else None
         if coloring is not None:
             return full_cost(program, rows, columns, coloring.count)
-        return full_cost(program, rows, columns, probe=probe_work(program))
+        return full_cost(program, rows, columns, live, probe_work(program))
 
     def theory_name(self, name: str) -> str:
         """A tensor's name on the theoretical side's tape."""

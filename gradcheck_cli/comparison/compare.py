@@ -54,7 +54,7 @@ def compare_full(
     """
     x = program.tape.values[program.probes[0]]
     coloring = None if structure is None or some is not None else structure.coloring
-    rows = Directions(x, range(reals(x)) if some is None else some) if coloring is None else Colored(x, coloring)
+    rows = Directions(x, np.arange(reals(x)) if some is None else some) if coloring is None else Colored(x, coloring)
     found = compare_along(program, theory, rows, job)
     return found if structure is None else _placed(found, structure, rows)
 

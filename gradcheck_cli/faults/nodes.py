@@ -19,6 +19,7 @@ from gradcheck_cli.jacobians.directions import Directions, flat
 from gradcheck_cli.jacobians.jacobian import EPS, JITTERED, by_complex_step, by_differences
 from gradcheck_cli.jacobians.tied import keeping_ties
 from gradcheck_cli.lift import elementwise
+from gradcheck_cli.memory import is_of_memory
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import BACKWARD, CENTRAL, FORWARD, Stencil, scales
@@ -128,6 +129,8 @@ def check_unit(
     try:
         alone = Alone(tape, unit, operands, outputs, budget)
     except _FAULTS as error:
+        if is_of_memory(error):
+            raise
         return Local(unit, "wrong", reason=f"its rule cannot be run: {error}")
     found = [_compared(alone, position, seed) for position in range(len(alone.operands))]
     if any(each.status == "wrong" for each in found):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -248,7 +249,8 @@ class Checkups:
         for x, y in pairs:
             xs.setdefault(y, []).append(x)
         for y, by in xs.items():
-            self.of[y].at(tapes[y], by, self.inputs, index)
+            with suppress(MemoryError):  # without room for it there is merely no health
+                self.of[y].at(tapes[y], by, self.inputs, index)
 
     def descended(self, y: str) -> Descended | None:
         """The backward pass from y at the last point."""

@@ -12,6 +12,9 @@ import numpy as np
 
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians.cost import SOON, forward_work, pattern_work
+from gradcheck_cli.jacobians.directions import reals
+from gradcheck_cli.jacobians.reach import probe_work, taken
 from gradcheck_cli.jacobians.sparsity import BITS, Pattern, pattern, sample
 from gradcheck_cli.lift import Ragged
 from gradcheck_cli.program import Program
@@ -67,13 +70,30 @@ class Structure:
 
     @property
     def known(self) -> Pattern | None:
-        """The pattern, where colors are wanted and may be few."""
-        return None if not self.colors or self._crowded else self.pattern
+        """The pattern, where colors are wanted and may be few, and it is worth its work."""
+        return None if not self.colors or self._idle or self._crowded else self.pattern
 
     @cached_property
     def coloring(self) -> Coloring | None:
-        """Colors of the rows, where they are wanted and few."""
-        return None if self.known is None else colored(self.known)
+        """Colors of the rows, where they are wanted and few, and take less than probes of single rows, which may reach
+        little."""
+        found = None if self.known is None else colored(self.known)
+        if found is None or found.count * forward_work(self.program) <= self.alone * probe_work(self.program):
+            return found
+        return None
+
+    @property
+    def alone(self) -> int:
+        """Rows that are probed where each is on its own: those that are not known to reach nothing."""
+        reached = taken(self.program)
+        x = self.program.tape.values[self.program.probes[0]]
+        return reals(x) if reached is None else int(np.count_nonzero(reached))
+
+    @property
+    def _idle(self) -> bool:
+        """Most rows are known to reach nothing, and the pattern of all of them takes long."""
+        x = self.program.tape.values[self.program.probes[0]]
+        return taken(self.program) is not None and pattern_work(self.program, reals(x)) > SOON
 
     @cached_property
     def _crowded(self) -> bool:

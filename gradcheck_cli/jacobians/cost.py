@@ -13,11 +13,12 @@ _ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as
 _READ = 6.0  # and an entry that is read for it, where there are more of those
 _WINDOWED, _CHOSEN = 8.0, 60.0  # and for each tap along an axis of a window: what is summed, what is compared
 _SLOW = {"Softmax": 5.0, "LogSoftmax": 5.0, "ReduceMax": 8.0, "ReduceMin": 8.0, "TopK": 30.0}  # times as much
+PICKS = {"Gather", "GatherElements", "GatherND", "Slice"}  # read no more than they make
 _DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
 COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors counts as, and for each step on the way
 SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
-HELD = 6 * 8  # bytes of an entry: of both sides, of what either can have wrong, of its status and what that takes
+HELD = 4 * 8  # bytes of an entry: of both sides, of what the numerical one can have wrong, of what its status takes
 OPERATIONS = 1.5e10  # in a second, roughly
 _STEP = 5e6  # operations that all passes over a step count as besides: Python, some tenths of a millisecond
 _ENTRY = 300.0  # operations that comparing one entry counts as
@@ -53,12 +54,13 @@ def lasting(work: float) -> str:
     return f"{max(seconds, 1):.0f} s"
 
 
-def full_cost(program: Program, rows: int, columns: int, colors: int | None = None, probe: float | None = None) -> Cost:
-    """The cost of all rows by the complex step, or of as many colors, and all columns by one backward pass each.
+def full_cost(program: Program, rows: int, columns: int, probed: int | None = None, probe: float | None = None) -> Cost:
+    """The cost of all rows by the complex step, and all columns by one backward pass each.
 
-    probe  operations of the probe of a row; those of a whole run where it is not known to reach less
+    probed  probes that tell all rows: as many as colors, or rows that reach anything
+    probe   operations of one; those of a whole run where it is not known to reach less
     """
-    one, probes = forward_work(program), rows if colors is None else colors
+    one, probes = forward_work(program), rows if probed is None else probed
     work = probes * (one if probe is None else probe) + 3.0 * columns * one
     return Cost(rows * columns, work + _ENTRY * rows * columns + _STEP * len(program.steps), HELD * rows * columns)
 
@@ -83,7 +85,7 @@ def step_work(tape: Tape, step: Step) -> float:
     """Operations of one step of a run."""
     made = sum(tape.values[n].size for n in step.node.outputs if n and n in tape.values)
     if step.op.name not in _DENSE or len(step.operands) < 2:
-        read = max((tape.values.like(n).size for n in step.operands if n), default=0)
+        read = 0 if step.op.name in PICKS else max((tape.values.like(n).size for n in step.operands if n), default=0)
         taps = float(sum(step.metadata.get("kernel_shape") or (0,)))
         window = taps * (_CHOSEN if step.op.name == "MaxPool" else _WINDOWED)
         slow = _SLOW.get(step.op.name, 1.0)

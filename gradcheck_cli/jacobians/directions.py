@@ -9,6 +9,7 @@ import numpy as np
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians import units
+from gradcheck_cli.jacobians.reach import reach
 from gradcheck_cli.jacobians.units import Room
 from gradcheck_cli.program import Program
 from gradcheck_cli.regions.patch import Stack
@@ -59,7 +60,11 @@ class Directions:
         whole, x = doubled * program.bytes_per_probe(), program.tape.values[program.probes[0]]
         narrow = self.entries(range(0)) is not None
         room = units.room(program, x, self.count, whole, budget) if narrow else None
-        return units.bytes_each(whole, room), room
+        if room is None:
+            return whole, None
+        return units.bytes_each(
+            whole, room, reach(program).entries + program.tape.values[program.outputs[0]].size
+        ), room
 
     def slopes(self, cotangents: Array) -> Array:
         """Derivatives along the directions, `(P, rows)`, from cotangents of x `(P, x_size)`."""

@@ -16,6 +16,7 @@ from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians import units
 from gradcheck_cli.jacobians.directions import Directions, Joined, flat, flat_stack, reals
+from gradcheck_cli.jacobians.reach import reach, taken
 from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.jacobians.units import Room
 from gradcheck_cli.jitter import ROUNDINGS, Apart
@@ -127,7 +128,8 @@ class Backward:
             and (wanted := units.room(self.program, self.seed.value, count, size, budget))
             and self.silent
         ):
-            size, room = units.bytes_each(size, wanted), wanted
+            ends = sum(reals(self.tape.values[n]) for n in self.program.outputs)
+            size, room = units.bytes_each(size, wanted, reach(self.program).entries + ends), wanted
 
         def run(piece: range) -> list[Array]:
             seeds = self._seeds(weights, piece, room)
@@ -176,6 +178,11 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ji
     (x,), (y,) = program.probes, program.outputs
     here = program.tape.values[x]
     found = np.zeros((directions.count, reals(program.tape.values[y])))
+    moving = None if directions.entries(range(0)) is None else taken(program)
+    if moving is not None and not (some := moving[directions.rows]).all():
+        few = directions.part(np.flatnonzero(some))
+        found[some] = by_complex_step(program, few, budget, jitter) if few.count else 0.0
+        return found
 
     def run(piece: range) -> Array:
         rng = None if jitter is None else np.random.default_rng(jitter)

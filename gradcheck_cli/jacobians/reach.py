@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians import units
-from gradcheck_cli.jacobians.cost import SOON, forward_work, step_work
+from gradcheck_cli.jacobians.cost import PICKS, SOON, forward_work, step_work
 from gradcheck_cli.lift import Ragged
+from gradcheck_cli.ops import OPS
 from gradcheck_cli.program import Program
 from gradcheck_cli.regions.patch import Crowded, Patch, Stack
+from gradcheck_cli.step import Step
 from gradcheck_cli.tangents import Pushforward
 from gradcheck_cli.weights import Values
 
+_MOVES = {*PICKS, "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand"}  # entries, unchanged
 _FOLLOWED = 4  # entries
 _STEP = 1e4  # operations that a step counts as for each probe, however little it computes
 _LARGE = 32  # bytes of a whole stack for an entry that patches may hold, as when all entries are probed
@@ -31,30 +38,54 @@ _UNKNOWN = (
 )
 
 
+class Reach(NamedTuple):
+    """Operations of a probe of one entry of x, and the most entries of a tensor that it moves."""
+
+    work: float
+    entries: float
+
+
+_known: WeakKeyDictionary[Program, Reach] = WeakKeyDictionary()
+_taken: WeakKeyDictionary[Program, Array | None] = WeakKeyDictionary()
+
+
 def probe_work(program: Program) -> float:
     """Operations of a probe of one entry of x: of the whole run where it reaches all, or nobody can tell soon."""
-    whole = forward_work(program)
+    return reach(program).work
+
+
+def reach(program: Program) -> Reach:
+    """All that a probe of one entry of x takes; of the whole run where it reaches all, or nobody can tell soon."""
+    if program not in _known:
+        _known[program] = _reach(program)
+    return _known[program]
+
+
+def _reach(program: Program) -> Reach:
+    whole = Reach(forward_work(program), math.inf)
     x = program.tape.values[program.probes[0]]
-    if not program.analytic or x.size < _FOLLOWED or 2 * _FOLLOWED * whole > SOON:
+    if not program.analytic or x.size < _FOLLOWED or 2 * _FOLLOWED * whole.work > SOON:
         return whole
     try:
-        return min(whole, _followed(program, x.size))
+        found = _followed(program, x.size)
     except _UNKNOWN:
         return whole
+    return found if found.work < whole.work else whole
 
 
-def _followed(program: Program, size: int) -> float:
+def _followed(program: Program, size: int) -> Reach:
     """The same of some entries, from the first of x to the last."""
     (x,), values = program.probes, program.tape.values
     room = units.Room(0, _FOLLOWED * program.bytes_per_probe() // _LARGE)
     live: dict[str, Stack] = {x: units.tangents(values[x], np.linspace(0, size - 1, _FOLLOWED).astype(int), room)}
-    pushforward, work = Pushforward(program.tape), 0.0
+    pushforward, work, most = Pushforward(program.tape), 0.0, 1.0
     with np.errstate(all="ignore"):
         for position, (index, step) in enumerate(program.steps):
             try:
                 made = pushforward.through(index, step, live, None)
             except Crowded:  # from here on probes are whole
-                return work + sum(step_work(program.tape, rest) for _, rest in program.steps[position:])
+                rest = sum(step_work(program.tape, later) for _, later in program.steps[position:])
+                return Reach(work + rest, math.inf)
             given = {n: live[n] for n in step.operands if n in live}
             shares = [
                 _share(given, values),
@@ -65,12 +96,60 @@ def _followed(program: Program, size: int) -> float:
             )
             work += _STEP + shares[0 if reads else 1] * step_work(program.tape, step)
             live.update(made)
+            most = max(most, *(_held(stack) for stack in live.values()))
             for name in program.dies.get(position, ()):
                 live.pop(name, None)
-    return work
+    return Reach(work, most)
+
+
+def taken(program: Program) -> Array | None:
+    """Which reals of x anything is made of, `(x_size,)`: those that selections take, behind steps that move entries
+    about; None where all may be.
+
+    A row of an embedding that no index names is no operand of anything: no probe of it moves anything.
+    """
+    if program not in _taken:
+        selects = any(step.op.name in PICKS for _, step in program.steps)
+        _taken[program] = _taken_of(program) if selects else None
+    return _taken[program]
+
+
+def _taken_of(program: Program) -> Array | None:
+    x, values = program.tape.values[program.probes[0]], program.tape.values
+    number = np.int32 if x.size < np.iinfo(np.int32).max else np.int64
+    places = {program.probes[0]: np.arange(x.size, dtype=number).reshape(x.shape)}
+    found = np.zeros(x.size, bool)
+    for position, (_, step) in enumerate(program.steps):
+        reached = [n for n in (*step.operands, *step.statics) if n in places]
+        if _moves(step) and reached == [step.operands[0]]:
+            operands = [places[step.operands[0]], *(values[n] if n else None for n in step.operands[1:])]
+            try:
+                places[step.node.outputs[0]] = np.asarray(step.op.forward(*operands, **step.metadata))
+            except _UNKNOWN:
+                return None
+        else:
+            for name in reached:
+                found[places[name]] = True
+        for name in program.dies.get(position, ()):
+            places.pop(name, None)
+        if 2 * np.count_nonzero(found) > x.size:
+            return None
+    for name in places.keys() & {*program.outputs, *program.tape.guards}:
+        found[places[name]] = True
+    return found if x.dtype.kind != "c" else np.tile(found, 2)
+
+
+def _moves(step: Step) -> bool:
+    """It moves the entries of its first operand about, by our own kernel."""
+    own = OPS.get(step.op.key)
+    return step.op.name in _MOVES and own is not None and own.forward is step.op.forward
+
+
+def _held(stack: Stack) -> float:
+    """Entries of a tensor that each probe holds."""
+    return (stack.values if isinstance(stack, Patch) else stack).size / _FOLLOWED
 
 
 def _share(stacks: Mapping[str, Stack], values: Values) -> float:
     """The share of its tensor that each probe holds, the largest of some."""
-    held = {n: (t.values if isinstance(t, Patch) else t).size / _FOLLOWED for n, t in stacks.items()}
-    return max((size / max(values[n].size, 1) for n, size in held.items()), default=0.0)
+    return max((_held(stack) / max(values[n].size, 1) for n, stack in stacks.items()), default=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from gradcheck_cli.stack import Budget
 _NARROW = 16  # times as many probes go on together, as long as they are patches
 _LARGE = 32  # bytes of whole stacks for an entry that patches may hold: a quarter of them
 _FEWEST = 16  # entries of a tensor whose boxes are small beside it
+_PROBE, _HELD = 1 << 10, 64  # bytes of a probe that is a patch: of what is known of it, and of each entry
 _STEP = 1e7  # operations of all probes from which on a step takes far longer than to find its boxes
 _works: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
 
@@ -35,9 +37,11 @@ def room(program: Program, x: Array, count: int, bytes_per_probe: int, budget: B
     return Room(probes, probes * bytes_per_probe // _LARGE)
 
 
-def bytes_each(bytes_per_probe: int, room: Room | None) -> int:
-    """Memory that a probe counts as."""
-    return bytes_per_probe if room is None else max(bytes_per_probe // _NARROW, 1)
+def bytes_each(bytes_per_probe: int, room: Room | None, entries: float = math.inf) -> int:
+    """Memory that a probe counts as; `entries` is how many it is known to hold at most, on the way and at the end."""
+    if room is None:
+        return bytes_per_probe
+    return int(max(min(bytes_per_probe // _NARROW, _PROBE + _HELD * entries), 1))
 
 
 def tangents(x: Array, reals: Array, room: Room) -> Patch:

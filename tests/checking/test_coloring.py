@@ -187,3 +187,28 @@ def test_what_a_comparison_reads_counts_too(tied: bool) -> None:
         assert together.coloring == {"rows": 440, "colors": 3}
         assert (together.status, together.entries) == (alone.status, alone.entries)
         assert (together.entries["inconclusive"] > 0) == tied or method in ("central", "forward")
+
+
+EMBEDDING = model(
+    ("Transpose", "x", "t", {"perm": (1, 0)}), ("Gather", "t i", "g", {"axis": 1}), ("Sin", "g", "s"),
+    ("MatMul", "s w", "y"), x=(90, 8), constants={"i": np.array([0, 89, 7, -1]), "w": UP[:4, :3]},
+)  # fmt: skip
+
+
+def test_rows_that_no_index_takes_are_not_probed() -> None:
+    found = check(EMBEDDING, mode="full")
+    assert (found.status, found.entries["total"]) == ("pass", 90 * 8 * 8 * 3)
+    assert found.evaluations["complex"] <= 3 * 8 + 4
+
+
+def test_a_gradient_in_a_row_that_no_index_takes_fails() -> None:
+    right = gc.OPS["", "Gather"]
+    assert right.vjp is not None
+    wrong = replace(right, vjp=lambda ct, ans, x, i, **how: (right.vjp(ct, ans, x, i, **how)[0] + x * 1e-3, None))
+    assert check(EMBEDDING, mode="full", ops={**gc.OPS, ("", "Gather"): wrong}).status == "fail"
+
+
+def test_a_kernel_of_others_by_the_name_of_a_selection_is_probed_throughout() -> None:
+    own = replace(gc.OPS["", "Gather"], forward=lambda x, i, *, axis: x.sum() + np.take(x, i.astype(int), axis))
+    found = check(EMBEDDING, mode="full", ops={**gc.OPS, ("", "Gather"): own})
+    assert found.status == "fail"

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import gradcheck_cli as gc
 from gradcheck_cli.checks.footprint import FREE
 from gradcheck_cli.comparison.partial import far_apart
+from gradcheck_cli.errors import LimitError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.memory import owned
@@ -200,19 +202,38 @@ def test_sizes_that_nobody_gave_shrink_before_anything_is_refused() -> None:
     assert (given.status, given.code) == ("limit", "GC602")
 
 
-def test_memory_that_ends_in_one_mode_leaves_the_next_one() -> None:
+@pytest.mark.parametrize("error", [MemoryError(), LimitError("a node has no room", code="GC602")])
+@pytest.mark.parametrize(("fails", "mode"), [((2,), "nodes"), ((2, 3), "directional"), (range(2, 99), "")])
+def test_memory_that_ends_in_one_mode_leaves_the_next_one(error: Exception, fails: Container[int], mode: str) -> None:
     """An estimate says that all entries fit, and they do not: of a rule that takes what no estimate knows of."""
     asked = []
 
     def greedy(ct: Any, ans: Any, x: Any) -> Any:
         asked.append(ct)
-        if len(asked) == 2:  # the health of the gradient was looked at before
-            raise MemoryError
+        if len(asked) in fails:  # the health of the gradient was looked at before
+            raise error
         return (ct * ans,)
 
     record = small.check(small.model(("Exp", "x", "y"), x=(30,)), ops=small.with_rule("Exp", greedy))
-    assert (record.status, record.mode) == ("pass", "nodes")
-    assert record.chosen == "all entries would take more than the memory limit"
+    if not mode:
+        assert (record.status, record.code) == ("limit", "GC602")
+        return
+    assert (record.status, record.mode) == ("pass", mode)
+    what = {"nodes": "all entries", "directional": "all nodes"}[mode]
+    assert record.chosen == f"{what} would take more than the memory limit"
+
+
+def test_a_limit_of_time_is_no_reason_for_another_mode() -> None:
+    asked = []
+
+    def slow(ct: Any, ans: Any, x: Any) -> Any:
+        asked.append(ct)
+        if len(asked) == 2:
+            raise LimitError("the time is up")
+        return (ct * ans,)
+
+    with pytest.raises(LimitError, match="the time is up"):
+        small.check(small.model(("Exp", "x", "y"), x=(30,)), ops=small.with_rule("Exp", slow))
 
 
 def test_what_fits_is_not_refused() -> None:
