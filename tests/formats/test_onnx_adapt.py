@@ -21,6 +21,7 @@ from gradcheck_cli.formats.onnx_read import read_proto
 from gradcheck_cli.formats.onnx_schema import NEWEST, versions
 from gradcheck_cli.formats.onnx_write import to_proto
 from tests.rounding import FUNCTION, assert_rounded
+from tests.versions import is_later
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -279,7 +280,7 @@ def test_newest_form_computes_what_the_old_file_computes(case: Case, opset: int)
 
 def test_every_incompatible_change_of_an_operator_has_an_adapter() -> None:
     last = {op: change.before for change in CHANGES for op in change.operators}
-    for op in {schema.name for schema in defs.get_all_schemas() if schema.domain == ""}:
+    for op in {s.name for s in defs.get_all_schemas() if s.domain == "" and not is_later(s.name)}:
         known = versions(op)
         for old, new in pairwise(known):
             gone = [n for n in old.attributes if n not in new.attributes and n != "consumed_inputs"]

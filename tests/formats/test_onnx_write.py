@@ -21,6 +21,7 @@ from gradcheck_cli.formats.onnx_schema import NEWEST
 from gradcheck_cli.formats.onnx_write import to_proto, write
 from gradcheck_cli.graph import Graph, Node, TensorType
 from tests.rounding import assert_rounded
+from tests.versions import later
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -158,7 +159,7 @@ def test_onnx_accepts_what_is_written_of_its_own_cases() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases divide by zero on purpose
         cases = collect_testcases(None)
-    for case in cases:
+    for case in (c for c in cases if not later(c.model)):
         model = to_proto(read_proto(case.model, case.name).graph)
         checker.check_model(model)
 

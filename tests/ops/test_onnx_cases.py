@@ -7,7 +7,7 @@ import io
 import random
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import GraphProto, TensorProto, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from gradcheck_cli.compound import plain
 from gradcheck_cli.formats.onnx_read import read_proto
@@ -24,6 +24,7 @@ from gradcheck_cli.tape import Tape
 from gradcheck_cli.trace import result, trace
 from tests.ops.comparison import assert_matches, inexact
 from tests.ops.onnx_case_skips import ARBITRARY, CASES, FLOAT64, OPERATORS, PACKAGES
+from tests.versions import later, operators, require_none
 
 # Two units of rounding of a narrow type, for another order of operations or other types in between.
 COARSE = {"float16": 2e-3, "bfloat16": 1.6e-2}
@@ -66,19 +67,19 @@ def test_the_outputs_in_float64_are_those_of_onnx(name: str) -> None:
 def test_no_skip_is_stale() -> None:
     assert not [op for op in OPERATORS if exists(op)]
     skipped = {name: reason for name in onnx_cases() if (reason := skip_reason(name))}
-    stale = [name for name in skipped if passes(name, "model")]
+    stale = [name for name in skipped if not later(onnx_cases()[name].model) and passes(name, "model")]
     only_float64 = [n for n in onnx_cases() if n not in skipped and has_floats(n) and matching(n, FLOAT64)]
     stale += [name for name in only_float64 if passes(name, "float64")]
     print(f"\n{len(onnx_cases())} cases, {len(skipped)} skipped:")
     print(*[f"  {count:4} {reason}" for reason, count in Counter(skipped.values()).most_common()], sep="\n")
-    assert not stale
+    require_none("onnx", stale)
 
 
 def test_every_skip_names_a_case() -> None:
     patterns = [*CASES, *FLOAT64, *ARBITRARY, *PACKAGES]
-    used = {op for name in onnx_cases() for op in operators(onnx_cases()[name].model.graph)}
-    assert not [p for p in patterns if not any(fnmatch(name, p) for name in onnx_cases())]
-    assert not [op for op in OPERATORS if op not in used]
+    used = {op for name in onnx_cases() for op in used_by(name)}
+    require_none("onnx", (p for p in patterns if not any(fnmatch(name, p) for name in onnx_cases())))
+    require_none("onnx", (op for op in OPERATORS if op not in used))
 
 
 def run(name: str, dtype: str) -> Tape:
@@ -164,11 +165,11 @@ def has_floats(name: str) -> bool:
 
 def skip_reason(name: str) -> str:
     """Why a case is left out; "" if it is not."""
-    used = operators(onnx_cases()[name].model.graph)
+    used = used_by(name)
     by_operator = next((f"{op}: {OPERATORS[op]}" for op in used if op in OPERATORS and not exists(op)), "")
     package = matching(name, PACKAGES)
     missing = f"{package} is not installed" if package and find_spec(package) is None else ""
-    return matching(name, CASES) or by_operator or missing
+    return matching(name, CASES) or by_operator or missing or later(onnx_cases()[name].model)
 
 
 def exists(operator: str) -> bool:
@@ -182,13 +183,9 @@ def matching(name: str, table: dict[str, str]) -> str:
     return next((reason for pattern, reason in table.items() if fnmatch(name, pattern)), "")
 
 
-def operators(graph: GraphProto) -> Iterable[str]:
-    """Operators of a graph and its subgraphs."""
-    for node in graph.node:
-        yield f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from operators(attribute.g)
+def used_by(name: str) -> list[str]:
+    """Operators of a case, with their domains."""
+    return [f"{domain}.{op}" if domain else op for domain, op in operators(onnx_cases()[name].model.graph)]
 
 
 def passes(name: str, dtype: str) -> bool:
