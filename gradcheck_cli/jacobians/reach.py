@@ -13,15 +13,15 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians import units
 from gradcheck_cli.jacobians.cost import PICKS, SOON, forward_work, step_work
+from gradcheck_cli.jacobians.sparsity import selecting
 from gradcheck_cli.lift import Ragged
-from gradcheck_cli.ops import OPS
 from gradcheck_cli.program import Program
+from gradcheck_cli.reads import moved
 from gradcheck_cli.regions.patch import Crowded, Patch, Stack
 from gradcheck_cli.step import Step
 from gradcheck_cli.tangents import Pushforward
 from gradcheck_cli.weights import Values
 
-_MOVES = {*PICKS, "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand"}  # entries, unchanged
 _FOLLOWED = 4  # entries
 _STEP = 1e4  # operations that a step counts as for each probe, however little it computes
 _LARGE = 32  # bytes of a whole stack for an entry that patches may hold, as when all entries are probed
@@ -115,34 +115,43 @@ def taken(program: Program) -> Array | None:
 
 
 def _taken_of(program: Program) -> Array | None:
+    """The same, by entries of x sent through all that moves them: numbered from 1, so that 0 is none of them."""
     x, values = program.tape.values[program.probes[0]], program.tape.values
     number = np.int32 if x.size < np.iinfo(np.int32).max else np.int64
-    places = {program.probes[0]: np.arange(x.size, dtype=number).reshape(x.shape)}
-    found = np.zeros(x.size, bool)
+    places = {program.probes[0]: np.arange(1, x.size + 1, dtype=number).reshape(x.shape)}
+    found = np.zeros(x.size + 1, bool)
     for position, (_, step) in enumerate(program.steps):
-        reached = [n for n in (*step.operands, *step.statics) if n in places]
-        if _moves(step) and reached == [step.operands[0]]:
-            operands = [places[step.operands[0]], *(values[n] if n else None for n in step.operands[1:])]
-            try:
-                places[step.node.outputs[0]] = np.asarray(step.op.forward(*operands, **step.metadata))
-            except _UNKNOWN:
-                return None
-        else:
-            for name in reached:
+        try:
+            places.update(_moved(step, places, values))
+        except _UNKNOWN:
+            for name in {*step.operands, *step.statics} & places.keys():
                 found[places[name]] = True
-        for name in program.dies.get(position, ()):
-            places.pop(name, None)
         if 2 * np.count_nonzero(found) > x.size:
             return None
-    for name in places.keys() & {*program.outputs, *program.tape.guards}:
+        for name in program.dies.get(position, ()):
+            places.pop(name, None)
+    for name in {*program.outputs, *program.tape.guards} & places.keys():
         found[places[name]] = True
-    return found if x.dtype.kind != "c" else np.tile(found, 2)
+    return found[1:] if x.dtype.kind != "c" else np.tile(found[1:], 2)
 
 
-def _moves(step: Step) -> bool:
-    """It moves the entries of its first operand about, by our own kernel."""
-    own = OPS.get(step.op.key)
-    return step.op.name in _MOVES and own is not None and own.forward is step.op.forward
+def _moved(step: Step, places: Mapping[str, Array], values: Values) -> dict[str, Array]:
+    """Where a step puts entries that it does nothing else to; TypeError of a step that does."""
+    given = [n for n in step.operands if n in places]
+    if not given and places.keys().isdisjoint(step.statics):
+        return {}
+    chooses = any(n in places for n, selects in zip(step.operands, selecting(step), strict=True) if selects)
+    if step.op.reads is not moved or chooses or not places.keys().isdisjoint(step.statics):
+        raise TypeError
+    operands = [
+        places[n] if n in places else values[n] if n and selects else np.zeros(values[n].shape, int) if n else None
+        for n, selects in zip(step.operands, selecting(step), strict=True)
+    ]
+    made = step.op.forward(*operands, **step.metadata)
+    results = dict(zip(step.node.outputs, made if step.op.many else (made,), strict=False))
+    if any(y.dtype.kind != "i" or y.shape != values[n].shape for n, y in results.items() if n):
+        raise TypeError
+    return {n: y for n, y in results.items() if n}
 
 
 def _held(stack: Stack) -> float:

@@ -123,7 +123,7 @@ def _step(program: Program, step: Step, sets: Mapping[str, Array]) -> dict[str, 
         return {}
     shapes = tuple(values[n].shape if n and n in values else () for n in step.node.outputs)
     operands = tuple(values[n] if n else None for n in step.operands)
-    node = Reading(operands, step.metadata, shapes, _selecting(step), partial(_lifted, step))
+    node = Reading(operands, step.metadata, shapes, selecting(step), partial(_lifted, step))
     word = reads(step)
     if any(n in sets for n in step.statics) or _alike(step, sets, program):
         word, own = everything, given  # of metadata nothing is known; of equal sets there is one union
@@ -137,7 +137,7 @@ def reads(step: Step) -> Reads:
     return step.op.reads or (same_place if step.op.lift is elementwise else everything)
 
 
-def _selecting(step: Step) -> tuple[bool, ...]:
+def selecting(step: Step) -> tuple[bool, ...]:
     """Operands in which the kernel is not linear choose among the entries of the others."""
     if step.op.linear == "each":
         return (False,) * len(step.operands)
