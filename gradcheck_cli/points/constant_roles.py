@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from gradcheck_cli.connections.rules import only_decides
+from gradcheck_cli.connections.flow import Flow
+from gradcheck_cli.connections.selecting import LAYOUT, Selecting
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
-from gradcheck_cli.lift import elementwise
 from gradcheck_cli.op import DTYPES
 from gradcheck_cli.ops import OPS
 
@@ -38,10 +37,6 @@ _TRAINED = {
     "GatedDeltaNet": (7, 8),
 }  # fmt: skip
 _FUSED_TRAINED = {"Attention": (1, 2), "QAttention": (2,)}  # of com.microsoft; ONNX's own Attention has no weights
-_LAID_OUT = {
-    "Identity", "Cast", "CastLike", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Tile", "Slice",
-    "Split", "Concat", "Gather", "GatherElements", "GatherND",
-}  # fmt: skip
 _DECIDING = {
     "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Xor", "ArgMax", "ArgMin", "NonZero",
     "IsNaN", "IsInf", "Shape", "Size",
@@ -60,20 +55,13 @@ class ConstantRole:
     why: str
 
 
-class Ends(NamedTuple):
-    """What is differentiated, what that needs, and what moves there with inputs or other weights."""
-
-    ys: Collection[str]
-    needed: Collection[str]
-    moving: Collection[str]
-
-
 def constant_roles(graph: Graph, ys: Collection[str], named: Collection[str] = ()) -> dict[str, ConstantRole]:
     """The roles of all constants of a floating-point type; `named` are those that a user calls by their names."""
     floats = [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.size]
     uses, needed = _uses(graph, floats), graph.needed_for(ys)
-    moving = _moving(graph, floats)
-    return {n: _role(graph, n, uses.get(n, ()), Ends(ys, needed, moving), named) for n in floats}
+    several = [n for n in floats if graph.constants[n].size > 1]
+    rule = Selecting(Flow(graph, OPS), graph.free_inputs, several, ys)
+    return {n: _role(graph, n, uses.get(n, ()), needed, rule, named) for n in floats}
 
 
 def weights(graph: Graph, ys: Collection[str], named: Collection[str] = ()) -> tuple[str, ...]:
@@ -85,7 +73,8 @@ def _role(
     graph: Graph,
     name: str,
     uses: Sequence[tuple[Node, int]],
-    ends: Ends,
+    needed: Collection[str],
+    rule: Selecting,
     named: Collection[str],
 ) -> ConstantRole:
     if name in named or name in graph.trained:
@@ -93,9 +82,9 @@ def _role(
     of_operand = _by_operand(uses)
     if of_operand is not None:
         return of_operand
-    if name not in ends.needed:
+    if name not in needed:
         return ConstantRole(CONSTANT, 3, "no y depends on it")
-    if only_selects(graph, name, ends):
+    if rule.only_selects(name):
         return ConstantRole(CONSTANT, 3, "it only selects")
     value = graph.constants[name]
     if value.size == 1:
@@ -129,7 +118,7 @@ def _uses(graph: Graph, names: Iterable[str]) -> dict[str, list[tuple[Node, int]
         for index, read in enumerate(node.inputs):
             for name in behind.get(read, ()):
                 found.setdefault(name, []).append((node, index))
-                if node.op in _LAID_OUT and (index == 0 or node.op == "Concat"):
+                if node.op in LAYOUT and (index == 0 or node.op == "Concat"):
                     for output in node.outputs:
                         behind.setdefault(output, set()).add(name)
     return found
@@ -142,52 +131,12 @@ def _nodes(graph: Graph) -> Iterator[Node]:
             yield from _nodes(body)
 
 
-def _moving(graph: Graph, names: Iterable[str]) -> set[str]:
-    """What changes with inputs, or with constants of several entries, by their numbers and not by their sizes alone."""
-    reached = {*graph.free_inputs, *(n for n in names if graph.constants[n].size > 1)}
-    for node in graph.nodes:
-        if node.op not in ("Shape", "Size") and not reached.isdisjoint(node.reads):
-            reached.update(n for n in node.outputs if n)
-    return reached
-
-
-def only_selects(graph: Graph, name: str, ends: Ends) -> bool:
-    """Every way from a constant to a y goes through something that it selects, before others take part.
-
-    Up to there it is cast, laid out, picked from, or computed with constants of one entry and with sizes.
-    """
-    ready, selects = {name}, False
-    for node in graph.nodes:
-        if not any(n in ends.needed for n in node.outputs) or ready.isdisjoint(node.reads):
-            continue
-        places = [i for i, n in enumerate(node.inputs) if n in ready]
-        if any(not ready.isdisjoint(body.captures) for body in node.subgraphs):
-            return False
-        if to_integers(node) or all(only_decides(node, i, OPS) for i in places):
-            selects = True
-        elif _prepares(node, places, ready, ends.moving):
-            ready.update(n for n in node.outputs if n)
-        else:
-            return False
-    return selects and ready.isdisjoint(ends.ys)
-
-
 def to_integers(node: Node) -> bool:
     """It makes integers or truth values of numbers."""
     if node.op in _DECIDING:
         return True
     dtype = DTYPES.get(node.attrs.get("to", 0)) if node.op == "Cast" else None
     return dtype is not None and not is_inexact(dtype)
-
-
-def _prepares(node: Node, places: Sequence[int], ready: Collection[str], moving: Collection[str]) -> bool:
-    """It rearranges what comes, or computes entry by entry with nothing beside that moves."""
-    if node.op in _LAID_OUT and node.op != "Concat":
-        return places == [0]
-    op = OPS.get(node.key)
-    beside = [n for n in node.inputs if n and n not in ready]
-    known = node.op == "Concat" or (op is not None and op.lift is elementwise)
-    return known and not any(n in moving for n in beside)
 
 
 def _is_of_module(name: str) -> bool:

@@ -56,6 +56,9 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
         <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[3, 3] book = {1, 2, 3, 4, 5, 6, 7, 8, 9}>
         { e = MatMul (x, w) k = ArgMin <axis = 1, keepdims = 0> (e) y = Gather (book, k) }""",
         {"w": ("weight", 5), "book": ("weight", 5)}),
+    "a weight that is cast to integers and back": ("""g (float[2, 3] x) => (float[2, 2] y)
+        <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { i = Cast <to = 3> (w) f = Cast <to = 1> (i) y = MatMul (x, f) }""",
+        {"w": ("weight", 5)}),
     "sizes": ("""g (float[N, 2] x) => (float[N, 4] y) <float[2] t = {1, 2}>
         { c = Cast <to = 7> (t) y = Tile (x, c) }""", {"t": ("constant", 3)}),
     "one entry": ("""g (float[N] x) => (float[N] y) <float enc_DOT_scale = {2}, float half = {0.5},

@@ -114,6 +114,7 @@ ONLY_SELECTING = [  # what is made of the second input, whether it is no x by de
     ("l = Mul (w, two)  r = Round (l)  m = Less (r, x)  f = Cast <to = 1> (m)  y = Mul (x, f)", True),
     ("s = Shape (w)  y = Expand (x, s)", True),
     ("m = Less (w, half)  y = Where (m, x, half)", True),
+    ("k = ArgMax <axis = 0> (x)  e = Gather (w, k)  m = Less (e, half)  f = Cast <to = 1> (m)  y = Mul (x, f)", True),
     ("l = Mul (w, x)  m = Less (l, half)  y = Where (m, x, half)", False),  # x takes part before it decides
     ("l = MatMul (w, V)  m = Less (l, half)  y = Where (m, x, half)", False),  # a weight does
     ("r = Round (w)  y = Mul (x, r)", False),  # it is rounded, and decides nothing
