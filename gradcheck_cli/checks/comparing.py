@@ -183,7 +183,8 @@ class Comparing:
         if self.part is not None:
             return row_theories(backward, self._rows(sides, pairs), self.budget(pairs[0]))
         columns = Columns(backward, [sides.structure(pair.x) for pair in pairs], self.budget(pairs[0]))
-        return [Theory(each, partial(lambda at: columns.spreads[at], at)) for at, each in enumerate(columns.values)]
+        return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward)
+                for at, each in enumerate(columns.values)]  # fmt: skip
 
     def _rows(self, sides: Sides, pairs: Sequence[Pair]) -> list[range]:
         """The rows of each Jacobian that are compared here."""

@@ -96,7 +96,7 @@ def row_theories(backward: Backward, some: Sequence[range], budget: Budget) -> l
     def spreads() -> list[Array]:
         return backward.spreads(values, budget, some)
 
-    return [Theory(v, partial(lambda at: spreads()[at], at), ground)
+    return [Theory(v, partial(lambda at: spreads()[at], at), ground, backward)
             for at, (v, ground) in enumerate(zip(values, grounds, strict=True))]  # fmt: skip
 
 

@@ -89,7 +89,14 @@ def compare_along(
     if numeric.left_out.any():
         comparison = replace(comparison, status=np.where(numeric.left_out, np.int8(Status.LEFT_OUT), comparison.status))
     notes = (*trial_notes(program), *notes)
-    said = (*notes, *_left_out(numeric), *kink_notes(program, comparison), *_blind(comparison), *dispute_note(numeric))
+    said = (
+        *notes,
+        *_lengthened(numeric),
+        *_left_out(numeric),
+        *kink_notes(program, comparison),
+        *_blind(comparison),
+        *dispute_note(numeric),
+    )
     made, colors = program.evaluations - before, _colors(numeric)
     return Found(
         comparison, method, (*said, *_miscolored(numeric)), directions, weights, made, colors,
@@ -133,6 +140,14 @@ def _colors(numeric: Numeric) -> int | None:
 def _miscolored(numeric: Numeric) -> tuple[str, ...]:
     text = "rows by groups do not add up, so each was probed alone: an operator reads more than its table says"
     return (text,) if isinstance(numeric.directions, Colored) and numeric.directions.miscolored else ()
+
+
+def _lengthened(numeric: Numeric) -> tuple[str, ...]:
+    """How many entries float64 could not tell from rounding."""
+    count = numeric.lengthened
+    return (f"{count} entr{'y' if count == 1 else 'ies'} told in long doubles: rounding hides them in float64",) * (
+        count > 0
+    )
 
 
 def _left_out(numeric: Numeric) -> tuple[str, ...]:

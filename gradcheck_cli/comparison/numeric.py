@@ -13,11 +13,22 @@ import numpy as np
 
 from gradcheck_cli.comparison.audit import audited
 from gradcheck_cli.comparison.conditioned import moved_inside
+from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobians.cost import forward_work
 from gradcheck_cli.jacobians.directions import Directions, flat
 from gradcheck_cli.jacobians.formulas import by_stencil
 from gradcheck_cli.jacobians.grouped import Colored, grouped_complex_step, grouped_stencil
-from gradcheck_cli.jacobians.jacobian import EPS, JITTERED, by_complex_step, by_ladder, forward_noise, own_rounding
+from gradcheck_cli.jacobians.jacobian import (
+    EPS,
+    JITTERED,
+    Backward,
+    by_complex_step,
+    by_ladder,
+    forward_noise,
+    own_rounding,
+)
+from gradcheck_cli.jacobians.longer import Both, Longer
 from gradcheck_cli.jacobians.roughness import noise_beside
 from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.outcome import any_of
@@ -46,6 +57,8 @@ _PER_ENTRY = 8 * 60  # bytes of an entry's differences at all rungs, and what is
 _THIRD = (
     2.0**-190
 )  # beyond the square of the complex step, whose third-order term is all there is where slopes are zero
+_LONG_WORK, _BACKWARD = 2e7, 4  # operations that long doubles are worth; runs that a run backward counts as
+_ROUGH = Tolerance(rtol=1e-3)  # how far float64 may take a right rule from what it is in long doubles
 _SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 
@@ -63,12 +76,13 @@ class Job:
 class Theory:
     """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for.
 
-    `ground` is that of the whole Jacobian where `values` are some of its rows.
+    `ground` is that of the whole Jacobian where `values` are some of its rows, `backward` the pass that they come from.
     """
 
     values: Array
     spread: Callable[[], Array]
     ground: Ground | None = None
+    backward: Backward | None = None
 
 
 class Numeric:
@@ -93,6 +107,7 @@ class Numeric:
             known if known is None or self.finite.all() else replace(known, largest=self.cleared(known.largest))
         )
         self.theory = theory
+        self.lengthened = 0  # entries that float64 left open for rounding, told in long doubles
         self.disputed = np.zeros(directions.count, bool)  # rows in which the two numerical sides contradict each other
         self._noise: Array | None = None
 
@@ -239,10 +254,57 @@ class Numeric:
                 blur = np.fmax(blur[still], _SAFETY * self.projected_spread(theory)[open_])
                 status[open_], noise[open_] = self._confirmed(theoretical, value, ground, status, open_, blur)
                 status[open_] = self._excused(theoretical[open_], value[open_], status[open_], open_)
+        theoretical, value, status = self._in_long_doubles(theoretical, value, status, ground)
         wrong = audited(self, value, ground, status)
         if wrong is not None:
             status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
         return Comparison(theoretical, value, noise, status, self.job.tolerance, known=ground)
+
+    def _in_long_doubles(
+        self, theoretical: Array, value: Array, status: Array, ground: Ground
+    ) -> tuple[Array, Array, Array]:
+        """Both sides and statuses, with what rounding left open told in long doubles, where that is soon done.
+
+        There the rule and the kernels have to agree as they do elsewhere.  What float64 makes of the rule must not be far
+        from that either; how far its rounding may carry it is not always seen, so that failures are looked at as well.
+        """
+        rows = np.flatnonzero(np.isin(status, (Status.NOISE, Status.FAIL)).any(axis=1) & ~self.disputed)
+        rows = rows[_agree(theoretical[rows], value[rows], ground.at(rows), _ROUGH).any(axis=1)]
+        columns = len(self.finite) if self.weights is None else len(self.weights)
+        work = forward_work(self.program) * (len(rows) + _BACKWARD * columns)
+        backward = None if self.theory is None else self.theory.backward
+        if backward is None or not len(rows) or not Longer.possible() or work > _LONG_WORK:
+            return theoretical, value, status
+        part, weights = self.directions.part(rows), np.eye(columns) if self.weights is None else self.weights
+        try:
+            (given, exact), spread = self._both_long(backward, part, weights)
+        except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):  # no such kernel
+            return theoretical, value, status
+        right = _agree(given, exact, ground.at(rows), self.job.tolerance, _SAFETY * spread)
+        near = _agree(theoretical[rows], exact, ground.at(rows), _ROUGH)
+        told = np.isin(status[rows], (Status.NOISE, Status.FAIL)) & right & near
+        status = status.copy()
+        status[rows] = np.where(told, np.int8(Status.PASS), status[rows])
+        self.lengthened = int(told.sum())
+        if not self.mixed:
+            return theoretical, value, status
+        theoretical, value = theoretical.copy(), value.copy()  # of sums, which what hides in them is judged by as well
+        theoretical[rows] = np.where(told, given, theoretical[rows])
+        value[rows] = np.where(told, exact, value[rows])
+        return theoretical, value, status
+
+    def _both_long(self, backward: Backward, part: Directions, weights: Array) -> tuple[tuple[Array, Array], Array]:
+        """Derivatives by the rules and by the kernels in long doubles, and how far rounding may carry them apart."""
+        both = Both(backward, self.program.probes[0], self.job.budget)
+
+        def sides(jitter: int | None = None) -> tuple[Array, Array]:
+            given = both.by_rules(part, weights, jitter)
+            given = self.cleared(given) if self.weights is None else given
+            return given, self.projected(both.by_kernels(self.program, part, jitter))
+
+        given, exact = sides()
+        moved = [np.abs(one - given) + np.abs(other - exact) for one, other in map(sides, range(JITTERED))]
+        return (given, exact), np.asarray(np.fmax.reduce(moved))
 
     def _exact(self, theoretical: Array) -> tuple[Array, Array, Ground]:
         """Values by the complex step, which entries pass, and the ground of all: by groups where x has colors.
@@ -354,6 +416,12 @@ class Numeric:
 def among(rows: Array, by_step: Mapping[int, Array]) -> dict[int, Array]:
     """Those of some rows that crossed a branch, by step of the tape."""
     return {step: crossed & rows for step, crossed in by_step.items() if (crossed & rows).any()}
+
+
+def _agree(given: Array, right: Array, largest: Array, tolerance: Tolerance, error: Array | float = 0.0) -> Array:
+    """Entries that are the same to a tolerance, although either may be off by an error."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(given - right) + error <= allowance(magnitude(given, right), largest, tolerance))
 
 
 def _beyond(theoretical: Array, numerical: Array, blur: Array) -> Array:

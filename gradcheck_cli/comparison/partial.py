@@ -52,7 +52,9 @@ class Part:
         """The comparison for one x."""
         here = self._values(None)[position]
         theory = Theory(
-            here, lambda: np.fmax.reduce([np.abs(self._values(s)[position] - here) for s in range(JITTERED)])
+            here,
+            lambda: np.fmax.reduce([np.abs(self._values(s)[position] - here) for s in range(JITTERED)]),
+            backward=self.backward,
         )
         found = compare_along(program, theory, self.directions(position), job, self.weights)
         return replace(found, comparison=_resolved(found.comparison, program, job, self.weights))

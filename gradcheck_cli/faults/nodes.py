@@ -175,7 +175,7 @@ def _compared(alone: Alone, position: int, seed: int) -> Compared:
 def _entries(alone: Alone, position: int) -> Compared:
     operand = alone.operands[position]
     directions = Directions(alone.tape.values[operand], range(alone.rows(operand)))
-    theory = Theory(alone.jacobians[position], lambda: alone.spreads[position])
+    theory = Theory(alone.jacobians[position], lambda: alone.spreads[position], backward=alone.backward)
     return _judged(alone, operand, directions, theory, None)
 
 
@@ -296,7 +296,8 @@ def _theory(alone: Alone, position: int, v: Array, weights: Array, known: Array 
         return np.asarray(v @ (cotangents if known is None else np.where(known, cotangents, 0.0)).T)
 
     values = projected()
-    return Theory(values, lambda: np.fmax.reduce([np.abs(projected(seed) - values) for seed in range(JITTERED)]))
+    moved = lambda: np.fmax.reduce([np.abs(projected(seed) - values) for seed in range(JITTERED)])  # noqa: E731
+    return Theory(values, moved, backward=alone.backward if known is None else None)
 
 
 def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, weights: Array | None) -> Compared:

@@ -96,7 +96,7 @@ class Backward:
 
     def at_ones(self) -> list[Array]:
         """Cotangents `(x_size,)` of each x for a y that is weighed by ones, as the tape computed them: without a lift."""
-        return [self._nothing(x, range(1))[0] if ct is None else _derivatives(ct.value[None])[0]
+        return [self._nothing(x, range(1))[0] if ct is None else derivatives(ct.value[None])[0]
                 for ct, x in zip(self.cts, self.xs, strict=True)]  # fmt: skip
 
     def cotangents(self, weights: Array) -> Array:
@@ -136,7 +136,7 @@ class Backward:
             rng = None if jitter is None else np.random.default_rng(jitter)
             made = iter(self.program.run({self.seed.name: seeds}, jitter=rng).outputs)
             return [
-                self._nothing(x, piece) if n is None else _derivatives(next(made))
+                self._nothing(x, piece) if n is None else derivatives(next(made))
                 for n, x in zip(names, self.xs, strict=True)
             ]
 
@@ -321,7 +321,7 @@ def own_rounding(program: Program) -> Array:
     return np.asarray(epsilon(y.dtype) * np.abs(flat_stack(y[None])[0]))
 
 
-def _derivatives(ct: Array) -> Array:
+def derivatives(ct: Array) -> Array:
     """Derivatives by the reals of x, `(P, x_size)`: Re g by real parts, -Im g by imaginary ones."""
     rows = ct.reshape(ct.shape[0], -1)
     return np.concatenate([rows.real, -rows.imag], axis=1) if ct.dtype.kind == "c" else rows

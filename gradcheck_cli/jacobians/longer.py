@@ -14,12 +14,12 @@ import numpy as np
 
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobians.directions import Directions
-from gradcheck_cli.jacobians.jacobian import by_ladder, forward_noise
+from gradcheck_cli.jacobians.jacobian import Backward, by_complex_step, by_ladder, derivatives, forward_noise
 from gradcheck_cli.jacobians.roughness import noise_beside
 from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.op import Op
 from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
+from gradcheck_cli.stack import Budget, in_chunks
 from gradcheck_cli.stencil import ALL_RUNGS, Estimate
 from gradcheck_cli.tape import Tape
 
@@ -51,6 +51,41 @@ class Longer:
         return np.asarray(np.maximum(_SAFETY * seen, forward_noise(self.program)), np.float64)
 
 
+class Both:
+    """Derivatives of y by x in long doubles from either side: all that depends on x is computed once more."""
+
+    def __init__(self, backward: Backward, x: str, budget: Budget) -> None:
+        self.backward, self.x, self.budget = backward, x, budget
+        self.ct = backward.cts[backward.xs.index(x)]
+        self._tape = cast(Tape, _LongTape(tape := backward.tape))
+        made = (n for step in tape.steps for n in step.node.outputs if n in tape.values)
+        floats = [n for n in made if is_inexact(tape.values.like(n).dtype)]
+        names = [n for n in floats if n in Program(tape, [x], floats).reached]
+        outputs = Program(tape, [x], names).upon(self._tape).run({x: self._tape.values[x][None]}).outputs
+        cast(_LongValues, self._tape.values).known(dict(zip(names, (y[0] for y in outputs), strict=True)))
+
+    def by_rules(self, directions: Directions, weights: Array, jitter: int | None = None) -> Array:
+        """Derivatives of weighted sums of y along directions of x, `(rows, len(weights))`."""
+        found = np.zeros((directions.count, len(weights)))
+        if self.ct is None:
+            return found
+        program = Program(self.backward.tape, [self.backward.seed.name], [self.ct.name]).upon(self._tape)
+
+        def run(piece: range) -> Array:
+            rng = None if jitter is None else np.random.default_rng(jitter)
+            seeds = _longer(self.backward.cotangents(weights[piece.start : piece.stop]))
+            [made] = program.run({self.backward.seed.name: seeds}, jitter=rng).outputs
+            return directions.slopes(derivatives(made)).T
+
+        for piece, slopes in in_chunks(run, len(weights), 2 * program.bytes_per_probe(), self.budget):
+            found[:, piece.start : piece.stop] = slopes
+        return found
+
+    def by_kernels(self, program: Program, directions: Directions, jitter: int | None = None) -> Array:
+        """Derivatives of y along directions of x, `(rows, y_size)`, by the complex step."""
+        return by_complex_step(program.upon(self._tape), directions, self.budget, jitter)
+
+
 class _LongTape:
     """A tape whose values are long doubles; the rest is that of the tape."""
 
@@ -72,7 +107,14 @@ class _LongValues(Mapping[str, Array]):
             self._long[name] = _longer(self._short[name])
         return self._long[name]
 
+    def known(self, values: Mapping[str, Array]) -> None:
+        """Take values that were computed in long doubles."""
+        self._long.update(values)
+
     def like(self, name: str) -> Array:
+        return self[name]
+
+    def narrowest(self, name: str) -> Array:
         return self[name]
 
     def operand(self, op: Op, name: str) -> Array:

@@ -19,6 +19,7 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.trace import trace
+from tests.checking.small import check, model, scaled, with_rule
 
 pytestmark = pytest.mark.skipif(not Longer.possible(), reason="this machine has no numbers longer than float64")
 SIN = ("", "Sin")
@@ -94,3 +95,33 @@ def test_what_perturbs_across_a_branch_stays_so_beside_rows_that_are_seen_longer
     open_ = {entry.x: entry.reason for entry in record.worst}
     assert open_.pop((2,)) == "jump"
     assert set(open_.values()) <= {"noise", "curvature"}
+
+
+NORMS = {
+    "LayerNormalization": ((2, 6), 6, {}),
+    "InstanceNormalization": ((1, 2, 6), 2, {}),
+    "GroupNormalization": ((1, 4, 3), 4, {"num_groups": 2}),
+}
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes", "directional"])
+@pytest.mark.parametrize("far", [1e8, 1e9, 1e10])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_norm_of_a_large_mean_is_told_by_both_sides_in_long_doubles(norm: str, far: float, mode: str):
+    """Float64 leaves seven digits or fewer of the deviations: its rounding is no fault of the rule, and hides none."""
+    shape, count, attrs = NORMS[norm]
+    constants = {"w": np.linspace(0.5, 1.5, count), "b": np.linspace(-1, 1, count)}
+    tested = model((norm, "x w b", "h", attrs), ("Sin", "h", "y"), x=shape, constants=constants)
+    for seed in range(2):
+        value = far + np.random.default_rng(seed).normal(size=shape)
+        assert check(tested, value, mode=mode).status == "pass"
+        wrong = check(tested, value, mode=mode, ops=with_rule("Sin", scaled("Sin", 1 + 5e-6)))
+        assert wrong.status != "pass"
+
+
+def test_a_record_says_what_was_told_in_long_doubles():
+    tested = model(
+        ("LayerNormalization", "x w", "h"), ("Sin", "h", "y"), x=(2, 6), constants={"w": np.linspace(0.5, 1.5, 6)}
+    )
+    record = check(tested, 1e10 + np.random.default_rng(0).normal(size=(2, 6)), mode="full")
+    assert any(note.endswith("told in long doubles: rounding hides them in float64") for note in record.notes)
