@@ -59,6 +59,7 @@ _THIRD = (
 )  # beyond the square of the complex step, whose third-order term is all there is where slopes are zero
 _LONG_WORK, _BACKWARD = 2e7, 4  # operations that long doubles are worth; runs that a run backward counts as
 _ROUGH = Tolerance(rtol=1e-3)  # how far float64 may take a right rule from what it is in long doubles
+_NO_KERNEL = GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError
 _SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 
@@ -278,7 +279,7 @@ class Numeric:
         part, weights = self.directions.part(rows), np.eye(columns) if self.weights is None else self.weights
         try:
             (given, exact), spread = self._both_long(backward, part, weights)
-        except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):  # no such kernel
+        except _NO_KERNEL:
             return theoretical, value, status
         right = _agree(given, exact, ground.at(rows), self.job.tolerance, _SAFETY * spread)
         near = _agree(theoretical[rows], exact, ground.at(rows), _ROUGH)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
@@ -99,6 +100,8 @@ class _LongTape:
 class _LongValues(Mapping[str, Array]):
     """Values of a tape, made longer when they are asked for."""
 
+    recipes: Mapping[str, object] = MappingProxyType({})  # none of them is widened when it is read
+
     def __init__(self, values: Mapping[str, Array]) -> None:
         self._short, self._long = values, dict[str, Array]()
 
@@ -108,8 +111,8 @@ class _LongValues(Mapping[str, Array]):
         return self._long[name]
 
     def known(self, values: Mapping[str, Array]) -> None:
-        """Take values that were computed in long doubles."""
-        self._long.update(values)
+        """Take values that were computed in long doubles, or by a kernel that knows none, made longer."""
+        self._long.update({name: _longer(value) for name, value in values.items()})
 
     def like(self, name: str) -> Array:
         return self[name]
