@@ -3,6 +3,7 @@
     bundle.json   what was checked and how, the versions of what took part, the command, the records
     values.npz    the inputs that were drawn, and the values that were given
     model/        the model with its external data, or the spec with the files it names; larger ones stay where they are
+    shipped/      inputs and outputs that ship with the model, where its forward run differs
 
 A bundle is written in two steps: `bundle.json` alone before the check, so that a crash leaves one, the rest after it.
 One that comes from elsewhere is read as any other file is: nothing in it is run, unpickled, or led out of its folder by.
@@ -31,6 +32,7 @@ from gradcheck_cli.settings import Numbers, Settings
 from gradcheck_cli.untrusted import content, sha256_of
 
 SCHEMA, MANIFEST, VALUES, MODEL = "gradcheck.bundle/1", "bundle.json", "values.npz", "model"
+SHIPPED = "shipped"  # the folder of values that ship with a model whose forward run differs from them
 GRAD_MODEL = "grad_model"  # the folder of another model, whose gradients are checked
 COPIED = 64 << 20  # bytes of a model that are copied; a larger one is referred to by path and digest
 DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again by seed
@@ -93,6 +95,12 @@ class Bundle:
             raise UsageError(f"{place} holds no model")
         return source
 
+    @property
+    def shipped(self) -> Path | None:
+        """The folder of values that shipped with the model, where its outputs are not these."""
+        place = _resolved(self.folder / SHIPPED)
+        return place if place.is_dir() and place.is_relative_to(_resolved(self.folder)) else None
+
     def changes(self) -> list[str]:
         """What is no longer as it was when the bundle was saved."""
         now = versions_now(self.versions)
@@ -141,8 +149,9 @@ def complete(
     sizes: Mapping[str, int],
     records: Sequence[Mapping[str, Any]],
     error: str = "",
+    shipped: Path | None = None,
 ) -> None:
-    """Adds what a check has found, the values that it drew, and its model."""
+    """Adds what a check has found, the values that it drew, and its model; `shipped` is a folder of values beside it."""
     writer = Writer()
     entry = _settings_entry(settings, writer)
     if settings.grad_model is not None:
@@ -151,6 +160,8 @@ def complete(
     kept = drawn if total <= DRAWN else {}
     values = {str(i): {n: writer.entry(v) for n, v in values.items()} for i, values in kept.items()}
     subject = _with_copy(Subject(**manifest["model"]), folder)
+    if shipped is not None:
+        _copy_values(shipped, folder / SHIPPED)
     if writer.arrays:
         write_arrays(folder / VALUES, writer.arrays)
     found = {"state": "ended", "model": _plain(subject), "settings": entry, "sizes": dict(sizes), "drawn": values}
@@ -294,6 +305,15 @@ def _with_copy(subject: Subject, folder: Path) -> Subject:
         return subject
     copied({path.name: path, **others}, folder / MODEL)
     return replace(subject, copy=f"{MODEL}/{path.name}")
+
+
+def _copy_values(given: Path, folder: Path) -> None:
+    """Values that ship with a model, copied: outputs among them that a forward run is held against."""
+    from gradcheck_cli.formats.belongings import copied
+
+    files = {file.name: file for file in given.glob("*put_*.pb")} if given.is_dir() else {}
+    if files and sum(file.stat().st_size for file in files.values()) <= COPIED:
+        copied(files, folder)
 
 
 def _plain(subject: Subject) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
+from gradcheck_cli.points.shipped import BESIDE
 from gradcheck_cli.record import Check
 from gradcheck_cli.settings import Settings
 
@@ -133,7 +134,7 @@ class Keeper:
 
     def ended(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
         """The records with the path of their bundle, where one of them is worth it."""
-        kept = [c for c in checks if c.status in _SAVED_STATUS or c.exit_code in _SAVED_EXIT]
+        kept = [c for c in checks if c.status in _SAVED_STATUS or c.exit_code in _SAVED_EXIT or c.forward_differs]
         path = self.save([c.as_json() for c in checks]) if kept else None
         return tuple(replace(c, bundle=str(path)) if path and c in kept else c for c in checks)
 
@@ -145,7 +146,8 @@ class Keeper:
         from gradcheck_cli.bundles.bundle import complete
 
         try:
-            complete(self.running, self.manifest, self.settings, self.drawn, self.sizes, records, error)
+            shipped = self._shipped() if any(record["forward"].get("agrees") is False for record in records) else None
+            complete(self.running, self.manifest, self.settings, self.drawn, self.sizes, records, error, shipped)
             path = renamed(self.running, self.bundles.folder / self.name)
             prune(self.bundles.folder)
         except Exception as failure:
@@ -154,6 +156,11 @@ class Keeper:
         self.running = None
         self.bundles.saved.append(path)
         return path
+
+    def _shipped(self) -> Path | None:
+        """The folder of the values that ship with the model."""
+        given = self.settings.test_data
+        return Path(self.task.model).parent / BESIDE if given == "auto" else given
 
     def discard(self) -> None:
         """Nothing is left of a check that passed."""

@@ -166,3 +166,19 @@ def test_a_model_that_onnxruntime_refuses_is_said_to_be_compared_with_nobody(gra
     assert (ran.code, "PASS" in ran.out) == (0, True)
     assert "  forward    onnxruntime does not run this model, nothing is compared with it:" in ran.out
     assert "ThresholdedRelu" in ran.out
+
+
+def test_a_forward_run_that_differs_from_what_ships_is_saved_and_run_again(gradcheck: Command, net: Path) -> None:
+    assert "saved, to run it again: gradcheck reproduce" in gradcheck("net.onnx", "--save-failures", "kept").err
+    [bundle] = (net / "kept").iterdir()
+    ship(net, np.exp([0.1, 0.2, 0.3]))  # what lies beside the model now is no part of the bundle
+    again = gradcheck("reproduce", str(bundle))
+    assert again.code == 1
+    assert f"FORWARD DIFFERS GC404  {TOLD.replace('test_data_set_0', 'shipped')}" in unwrapped(again)
+    assert "the same as when it was saved, to the last bit" in again.err
+    for file in (bundle / "shipped").iterdir():
+        file.write_bytes((net / "test_data_set_0" / file.name).read_bytes())
+    now = gradcheck("reproduce", str(bundle))
+    assert now.code == 0
+    assert "d z/d x: its forward run differed when it was saved, and does not now" in now.err
+    assert not gradcheck("net.onnx", "--save-failures", "other").err
