@@ -27,7 +27,7 @@ def require_none(package: str, found: Iterable[str]) -> None:
     names = sorted(found)
     if names and (reason := newer(package)):
         pytest.skip(f"{reason}: {', '.join(names)}")
-    assert not names
+    assert not names, ", ".join(names)
 
 
 def is_later(name: str, domain: str = "") -> bool:

@@ -104,28 +104,38 @@ def group_query_attention(
     attention_bias: Var | None = None, head_sink: Var | None = None, k_scale: Var | None = None,
     v_scale: Var | None = None, q_norm_weight: Var | None = None, k_norm_weight: Var | None = None, *,
     num_heads: int, kv_num_heads: int, seqlens_k: Sequence[int] | int, total_sequence_length: int | Sequence[int],
-    causal: int = 1, do_rotary: int = 0, k_quant_type: str = "NONE", kv_cache_bit_width: int = 0,
-    local_window_size: int = -1, qk_norm_epsilon: float = _QK_NORM_EPSILON, qk_output: int = 0,
+    causal: int = 1, do_rotary: int = 0, k_norm_epsilon: float | None = None, k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0, local_window_size: int = -1, q_norm_epsilon: float | None = None,
+    qk_norm_epsilon: float = _QK_NORM_EPSILON, qk_output: int = 0, query_seqlens: Sequence[int] | None = None,
     rotary_interleaved: int = 0, scale: float = 0.0, sliding_window_cache: int = 0, smooth_softmax: int = 0,
     softcap: float = 0.0, v_quant_type: str = "NONE",
 ) -> tuple[Var, ...]:  # fmt: skip
-    """Attention with keys and values shared by groups of heads, behind what is cached of each sequence."""
+    """Attention with keys and values shared by groups of heads, behind what is cached of each sequence.
+
+    Of each chunk so many tokens count as `query_seqlens` says; nothing is said of what padding behind them gives.
+    """
     _refuse(
         quantized=k_quant_type != "NONE" or v_quant_type != "NONE" or k_scale is not None or v_scale is not None,
         sliding_window_cache=sliding_window_cache,
     )
     q, k, v = _grouped(query, key, value, num_heads, kv_num_heads)
     if q_norm_weight is not None and k_norm_weight is not None:
-        norms = ((q, q_norm_weight), (k, k_norm_weight))
-        q, k = (x.tape.apply("RMSNormalization", x, w, axis=-1, epsilon=qk_norm_epsilon) for x, w in norms)
+        norms = ((q, q_norm_weight, q_norm_epsilon), (k, k_norm_weight, k_norm_epsilon))
+        q, k = (x.tape.apply("RMSNormalization", x, w, axis=-1, epsilon=e or qk_norm_epsilon) for x, w, e in norms)
     length, total = q.shape[2], int(np.max(total_sequence_length))
     lengths = [n + 1 for n in ((seqlens_k,) if isinstance(seqlens_k, int) else seqlens_k)]
-    starts = [0 if length == total else n - length for n in lengths]  # the first prompt has no past
+    taken = [length] * len(lengths) if query_seqlens is None else list(query_seqlens)
+    if query_seqlens is not None and (not causal or past_key is None or not 0 <= min(taken) <= max(taken) <= length):
+        raise ValueError(f"query_seqlens {taken} are of causal attention behind a cache, 0 to {length} each")
+    if query_seqlens is None and length == total:  # the first prompt has no past
+        starts = [0] * len(lengths)
+    else:
+        starts = [n - m for n, m in zip(lengths, taken, strict=True)]
     if len(lengths) != q.shape[0] or min(starts) < 0 or max(lengths) > total:
         raise ValueError(f"sequences of {lengths} do not fit {q.shape[0]} queries of {length} of {total}")
     if do_rotary:
         q, k = _turned((q, k), starts, cos_cache, sin_cache, position_ids, bool(rotary_interleaved))
-    k, v = _behind(past_key, k, starts, total), _behind(past_value, v, starts, total)
+    k, v = (_behind(past, new, starts, taken, total) for past, new in ((past_key, k), (past_value, v)))
     reach = _reach(starts, length, k.shape[2], bool(causal), local_window_size, lengths)
     bias = None if attention_bias is None else _wide_enough(attention_bias, k.shape[2])
     sink = head_sink if head_sink is not None else (sym.zeros_like(_heads_of(q)) if smooth_softmax == 1 else None)
@@ -383,15 +393,15 @@ def _turned(
     return [_rotated(x, cos, sin, places, interleaved, size if size < x.shape[-1] else 0) for x in parts]
 
 
-def _behind(past: Var | None, new: Var, starts: Sequence[int], total: int) -> Var:
-    """New keys or values behind the cached ones of each sequence, zeros behind those."""
+def _behind(past: Var | None, new: Var, starts: Sequence[int], taken: Sequence[int], total: int) -> Var:
+    """The first of new keys or values, so many, behind the cached ones of each sequence, zeros behind those."""
     room = max(total, 0 if past is None else past.shape[2])
-    if past is None or not any(starts):
+    if past is None or (not any(starts) and min(taken) == new.shape[2]):
         return _filled(new, room)
     rows = []
-    for i, start in enumerate(starts):
-        old, mine = (sym.slice(x, (i,), (i + 1,), (0,)) for x in (past, new))
-        rows.append(_filled(sym.concat([sym.slice(old, (0,), (start,), (2,)), mine], 2), room))
+    for i, (start, count) in enumerate(zip(starts, taken, strict=True)):
+        old, mine = (sym.slice(x, (i, 0), (i + 1, n), (0, 2)) for x, n in ((past, start), (new, count)))
+        rows.append(_filled(sym.concat([old, mine], 2), room))
     return sym.concat(rows, 0)
 
 
@@ -420,7 +430,7 @@ FUSED_ATTENTION: list[Op] = [
     fused("DecoderMaskedMultiHeadAttention", decoder_masked_multi_head_attention, bind=as_given,
           static={"past_sequence_length": 7, "beam_width": 8}, cuts=deciding(3, 9)),
     fused("GroupQueryAttention", group_query_attention, bind=as_given,
-          static={"seqlens_k": 5, "total_sequence_length": 6}),
+          static={"seqlens_k": 5, "total_sequence_length": 6, "query_seqlens": 16}),
     fused("MRotaryEmbedding", m_rotary_embedding, cuts=deciding(1)),
     fused("MultiHeadAttention", multi_head_attention),
     fused("QAttention", q_attention, cuts=deciding(5)),

@@ -49,6 +49,7 @@ class Gate:
     alpha: float
     beta: float
     limit: float
+    late: int  # the limit is one of the activated gate
 
     def __post_init__(self) -> None:
         known = (*_ACTIVATIONS, "swiglu")
@@ -65,9 +66,13 @@ class Gate:
         gate, linear = (y, other) if self.fusion == 0 else self._halves(y)
         if linear is None:
             raise ValueError("swiglu of layers that are not fused needs fc3_experts_weights")
-        if np.isfinite(self.limit):
-            gate, linear = sym.minimum(gate, self.limit), sym.clip(linear, -self.limit, self.limit)
-        return gate * sym.sigmoid(gate * self.alpha) * (linear + self.beta)
+        limited = bool(np.isfinite(self.limit))
+        if limited:
+            linear = sym.clip(linear, -self.limit, self.limit)
+        if limited and not self.late:
+            gate = sym.minimum(gate, self.limit)
+        active = gate * sym.sigmoid(gate * self.alpha)
+        return (sym.minimum(active, self.limit) if limited and self.late else active) * (linear + self.beta)
 
     def _halves(self, y: Var) -> tuple[Var, ...]:
         size = y.shape[-1] // 2
@@ -81,13 +86,16 @@ def moe(
     x: Var, router: Var, fc1: Var, fc1_bias: Var | None, fc2: Var, fc2_bias: Var | None = None,
     fc3: Var | None = None, fc3_bias: Var | None = None, *, activation_alpha: float = 1.0,
     activation_beta: float = 0.0, activation_type: str = "relu", k: int = 1, normalize_routing_weights: int = 0,
-    swiglu_fusion: int = 0, swiglu_limit: float = np.inf, use_sparse_mixer: int = 0,
+    swiglu_fusion: int = 0, swiglu_limit: float = np.inf, swiglu_limit_after_activation: int = 0,
+    use_sparse_mixer: int = 0,
 ) -> Var:  # fmt: skip
     """The k experts that the router finds best, each a layer, an activation and a layer, added up by their weights.
 
     A sparse mixer makes no difference, as on onnxruntime's CPU.
     """
-    gate = Gate(activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
+    gate = Gate(
+        activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit, swiglu_limit_after_activation
+    )
     third = None if fc3 is None else Expert(fc3, fc3_bias)
     _check(router, k)
     best, places = _best(router.tape.apply("Softmax", router, axis=-1), k)
@@ -103,13 +111,15 @@ def qmoe(
     activation_beta: float = 0.0, activation_type: str = "relu", block_size: int = 0, expert_weight_bits: int = 4,
     fc1_expert_weight_bits: int | None = None, fc2_expert_weight_bits: int | None = None,
     fc3_expert_weight_bits: int | None = None, k: int = 1, normalize_routing_weights: int = 0,
-    quant_type: str = "int", swiglu_fusion: int = 0, swiglu_limit: float = np.inf, use_sparse_mixer: int = 0,
-    weights_prepacked: int = -1,
+    quant_type: str = "int", swiglu_fusion: int = 0, swiglu_limit: float = np.inf,
+    swiglu_limit_after_activation: int = 0, use_sparse_mixer: int = 0, weights_prepacked: int = -1,
 ) -> Var:  # fmt: skip
     """MoE with weights in 2, 4 or 8 bits, with a scale for each row or for each block of it."""
     if quant_type != "int" or weights_prepacked > 0 or any(part is not None for part in more):
         raise UnsupportedError("QMoE with weights as integers, not packed for a processor, is known", code="GC502")
-    gate = Gate(activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
+    gate = Gate(
+        activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit, swiglu_limit_after_activation
+    )
     layers: list[Any] = []
     for codes, scales, bias, zero, bits in (
         (fc1, fc1_scales, fc1_bias, fc1_zero, fc1_expert_weight_bits),

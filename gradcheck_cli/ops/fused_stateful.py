@@ -22,7 +22,8 @@ WIDEST = 8  # window of states
 
 def causal_conv_with_state(
     x: Var, weight: Var, bias: Var | None = None, past_state: Var | None = None, *, activation: str = "none",
-    channels_last: int = 0, dilation: int = 1, ndim: int = 1, state_window: int = 0,
+    channels_last: int = 0, dilation: int = 1, input_channel_offset: int = 0, input_channels: int = 0, ndim: int = 1,
+    state_channels_last: int = -1, state_length: int = 0, state_update_capacity: int = 0, state_window: int = 0,
 ) -> tuple[Var, Var]:  # fmt: skip
     """Each channel of x filtered by itself, looking back along the last axis; and what the next call looks back on."""
     _check_window(state_window)
@@ -30,6 +31,9 @@ def causal_conv_with_state(
         raise ValueError(
             f"activation is {activation!r}, dilation {dilation}; known are none, silu and swish, from 1 on"
         )
+    if any((input_channel_offset, input_channels, state_channels_last + 1, state_length, state_update_capacity)):
+        raise UnsupportedError("CausalConvWithState of some channels, or with states of another length or layout, is not "
+                               "known: onnxruntime has it for GPUs alone", code="GC502")  # fmt: skip
     if ndim != 1:
         raise UnsupportedError(f"CausalConvWithState over {ndim} axes is not known, over one it is", code="GC502")
     tail = x.shape[2:] if channels_last else ()

@@ -42,8 +42,10 @@ def hyper_connection_post_mix(
     return sym.reshape(y, streams.shape)
 
 
-def gated_add(x: Var, y: Var, gate: Var) -> Var:
-    """x plus y times a gate for each row."""
+def gated_add(x: Var, y: Var, gate: Var, gate_weight: Var | None = None) -> Var:
+    """x plus y times a gate for each row: a number, or the sigmoid of features times weights."""
+    if gate_weight is not None:
+        gate = sym.sigmoid(sym.matmul(gate, gate_weight))
     if gate.shape != (*x.shape[:-1], 1) or y.shape != x.shape:
         raise ValueError(
             f"y is {list(x.shape)} and the gate {[*x.shape[:-1], 1]}, not {list(y.shape)}, {list(gate.shape)}"

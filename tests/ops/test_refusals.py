@@ -205,6 +205,9 @@ UNSUPPORTED = [
     ms("VarlenCausalConvWithState", arr(3, 2), arr(2, 1, 2), [0, 3], None, arr(1, 2, 1), None, arr(3, 2, 2), arr(3, 1)),
     ms("VarlenCausalConvWithState", arr(3, 2), arr(2, 1, 2), [0, 3], None, arr(1, 2, 1), group_size=2),
     ms("GatherPacked", np.zeros((2, 144), np.uint8), [0], packed_type=12, K=256),
+    ms("CausalConvWithState", arr(1, 5, 4), arr(2, 1, 3), channels_last=1, input_channels=2),
+    ms("CausalConvWithState", arr(1, 2, 4), arr(2, 1, 3), state_length=5),
+    ms("CausalConvWithState", arr(1, 2, 4), arr(2, 1, 3), state_channels_last=1),
 ]
 
 

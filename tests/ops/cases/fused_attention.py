@@ -1,8 +1,10 @@
 """Attention of com.microsoft: masks of every form, caches, packed operands, rotary positions, shared heads."""
 
+from typing import Any
+
 import numpy as np
 
-from tests.ops.case import Case, arr, ints
+from tests.ops.case import Case, arr, chain, ints, node
 from tests.ops.cases.fused import ms
 
 X, WEIGHTS, BIAS = arr(2, 3, 4), arr(4, 12), arr(12)
@@ -69,6 +71,19 @@ def sparse(
     cache = arr(2, 1, 48, size, seed=3), arr(2, 1, 48, size, seed=4)
     return ms("SparseAttention", *operands, *cache, *layouts, i32(total), i32(lengths), *more, n_outputs=3,
               **BLOCKED, **attrs)  # fmt: skip
+
+
+def padded_chunks(ends: np.ndarray, taken: np.ndarray, places: np.ndarray, **more: Any) -> Case:
+    """Chunks of three tokens, of which so many count: what these give, without the padding, of which nothing is said."""
+    inputs = *GROUPED, *CACHE, ends, i32(4), *WIDE, taken
+    names = "x0 x1 x2 x3 x4 x5 x6 x7 x8 - - - - - - - x9"
+    nodes = [
+        node("GroupQueryAttention", names, "y k v", "com.microsoft", do_rotary=1, **SIX, **more),
+        node("Reshape", "y flat", "rows"),
+        node("Gather", "rows places", "y0"),
+    ]
+    return chain("GroupQueryAttention", nodes, *inputs, domain="com.microsoft", label=f"chunks of {taken.tolist()}",
+                 flat=np.array([-1, 32]), places=places)  # fmt: skip
 
 
 CASES = [
@@ -159,4 +174,14 @@ CASES = [
         "GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, *WIDE, None, None, None, None, None, arr(16),
         arr(16, seed=1), do_rotary=1, **SIX, label="norms",
     ),
+    ms(
+        "GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, *WIDE, None, None, None, None, None, arr(16),
+        arr(16, seed=1), q_norm_epsilon=0.1, k_norm_epsilon=0.2, **SIX, label="norms",
+    ),
+    ms(
+        "GroupQueryAttention", *GROUPED, *CACHE, i32(3, 3), i32(4), *WIDE, *(None,) * 7, i32(3, 3), do_rotary=1,
+        n_outputs=3, **SIX, label="whole chunks",
+    ),
+    padded_chunks(i32(1, 3), i32(2, 3), np.array([0, 1, 3, 4, 5])),
+    padded_chunks(i32(0, 1), i32(0, 2), np.array([3, 4]), local_window_size=2, softcap=1.5),
 ]  # fmt: skip

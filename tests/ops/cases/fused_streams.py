@@ -20,6 +20,7 @@ CASES = [
     ms("HyperConnectionPostMix", X, BLOCK, arr(2, 3, 1), arr(2, 3, 3)),
     ms("HyperConnectionPostMix", FLAT, BLOCK, arr(2, 3, 4, seed=1), arr(2, 3, 3), num_branches=3),
     ms("GatedAdd", X, arr(2, 3, 4, seed=1), arr(2, 3, 1)),
+    ms("GatedAdd", X, arr(2, 3, 4, seed=1), arr(2, 3, 5), arr(5, 1), label="projected"),
     ms("EngramGate", KEY, QUERY, VALUE, arr(3, 4), arr(3, 4, seed=1)),
     ms("EngramGate", KEY, QUERY, VALUE, arr(3, 4), arr(3, 4, seed=1), arr(3, 4, seed=2), n_outputs=2, epsilon=0.1),
 ]
