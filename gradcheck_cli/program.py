@@ -317,8 +317,9 @@ class Program:
 
     def _failed(self) -> Outcome:
         """The outcome of a single probe at which the graph cannot be evaluated as at the point."""
-        shapes = [self.tape.values[n].shape for n in self.outputs]
-        return Outcome(tuple(np.full((1, *s), np.nan) for s in shapes), {-1: np.ones(1, bool)}, Decisions.none(1))
+        values = [self.tape.values[n] for n in self.outputs]
+        lost = (np.full((1, *y.shape), complex(np.nan, np.nan) if y.dtype.kind == "c" else np.nan) for y in values)
+        return Outcome(tuple(lost), {-1: np.ones(1, bool)}, Decisions.none(1))
 
     def _count(self, kind: str, probes: int) -> None:
         with self._counting:

@@ -125,3 +125,13 @@ def test_a_record_says_what_was_told_in_long_doubles():
     )
     record = check(tested, 1e10 + np.random.default_rng(0).normal(size=(2, 6)), mode="full")
     assert any(note.endswith("told in long doubles: rounding hides them in float64") for note in record.notes)
+
+
+def test_a_kernel_that_takes_no_long_complex_numbers_is_left_to_float64():
+    def inverse(x: Any) -> Any:
+        return np.linalg.inv(x)  # of which there is none for them
+
+    tape = trace(model(("Det", "x", "y"), x=(2, 2)).graph, {"x": np.eye(2) * (1 + 2j)}, ops={**OPS, ("", "Det"):
+                 replace(OPS["", "Det"], forward=inverse)})  # fmt: skip
+    noise = Longer(Program(tape, ["x"], ["y"]), Budget()).noise
+    assert noise.shape == (8,)
