@@ -17,10 +17,10 @@ class Page(NamedTuple):
 
 
 FAMILIES = {
-    "GC1": ("the gradient is wrong", 1),
+    "GC1": ("the gradient is wrong, or there is none", 1),
     "GC2": ("the command line, a spec or a configuration file", 2),
     "GC3": ("nothing can be said at this point", 3),
-    "GC4": ("a model that cannot be loaded", 4),
+    "GC4": ("a model that cannot be loaded, or computes something else", 4),
     "GC5": ("something that gradcheck does not know", 5),
     "GC6": ("a limit was reached", 6),
     "GC7": ("nothing was checked", 7),
@@ -109,7 +109,9 @@ PAGES = {
         "index, a cast to an integer, a sample, a shape. The gradient is zero, the rules say so and the numbers agree; "
         "but nothing can be trained through it. The report names the nodes that cut, and how far back the gradient of "
         "y goes. It is a matter of the graph, not of values: a Relu that is off or a factor 0 does not cut. The run "
-        "fails if x has a gradient from no y that was checked; if it has one from another, the row says from which.",
+        "fails if x has a gradient from no y that was checked; if it has one from another, the row says from which. "
+        "Where only some entries of x are cut off, or one summand, the check passes and a note says so; where all that "
+        "is left leads through the scale of a quantizer, which trains nothing, the pair is severed too.",
         "Round, Floor, Sign, ArgMax, Hardmax, a comparison or a Cast to an integer between the weights and the loss; "
         "vector quantization or fake quantization without a straight-through gradient; a tree ensemble, which is "
         "piecewise constant; a model that was quantized for inference.",
@@ -219,8 +221,10 @@ PAGES = {
     ),
     "GC501": Page(
         "no gradient",
-        "An operator between x and y has no gradient rule.",
-        "It is not differentiable by nature (NonMaxSuppression), or gradcheck does not know its rule.",
+        "An operator between x and y has no gradient rule, or the model has nothing of a float type to differentiate: no "
+        "output, or no input and no weight.",
+        "The operator is not differentiable by nature (NonMaxSuppression), or gradcheck does not know its rule. Or the "
+        "model ends in labels or boxes: the message names the last float tensor before them.",
         "Check up to it with --y, or from behind it with --x. A spec can define the operator and its gradient: `ops:`.",
     ),
     "GC502": Page(
