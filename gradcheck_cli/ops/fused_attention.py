@@ -140,6 +140,8 @@ def group_query_attention(
     bias = None if attention_bias is None else _wide_enough(attention_bias, k.shape[2])
     sink = head_sink if head_sink is not None else (sym.zeros_like(_heads_of(q)) if smooth_softmax == 1 else None)
     y, shown = _attended(q, k, v, [bias, q.tape.constant(reach, q.dtype)], scale, softcap, sink, qk_output == 1)
+    if qk_output == 1:  # scores that are hidden are given as 0
+        shown = sym.where(q.tape.constant(reach == 0), shown, 0)
     return side_by_side(y), sym.identity(k), sym.identity(v), shown
 
 

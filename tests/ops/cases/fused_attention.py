@@ -182,6 +182,11 @@ CASES = [
         "GroupQueryAttention", *GROUPED, *CACHE, i32(3, 3), i32(4), *WIDE, *(None,) * 7, i32(3, 3), do_rotary=1,
         n_outputs=3, **SIX, label="whole chunks",
     ),
+    *(
+        ms("GroupQueryAttention", *ONE, *CACHE, i32(2, 4), i32(5), **SIX, n_outputs=4, local_window_size=3, **more)
+        for more in ({"qk_output": 2}, {"qk_output": 1, "softcap": 1.5})
+    ),
+    ms("GroupQueryAttention", *GROUPED, None, None, i32(2, 2), TOTAL, **SIX, qk_output=1, n_outputs=4),
     padded_chunks(i32(1, 3), i32(2, 3), np.array([0, 1, 3, 4, 5])),
     padded_chunks(i32(0, 1), i32(0, 2), np.array([3, 4]), local_window_size=2, softcap=1.5),
 ]  # fmt: skip
