@@ -53,9 +53,6 @@ def _go_on(failed: Check, error: BaseException) -> None:
     pass
 
 
-_OF_A_PART = 2 << 30  # bytes that a part of a Jacobian may take on a worker where nobody gave a limit
-
-
 @dataclass(slots=True)
 class Checker:
     """Checks tasks, one at a time; what is said of one is, from weak to strong, `unsaid`, files, its spec, `given`.
@@ -83,6 +80,7 @@ class Checker:
         return self._here(task) if bounds is None else self._apart(task, bounds)
 
     def _here(self, task: Task) -> tuple[Check, ...]:
+        task = task if task.whole is None else task.whole()
         with self.bundles.watching(task) as keeper:
             checks = self._timed(task, keeper)
             waived = self.baseline.waived(with_waiver(checks, task.expect, datetime.date.today()))
@@ -144,9 +142,7 @@ class Checker:
             self._tell(source, settings)
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
-            if is_elsewhere(self.given) and memory is None:  # workers have less than this machine
-                settings = replace(settings, memory_limit=min(settings.memory_limit, _OF_A_PART))
-            others = _others(source, settings, self.given)
+            settings, others = _others(source, settings, self.given, limited=memory is not None)
             checks = check(
                 source, settings, name=task.name, listen=self.progress, see=self._seen_by(keeper), elsewhere=others
             )
@@ -197,13 +193,16 @@ class Checker:
         return (failed,)
 
 
-def _others(source: Source, settings: Settings, given: Mapping[str, Any]) -> Elsewhere | None:
-    """Who compares the entries, if not this process."""
+def _others(
+    source: Source, settings: Settings, given: Mapping[str, Any], *, limited: bool
+) -> tuple[Settings, Elsewhere | None]:
+    """Who compares the entries, if not this process, and the settings for that; `limited` by memory that was given."""
     if not is_elsewhere(given):
-        return None
-    from gradcheck_cli.zoo.shards import elsewhere  # where somebody asks for it
+        return settings, None
+    from gradcheck_cli.zoo.shards import elsewhere, on_workers  # where somebody asks for it
 
-    return elsewhere(given.get("dask") or "", source, settings)
+    settings = settings if limited else on_workers(settings)
+    return settings, elsewhere(given.get("dask") or "", source, settings)
 
 
 def is_elsewhere(given: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gradcheck_cli.cli.training_steps import has_training, with_steps
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
+from gradcheck_cli.memory import exhausted, share
 from gradcheck_cli.untrusted import inside
 
 
@@ -28,6 +29,7 @@ class Task:
     check: str | None = None  # its name in a spec, where it has one
     model: str = ""  # the file that its model is in, and of a spec the graph
     graph: str = ""
+    whole: Callable[[], Task] | None = None  # with all that its spec says, where that was read in another process
 
 
 @dataclass(slots=True)
@@ -49,9 +51,28 @@ class Planner:
 
     def _tasks_of(self, path: str) -> list[Task]:
         try:
-            return self._of_spec(path) if is_spec(path) else self._of_model(path)
-        except GradcheckError as error:
-            return [Task(path, path, raising(error))]
+            if is_spec(path):
+                return self._of_spec_apart(path) if self._limited() else self._of_spec(path)
+            return self._of_model(path)
+        except (GradcheckError, MemoryError) as error:
+            return [Task(path, path, raising(exhausted(error) if isinstance(error, MemoryError) else error))]
+
+    def _limited(self) -> bool:
+        """Limits were typed, which hold for the reading of a spec as well."""
+        return bool(self.given.get("timeout") or self.given.get("memory_limit")) and hasattr(os, "fork")
+
+    def _of_spec_apart(self, path: str) -> list[Task]:
+        """The tasks of a spec that is read where it is checked, and before that, for what there is to do, beside here."""
+        from gradcheck_cli.isolation.process import Bounds, run  # where somebody gave a limit
+
+        def told() -> list[Task]:
+            return [replace(task, load=_nowhere, said=_brief(task.said)) for task in self._of_spec(path)]
+
+        def whole(index: int) -> Callable[[], Task]:
+            return lambda: self._of_spec(path)[index]
+
+        found = run(told, Bounds(self.given.get("timeout"), self.given.get("memory_limit") or share()))
+        return [replace(task, whole=whole(index)) for index, task in enumerate(found)]
 
     def _of_spec(self, path: str) -> list[Task]:
         spec = read(path, dims=self.dims, allow_python=self.allow_python)
@@ -105,6 +126,16 @@ class Planner:
             self._models.clear()
             self._models[path] = next(iter(read(path).sources.values()))
         return self._models[path]
+
+
+def _nowhere() -> Source:
+    """No model: it is read with the whole task."""
+    raise UsageError("the spec of this model was read in another process")
+
+
+def _brief(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a spec says but for values, which may be large."""
+    return {name: value for name, value in said.items() if name not in ("x_init_value", "extra_feed_dict")}
 
 
 def _said(path: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -25,12 +25,20 @@ if TYPE_CHECKING:
     from gradcheck_cli.settings import Settings
 
 
+_OF_A_PART = 2 << 30  # bytes that a part may take on a worker where nobody gave a limit
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """What all parts are of: every worker has it."""
 
     source: Source
     settings: Settings
+
+
+def on_workers(settings: Settings) -> Settings:
+    """Settings of parts where nobody gave a limit of memory: workers have less than this machine."""
+    return replace(settings, memory_limit=min(settings.memory_limit, _OF_A_PART))
 
 
 def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:

@@ -8,6 +8,7 @@ import pytest
 from gradcheck_cli.backward import inexact
 from gradcheck_cli.jacobians.directions import Directions, reals
 from gradcheck_cli.jacobians.jacobian import by_complex_step, by_differences
+from gradcheck_cli.jacobians.reach import taken
 from gradcheck_cli.jacobians.sparsity import Pattern, pattern
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops import OPS
@@ -70,6 +71,14 @@ def test_a_pattern_holds_at_every_point_of_the_same_branches(case: Case) -> None
             x = other.tape.values[other.probes[0]]
             exact = by_complex_step(other, Directions(x, range(reals(x))), Budget())
             assert not ((exact != 0) & ~matrix(pattern(program, Budget()))).any()
+
+
+@every_case
+def test_a_row_that_nothing_takes_moves_nothing(case: Case) -> None:
+    for program in programs(case, case.tape()):
+        reached = taken(program)
+        for h in (1e-6, 0.3) if reached is not None else ():
+            assert not (nonzero(program, h).any(axis=1) & ~reached).any()
 
 
 LOOSE = {  # linear operators whose sets are larger than what they read
