@@ -1,7 +1,8 @@
-"""Predicted against measured time of full checks: `python -m benchmarks.costs`.
+"""Predicted against measured time of full checks, and memory of all modes: `python -m benchmarks.costs`.
 
 The prediction chooses the mode of a check before anything is compared.  It is for one thread, in operations of a nominal
-machine; measured is processor time, the smaller of two runs, so that other work on the machine says little.
+machine; measured is processor time, the smaller of two runs, so that other work on the machine says little.  Memory is
+the peak of a process of its own beyond what it had before, where the system tells that.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import onnx
 from onnx import parser
 
 import gradcheck_cli as gc
+from gradcheck_cli.checks.footprint import needed
 from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.isolation.process import Bounds, run
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.point import find_point
-from gradcheck_cli.settings import Settings
+from gradcheck_cli.settings import Mode, Settings
 
-WITHIN = 3.0  # times too much or too little
+WITHIN, HELD_WITHIN = 3.0, 1.5  # times too much or too little: of time, of memory
 CHAIN = " ".join(f"t{i} = {('Sin', 'Tanh', 'Exp', 'Sigmoid')[i % 4]} ({f't{i - 1}' if i else 'x'})" for i in range(50))
 MODELS = {
     "softmax over 500": "(float[1,500] x) => (float[1,500] y) { y = Softmax (x) }",
@@ -56,12 +60,55 @@ MODELS = {
 }
 
 
+LARGE: dict[str, tuple[str, tuple[Mode, ...]]] = {  # models that take more than any machine has free, and in which modes
+    "softmax over 3000": ("(float[3000] x) => (float[3000] y) { y = Softmax (x) }", ("full",)),
+    "attention of 3000": (
+        "(float[50,60] x) => (float[50,60] y) { t = Transpose <perm = [1,0]> (x)  a = MatMul (x, t)"
+        "  s = Softmax (a)  y = MatMul (s, x) }", ("full",)),
+    "sorted": ("(float[2500] x) => (float[2500] y, int64[2500] i) <int64[1] k = {2500}> { y, i = TopK (x, k) }", ("full",)),
+    "exp of 4 million": ("(float[4000000] x) => (float[4000000] y) { y = Exp (x) }", ("nodes", "directional")),
+    "softmax over 2 million": ("(float[2000000] x) => (float[2000000] y) { y = Softmax (x) }", ("nodes", "directional")),
+    "a square of 1500": ("(float[1500,1500] x) => (float[1500,1500] y) { y = MatMul (x, x) }", ("nodes", "directional")),
+    "a chain of a million": (
+        f"(float[1000000] x) => (float[1000000] y) {{ {CHAIN}  y = Cos (t49) }}", ("nodes", "directional")),
+    "running sums of 2 million": (
+        "(float[2000000] x) => (float[2000000] y) <int64 a = {0}> { y = CumSum (x, a) }", ("nodes", "directional")),
+}  # fmt: skip
+
+
 def predicted(model: gc.Model) -> float:
     """Seconds that a check of all entries is predicted to take on one thread."""
+    side, x = _side(model)
+    return side.cost(x).seconds
+
+
+def _side(model: gc.Model) -> tuple[Sides, str]:
+    """The sides of a model's first y by its first x."""
     settings = Settings(jobs=1, mode="full", forward="internal")
     (x, *_), (y, *_) = model.graph.free_inputs, model.graph.outputs
     point = find_point(model.source, settings, OPS, [x, y])
-    return Sides.at(point, model.graph, y, [x], replace(settings, x=(x,)), OPS).cost(x).seconds
+    return Sides.at(point, model.graph, y, [x], replace(settings, x=(x,)), OPS), x
+
+
+def estimated(path: Path, mode: Mode) -> float:
+    """Bytes that a check is estimated to take."""
+    model = gc.load(path)
+    side, x = _side(model)
+    return needed(side, x, model.graph, mode, 1)
+
+
+def held(path: Path, mode: Mode) -> float:
+    """Bytes that it holds at most, in this process, beyond what was there."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+    before = _kilobytes("VmHWM")
+    model = gc.load(path)
+    gc.check(model, y=model.graph.outputs[0], mode=mode, jobs=1, forward="internal")
+    return 1024.0 * (_kilobytes("VmHWM") - before)
+
+
+def _kilobytes(name: str) -> int:
+    rows = Path("/proc/self/status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith(name))
 
 
 def measured(model: gc.Model) -> float:
@@ -86,8 +133,25 @@ def rows() -> Iterator[tuple[str, float, float]]:
             yield name, predicted(model), measured(model)
 
 
+def sizes() -> Iterator[tuple[str, float, float]]:
+    """Each large model and mode with both sizes, each in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        for name, (text, modes) in LARGE.items():
+            onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> m {text}'), path)
+            for mode in modes:
+                yield f"{name}, {mode}", *(run(partial(each, path, mode), Bounds()) for each in (estimated, held))
+
+
 def main() -> None:
-    """The table, and how many are predicted well enough."""
+    """The tables, and how many are predicted well enough."""
+    print(f"{'model':38} {'estimated':>10} {'measured':>10} {'ratio':>7}")
+    ratios = []
+    for name, before, after in sizes():
+        ratios.append(before / after)
+        print(f"{name:38} {before / 2**20:6.0f} MiB {after / 2**20:6.0f} MiB {ratios[-1]:7.2f}", flush=True)
+    well = sum(1 / HELD_WITHIN <= ratio <= HELD_WITHIN for ratio in ratios)
+    print(f"\n{well} of {len(ratios)} within {HELD_WITHIN:g} times\n")
     print(f"{'model':22} {'predicted':>10} {'measured':>10} {'ratio':>7}")
     ratios = []
     for name, before, after in rows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -45,16 +46,22 @@ class Budget:
 
 
 def in_chunks(
-    run: Callable[[range], Result], count: int, bytes_per_probe: int, budget: Budget, least: int = 1
+    run: Callable[[range], Result],
+    count: int,
+    bytes_per_probe: int,
+    budget: Budget,
+    least: int = 1,
+    most: float = math.inf,
 ) -> Iterator[tuple[range, Result]]:
     """`run` over `range(count)` in pieces, in order: the probes of a piece with what it gives.
 
     least  probes that are worth what Python does for a step
+    most   probes after which limits of time are looked at again
     """
     _warm()
     alone = _here.busy or count * bytes_per_probe <= _ALONE_BYTES
     jobs = 1 if alone else max(1, min(budget.jobs, _SHARED * count // least))
-    pieces = _shares(count, budget.chunk(bytes_per_probe, least), jobs)
+    pieces = _shares(count, int(max(1, min(budget.chunk(bytes_per_probe, least), most))), jobs)
     if len(pieces) <= 1 or jobs == 1:
         for piece in pieces:
             yield piece, run(piece)

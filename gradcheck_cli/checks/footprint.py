@@ -6,6 +6,8 @@ pass, a chunk of probes on each thread, directions of x, and in a full compariso
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gradcheck_cli.checks.sides import Sides
@@ -17,10 +19,12 @@ from gradcheck_cli.jacobians.directions import reals
 from gradcheck_cli.memory import generous, owned, spell
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.stack import Budget
+from gradcheck_cli.step import Step
+from gradcheck_cli.weights import Values
 
 FREE = 256 << 20  # bytes that any machine has: a check that takes less is never refused
-_BACKWARD = 2.5  # bytes of a backward pass, for each that was computed on the way: too many rather than too few
-_AT_MOST = 8.0  # times what the tape holds, for each thread
+_LINEAR, _OTHER = 1.5, 4.0  # bytes of a backward pass for each that a step made: rules of others need more products
+_AT_MOST = 32.0  # times what the tape holds, for each thread
 _RUN = 2.5  # and of a run for a chunk of probes: what kernels hold in between, what malloc keeps for each thread
 _ENDS, _EACH = 4.0, 2.0  # times x and y: what any mode makes of them, and what each direction adds to that
 _ALONG = {"directional": PROJECTIONS, "nodes": 4}  # directions that a pair, or a node, is compared along; or dot tests
@@ -56,13 +60,23 @@ def beyond(sides: Sides, x: str, graph: Graph, mode: str) -> LimitError:
 def working(sides: Sides, x: str, mode: str, jobs: int) -> float:
     """Bytes beside the model: the forward run, and whichever is more of a backward pass and a large weight's cotangent."""
     tape, program, settings = sides.tape, sides.program(x), sides.settings
-    made = owned(tape.values[n] for _, step in program.steps for n in step.node.outputs if n in tape.values)
     turn = max((recipe.like.nbytes for recipe in tape.values.recipes.values()), default=0)
     probe, limit, count = program.bytes_per_probe(), settings.memory_limit, _ALONG.get(mode, DOT_TESTS)
     sizes = sides.value(x).nbytes, sides.value(sides.y).nbytes
     ends = sum(size * (_ENDS + _EACH * directions_within(size, count, limit)) for size in sizes)
     chunk = probe * Budget(limit, jobs).chunk(probe, program.worth)
-    return sides.held + max(float(turn), _BACKWARD * made + _RUN * jobs * chunk) + ends
+    back = _backward([step for _, step in program.steps], tape.values)
+    return sides.held + max(float(turn), back + _RUN * jobs * chunk) + ends
+
+
+def _backward(steps: Sequence[Step], values: Values) -> float:
+    """Bytes of a backward pass through some steps."""
+
+    def made(*, linear: bool) -> float:
+        here = [step for step in steps if bool(step.op.linear) is linear]
+        return float(owned(values.like(n) for step in here for n in step.node.outputs if n in values))
+
+    return _LINEAR * made(linear=True) + _OTHER * made(linear=False)
 
 
 def largest(point: Point, limit: int) -> float:
@@ -74,4 +88,4 @@ def largest(point: Point, limit: int) -> float:
     rows = sum(x.size for x in point.feeds.values() if isinstance(x, np.ndarray) and is_inexact(x.dtype))
     columns = sum(y.size for name, y in made.items() if name not in read)
     run = sum(y.nbytes for y in made.values())
-    return (1.0 + _BACKWARD + _RUN) * run + min(HELD * rows * columns, limit)
+    return (1.0 + _RUN) * run + _backward(steps, values) + min(HELD * rows * columns, limit)

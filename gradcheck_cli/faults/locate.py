@@ -64,12 +64,14 @@ class Surveyor:
     def survey(self, x: str, y: str, seed: int, budget: Budget, failing: Sequence[Entry] = ()) -> Survey:
         """Every node between x and y on its own; of several wrong ones those first that make the `failing` entries."""
         units = units_between(self.tape, [x], [y])
-        quiet = replace(budget, progress=lambda done, total: None)
+        over: list[Unit] = []
+        quiet = replace(budget, progress=lambda done, total: budget.progress(len(over), len(units)))  # it may end it
         flowing = _Flow(self.tape, units, [x], [y], seed)
         locals_: dict[Node, list[Local]] = {}
-        for done, unit in enumerate(units):
+        for unit in units:
             locals_.setdefault(_key(unit), []).extend(self._locals(unit, flowing, seed, quiet))
-            budget.progress(done + 1, len(units))
+            over.append(unit)
+            budget.progress(len(over), len(units))
         worst = {node: max(found, key=_severity) for node, found in locals_.items()}
         wrong = [(i, node, local) for i, (node, local) in enumerate(worst.items()) if local.status == "wrong"]
         if len(wrong) > 1:

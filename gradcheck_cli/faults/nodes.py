@@ -12,14 +12,13 @@ from gradcheck_cli.backward import Unit
 from gradcheck_cli.comparison.compare import Job, Theory, compare_along
 from gradcheck_cli.comparison.kinks import decides
 from gradcheck_cli.comparison.together import DIRECTIONS, REST, misfit
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.faults.alone import Alone
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobians.directions import Directions, flat
 from gradcheck_cli.jacobians.jacobian import EPS, JITTERED, by_complex_step, by_differences
 from gradcheck_cli.jacobians.tied import keeping_ties
 from gradcheck_cli.lift import elementwise
-from gradcheck_cli.memory import is_of_memory
 from gradcheck_cli.program import Program
 from gradcheck_cli.stack import Budget
 from gradcheck_cli.stencil import BACKWARD, CENTRAL, FORWARD, Stencil, scales
@@ -129,7 +128,7 @@ def check_unit(
     try:
         alone = Alone(tape, unit, operands, outputs, budget)
     except _FAULTS as error:
-        if is_of_memory(error):
+        if isinstance(error, LimitError):  # of time or memory, which no rule is to blame for
             raise
         return Local(unit, "wrong", reason=f"its rule cannot be run: {error}")
     found = [_compared(alone, position, seed) for position in range(len(alone.operands))]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from onnx import ModelProto
 
-from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
+from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
 from gradcheck_cli.formats.onnx_file import opened, parse_model, read_bytes, refuse_broken_text, refuse_pointer
 from gradcheck_cli.formats.onnx_graph import Reader
 from gradcheck_cli.formats.onnx_outline import Outline
@@ -25,6 +25,7 @@ from gradcheck_cli.formats.onnx_training import training_of
 from gradcheck_cli.formats.onnx_values import parse_value, to_value
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType
+from gradcheck_cli.memory import exhausted
 
 _T = TypeVar("_T")
 
@@ -120,8 +121,8 @@ def _naming(uri: str, action: Callable[[], _T]) -> _T:
     """The result of an action; its errors begin with the file's name."""
     try:
         return action()
-    except MemoryError:
-        raise LimitError(f"{uri} does not fit into memory.", code="GC602") from None
+    except MemoryError as error:
+        raise exhausted(error, f"{uri} does not fit into memory") from None
     except GradcheckError as error:
         if str(error).startswith((f"{uri} ", f"{uri}:")):
             raise

@@ -16,7 +16,7 @@ from gradcheck_cli.backward import gradients
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians import units
 from gradcheck_cli.jacobians.directions import Directions, Joined, flat, flat_stack, reals
-from gradcheck_cli.jacobians.reach import reach, taken
+from gradcheck_cli.jacobians.reach import reach, soon, taken
 from gradcheck_cli.jacobians.rows import Rows
 from gradcheck_cli.jacobians.units import Room
 from gradcheck_cli.jitter import ROUNDINGS, Apart
@@ -140,7 +140,7 @@ class Backward:
                 for n, x in zip(names, self.xs, strict=True)
             ]
 
-        yield from in_chunks(run, count, size, budget, self.program.worth)
+        yield from in_chunks(run, count, size, budget, self.program.worth, soon(self.program, room))
 
     def _seeds(self, weights: Array | None, piece: range, room: Room | None) -> Stack:
         """Cotangents of y for some of the weights, or some of its reals."""
@@ -189,7 +189,7 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ji
         return program.tangents({x: directions.tangents(piece, here, room)}, rng)[0]
 
     size, room = directions.room(program, budget, doubled=2)
-    for piece, tangent in in_chunks(run, directions.count, size, budget, program.worth):
+    for piece, tangent in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
         found[piece.start : piece.stop] = flat_stack(tangent)
     return found
 
@@ -250,7 +250,7 @@ def beside(
         return program.run({x: moved}, branches=True)
 
     size, room = directions.room(program, budget)
-    for piece, outcome in in_chunks(run, directions.count, size, budget, program.worth):
+    for piece, outcome in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
         found[piece.start : piece.stop] = flat_stack(outcome.outputs[0])
         decisions.append(outcome.decisions)
         for step, change in outcome.crossed.items():
@@ -273,8 +273,8 @@ def by_steps(program: Program, directions: Directions, steps: Array, noise: Arra
 
     if not directions.count:  # of nothing there is still a shape
         return run(range(0))
-    size, _ = directions.room(program, budget)
-    made = in_chunks(run, directions.count, size, budget, program.worth)
+    size, room = directions.room(program, budget)
+    made = in_chunks(run, directions.count, size, budget, program.worth, soon(program, room))
     return Rows.joined((rows for _, rows in made), directions.count)
 
 

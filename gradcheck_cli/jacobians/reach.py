@@ -12,7 +12,7 @@ import numpy as np
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobians import units
-from gradcheck_cli.jacobians.cost import PICKS, SOON, forward_work, step_work
+from gradcheck_cli.jacobians.cost import OPERATIONS, PICKS, SOON, forward_work, step_work
 from gradcheck_cli.jacobians.sparsity import selecting
 from gradcheck_cli.lift import Ragged
 from gradcheck_cli.program import Program
@@ -59,6 +59,11 @@ def reach(program: Program) -> Reach:
     if program not in _known:
         _known[program] = _reach(program)
     return _known[program]
+
+
+def soon(program: Program, room: units.Room | None) -> float:
+    """How many probes are done in a second at most, as predicted; with `room` they are patches of single entries."""
+    return OPERATIONS / (units.work(program) if room is None else probe_work(program))
 
 
 def _reach(program: Program) -> Reach:

@@ -31,7 +31,7 @@ class Room(NamedTuple):
 
 def room(program: Program, x: Array, count: int, bytes_per_probe: int, budget: Budget) -> Room | None:
     """The room for a patch of each of some entries of x; None where they are worth no patches."""
-    if x.size < _FEWEST or count * _work(program) < _STEP * len(program.steps):
+    if x.size < _FEWEST or count * work(program) < _STEP * len(program.steps):
         return None
     probes = budget.chunk(bytes_per_probe, program.worth)
     return Room(probes, probes * bytes_per_probe // _LARGE)
@@ -69,7 +69,8 @@ def _patch(x: Array, reals: Array, entries: Array, base: Array | None, room: Roo
     return Patch(stacked, box, np.arange(len(reals)), len(reals), x.shape, base, room.probes, room.entries)
 
 
-def _work(program: Program) -> float:
+def work(program: Program) -> float:
+    """Operations of one probe, counted once."""
     if program not in _works:
         _works[program] = forward_work(program)
     return _works[program]
