@@ -11,7 +11,7 @@ from gradcheck_cli.errors import GradcheckError, ModelError
 from gradcheck_cli.evaluation import Where
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.op import Ops
-from gradcheck_cli.tape import Tape
+from gradcheck_cli.tape import Tape, Var
 
 
 class Body:
@@ -27,12 +27,22 @@ class Body:
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         """Results of the graph for arguments in the order of its inputs."""
-        scope: dict[str, Any] = {**self.around, **self.constants}
+        tape = next((x.tape for x in arguments if isinstance(x, Var)), self.tape)
+        scope = self._seen_from(tape)
         scope.update(zip(self.graph.inputs, arguments, strict=False))
         for index, node in enumerate(self.graph.nodes):
-            with self.tape.within(place=self.tape.place.into(self.part, index)):
-                run_node(self.tape, node, scope, outputs=())
+            with tape.within(place=tape.place.into(self.part, index)):
+                run_node(tape, node, scope, outputs=())
         return tuple(_lookup(scope, name, lambda: f"the {self.part}") for name in self.graph.outputs)
+
+
+    def _seen_from(self, tape: Tape) -> dict[str, Any]:
+        """What the graph sees, on the tape of its arguments: a rule may run on another one than the model did."""
+        if tape is self.tape:
+            return {**self.around, **self.constants}
+        around = {name: self.around[name] for name in self.graph.captures if name in self.around}
+        held = {name: mapped(lambda x: tape.constant(x.value), value) for name, value in around.items()}
+        return held | {name: tape.constant(value) for name, value in self.graph.constants.items()}
 
 
 def trace(

@@ -11,12 +11,15 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli import symbolic as sym
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.op import Op
 from gradcheck_cli.record import Check, Report, Suspect
 from gradcheck_cli.report import render
 from gradcheck_cli.report.suspect import suspect_lines
 from gradcheck_cli.report.text import Style
 from tests.checking.small import MUTANTS, SQUARE, Mutant, between, check, model, names, scaled, with_rule
+from tests.corpus.faults import by_composition
 
 RNG = np.random.default_rng(3)
 
@@ -421,3 +424,20 @@ def test_a_node_that_is_wrong_by_what_hardly_matters_is_blamed_after_those_that_
     assert record.suspect is not None
     assert record.suspect.op == "Exp"
     assert [other for other in record.suspect.others if "Tanh" in other]
+
+
+def test_a_rule_that_runs_a_graph_inside_of_its_node_is_looked_at_alone():
+    key, captured = ("ai.onnx.preview", "FlexAttention"), Node("Mul", ("p", "scale"), ("m",))
+    node = Node(key[1], ("x", "x", "x"), ("y",), {"prob_mod": Graph(("p",), ("m",), (captured,))}, key[0])
+    types = {"x": TensorType(np.dtype(float), (1, 1, 3, 2)), "half": TensorType(np.dtype(float), ())}
+    graph = Graph(("x", "half"), ("y",), (Node("Exp", ("half",), ("scale",)), node), {}, types)
+    by_its_parts = by_composition(gc.OPS[key])
+
+    def half_of_it(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> list[Any]:
+        return [None if each is None else each * 0.5 for each in by_its_parts(ct, ans, *primals, **metadata)]
+
+    wrong = {**gc.OPS, key: dataclasses.replace(gc.OPS[key], vjp=half_of_it)}
+    record = check(gc.Model(Source(graph, "flex", nodes=2), gc.OPS), ops=wrong)
+    assert record.suspect is not None
+    assert (record.status, record.suspect.op) == ("fail", key[1])
+    assert "is 1/2 of what it should be" in record.suspect.diagnosis
