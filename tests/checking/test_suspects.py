@@ -428,9 +428,10 @@ def test_a_node_that_is_wrong_by_what_hardly_matters_is_blamed_after_those_that_
 
 def test_a_rule_that_runs_a_graph_inside_of_its_node_is_looked_at_alone():
     key, captured = ("ai.onnx.preview", "FlexAttention"), Node("Mul", ("p", "scale"), ("m",))
-    node = Node(key[1], ("x", "x", "x"), ("y",), {"prob_mod": Graph(("p",), ("m",), (captured,))}, key[0])
+    node = Node(key[1], ("x", "k", "v"), ("y",), {"prob_mod": Graph(("p",), ("m",), (captured,))}, key[0])
     types = {"x": TensorType(np.dtype(float), (1, 1, 3, 2)), "half": TensorType(np.dtype(float), ())}
-    graph = Graph(("x", "half"), ("y",), (Node("Exp", ("half",), ("scale",)), node), {}, types)
+    given = {name: np.random.default_rng(4).normal(size=(1, 1, 3, 2)) for name in "kv"}
+    graph = Graph(("x", "half"), ("y",), (Node("Exp", ("half",), ("scale",)), node), given, types)
     by_its_parts = by_composition(gc.OPS[key])
 
     def half_of_it(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> list[Any]:
