@@ -28,12 +28,12 @@ __all__ = [
 ]  # fmt: skip
 _HOMES = {
     "api": ("check", "load", "run", "save"),
-    "differentiation": ("AggregationMethod", "UnconnectedGradients", "gradients"),
-    "gradient_checker": ("compute_gradient", "compute_gradient_error"),
+    "api.gradients": ("AggregationMethod", "UnconnectedGradients", "gradients"),
+    "api.compute_gradient": ("compute_gradient", "compute_gradient_error"),
     "model": ("Model", "Tensor"),
     "op": ("Op",),
     "ops": ("OPS",),
-    "record": ("Report",),
+    "results.record": ("Report",),
 }
 
 

@@ -139,7 +139,7 @@ class Op:
     step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
     reads     the word for what of its operands an entry of a result is made from (`gradcheck_cli/reads.py`).  None: the
               entries at the same place if it is lifted elementwise, else everything.
-    ways      the word for how boxes go through it (`gradcheck_cli/regions/ways.py`).  None: as through any operator
+    ways      the word for how boxes go through it (`gradcheck_cli/regions/ways.py`).  None: as any operator
               that is lifted elementwise; else a stack is made whole.
     branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
     ordered   it compares values, so that it has no meaning for complex numbers.

@@ -55,14 +55,16 @@ def through(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], *, 
     bases = None if any(p.base is None for p in patches) else pushforward.tape.values
     if step.op.linear and step.op.way not in VALUES:
         moves = {n: p.moves() for n, p in stacks.items() if isinstance(p, Patch)}
-        return _moved(pushforward, step, moves, bases)
+        return _moved_box(pushforward, step, moves, bases)
     operands = [stacks.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
     probed = [n in stacks for n in step.operands]
     known = [] if bases is None else [bases[n] if n else None for n in step.node.outputs]
     return lifted(step, step.op.forward, operands, probed, pushforward.shapes(step), known)
 
 
-def _moved(pushforward: Pushforward, step: Step, moves: Mapping[str, Any], bases: Mapping[str, Array] | None) -> Any:
+def _moved_box(
+    pushforward: Pushforward, step: Step, moves: Mapping[str, Any], bases: Mapping[str, Array] | None
+) -> Any:
     """What a linear step makes of moves, added to its result; None where it is not linear in all of them together."""
     groups = [(i,) for i in range(len(step.operands))] if step.op.linear == "each" else step.op.linear
     live = [[step.operands[i] in moves for i in group if i < len(step.operands)] for group in groups]

@@ -35,7 +35,6 @@ class Body:
                 run_node(tape, node, scope, outputs=())
         return tuple(_lookup(scope, name, lambda: f"the {self.part}") for name in self.graph.outputs)
 
-
     def _seen_from(self, tape: Tape) -> dict[str, Any]:
         """What the graph sees, on the tape of its arguments: a rule may run on another one than the model did."""
         if tape is self.tape:

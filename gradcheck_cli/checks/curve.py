@@ -37,7 +37,7 @@ class Swept:
     crossed: Array
 
 
-def swept(program: Program, direction: Directions, weights: Array, budget: Budget) -> Swept:
+def sweep(program: Program, direction: Directions, weights: Array, budget: Budget) -> Swept:
     """A weighted sum of y differentiated along one direction of x, by one step after the other.
 
     As many steps a decade as are done in a moment.

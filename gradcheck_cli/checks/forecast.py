@@ -58,7 +58,7 @@ def shared(pair: Pair, side: Sides, paces: Paces, pace: Pace, settings: Settings
     """Seconds of what all pairs of one y share: passes backward."""
     _, columns = size(pair, side, settings)
     open_ = _JITTER * JITTERED if pace.left else 0.0
-    stacked = paces.cotangents.seconds(columns * (1 + open_)) / threads(settings)
+    stacked = paces.cotangents.seconds(columns * (1 + open_)) / _cores(settings)
     seconds = paces.building + stacked + paces.cotangents.seconds(_LAWS[0], _LAWS[0])
     seconds += paces.survey(pair.x) if pair.mode == "nodes" else 0.0
     return seconds + _REST[0] * _STEP * len(side.program(pair.x).steps)
@@ -74,11 +74,11 @@ def alone(pair: Pair, side: Sides, pace: Pace, settings: Settings) -> float:
     seconds = pace.values.seconds(_JITTER * JITTERED + 2 * len(CHEAP_RUNGS) * audited, 2)
     seconds += pace.tangents.seconds(_LAWS[1], _LAWS[1])
     if method in ("richardson", "central", "forward"):
-        seconds += pace.values.seconds(probes * _DIFFERENCES) / threads(settings)
+        seconds += pace.values.seconds(probes * _DIFFERENCES) / _cores(settings)
     else:
         left = rows * pace.left
-        seconds += pace.tangents.seconds(probes + _JITTER * JITTERED * left) / threads(settings)
-        seconds += pace.values.seconds(2 * len(ALL_RUNGS) * left) / threads(settings)
+        seconds += pace.tangents.seconds(probes + _JITTER * JITTERED * left) / _cores(settings)
+        seconds += pace.values.seconds(2 * len(ALL_RUNGS) * left) / _cores(settings)
     seconds += _REST[1] * _STEP * len(program.steps)
     return seconds + rows * columns * _PASSES * pass_over_an_entry()
 
@@ -120,6 +120,6 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.1):.1f} s"
 
 
-def threads(settings: Settings) -> float:
-    """How many times faster stacks are on all threads that a check may use."""
+def _cores(settings: Settings) -> float:
+    """How many times faster stacks are on all _cores that a check may use."""
     return 1 + _GAIN * (settings.jobs - 1)

@@ -30,7 +30,7 @@ _TIMED = 0.02  # seconds of a stack of probes after which a larger one tells no 
 _MOST = 64  # probes in it
 _ONCE = 0.2  # seconds of a run that is not made again, though what a first run sets up is in it
 _NODES = 8  # that are looked at
-_STEP = 1e-6  # of a value that is probed
+_PACE_STEP = 1e-6  # of a value that is probed
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Paces:
 
         def values(count: int) -> None:
             probed = directions(count)
-            beside(program, probed, np.full(probed.count, _STEP), self.budget)
+            beside(program, probed, np.full(probed.count, _PACE_STEP), self.budget)
 
         most = self._most(program)
         real = stacks(values, most)

@@ -163,7 +163,7 @@ def _curve(
     reference, doubt = curve.derivative(program, along, weights, budget)
     if not isfinite(reference):
         return None
-    swept = curve.swept(program, along, weights, budget)
+    swept = curve.sweep(program, along, weights, budget)
     errors, delta = np.abs(swept.quotients - reference), curve.rounding(program, weights)
     if not np.isfinite(errors).any():
         return None

@@ -6,9 +6,8 @@ whoever computed them: as large as the same roundings are in their dtype (`round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from gradcheck_cli.verdict import epsilon
 _SHORTER = (np.dtype(np.float16), np.dtype(np.float32))
 
 
-Moved: TypeAlias = Callable[[int], Array]
+from gradcheck_cli.claims.stated import Moved
 
 
 @dataclass(frozen=True, slots=True)

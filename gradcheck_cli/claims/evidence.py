@@ -20,7 +20,7 @@ from gradcheck_cli.tape import Tape
 
 _NEAR = 1e-6  # of the largest entry: numbers that are the same but for rounding
 _LEFT = 1e-4  # of claimed numbers: what remains of those that cannot have come through a tensor
-_MOST = 1 << 22  # entries of a Jacobian that one looks through
+_MOST_EVIDENCE = 1 << 22  # entries of a Jacobian that one looks through
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ def _common(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) ->
 def _came_through(way: Way, name: str, claims: Mapping[str, Array]) -> bool | None:
     """Whether some cotangent of a tensor gives the claimed numbers; None where any numbers would do."""
     numbers = np.concatenate([*claims.values()]) if claims else np.zeros((0, 1))
-    if not numbers.any() or not np.isfinite(numbers).all() or numbers.size * way.tape.named[name].size > _MOST:
+    if not numbers.any() or not np.isfinite(numbers).all() or numbers.size * way.tape.named[name].size > _MOST_EVIDENCE:
         return None
     jacobian = jacobian_between(way.tape, [*claims], name)
     cotangent, _, rank, _ = np.linalg.lstsq(jacobian, numbers, rcond=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from gradcheck_cli.tape import Tape
 from gradcheck_cli.verdict import NEGLIGIBLE, Status, Tolerance, allowance, magnitude
 
 _ROUNDINGS = 8.0  # of numbers from elsewhere: less than so many are never seen
-Moved = Callable[[int], Array]  # the numbers as rounding may move them, by seed
+Moved: TypeAlias = Callable[[int], Array]  # the numbers as rounding may move them, by seed
 
 
 class Stated(Backward):

@@ -20,7 +20,7 @@ from gradcheck_cli.verdict import Comparison, Status
 
 _FEW = 8  # rows for each group from which on groups take the whole ladder at once
 _MANY = 32  # rows from which on noise is heard first: what it says is worth more than it costs
-_LONG_WORK = 1e8  # operations of one probe, times rows, that long doubles are worth
+_LADDER_WORK = 1e8  # operations of one probe, times rows, that long doubles are worth
 
 
 def laddered(numeric: Numeric, theoretical: Array) -> Comparison:
@@ -67,7 +67,7 @@ def _whole(numeric: Numeric, status: Array) -> tuple[Array, Rows | None]:
 def _longer(numeric: Numeric, status: Array) -> tuple[Array, Rows | None]:
     """Rows that noise left open, in long doubles where that is soon done."""
     some = _blurred(status)
-    if not len(some) or not Longer.possible() or forward_work(numeric.program) * len(some) > _LONG_WORK:
+    if not len(some) or not Longer.possible() or forward_work(numeric.program) * len(some) > _LADDER_WORK:
         return some, None
     return some, Longer(numeric.program, numeric.job.budget).ladder(numeric.directions.part(some))
 

@@ -93,10 +93,10 @@ class Run:
         """Another run of the same steps took the same branch at each of them."""
         here, there = self.tape, other.tape
         steps = zip(here.steps, there.steps, strict=False)
-        return len(here.steps) == len(there.steps) and all(_alike(here, one, there, two) for one, two in steps)
+        return len(here.steps) == len(there.steps) and all(_same_step(here, one, there, two) for one, two in steps)
 
 
-def _alike(here: Tape, one: Step, there: Tape, two: Step) -> bool:
+def _same_step(here: Tape, one: Step, there: Tape, two: Step) -> bool:
     if one.op is not two.op:
         return False
     for mine, other in zip(one.node.outputs, two.node.outputs, strict=True):

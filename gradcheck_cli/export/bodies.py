@@ -78,10 +78,12 @@ def ended(graph: Graph, fresh: Callable[[str], str]) -> Graph:
 
 def draws(graph: Graph, ops: Ops) -> bool:
     """It draws random numbers, at any level."""
-    return any(_draws(node, graph, ops) or any(draws(inner, ops) for inner in node.subgraphs) for node in graph.nodes)
+    return any(
+        _body_draws(node, graph, ops) or any(draws(inner, ops) for inner in node.subgraphs) for node in graph.nodes
+    )
 
 
-def _draws(node: Node, graph: Graph, ops: Ops) -> bool:
+def _body_draws(node: Node, graph: Graph, ops: Ops) -> bool:
     if node.key not in ops or "rng" not in ops[node.key].signature.supplied:
         return False
     if "Dropout" not in node.op:

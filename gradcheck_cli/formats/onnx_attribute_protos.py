@@ -22,33 +22,33 @@ from gradcheck_cli.formats.onnx_attributes import DEVICES
 from gradcheck_cli.formats.onnx_types import type_proto
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
-_T = AttributeProto
-_SINGLE = ((int, _T.INT), (float, _T.FLOAT), (str, _T.STRING), (bytes, _T.STRING))
-_OBJECTS = ((np.ndarray, _T.TENSOR), (Graph, _T.GRAPH), (TensorType, _T.TYPE_PROTO))
+_A = AttributeProto
+_SINGLE = ((int, _A.INT), (float, _A.FLOAT), (str, _A.STRING), (bytes, _A.STRING))
+_OBJECTS = ((np.ndarray, _A.TENSOR), (Graph, _A.GRAPH), (TensorType, _A.TYPE_PROTO))
 _PLURAL = {
-    _T.INT: _T.INTS,
-    _T.FLOAT: _T.FLOATS,
-    _T.STRING: _T.STRINGS,
-    _T.TENSOR: _T.TENSORS,
-    _T.GRAPH: _T.GRAPHS,
-    _T.TYPE_PROTO: _T.TYPE_PROTOS,
+    _A.INT: _A.INTS,
+    _A.FLOAT: _A.FLOATS,
+    _A.STRING: _A.STRINGS,
+    _A.TENSOR: _A.TENSORS,
+    _A.GRAPH: _A.GRAPHS,
+    _A.TYPE_PROTO: _A.TYPE_PROTOS,
 }
 
 
 def attribute_proto(name: str, value: Any, kind: str, graph_of: Callable[[Graph], GraphProto]) -> AttributeProto:
     """One attribute; `kind` is its type by the operator's schema, "" where there is none."""
     value = _plain(value)
-    proto = AttributeProto(name=name, type=_T.AttributeType.Value(kind) if kind else _kind_of(name, value))
+    proto = AttributeProto(name=name, type=_A.AttributeType.Value(kind) if kind else _kind_of(name, value))
     try:
         _set(proto, value, graph_of)
     except (TypeError, AttributeError, ValueError) as error:
-        kind = _T.AttributeType.Name(proto.type)
+        kind = _A.AttributeType.Name(proto.type)
         raise UsageError(f"attribute {name!r} is a {type(value).__name__}; it must be of type {kind}.") from error
     return proto
 
 
 def _set(proto: AttributeProto, value: Any, graph_of: Callable[[Graph], GraphProto]) -> None:
-    match _T.AttributeType.Name(proto.type):
+    match _A.AttributeType.Name(proto.type):
         case "FLOAT":
             proto.f = value
         case "INT":
@@ -129,7 +129,7 @@ def _kind_of(name: str, value: Any) -> Any:
 
 
 def _set_many(proto: AttributeProto, values: Any, graph_of: Callable[[Graph], GraphProto]) -> None:
-    match _T.AttributeType.Name(proto.type):
+    match _A.AttributeType.Name(proto.type):
         case "FLOATS":
             proto.floats.extend(values)
         case "INTS":

@@ -37,7 +37,7 @@ def written_attrs(node: Node, opset: int) -> dict[str, Any]:
 
 def _nodes(graph: Graph, around: Mapping[str, str]) -> Iterator[tuple[int, Node, Mapping[str, str]]]:
     """Every node at every level, with the types known of the tensors that it can see."""
-    declared = {name: kind for name, declared in graph.types.items() if (kind := _type_name(declared))}
+    declared = {name: kind for name, declared in graph.types.items() if (kind := _type_named(declared))}
     held = {name: _dtype_name(array.dtype) for name, array in graph.constants.items()}
     types = {**around, **declared, **held}
     for index, node in enumerate(graph.nodes):
@@ -108,11 +108,11 @@ def _formals(formals: tuple[frozenset[str], ...], count: int) -> tuple[frozenset
     return formals + formals[-1:] * max(0, count - len(formals))
 
 
-def _type_name(declared: TensorType) -> str:
+def _type_named(declared: TensorType) -> str:
     """A declared type as schemas write it, "seq(tensor(float))"; "" where the dtype is not known, and for maps."""
     if declared.dtype is None or declared.kind == "map":
         return ""
-    inner = _dtype_name(declared.dtype) if declared.inner is None else _type_name(declared.inner)
+    inner = _dtype_name(declared.dtype) if declared.inner is None else _type_named(declared.inner)
     short = {"tensor": "", "sequence": "seq", "optional": "optional"}[declared.kind]
     return f"{short}({inner})" if short and inner else inner
 

@@ -20,7 +20,7 @@ from gradcheck_cli.formats.protobuf_wire import Broken, Wire
 from gradcheck_cli.graph import Array
 
 LARGE = 1 << 20  # bytes of a field that is worth leaving out
-_DEEPEST = 100  # messages inside each other, as many as protobuf takes
+_DEEPEST_OUTLINE = 100  # messages inside each other, as many as protobuf takes
 _RAW = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
 
 
@@ -50,7 +50,7 @@ class Outline:
 
     def _without(self, start: int, stop: int, kind: Any, depth: int) -> bytes:
         """The bytes of a message of a kind, its large payloads replaced by marks."""
-        if depth > _DEEPEST:
+        if depth > _DEEPEST_OUTLINE:
             raise Broken
         made, copied = list[bytes](), start
         for tag, at, begin, end in self._wire.fields(start, stop):

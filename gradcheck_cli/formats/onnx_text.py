@@ -38,7 +38,7 @@ def parse_text(data: bytes, uri: str) -> onnx.ModelProto:
         text = data.decode("utf-8-sig")
         if kind != JSON:
             _refuse_deep(text)
-        model = _parsed(text, kind)
+        model = _text_parsed(text, kind)
     except MemoryError:
         raise
     except Exception as error:  # parsers raise what they like
@@ -49,7 +49,7 @@ def parse_text(data: bytes, uri: str) -> onnx.ModelProto:
     return model
 
 
-def _parsed(text: str, kind: str) -> onnx.ModelProto:
+def _text_parsed(text: str, kind: str) -> onnx.ModelProto:
     from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
 
     model = onnx.ModelProto()

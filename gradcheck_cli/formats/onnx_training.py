@@ -17,7 +17,7 @@ from gradcheck_cli.formats.onnx_graph import Reader
 from gradcheck_cli.formats.source import Initialization, Step
 from gradcheck_cli.graph import Array, Graph, TensorType
 
-_T = TypeVar("_T")
+_P = TypeVar("_P")
 
 
 def training_of(
@@ -39,7 +39,7 @@ def training_of(
     return starts, steps
 
 
-def _within(name: str, action: Callable[[], _T]) -> _T:
+def _within(name: str, action: Callable[[], _P]) -> _P:
     """The result of an action; its errors say which training information they are about."""
     try:
         return action()

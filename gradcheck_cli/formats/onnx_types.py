@@ -74,10 +74,10 @@ def _typed(declared: TensorType) -> TypeProto:
         case "optional":
             return helper.make_optional_type_proto(inner)
         case "map":
-            return helper.make_map_type_proto(_number(declared.key), inner)
+            return helper.make_map_type_proto(_type_number(declared.key), inner)
         case _:
-            return helper.make_tensor_type_proto(_number(declared.dtype), declared.shape)
+            return helper.make_tensor_type_proto(_type_number(declared.dtype), declared.shape)
 
 
-def _number(dtype: np.dtype[np.generic] | None) -> int:
+def _type_number(dtype: np.dtype[np.generic] | None) -> int:
     return 0 if dtype is None else int(helper.np_dtype_to_tensor_dtype(dtype))

@@ -59,7 +59,7 @@ class Directions:
         """Bytes that one of them counts as, and the room that patches have; see `units`."""
         whole, x = doubled * program.bytes_per_probe(), program.tape.values[program.probes[0]]
         narrow = self.entries(range(0)) is not None
-        room = units.room(program, x, self.count, whole, budget) if narrow else None
+        room = units.wanted_room(program, x, self.count, whole, budget) if narrow else None
         if room is None:
             return whole, None
         return units.bytes_each(

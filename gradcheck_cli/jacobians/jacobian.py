@@ -125,7 +125,7 @@ class Backward:
         size, room = self.program.bytes_per_probe(), None
         if (
             weights is None
-            and (wanted := units.room(self.program, self.seed.value, count, size, budget))
+            and (wanted := units.wanted_room(self.program, self.seed.value, count, size, budget))
             and self.silent
         ):
             ends = sum(reals(self.tape.values[n]) for n in self.program.outputs)

@@ -15,10 +15,10 @@ from gradcheck_cli.regions.patch import Patch, Span
 from gradcheck_cli.stack import Budget
 
 _NARROW = 16  # times as many probes go on together, as long as they are patches
-_LARGE = 32  # bytes of whole stacks for an entry that patches may hold: a quarter of them
+_LARGE_STACK = 32  # bytes of whole stacks for an entry that patches may hold: a quarter of them
 _FEWEST = 16  # entries of a tensor whose boxes are small beside it
 _PROBE, _HELD = 1 << 10, 64  # bytes of a probe that is a patch: of what is known of it, and of each entry
-_STEP = 1e7  # operations of all probes from which on a step takes far longer than to find its boxes
+_UNIT_STEP = 1e7  # operations of all probes from which on a step takes far longer than to find its boxes
 _works: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
 
 
@@ -29,12 +29,12 @@ class Room(NamedTuple):
     entries: int
 
 
-def room(program: Program, x: Array, count: int, bytes_per_probe: int, budget: Budget) -> Room | None:
+def wanted_room(program: Program, x: Array, count: int, bytes_per_probe: int, budget: Budget) -> Room | None:
     """The room for a patch of each of some entries of x; None where they are worth no patches."""
-    if x.size < _FEWEST or count * work(program) < _STEP * len(program.steps):
+    if x.size < _FEWEST or count * work(program) < _UNIT_STEP * len(program.steps):
         return None
     probes = budget.chunk(bytes_per_probe, program.worth)
-    return Room(probes, probes * bytes_per_probe // _LARGE)
+    return Room(probes, probes * bytes_per_probe // _LARGE_STACK)
 
 
 def bytes_each(bytes_per_probe: int, room: Room | None, entries: float = math.inf) -> int:

@@ -87,7 +87,7 @@ def gather_block_quantized(
     parts = [data, scales, *([] if zero_points is None else [zero_points])]
     found = parts if axis == blocked else [_entries(part, indices, axis, data.shape[axis]) for part in parts]
     shift = indices.ndim - 1 if axis < blocked else 0
-    y = _decoded(found, bits, block_size, blocked if axis == blocked else blocked + shift)
+    y = _decoded_blocks(found, bits, block_size, blocked if axis == blocked else blocked + shift)
     y = _entries(y, indices, axis, data.shape[axis]) if axis == blocked else y
     return _known_only(y, indices, axis, data.shape[axis])
 
@@ -102,7 +102,7 @@ def _check_scales(data: Var, scales: Var, axis: int, packed: int, block: int) ->
         raise ValueError(f"scales {list(scales.shape)} do not fit {shape} blocks")
 
 
-def _decoded(parts: list[Var], bits: int, block: int, axis: int) -> Var:
+def _decoded_blocks(parts: list[Var], bits: int, block: int, axis: int) -> Var:
     """(data - zero point) scale, each block along an axis with its own."""
     data, scales, *zero = parts
     packed = data.dtype == np.uint8
@@ -111,13 +111,13 @@ def _decoded(parts: list[Var], bits: int, block: int, axis: int) -> Var:
     numbers = sym.cast(codes, scales.dtype)
     if zero:
         spread = sym.cast(unpacked(zero[0], bits) if packed else zero[0], scales.dtype)
-        numbers = numbers - _spread(spread, length, block, axis)
+        numbers = numbers - _blocks_spread(spread, length, block, axis)
     elif packed:
         numbers = numbers - float(2 ** (bits - 1))
-    return numbers * _spread(scales, length, block, axis)
+    return numbers * _blocks_spread(scales, length, block, axis)
 
 
-def _spread(x: Var, length: int, block: int, axis: int) -> Var:
+def _blocks_spread(x: Var, length: int, block: int, axis: int) -> Var:
     """Numbers of blocks along an axis, one for each entry."""
     if x.shape[axis] == 1 and not block:
         return x

@@ -12,10 +12,9 @@ import numpy as np
 from gradcheck_cli import symbolic as sym
 from gradcheck_cli.backward import gradients
 from gradcheck_cli.op import Op, composite
+from gradcheck_cli.ops.optimizer import DOMAIN
 from gradcheck_cli.tape import Var
 from gradcheck_cli.trace import Body
-
-DOMAIN = "ai.onnx.preview.training"
 
 
 def gradient(

@@ -13,9 +13,9 @@ from gradcheck_cli.lift import Kernel
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.classic import as_matrix
 from gradcheck_cli.ops.shape import checked
+from gradcheck_cli.ops.tables import DOMAIN
 from gradcheck_cli.tape import MAX_STEPS, Var
 
-DOMAIN = "ai.onnx.ml"
 _CASTS = {"TO_FLOAT": np.float32, "TO_STRING": object, "TO_INT64": np.int64}
 
 

@@ -21,10 +21,10 @@ from gradcheck_cli.ops.reduce import bind_reduction
 from gradcheck_cli.ops.shape import as_tuple, bind_split, checked
 from gradcheck_cli.tape import Tape, Var
 
-Ints = tuple[int, ...]
+Extents = tuple[int, ...]
 
 
-def gather_grad(indices: Var, dy: Var, *, shape: Ints, axis: int = 0) -> Var:
+def gather_grad(indices: Var, dy: Var, *, shape: Extents, axis: int = 0) -> Var:
     """dY added up along an axis where it was gathered."""
     return scatter_back(dy, indices, shape, axis + len(shape))
 
@@ -37,7 +37,7 @@ def bind_gather_grad(metadata: dict[str, Any], indices: Array, dy: Array) -> dic
     return {"shape": shape, "axis": axis}
 
 
-def gather_elements_grad(dy: Var, indices: Var, *, shape: Ints, axis: int = 0) -> Var:
+def gather_elements_grad(dy: Var, indices: Var, *, shape: Extents, axis: int = 0) -> Var:
     """dY added up at single entries."""
     return gather_elements_vjp(dy, dy, _zeros(dy, shape), indices, axis=axis)[0]
 
@@ -48,7 +48,7 @@ def bind_gather_elements_grad(metadata: dict[str, Any], dy: Array, indices: Arra
     return {"shape": _shape(metadata), **_given(metadata, bind_elements, indices)}
 
 
-def gather_nd_grad(indices: Var, dy: Var, *, shape: Ints, batch_dims: int = 0, rank: int = 0) -> Var:
+def gather_nd_grad(indices: Var, dy: Var, *, shape: Extents, batch_dims: int = 0, rank: int = 0) -> Var:
     """dY added up at the slices that index vectors name."""
     return gather_nd_vjp(dy, dy, _zeros(dy, shape), indices, batch_dims=batch_dims, rank=rank)[0]
 
@@ -60,7 +60,9 @@ def bind_gather_nd_grad(metadata: dict[str, Any], indices: Array, dy: Array) -> 
     return bound
 
 
-def slice_grad(dy: Var, *, shape: Ints, starts: Ints, ends: Ints, axes: Ints = (), steps: Ints = ()) -> Var:
+def slice_grad(
+    dy: Var, *, shape: Extents, starts: Extents, ends: Extents, axes: Extents = (), steps: Extents = ()
+) -> Var:
     """dY where it was taken from, zeros elsewhere."""
     (flow,) = slice_vjp(dy, dy, _zeros(dy, shape), starts=starts, ends=ends, axes=axes, steps=steps)
     return sym.identity(flow) if flow is dy else flow
@@ -84,7 +86,7 @@ def flatten_and_unpad(x: Var, indices: Var) -> tuple[Var, Var]:
     return x.tape.apply("Gather", rows, indices, axis=0), sym.identity(sym.ints(x.tape, dims))
 
 
-def pad_and_unflatten(x: Var, indices: Var, *, unflatten_dims: Ints) -> Var:
+def pad_and_unflatten(x: Var, indices: Var, *, unflatten_dims: Extents) -> Var:
     """The rows of x at places along one axis, zeros elsewhere; then that axis is two."""
     dims = checked(as_tuple(unflatten_dims))
     if len(dims) != 2 or indices.shape != x.shape[:1]:
@@ -105,17 +107,19 @@ def concat_training(*xs: Var, axis: int) -> tuple[Var, Var]:
     return sym.identity(xs[0]) if len(xs) == 1 else sym.concat(xs, axis), lengths
 
 
-def split_training(x: Var, *, split: Ints, axis: int = 0, num_outputs: int = 0, n_outputs: int = 1) -> tuple[Var, ...]:
+def split_training(
+    x: Var, *, split: Extents, axis: int = 0, num_outputs: int = 0, n_outputs: int = 1
+) -> tuple[Var, ...]:
     """Pieces of given lengths."""
     return (sym.identity(x),) if len(split) == 1 else sym.split(x, split, axis)
 
 
-def reduce_sum_training(x: Var, *, axes: Ints = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Var:
+def reduce_sum_training(x: Var, *, axes: Extents = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Var:
     """The sum over axes."""
     return sym.sum(x, axes, bool(keepdims)) if axes else sym.identity(x)
 
 
-def broadcast_gradient_args(*, a_shape: Ints = (), b_shape: Ints = (), tape: Tape) -> tuple[Var, Var]:
+def broadcast_gradient_args(*, a_shape: Extents = (), b_shape: Extents = (), tape: Tape) -> tuple[Var, Var]:
     """The axes, last to first, over which to sum a cotangent for the shape of either operand of a broadcast."""
     shapes = [as_tuple(shape) for shape in (a_shape, b_shape)]
     whole = np.broadcast_shapes(*shapes)
@@ -133,13 +137,13 @@ def view(x: Var, *shapes: Var) -> tuple[Var, ...]:
     return tuple(sym.reshape(piece, shape) for piece, shape in zip(pieces, dims, strict=True))
 
 
-def _stretched(shape: Ints, whole: Ints) -> list[int]:
+def _stretched(shape: Extents, whole: Extents) -> list[int]:
     """Axes of the whole along which a shape is repeated, last to first."""
     front = len(whole) - len(shape)
     return [i for i in reversed(range(len(whole))) if i < front or (shape[i - front] == 1 and whole[i] != 1)]
 
 
-def _shape(metadata: dict[str, Any]) -> Ints:
+def _shape(metadata: dict[str, Any]) -> Extents:
     return checked(as_tuple(metadata["shape"]))
 
 
@@ -150,15 +154,15 @@ def _given(metadata: dict[str, Any], bind: Any, indices: Array) -> dict[str, Any
     return bound
 
 
-def _like(shape: Ints) -> Array:
+def _like(shape: Extents) -> Array:
     return np.broadcast_to(np.zeros(()), shape)
 
 
-def _zeros(dy: Var, shape: Ints) -> Var:
+def _zeros(dy: Var, shape: Extents) -> Var:
     return sym.full(dy.tape, shape, 0, dy.dtype)
 
 
-def _check(dy: Array, expected: Ints) -> None:
+def _check(dy: Array, expected: Extents) -> None:
     if dy.shape != tuple(expected):
         raise ModelError(f"dY has shape {list(dy.shape)}; it needs {list(expected)}")
 

@@ -53,14 +53,14 @@ def lend() -> None:
     answers, to_write = os.pipe()
     pid = os.fork()
     if not pid:
-        _answer(to_read, to_write)
+        _forked_answer(to_read, to_write)
     os.close(to_read)
     os.close(to_write)
     WORKER.process = Forked(pid, os.fdopen(questions, "wb"), os.fdopen(answers, "rb"))  # type: ignore[assignment]
     WORKER.owner = os.getpid()
 
 
-def _answer(questions: int, answers: int) -> None:
+def _forked_answer(questions: int, answers: int) -> None:
     """All that the forked process does."""
     from gradcheck_cli.peer.runtime_worker import main
 

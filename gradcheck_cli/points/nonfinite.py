@@ -14,9 +14,9 @@ def first_nonfinite(tape: Tape, ends: Iterable[str]) -> Step | None:
     """The first step on the way to some tensors of a tape whose result is not finite though its operands are."""
     needed = ancestors(tape, ends)
     for step in tape.steps:
-        if needed.isdisjoint(step.node.outputs) or all(_finite(tape, n) for n in step.node.outputs):
+        if needed.isdisjoint(step.node.outputs) or all(_is_finite(tape, n) for n in step.node.outputs):
             continue
-        if all(_finite(tape, n) for n in step.operands):
+        if all(_is_finite(tape, n) for n in step.operands):
             return step
     return None
 
@@ -37,7 +37,7 @@ def leading(tape: Tape, targets: Sequence[str], inputs: Iterable[str]) -> list[s
     return [n for n in inputs if n in tape.named and tape.named[n].name in before]
 
 
-def _finite(tape: Tape, name: str) -> bool:
+def _is_finite(tape: Tape, name: str) -> bool:
     if not name or name not in tape.values or tape.values.like(name).dtype.kind not in "fc":
         return True
     return bool(np.isfinite(tape.values[name]).all())

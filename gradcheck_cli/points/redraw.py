@@ -29,7 +29,7 @@ def finite_point(
     Only those are drawn anew that lead to where it is not.  A range that somebody gave stays: then the other one is advice.
     """
     point = find_point(source, settings, ops, targets, index, dims, beside)
-    if not point.random or _finite(point.tape, targets):
+    if not point.random or _all_finite(point.tape, targets):
         return point
     causes = leading(point.tape, targets, point.random) or [*point.random]
     free = [name for name in causes if not _has_range(source, settings, name)]
@@ -38,7 +38,7 @@ def finite_point(
             ranges = {name: float_range(source.graph, name, within=within) for name in names}
             other = replace(settings, val_range={**settings.val_range, **ranges})
             again = find_point(source, other, ops, targets, index, {**dims, **point.dims})
-            if _finite(again.tape, targets):
+            if _all_finite(again.tape, targets):
                 moved = replace(again, ranges=ranges, notes=point.notes)
                 return moved if names == free else replace(point, advice=ranges)
     return point
@@ -48,6 +48,6 @@ def _has_range(source: Source, settings: Settings, name: str) -> bool:
     return name in settings.val_range or name in source.ranges or ANY in settings.val_range
 
 
-def _finite(tape: Tape, targets: Sequence[str]) -> bool:
+def _all_finite(tape: Tape, targets: Sequence[str]) -> bool:
     values = [tape.named[name].value for name in targets if name in tape.named]
     return all(np.isfinite(value).all() for value in values if is_inexact(value.dtype))

@@ -31,10 +31,10 @@ def precision_text(checks: Sequence[Check]) -> str:
     if found.note:
         return f"not compared: {name(found.note)}"
     pair = f"d {name(check.y)} / d {name(check.x)}: " if len(measured) > 1 else ""
-    return pair + "; ".join(_facts(check, found))
+    return pair + "; ".join(_precision_facts(check, found))
 
 
-def _facts(check: Check, found: Precision) -> Iterator[str]:
+def _precision_facts(check: Check, found: Precision) -> Iterator[str]:
     if found.entries or found.nonfinite:
         kept = f"{name(found.dtype)} keeps {found.median:.1f} of {found.digits:.1f} digits at the median"
         yield f"{kept}, {found.worst:.1f} at worst" + (
@@ -43,15 +43,15 @@ def _facts(check: Check, found: Precision) -> Iterator[str]:
     else:
         yield f"{name(found.dtype)}: the gradient is zero"
     if found.nonfinite:
-        yield f"{_entries(found.nonfinite)} not finite"
+        yield f"{_precision_entries(found.nonfinite)} not finite"
     if found.underflow:
-        yield f"{_entries(found.underflow)} underflow to 0"
+        yield f"{_precision_entries(found.underflow)} underflow to 0"
     if found.first is not None:
         way = ", backwards" if found.first.way == "backward" else ""
         yield f"first {_WHAT.get(found.first.what, name(found.first.what))} at {spelled(found.first.spot, brief=True)}{way}"
 
 
-def _entries(number: int) -> str:
+def _precision_entries(number: int) -> str:
     return count(number, "entry", "entries")
 
 

@@ -11,7 +11,7 @@ from gradcheck_cli.results.typed import Unfit, reader
 if TYPE_CHECKING:
     from gradcheck_cli.picture import Curve, Picture
 
-_LARGEST = 5000.0  # no severity is beyond
+_LARGEST_PICTURE = 5000.0  # no severity is beyond
 _TILE: Mapping[str, Any] = {
     "over": str,
     "sizes": tuple[int, ...],
@@ -43,7 +43,7 @@ def _holds(tile: Mapping[str, Any]) -> bool:
     sides = (PANES, SIDE, SIDE) if len(shape) == 3 else (SIDE, SIDE)
     fits = len(shape) == len(tile["sizes"]) == len(sides) and prod(shape) == len(cells)
     inside = fits and all(1 <= n <= min(most, size) for n, most, size in zip(shape, sides, tile["sizes"], strict=True))
-    return inside and tile["over"] in get_args(Over) and all(v is None or abs(v) <= _LARGEST for v in cells)
+    return inside and tile["over"] in get_args(Over) and all(v is None or abs(v) <= _LARGEST_PICTURE for v in cells)
 
 
 def _counts(rows: tuple[tuple[int, ...], ...]) -> bool:

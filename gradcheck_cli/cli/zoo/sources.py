@@ -127,16 +127,16 @@ def _at(url: str, source: str, lists: bool) -> Iterator[Place]:
     elif not lists:
         yield from _no_list(url, source)
     elif hub.is_list(url):
-        yield from _in_hub(path, _folder(url), _plain(url))
+        yield from _in_hub(path, _source_folder(url), _plain(url))
     else:
-        yield from _in_spec(str(path), _folder(url), _plain(url))
+        yield from _in_spec(str(path), _source_folder(url), _plain(url))
 
 
 def _model_at(url: str) -> Place:
     """A model with what `check` would find beside it."""
     stem = os.path.splitext(url.partition("?")[0].rpartition("/")[2])[0]
     belong = {*(stem + suffix for suffix in SPEC_SUFFIXES)}
-    along = tuple(name for name in _neighbors(_folder(url)) if name in belong or name.startswith(f"{BESIDE}/"))
+    along = tuple(name for name in _neighbors(_source_folder(url)) if name in belong or name.startswith(f"{BESIDE}/"))
     fetched_now = any(map(is_spec, along))  # its checks have to be known
     return Place(_plain(url), str(remote.fetched(url, along)) if fetched_now else "", url, along)
 
@@ -152,7 +152,7 @@ def _neighbors(folder: str) -> list[str]:
     return remote.neighbors(folder)
 
 
-def _folder(url: str) -> str:
+def _source_folder(url: str) -> str:
     return url.partition("?")[0].rpartition("/")[0]
 
 

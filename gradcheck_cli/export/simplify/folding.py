@@ -12,7 +12,7 @@ from gradcheck_cli.trace import result, trace
 
 _RESULT = 1024  # bytes of a constant that may come in
 _NODE = 128  # bytes that a node takes in a file
-_OPERANDS = 1 << 20  # bytes that are gone through for it
+_FOLDED = 1 << 20  # bytes that are gone through for it
 _DRAWING = {"Bernoulli", "Dropout", "Multinomial"}
 
 
@@ -23,7 +23,7 @@ def folded(node: Node, at: Draft) -> Array | None:
         return None
     given = sum(value.nbytes for value in values.values())
     bytes_ = _bytes(node.outputs[0], at)
-    if bytes_ is None or bytes_ > min(_RESULT, given + _NODE) or given > _OPERANDS or any(node.subgraphs):
+    if bytes_ is None or bytes_ > min(_RESULT, given + _NODE) or given > _FOLDED or any(node.subgraphs):
         return None
     try:
         found = result(trace(Graph((), node.outputs, (node,), values), {}, ops=OPS, dtype="model"), node.outputs[0])

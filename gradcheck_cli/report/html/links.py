@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, TypeAlias
 from gradcheck_cli.report.html.models import Model
 
 Menu: TypeAlias = list[tuple[str, str, bool]]  # label, address, and whether one is there
-_SECTIONS = ("Summary", "Models", "Operators")
+_LINKED = ("Summary", "Models", "Operators")
 
 
 class Links(Protocol):
@@ -46,7 +46,7 @@ class InFolder:
 
     def menu(self, here: str) -> Menu:
         places = (self.summary, self.models("outcome"), f"{self.up}operators.html")
-        return [(label, place, label == here) for label, place in zip(_SECTIONS, places, strict=True)]
+        return [(label, place, label == here) for label, place in zip(_LINKED, places, strict=True)]
 
     def models(self, order: str, page: int = 1) -> str:
         by = "" if order == "outcome" else f"-by-{order}"
@@ -73,7 +73,7 @@ class OnPage:
         self.told = told
 
     def menu(self, here: str) -> Menu:
-        return [(label, f"#{label.lower()}", False) for label in _SECTIONS]
+        return [(label, f"#{label.lower()}", False) for label in _LINKED]
 
     def models(self, order: str, page: int = 1) -> str:
         return "#models"

@@ -13,7 +13,7 @@ from gradcheck_cli.record import Check, Suspect
 from gradcheck_cli.report.full import given_by
 from gradcheck_cli.report.text import name
 
-_DIGITS = 12  # of a digest: names may be anything, files named after them may not
+_MODEL_DIGITS = 12  # of a digest: names may be anything, files named after them may not
 
 
 class Outcome(NamedTuple):
@@ -133,7 +133,7 @@ def counted(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, int]]:
 
 def _slug(label: str, uri: str) -> str:
     """A file name that stays in its folder, is one's own and can be read: mlp-onnx-3f6c0a9e51d2."""
-    digest = hashlib.sha256(f"{uri}\0{label}".encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256(f"{uri}\0{label}".encode("utf-8", "surrogatepass")).hexdigest()[:_MODEL_DIGITS]
     words = re.sub(r"[^a-z0-9]+", "-", re.split(r"[/\\]", label)[-1].lower()).strip("-")[:40].strip("-")
     return f"{words}-{digest}" if words else f"model-{digest}"
 

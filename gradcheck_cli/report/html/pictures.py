@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from gradcheck_cli.record import Check
 from gradcheck_cli.report import axes, plot
-from gradcheck_cli.report.plot import curve, heat
+from gradcheck_cli.report.plot.curve import draw_curve
+from gradcheck_cli.report.plot.heat import draw_heat
 
 _SIZE, _DPI = (5.6, 4.2), 160  # inches, dots an inch: sharp on screens with two dots a pixel
 WIDTH, HEIGHT = (round(inches * _DPI) for inches in _SIZE)
@@ -33,10 +34,10 @@ def drawings(check: Check) -> Iterator[Drawing]:
     if picture is None:
         return
     pair = axes.derivative(check, 60)
-    yield Drawing("errors", f"Where the errors of {pair} are", _png(lambda panel: heat.draw(panel, check, picture)))
+    yield Drawing("errors", f"Where the errors of {pair} are", _png(lambda panel: draw_heat(panel, check, picture)))
     if picture.curve is not None:
         says = f"Central differences of one entry of {pair} against their step"
-        yield Drawing("steps", says, _png(lambda panel: curve.draw(panel.subplots(), check, picture.curve)))
+        yield Drawing("steps", says, _png(lambda panel: draw_curve(panel.subplots(), check, picture.curve)))
 
 
 def _png(draw: Callable[[Figure], None]) -> bytes:

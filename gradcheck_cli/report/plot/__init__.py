@@ -64,7 +64,10 @@ def figure(check: Check) -> Figure:
     """The figure of a check that has a picture."""
     from matplotlib.figure import Figure
 
-    from gradcheck_cli.report.plot import curve, heat, histogram, layers
+    from gradcheck_cli.report.plot.curve import draw_curve
+    from gradcheck_cli.report.plot.heat import draw_heat
+    from gradcheck_cli.report.plot.histogram import draw_histogram
+    from gradcheck_cli.report.plot.layers import draw_layers
 
     assert check.picture is not None
     drawn = Figure(figsize=_SIZE)
@@ -75,10 +78,10 @@ def figure(check: Check) -> Figure:
     )
     panels: Any = drawn.subfigures(2, 2, hspace=0.04, wspace=0.03)
     (top_left, top_right), (bottom_left, bottom_right) = panels
-    heat.draw(top_left, check, check.picture)
-    curve.draw(top_right.subplots(), check, check.picture.curve)
-    histogram.draw(bottom_left.subplots(), check, check.picture)
-    layers.draw(bottom_right, check)
+    draw_heat(top_left, check, check.picture)
+    draw_curve(top_right.subplots(), check, check.picture.curve)
+    draw_histogram(bottom_left.subplots(), check, check.picture)
+    draw_layers(bottom_right, check)
     return drawn
 
 

@@ -14,7 +14,7 @@ from gradcheck_cli.report.text import cut, name, shape, short
 _LEAST = 1e-18  # drawn instead of zero where nothing else is on the panel
 
 
-def draw(panel: Axes, check: Check, curve: Curve | None) -> None:
+def draw_curve(panel: Axes, check: Check, curve: Curve | None) -> None:
     """The curve with what bounds it, and the theoretical entry."""
     panel.set_title("central differences D(h) of one entry against their step h")
     if curve is None:

@@ -30,7 +30,7 @@ _FEW = 0.1  # of the cells: if no more are wrong, the worst one is pointed at
 _RING: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 1.5}
 
 
-def draw(panel: FigureBase, check: Check, picture: Picture) -> None:
+def draw_heat(panel: FigureBase, check: Check, picture: Picture) -> None:
     """The heatmap with its legend."""
     tile = picture.tile
     title = textwrap.fill(f"relative error, {axes.cells(check, tile)}", _LINE, break_long_words=False)

@@ -14,7 +14,7 @@ from gradcheck_cli.report.plot.looks import COLORS, INK, WORDS
 _TICKS = 9
 
 
-def draw(panel: Axes, check: Check, picture: Picture) -> None:
+def draw_histogram(panel: Axes, check: Check, picture: Picture) -> None:
     """Bars by verdict; the outline is the bound of the numerical error."""
     panel.set_title("relative errors: how many entries")
     counts, noise = picture.errors.counts, picture.noise.counts.sum(axis=0)
@@ -31,7 +31,7 @@ def draw(panel: Axes, check: Check, picture: Picture) -> None:
         panel.axvline(_slot(np.log10(check.rtol)), color=INK, linestyle=":", label=f"rtol {check.rtol:g}")
     panel.set(yscale="log", ylim=(0.7, 30.0 * max(below.max(), noise.max())), xlim=(edges[0], edges[-1]))
     panel.set_ylabel("entries")
-    _ticks(panel, slots)
+    _histogram_ticks(panel, slots)
     panel.legend(loc="upper center", ncols=2)
 
 
@@ -48,7 +48,7 @@ def _slot(power: float) -> float:
     return (power - LOWEST) * PER_DECADE + 1
 
 
-def _ticks(panel: Axes, slots: Array) -> None:
+def _histogram_ticks(panel: Axes, slots: Array) -> None:
     powers = [p for p in range(LOWEST, HIGHEST + 1) if slots[0] <= _slot(p) <= slots[-1] + 1]
     powers = powers[int(slots[0] == 0) :: -(-len(powers) // _TICKS)]  # no room for the first beside 0
     labels = {_slot(p): f"1e{p:+03d}" for p in powers} | ({0.5: "0"} if slots[0] == 0 else {})

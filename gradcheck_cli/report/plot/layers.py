@@ -17,16 +17,16 @@ from gradcheck_cli.report.plot.looks import COLORS, FAINT, GREEN, INK, empty, po
 from gradcheck_cli.report.text import cut, name
 
 _LABELS = 24  # most layers that are named
-_LONGEST = 18  # columns of a layer's name
+_LONGEST_LAYER = 18  # columns of a layer's name
 
 
-def draw(panel: SubFigure, check: Check) -> None:
+def draw_layers(panel: SubFigure, check: Check) -> None:
     """The gradient's size by layer, and the share of units without any."""
     health = check.gradient.get("health")
     if not isinstance(health, Health) or not health.layers:
         return empty(panel.subplots(), "no layer with weights or a bend lies between x and y")
     color = COLORS[Standing.FAIL] if health.shows else GREEN
-    panel.suptitle(_title(health), fontsize=10, color=color, parse_math=False)
+    panel.suptitle(_layers_title(health), fontsize=10, color=color, parse_math=False)
     upper, lower = panel.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _sizes(upper, health.layers)
     _shares(lower, health.layers)
@@ -34,7 +34,7 @@ def draw(panel: SubFigure, check: Check) -> None:
     return None
 
 
-def _title(health: Health) -> str:
+def _layers_title(health: Health) -> str:
     """gradient by layer, from x to y: ratio 0.053, healthy."""
     ratio = [] if health.ratio is None else [f"ratio {health.ratio:.2g}"]
     return f"gradient by layer, from x to y: {', '.join([*ratio, *(health.shows or ['healthy'])])}"
@@ -86,7 +86,7 @@ def _shares(panel: Axes, layers: Sequence[Layer]) -> None:
 def _names(panel: Axes, layers: Sequence[Layer]) -> None:
     """Index and operator of the layers' nodes; of many layers some."""
     every = range(0, len(layers), -(-len(layers) // _LABELS))
-    labels = [cut(name(f"{layers[i].spot.node} {layers[i].spot.op}"), _LONGEST) for i in every]
+    labels = [cut(name(f"{layers[i].spot.node} {layers[i].spot.op}"), _LONGEST_LAYER) for i in every]
     turned = len(labels) > 6
     panel.set_xticks(list(every), labels, rotation=90 if turned else 0, fontsize=8, parse_math=False)
     panel.set_xlim(-0.7, len(layers) - 0.3)
