@@ -14,14 +14,14 @@ import numpy as np
 from benchmarks.cases import CASES, Case
 from benchmarks.table import Table, write
 from benchmarks.timing import in_turns
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.jacobians.directions import Directions
-from gradcheck_cli.jacobians.jacobian import by_complex_step
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.jacobian.directions import Directions
+from gradcheck_cli.jacobian.jacobian import by_complex_step
 from gradcheck_cli.native import matmul
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.trace import trace
 
 SIZE = 1024  # of the square product whose rate is the machine's limit
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.graph import Graph
-from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.trace import trace
 from tests.corpus.faults import FAULTS, RELATIVE, all_operands, one_operand
 from tests.corpus.hard import HARD
 from tests.corpus.hosts import Host, host

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import gradcheck_cli as gc
-from gradcheck_cli.tape import Var
+from gradcheck_cli.autodiff.tape import Var
 
 Cotangents = tuple[Var]
 

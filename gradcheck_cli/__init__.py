@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradcheck_cli.api import check, load, run, save
-    from gradcheck_cli.differentiation import AggregationMethod, UnconnectedGradients, gradients
-    from gradcheck_cli.gradient_checker import compute_gradient, compute_gradient_error
+    from gradcheck_cli.api.compute_gradient import compute_gradient, compute_gradient_error
+    from gradcheck_cli.api.gradients import AggregationMethod, UnconnectedGradients, gradients
     from gradcheck_cli.model import Model, Tensor
     from gradcheck_cli.op import Op
     from gradcheck_cli.ops import OPS
-    from gradcheck_cli.record import Report
+    from gradcheck_cli.results.record import Report
 
 __version__ = "0.1.0"
 __all__ = [

@@ -12,15 +12,15 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from gradcheck_cli.compound import plain
+from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.errors import GradcheckError, UsageError
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.formats.onnx_schema import NEWEST
-from gradcheck_cli.formats.onnx_types import value_info
+from gradcheck_cli.formats.onnx.onnx_types import value_info
+from gradcheck_cli.formats.onnx.opset import NEWEST
+from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import TensorType
+from gradcheck_cli.graph.containers import plain
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import result, trace
 
 
 class Rep(BackendRep):

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_cli.checks.diagnose.laws import NONDETERMINISTIC, Broken
+from gradcheck_cli.checks.diagnose.suspects_part import surveyed
 from gradcheck_cli.checks.origin import peak_rss_mb, versions
 from gradcheck_cli.checks.power import power
 from gradcheck_cli.checks.tally import Outcome as Outcome  # here for those who assemble
 from gradcheck_cli.checks.tally import Tally, gradient_figures
 from gradcheck_cli.errors import GradcheckError, PointError, UnsupportedError
-from gradcheck_cli.faults.invariants import NONDETERMINISTIC, Broken
-from gradcheck_cli.faults.suspects import surveyed
-from gradcheck_cli.record import Check, ModelInfo, derivative
+from gradcheck_cli.results.record import Check, ModelInfo, derivative
 from gradcheck_cli.settings import ANY, Settings
-from gradcheck_cli.verdict import ATOL, REASONS, RTOL, Status
+from gradcheck_cli.verdict.rule import ATOL, REASONS, RTOL, Status
 
 if TYPE_CHECKING:  # what most checks do not need
-    from gradcheck_cli.claims.claim import Claim
-    from gradcheck_cli.picture import Picture
+    from gradcheck_cli.checks.claims.claim import Claim
+    from gradcheck_cli.results.picture import Picture
 
 
 @dataclass

@@ -9,31 +9,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gradcheck_cli.checks.assemble import Outcome, Pair, passes
+from gradcheck_cli.checks.diagnose.laws import Laws
+from gradcheck_cli.checks.diagnose.suspects_part import lawless_suspect, suspect_record, trapped
 from gradcheck_cli.checks.footprint import needed
+from gradcheck_cli.checks.half_precision import Precisions
+from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import LADDER, PARTIAL, Partial, blameless, lesser, survey_of, trap_in
 from gradcheck_cli.checks.obstacles import without_gradient
 from gradcheck_cli.checks.parts import Part, row_theories
-from gradcheck_cli.checks.precision import Precisions
 from gradcheck_cli.checks.second_order import asymmetric
 from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
-from gradcheck_cli.comparison.compat import compare_as_tensorflow
-from gradcheck_cli.comparison.together import judged_together, projected_together
+from gradcheck_cli.compare.compat import compare_as_tensorflow
+from gradcheck_cli.compare.pair import Found, Job, Theory, compare_full
+from gradcheck_cli.compare.ties import judged_together, projected_together
+from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError
-from gradcheck_cli.faults.invariants import Laws
-from gradcheck_cli.faults.suspects import lawless_suspect, suspect_record, trapped
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.health.checkup import Checkups
-from gradcheck_cli.jacobians.columns import Columns
-from gradcheck_cli.jacobians.directions import reals
-from gradcheck_cli.jacobians.jacobian import Backward
-from gradcheck_cli.memory import exhausted, is_of_memory
+from gradcheck_cli.graph.memory import exhausted, is_of_memory
+from gradcheck_cli.jacobian.columns import Columns
+from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.verdict import ATOL, RTOL, Status, Tolerance
+from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
 
 if TYPE_CHECKING:
-    from gradcheck_cli.checks.forecast import Forecast
+    from gradcheck_cli.checks.timing import Forecast
 
 
 class Listener(Protocol):
@@ -212,8 +212,8 @@ class Comparing:
         """What was found, with y evaluated by whom the settings name."""
         if self.settings.forward != "onnxruntime" or sides.narrow is None:
             return found
-        from gradcheck_cli.comparison.peered import RESOLVED, with_peer  # brings what few checks need
-        from gradcheck_cli.peer.probes import Probes
+        from gradcheck_cli.checks.forward.probes import Probes
+        from gradcheck_cli.compare.peered import RESOLVED, with_peer  # brings what few checks need
 
         try:
             peer = Probes(self.source, sides.narrow, sides.fed, pair.x, pair.y, self.settings)

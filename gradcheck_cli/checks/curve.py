@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.cost import forward_work
-from gradcheck_cli.jacobians.directions import Directions
-from gradcheck_cli.jacobians.jacobian import by_complex_step, by_differences, by_ladder, forward_noise
-from gradcheck_cli.outcome import any_of
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.stencil import ALL_RUNGS, CENTRAL, representable, rms
+from gradcheck_cli.jacobian.cost import forward_work
+from gradcheck_cli.jacobian.directions import Directions
+from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, forward_noise
+from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, representable, rms
 
 COARSEST, FINEST = -1.0, -14.0  # log10 of the steps, in units of the entry, or of what is typical of x if larger
 _PER_DECADE, _LEAST_PER_DECADE = 4, 1

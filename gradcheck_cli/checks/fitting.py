@@ -14,7 +14,7 @@ from gradcheck_cli.checks.obstacles import is_floating
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.jacobians.cost import OPERATIONS, lasting
+from gradcheck_cli.jacobian.cost import OPERATIONS, lasting
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dim_roles import roles
 from gradcheck_cli.points.dims import sizes_given

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.weights import Values
 from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.comparison.partial import DOT_TESTS, PROJECTIONS, directions_within
+from gradcheck_cli.compare.partial import DOT_TESTS, PROJECTIONS, directions_within
+from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import Graph, is_inexact
-from gradcheck_cli.jacobians.cost import HELD
-from gradcheck_cli.jacobians.directions import reals
-from gradcheck_cli.memory import generous, owned, spell
+from gradcheck_cli.graph.memory import generous, owned, spell
+from gradcheck_cli.jacobian.cost import HELD
+from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.step import Step
-from gradcheck_cli.weights import Values
 
 FREE = 256 << 20  # bytes that any machine has: a check that takes less is never refused
 _LINEAR, _OTHER = 1.5, 4.0  # bytes of a backward pass for each that a step made: rules of others need more products

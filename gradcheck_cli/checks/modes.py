@@ -16,20 +16,20 @@ from gradcheck_cli.checks.assemble import Outcome, Pair
 from gradcheck_cli.checks.footprint import beyond, threads
 from gradcheck_cli.checks.obstacles import too_large
 from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.comparison.compare import Found, Job
-from gradcheck_cli.comparison.partial import DOT_TESTS, Part, entries_at_ties, projections, sample
+from gradcheck_cli.compare.pair import Found, Job
+from gradcheck_cli.compare.partial import DOT_TESTS, Part, entries_at_ties, projections, sample
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, Graph
-from gradcheck_cli.jacobians.cost import FULL_WORK, OPERATIONS, Cost, partial_work
-from gradcheck_cli.jacobians.directions import Directions, reals
-from gradcheck_cli.jacobians.jacobian import Backward
-from gradcheck_cli.program import Program
+from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, partial_work
+from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.settings import Mode, Settings
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.verdict import Status, worst
+from gradcheck_cli.verdict.rule import Status, worst
 
 if TYPE_CHECKING:
-    from gradcheck_cli.faults.locate import Survey
-    from gradcheck_cli.faults.traps import Trap
+    from gradcheck_cli.checks.diagnose.suspects import Survey
+    from gradcheck_cli.checks.diagnose.traps import Trap
 
 PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
 LADDER: tuple[Mode, ...] = ("full", "nodes", "directional")  # of `auto`, from what says most to what takes least

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gradcheck_cli.backward import inexact
+from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.compound import described
 from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph
-from gradcheck_cli.jacobians.cost import Cost
-from gradcheck_cli.memory import spell
+from gradcheck_cli.graph.containers import described
+from gradcheck_cli.graph.memory import spell
+from gradcheck_cli.jacobian.cost import Cost
 from gradcheck_cli.points.nonfinite import first_nonfinite, leading
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.points.targets import first_float_after
-from gradcheck_cli.record import derivative
+from gradcheck_cli.results.record import derivative
 from gradcheck_cli.settings import ANY
-from gradcheck_cli.tape import Tape
 
 
 def obstacle(point: Point, sides: Sides, x: str, index: int, open_: float = 0.0) -> GradcheckError | None:
@@ -137,7 +137,7 @@ def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: 
 
 def _of_ones_own(full: str) -> bool:
     """A spec may define an operator: its domain is none of those that others have defined."""
-    from gradcheck_cli.formats.spec_ops import DOMAINS  # brings pydantic
+    from gradcheck_cli.formats.yaml.custom_ops import DOMAINS  # brings pydantic
 
     return full.rpartition(".")[0] not in DOMAINS
 

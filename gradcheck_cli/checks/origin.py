@@ -12,7 +12,7 @@ import numpy as np
 from gradcheck_cli import __version__
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, is_inexact
-from gradcheck_cli.record import ModelInfo
+from gradcheck_cli.results.record import ModelInfo
 
 
 def model_of(source: Source) -> ModelInfo:

@@ -13,18 +13,18 @@ from functools import cache, partial
 
 import numpy as np
 
-from gradcheck_cli.backward import units_between
+from gradcheck_cli.autodiff.backward import units_between
 from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.comparison.partial import spread
+from gradcheck_cli.compare.partial import spread
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.cost import forward_work
-from gradcheck_cli.jacobians.directions import Directions, reals
-from gradcheck_cli.jacobians.jacobian import EPS, Backward, beside, by_complex_step
-from gradcheck_cli.program import Program
+from gradcheck_cli.jacobian.cost import forward_work
+from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.jacobian import EPS, Backward, beside, by_complex_step
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.verdict import Status, Tolerance, ground_of, screened
+from gradcheck_cli.verdict.rule import Status, Tolerance, ground_of, screened
 
 _TIMED = 0.02  # seconds of a stack of probes after which a larger one tells no more
 _MOST = 64  # probes in it
@@ -119,7 +119,9 @@ class Paces:
         some = (
             [units[(2 * i + 1) * len(units) // (2 * _NODES)] for i in range(_NODES)] if len(units) > _NODES else units
         )
-        from gradcheck_cli.faults.nodes import check_unit  # brings what a check in full needs after a failure only
+        from gradcheck_cli.checks.diagnose.nodes_alone import (
+            check_unit,  # brings what a check in full needs after a failure only
+        )
 
         start = time.perf_counter()
         for unit in some:

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from gradcheck_cli.checks.assemble import Pair, verdict_of
+from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.tally import Tally, merged
-from gradcheck_cli.comparison.compare import Theory
+from gradcheck_cli.compare.pair import Theory
+from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, PointError, UsageError
-from gradcheck_cli.faults.invariants import Broken
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.directions import reals
-from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.stack import Budget
 
 if TYPE_CHECKING:  # what most checks do not need
-    from gradcheck_cli.picture import Picture
+    from gradcheck_cli.results.picture import Picture
 
 LEAST = 16  # parts: a few for each of some workers
 _SHARE = 4  # of the memory that a check may take: what both Jacobians of a part may take

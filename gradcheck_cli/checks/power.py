@@ -8,8 +8,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from gradcheck_cli.comparison.compare import Found
-from gradcheck_cli.verdict import NEGLIGIBLE
+from gradcheck_cli.compare.pair import Found
+from gradcheck_cli.verdict.rule import NEGLIGIBLE
 
 WEIGHED = "norm of the Jacobian times the sizes of x"
 
@@ -27,7 +27,7 @@ def power(mode: str, rtol: float, found: Sequence[Found]) -> dict[str, Any]:
         of = ("norm", WEIGHED)[_weighed(found)] if mode == "directional" else "Jacobian's norm"
         return {"missed_below": rtol * size, "of": of, "probability": _MISSED}
     if mode == "nodes":
-        from gradcheck_cli.faults.nodes import FEWEST, TOLERANCE  # loaded by then
+        from gradcheck_cli.checks.diagnose.nodes_alone import FEWEST, TOLERANCE  # loaded by then
 
         size = missed_size(FEWEST, FEWEST)
         return {"missed_below": TOLERANCE.rtol * size, "of": "norm of a node's Jacobian", "probability": _MISSED}

@@ -12,24 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.backward import Unit, gradients, unit_of
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import Unit, gradients, unit_of
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
+from gradcheck_cli.checks.diagnose.laws import NEARBY, WRONG, Broken, differ
 from gradcheck_cli.checks.obstacles import without_gradient
 from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.comparison.compare import Theory
+from gradcheck_cli.compare.pair import Theory
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import NoGradientError
-from gradcheck_cli.faults.invariants import NEARBY, WRONG, Broken, differ
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.stencil import scales
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
-from gradcheck_cli.verdict import Comparison, Status, Tolerance
+from gradcheck_cli.verdict.differences import scales
+from gradcheck_cli.verdict.rule import Comparison, Status, Tolerance
 
 _SAFETY = 4.0  # of what some roundings do to two entries
 

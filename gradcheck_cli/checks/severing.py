@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_cli.claims.names import Gradients
-from gradcheck_cli.connections.flow import Flow, any_way, live, straight
-from gradcheck_cli.connections.partly import in_part
-from gradcheck_cli.connections.severed import Severance, last_with_gradient
+from gradcheck_cli.autodiff.flow import Flow, any_way, live, straight
+from gradcheck_cli.autodiff.partly import in_part
+from gradcheck_cli.autodiff.severed import Severance, last_with_gradient
+from gradcheck_cli.checks.claims.names import Gradients
 from gradcheck_cli.graph import Graph
-from gradcheck_cli.measures import Health, Partly, Severed, Spot
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, is_float
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.measures import Health, Partly, Severed, Spot
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 
 CODE = "GC107"

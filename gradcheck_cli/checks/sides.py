@@ -7,23 +7,23 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.comparison.foreign import try_kernels
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.compare.foreign import try_kernels
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, Graph
-from gradcheck_cli.jacobians.coloring import Structure
-from gradcheck_cli.jacobians.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
-from gradcheck_cli.jacobians.directions import reals
-from gradcheck_cli.jacobians.reach import probe_work
-from gradcheck_cli.memory import owned
+from gradcheck_cli.graph.memory import owned
+from gradcheck_cli.jacobian.coloring import Structure
+from gradcheck_cli.jacobian.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
+from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.jacobian.spread import probe_work
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.program import Program
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 
 if TYPE_CHECKING:
-    from gradcheck_cli.faults.locate import Surveyor
+    from gradcheck_cli.checks.diagnose.suspects import Surveyor
 
 
 _BACKWARD = 3  # forward runs that a backward pass is worth
@@ -60,7 +60,9 @@ class Sides:
     @cached_property
     def surveyor(self) -> Surveyor:
         """What looks at every node on its own."""
-        from gradcheck_cli.faults.locate import Surveyor  # brings what a check in full needs after a failure only
+        from gradcheck_cli.checks.diagnose.suspects import (
+            Surveyor,  # brings what a check in full needs after a failure only
+        )
 
         return Surveyor(self.tape)
 

@@ -11,9 +11,11 @@ import numpy as np
 
 from gradcheck_cli.checks import curve
 from gradcheck_cli.checks.tally import Outcome, entry_at
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobians.directions import reals
-from gradcheck_cli.picture import (
+from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.results.picture import (
     PANES,
     SIDE,
     Curve,
@@ -25,9 +27,7 @@ from gradcheck_cli.picture import (
     binned,
     severity,
 )
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.verdict import (
+from gradcheck_cli.verdict.rule import (
     GROUND,
     Comparison,
     Ground,

@@ -14,13 +14,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gradcheck_cli.comparison.compare import Found
+from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.graph import Array
-from gradcheck_cli.record import Entry
-from gradcheck_cli.verdict import PASSED, REASONS, Comparison, Status, blocks, errors, needed, pattern, unseen, worst
+from gradcheck_cli.results.record import Entry
+from gradcheck_cli.verdict.rule import (
+    PASSED,
+    REASONS,
+    Comparison,
+    Status,
+    blocks,
+    errors,
+    needed,
+    pattern,
+    unseen,
+    worst,
+)
 
 if TYPE_CHECKING:  # what most checks do not need
-    from gradcheck_cli.faults.locate import Survey
+    from gradcheck_cli.checks.diagnose.suspects import Survey
 
 KEPT = 1000  # worst entries of a record
 _COUNTED = re.compile(r"(\d+) (entries|entry|rows|row) (.*)", re.DOTALL)

@@ -89,7 +89,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return _end(_titled("GC201", error.format_message()) + _where_help_is(error), 2)
     if isinstance(error, MemoryError):
-        from gradcheck_cli.memory import exhausted
+        from gradcheck_cli.graph.memory import exhausted
 
         return _end(_titled("GC602", str(exhausted(error))), 6)
     if isinstance(error, OSError) and error.filename is None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.bundles.bundle import Bundle, load
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.reproduce import quoted
@@ -17,9 +16,10 @@ from gradcheck_cli.cli.resolve import resolve
 from gradcheck_cli.cli.run import Run
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import count
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.zoo.bundle import Bundle, load
 
 _FIELDS = {"dim": "dims"}  # of options that are called otherwise in `Settings`
 _OTHER_VALUES = ("seed", "dim", "x_shape", "val_range", "init_targets")  # given, they ask for other inputs

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.memory import held, share
+from gradcheck_cli.graph.memory import held, share
 
 if TYPE_CHECKING:
-    from gradcheck_cli.isolation.process import Bounds
+    from gradcheck_cli.checks.isolation import Bounds
 
 T = TypeVar("T")
 LARGE = 512 << 20  # bytes of a model that gets a process of its own
@@ -38,15 +38,15 @@ def bounds_of(task: Task, layers: Sequence[Mapping[str, Any]]) -> Bounds | None:
     timeout, memory = limits(layers)
     if (timeout is None and memory is None and not _large(task, layers)) or not hasattr(os, "fork"):
         return None
-    from gradcheck_cli.isolation.process import Bounds  # where one is needed
+    from gradcheck_cli.checks.isolation import Bounds  # where one is needed
 
     return Bounds(timeout, memory or share())
 
 
 def run(call: Callable[[], T], bounds: Bounds, *, ask: bool) -> T:
     """What a call gives in a process of its own; `ask` has onnxruntime get ready there, and here no more."""
-    from gradcheck_cli.isolation.process import run as isolated
-    from gradcheck_cli.peer.runtime import WORKER
+    from gradcheck_cli.checks.forward.runtime import WORKER
+    from gradcheck_cli.checks.isolation import run as isolated
 
     WORKER.stop()
 

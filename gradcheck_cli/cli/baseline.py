@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import count
+from gradcheck_cli.results.record import Check
 
 _FINE = ("pass", "waived")
 _Outcome: TypeAlias = tuple[str, str, tuple[tuple[str, str, str], ...]]

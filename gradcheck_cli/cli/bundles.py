@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.bundles.shelf import FOLDER, adopted, bundle_name, clear, dropped, prune, renamed, running
 from gradcheck_cli.checks.origin import versions
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.points.shipped import BESIDE
-from gradcheck_cli.record import Check
+from gradcheck_cli.points.test_data import BESIDE
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.zoo.shelf import FOLDER, adopted, bundle_name, clear, dropped, prune, renamed, running
 
 if TYPE_CHECKING:
     from gradcheck_cli.points.point import Point
@@ -107,7 +107,7 @@ class Keeper:
 
     def begin(self, source: Source, settings: Settings) -> None:
         """What is known before the check is written; a folder that cannot be written is no reason to stop."""
-        from gradcheck_cli.bundles.bundle import Subject, begin, identity
+        from gradcheck_cli.zoo.bundle import Subject, begin, identity
 
         if self.bundles.folder is None:
             return
@@ -143,7 +143,7 @@ class Keeper:
         if self.running is None or self.bundles.folder is None:
             self.bundles.lost += [self.trouble] if self.trouble else []
             return None
-        from gradcheck_cli.bundles.bundle import complete
+        from gradcheck_cli.zoo.bundle import complete
 
         try:
             shipped = self._shipped() if any(record["forward"].get("agrees") is False for record in records) else None

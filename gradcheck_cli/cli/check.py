@@ -9,9 +9,9 @@ import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.cli import keeping
-from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
-from gradcheck_cli.cli.typed import TypedCommand
+from gradcheck_cli.cli.options import OPTIONS
+from gradcheck_cli.cli.typed_options import TypedCommand
 
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
@@ -26,7 +26,7 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
     refuse_unknown_variables(OPTIONS)
     unbounded = options.get("timeout") is None and options.get("memory_limit") is None  # else its process asks its own
     if unbounded and options.get("forward") is None and any(path.lower().endswith(".onnx") for path in models):
-        from gradcheck_cli.peer.runtime import WORKER
+        from gradcheck_cli.checks.forward.runtime import WORKER
 
         WORKER.warm()  # it gets ready while what follows is imported
     if os.environ.get("GRADCHECK_KERNELS") != "numpy":

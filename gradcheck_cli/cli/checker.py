@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
-from gradcheck_cli.checks.checking import Listener, check
+from gradcheck_cli.checks.health.gates import with_gates
+from gradcheck_cli.checks.procedure import Listener, check
 from gradcheck_cli.cli.apart import bounds_of, limits
 from gradcheck_cli.cli.apart import run as run_apart
 from gradcheck_cli.cli.baseline import Baseline
@@ -30,16 +31,15 @@ from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.cli.waivers import with_waiver
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.health.gates import with_gates
-from gradcheck_cli.memory import exhausted, held, share
+from gradcheck_cli.graph.memory import exhausted, held, share
 from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.points.targets import choose_y, globs_said
-from gradcheck_cli.record import Check, ModelInfo
+from gradcheck_cli.results.record import Check, ModelInfo
 from gradcheck_cli.settings import Pictures, Settings
 
 if TYPE_CHECKING:
+    from gradcheck_cli.checks.isolation import Bounds
     from gradcheck_cli.checks.parts import Elsewhere
-    from gradcheck_cli.isolation.process import Bounds
     from gradcheck_cli.points.point import Point
 
 
@@ -96,7 +96,7 @@ class Checker:
 
     def _apart(self, task: Task, bounds: Bounds) -> tuple[Check, ...]:
         """The records of one task that is checked in a process of its own."""
-        from gradcheck_cli.isolation.process import Interrupted, Stopped
+        from gradcheck_cli.checks.isolation import Interrupted, Stopped
 
         start = time.perf_counter()
         try:

@@ -11,7 +11,6 @@ import rich_click as click
 from click.core import ParameterSource
 from click.exceptions import Exit
 
-from gradcheck_cli.bundles.shelf import FOLDER
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.check import command
@@ -24,10 +23,11 @@ from gradcheck_cli.cli.run import planned
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.native.selection import kernels
-from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import concise, full
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.zoo.job import cores
+from gradcheck_cli.zoo.shelf import FOLDER
 
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 

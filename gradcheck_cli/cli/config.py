@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import rich_click as click
 
-from gradcheck_cli.cli.check_options import OPTIONS
+from gradcheck_cli.cli.options import OPTIONS
 from gradcheck_cli.errors import Problem, SpecError, did_you_mean
-from gradcheck_cli.untrusted import content, inside
+from gradcheck_cli.formats.untrusted import content, inside
 
 _LARGEST, _MOST = 4 << 20, 100  # bytes of a configuration file, and problems that are looked for in it
 _NOT_HERE = ("models", "engine", "dask")  # of one run

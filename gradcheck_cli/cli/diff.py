@@ -7,10 +7,10 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli import keeping
-from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
+from gradcheck_cli.cli.options import OPTIONS
 from gradcheck_cli.cli.param_types import OneOf, Text
-from gradcheck_cli.cli.typed import TypedCommand
+from gradcheck_cli.cli.typed_options import TypedCommand
 
 _SHARED = (  # options that mean what they mean in a check, in the panels of its help
     "x_shape", "dim", "x_init_value", "extra_feed_dict", "test_data", "val_range", "point", "seed",
@@ -73,7 +73,7 @@ def diff(ctx: click.Context, /, first: str, second: str, **options: Any) -> int:
     """
     refuse_unknown_variables(OPTIONS)
     with keeping():
-        from gradcheck_cli.cli.two_models import run
+        from gradcheck_cli.cli.diff_run import run
 
     return run(first, second, given_in(ctx, options), ctx)
 

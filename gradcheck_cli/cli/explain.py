@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 if TYPE_CHECKING:
-    from gradcheck_cli.explanations import Page
+    from gradcheck_cli.report.explanations import Page
 
 
 @click.command("explain")
@@ -22,7 +22,7 @@ def command(code: str | None) -> int:
 
 def _listing(only: str = "") -> str:
     """All codes, or those of a family."""
-    from gradcheck_cli.explanations import FAMILIES, PAGES
+    from gradcheck_cli.report.explanations import FAMILIES, PAGES
 
     lines: list[str] = []
     for family, (title, code) in FAMILIES.items():
@@ -43,7 +43,7 @@ def _line(code: str, page: Page) -> str:
 def _explained(code: str) -> str:
     """The page of a code, or the codes of a family: GC101, gc101, 101, GC1xx."""
     from gradcheck_cli.errors import UsageError, did_you_mean
-    from gradcheck_cli.explanations import FAMILIES, PAGES
+    from gradcheck_cli.report.explanations import FAMILIES, PAGES
 
     wanted = f"GC{code.upper().removeprefix('GC')}"
     if (family := wanted.removesuffix("XX")) in FAMILIES:
@@ -54,7 +54,7 @@ def _explained(code: str) -> str:
 
 
 def _page(wanted: str) -> str:
-    from gradcheck_cli.explanations import FAMILIES, PAGES, exit_code
+    from gradcheck_cli.report.explanations import FAMILIES, PAGES, exit_code
 
     page = PAGES[wanted]
     parts = [("What it means", page.meaning), ("Why it happens", page.causes), ("What to do", page.remedy)]

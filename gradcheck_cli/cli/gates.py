@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradcheck_cli.record import OUTCOMES
+from gradcheck_cli.results.record import OUTCOMES
 
 
 def gates_of(options: Mapping[str, Any]) -> tuple[str, ...]:

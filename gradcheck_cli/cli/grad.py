@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
-from gradcheck_cli.cli.check_options import OPTIONS, complete_tensor
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
+from gradcheck_cli.cli.options import OPTIONS, complete_tensor
 from gradcheck_cli.cli.param_types import OneOf, Text
-from gradcheck_cli.cli.typed import TypedCommand
+from gradcheck_cli.cli.typed_options import TypedCommand
 
 if TYPE_CHECKING:
     from gradcheck_cli.export.derivatives import Derivatives, Kind
-    from gradcheck_cli.export.graph import Written
+    from gradcheck_cli.export.gradient_graph import Written
     from gradcheck_cli.graph import Array
     from gradcheck_cli.model import Model
 
@@ -66,7 +66,7 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
         raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
     from gradcheck_cli.api import load
     from gradcheck_cli.cli.resolve import dims_of
-    from gradcheck_cli.memory import held
+    from gradcheck_cli.graph.memory import held
 
     with held():
         allow = bool(options["allow_python"])
@@ -110,7 +110,7 @@ def _written(model: Model, output: str, options: Mapping[str, Any]) -> tuple[Der
 
 def _added(model: Model, options: Mapping[str, Any]) -> Derivatives:
     """The derivatives that the options ask for."""
-    from gradcheck_cli.differentiation import AggregationMethod, aggregate_of, all_missing, scope_of
+    from gradcheck_cli.api.gradients import AggregationMethod, aggregate_of, all_missing, scope_of
     from gradcheck_cli.errors import NoGradientError
     from gradcheck_cli.export.derivatives import derivatives
 
@@ -134,8 +134,8 @@ def _added(model: Model, options: Mapping[str, Any]) -> Derivatives:
 
 def _targets(model: Model, options: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """What to differentiate by, and what: as given, else chosen as for a check."""
-    from gradcheck_cli import arguments
     from gradcheck_cli.errors import UsageError
+    from gradcheck_cli.model import arguments
     from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, expanded
 
     ys = _known(model, options["y"]) or choose_y(model.graph)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
-from gradcheck_cli.cli.check_options import OPTIONS, complete_tensor
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
+from gradcheck_cli.cli.options import OPTIONS, complete_tensor
 from gradcheck_cli.cli.param_types import OneOf, Text
-from gradcheck_cli.cli.typed import TypedCommand
+from gradcheck_cli.cli.typed_options import TypedCommand
 
 if TYPE_CHECKING:
+    from gradcheck_cli.checks.inspection import Inspection
     from gradcheck_cli.formats.source import Source, Spec
-    from gradcheck_cli.inspection import Inspection
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ASKED = ("x", "y", "params", "param", "x_shape", "dim")  # what bears on an inspection, here and in configuration files
@@ -53,9 +53,9 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     from gradcheck_cli.cli.models import expand
     from gradcheck_cli.cli.output import style_of
     from gradcheck_cli.errors import GradcheckError
-    from gradcheck_cli.memory import exhausted, held
-    from gradcheck_cli.record import worst_code
-    from gradcheck_cli.report.inspection import text
+    from gradcheck_cli.graph.memory import exhausted, held
+    from gradcheck_cli.report.inspection_text import text
+    from gradcheck_cli.results.record import worst_code
 
     files, missing = expand(models)
     errors = [error for _, error in missing]
@@ -81,12 +81,12 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
 def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> Iterator[Inspection]:
     from dataclasses import replace
 
+    from gradcheck_cli.checks.inspection import inspect
     from gradcheck_cli.cli.config import settings_above
     from gradcheck_cli.cli.resolve import dims_of, resolve
     from gradcheck_cli.cli.training_steps import fitting, targets
     from gradcheck_cli.errors import NothingChecked
     from gradcheck_cli.formats import read
-    from gradcheck_cli.inspection import inspect
 
     allow = bool(options["allow_python"])
     spec = read(file, dims=dims_of(options["dim"]), allow_python=allow)

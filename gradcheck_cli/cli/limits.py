@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradcheck_cli.errors import LimitError
-from gradcheck_cli.untrusted import is_opening
+from gradcheck_cli.formats.untrusted import is_opening
 
 _AGAIN = 1e-3  # seconds after which an alarm that came in the midst of an opening comes again
 

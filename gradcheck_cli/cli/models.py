@@ -51,7 +51,7 @@ def is_spec(path: str) -> bool:
 
 def _has_graphs(spec: str) -> bool:
     from gradcheck_cli.errors import SpecError
-    from gradcheck_cli.formats.yaml_places import Document
+    from gradcheck_cli.formats.yaml.places import Document
 
     try:
         return "graphs" in Document.read(spec).root.children

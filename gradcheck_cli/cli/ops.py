@@ -16,7 +16,7 @@ from gradcheck_cli.cli.param_types import OneOf
 @click.option("--output-format", type=OneOf(("full", "json")), default="full", help="What goes to stdout.")
 def command(operator: str | None, output_format: str) -> int:
     """Show the operators: forward, gradient, versions, dtypes, kinks. With OP, all about that one."""
-    from gradcheck_cli.operator_facts import all_facts, facts_named
+    from gradcheck_cli.ops.facts import all_facts, facts_named
     from gradcheck_cli.report.operators import listing, page
 
     found = all_facts() if operator is None else facts_named(operator)

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from gradcheck_cli.cli.environment import words
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.record import GATES, gates_from
+from gradcheck_cli.results.record import GATES, gates_from
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
 if TYPE_CHECKING:

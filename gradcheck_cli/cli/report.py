@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
-from gradcheck_cli.cli.check_options import OPTIONS
+from gradcheck_cli.cli.options import OPTIONS
 from gradcheck_cli.cli.param_types import AnyPath, OneOf, ReportPath, Text
 
 if TYPE_CHECKING:
-    from gradcheck_cli.record import Kept
+    from gradcheck_cli.results.record import Kept
 
 FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "gitlab", "markdown", "html", "sarif")
 _AS_IN_CHECK = ("fail_on", "baseline", "health", "show", "verbose", "quiet", "color")
@@ -68,8 +68,8 @@ command = click.RichCommand(
 def _run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) -> int:
     from gradcheck_cli.cli.gates import gates_of
     from gradcheck_cli.cli.output import Output
-    from gradcheck_cli.measures import WORDS
-    from gradcheck_cli.record import Report
+    from gradcheck_cli.results.measures import WORDS
+    from gradcheck_cli.results.record import Report
 
     form = options.get("output_format", "")
     paths = [_writable(path, AnyPath() if form else ReportPath(), ctx) for path in options.get("output", ())]
@@ -106,8 +106,8 @@ def _read(results: Sequence[str], pictured: bool) -> Kept:
 
 def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:
     """The records as a baseline and --fail-on see them, if those are given."""
+    from gradcheck_cli.checks.health.gates import with_gates
     from gradcheck_cli.cli.baseline import Baseline
-    from gradcheck_cli.health.gates import with_gates
 
     if options.get("baseline"):
         checks = checks.changed(Baseline.read(options["baseline"]).judged)

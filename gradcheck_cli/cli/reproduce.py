@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
-from gradcheck_cli.cli.check_options import OPTIONS
-from gradcheck_cli.cli.typed import TypedCommand
+from gradcheck_cli.cli.options import OPTIONS
+from gradcheck_cli.cli.typed_options import TypedCommand
 from gradcheck_cli.errors import shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.cli.tasks import Task
-    from gradcheck_cli.record import Check
+    from gradcheck_cli.results.record import Check
 
 _NOT_AGAIN = ("models", "expression", "check", "baseline", "test_data", "save_failures", "fail_fast", "engine", "dask")
 _REPEATED = (

@@ -12,14 +12,13 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.bundles.shelf import FOLDER
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.bundles import Bundles
-from gradcheck_cli.cli.check_options import GATE, OUTPUT
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.models import Found, common_folder, expand
+from gradcheck_cli.cli.options import GATE, OUTPUT
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.resolve import dims_of
@@ -27,8 +26,9 @@ from gradcheck_cli.cli.selection import select
 from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
-from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.text import count
+from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.zoo.shelf import FOLDER
 
 OF_THE_RUN = tuple(option.name for option in (*GATE, *OUTPUT) if option.name)
 

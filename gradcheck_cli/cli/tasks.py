@@ -13,8 +13,8 @@ from gradcheck_cli.cli.training_steps import has_training, with_steps
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
-from gradcheck_cli.memory import exhausted, share
-from gradcheck_cli.untrusted import inside
+from gradcheck_cli.formats.untrusted import inside
+from gradcheck_cli.graph.memory import exhausted, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Planner:
 
     def _of_spec_apart(self, path: str) -> list[Task]:
         """The tasks of a spec that is read where it is checked, and before that, for what there is to do, beside here."""
-        from gradcheck_cli.isolation.process import Bounds, run  # where somebody gave a limit
+        from gradcheck_cli.checks.isolation import Bounds, run  # where somebody gave a limit
 
         def told() -> list[Task]:
             return [replace(task, load=_nowhere, said=_brief(task.said)) for task in self._of_spec(path)]

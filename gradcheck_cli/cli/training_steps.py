@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.formats.protobuf_wire import fields_of
-from gradcheck_cli.untrusted import opened
+from gradcheck_cli.formats.onnx.protobuf_wire import fields_of
+from gradcheck_cli.formats.untrusted import opened
 
 if TYPE_CHECKING:
     from gradcheck_cli.cli.tasks import Task

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.compound import typed
 from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
-from gradcheck_cli.formats.array_files import Npz, read_npy
+from gradcheck_cli.formats.arrays import Npz, read_npy
+from gradcheck_cli.formats.untrusted import content
 from gradcheck_cli.graph import Array, TensorType
-from gradcheck_cli.untrusted import content
+from gradcheck_cli.graph.containers import typed
 
 _WORDS = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _LARGEST = 256 << 20  # bytes of a .json
@@ -103,7 +103,7 @@ def _read(path: str, key: str | None) -> Array:
     if suffix == ".npy":
         return read_npy(path)
     if suffix == ".pb":
-        from gradcheck_cli.formats.onnx_read import read_tensor
+        from gradcheck_cli.formats.onnx.read import read_tensor
 
         return read_tensor(path)
     raise UsageError(f"{path} is neither .npy, .npz, .pb nor .json")
@@ -113,7 +113,7 @@ def _read_value(path: str, key: str | None, declared: TensorType) -> Any:
     """What a file holds for a value that is no tensor of numbers; a .npz holds a sequence in the order of its arrays."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".pb":
-        from gradcheck_cli.formats.onnx_read import read_value
+        from gradcheck_cli.formats.onnx.read import read_value
 
         return read_value(path, declared)
     if suffix == ".npz" and key is None and declared.kind == "sequence":

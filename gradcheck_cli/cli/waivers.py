@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 
 STALE = "GC203"
 

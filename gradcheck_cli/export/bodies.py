@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.op import Ops
-from gradcheck_cli.tape import Var
 
 NUMBER, FLAG = TensorType(np.dtype(np.int64), ()), TensorType(np.dtype(np.bool_), ())  # of a Loop: iteration, goes on
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.backward import inexact
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import GradcheckError, UnsupportedError
 from gradcheck_cli.export.inner import InnerTape, zeros
 from gradcheck_cli.export.kept import Kept, alone, keep
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Op
-from gradcheck_cli.tape import Tape, Var
 
 Cts = Sequence[Var | None]
 

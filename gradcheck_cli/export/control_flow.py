@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.trace import Body
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.bodies import FLAG, NUMBER, declared
 from gradcheck_cli.export.branches import IF
@@ -24,9 +26,7 @@ from gradcheck_cli.export.loops import LOOP, SCAN
 from gradcheck_cli.export.recurrent import SCANNED
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.op import Ops, composite, table
-from gradcheck_cli.ops import control_flow as dissolved
-from gradcheck_cli.tape import Tape, Var
-from gradcheck_cli.trace import Body
+from gradcheck_cli.ops import subgraphs as dissolved
 
 
 def for_files(ops: Ops, fixed: Collection[str] = ()) -> Ops:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradcheck_cli.dependence import Dependence
+from gradcheck_cli.autodiff.dependence import Dependence
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.graph import Array
 from gradcheck_cli.model import Model
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.tape import Tape
 
 COUNTS = tuple(range(2, 14))  # values that are tried
 

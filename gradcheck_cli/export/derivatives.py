@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.model import Model
-from gradcheck_cli.request import Request, Seed
+from gradcheck_cli.model.request import Request, Seed
 
 Kind: TypeAlias = Literal["gradient", "jvp", "hvp"]
 INPUTS = "inputs"  # initial gradients that are inputs of the file

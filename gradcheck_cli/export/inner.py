@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.backward import gradients, units_between
-from gradcheck_cli.compound import COMPOUND, described
-from gradcheck_cli.dependence import Dependence
+from gradcheck_cli.autodiff.backward import gradients, units_between
+from gradcheck_cli.autodiff.dependence import Dependence
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.trace import Body, names_within
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.export.bodies import draws, ended, relabeled, renamed
 from gradcheck_cli.export.runs import needed
 from gradcheck_cli.graph import Array, Graph, TensorType, is_inexact
+from gradcheck_cli.graph.containers import COMPOUND, described
 from gradcheck_cli.op import Op, Ops
-from gradcheck_cli.step import Step
-from gradcheck_cli.tape import Tape, Var
-from gradcheck_cli.trace import Body, names_within
 
 _EMPTY = Graph((), (), ())
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from gradcheck_cli.compound import described
+from gradcheck_cli.autodiff.evaluation import run
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.trace import run_node
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.evaluation import run
 from gradcheck_cli.export.bodies import captured
 from gradcheck_cli.export.inner import taken
 from gradcheck_cli.graph import Array, Node, TensorType
+from gradcheck_cli.graph.containers import described
 from gradcheck_cli.op import Op, Ops, table
-from gradcheck_cli.ops.control_flow import CONTROL_FLOW
 from gradcheck_cli.ops.recurrent import RECURRENT
-from gradcheck_cli.step import Step
-from gradcheck_cli.tape import Tape, Var
-from gradcheck_cli.trace import run_node
+from gradcheck_cli.ops.subgraphs import CONTROL_FLOW
 
 _SCANNED = ("scan_output_axes", "scan_output_directions")
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.backward import inexact
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.export.branches import IF, Cts
 from gradcheck_cli.export.inner import InnerTape, taken, varying, zeros
 from gradcheck_cli.export.kept import Kept, alone, keep, starts
 from gradcheck_cli.export.sweep import Iteration, Sweep, swept
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.op import Op
-from gradcheck_cli.tape import Tape, Var
 
 Turn = tuple[int, int]  # the axis of rows, and 1 where they are read, or collected, from the last to the first
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import GradcheckError, shown
-from gradcheck_cli.export.graph import Written
+from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.graph import Array
 from gradcheck_cli.model import Model
 from gradcheck_cli.points.dims import sizes_in
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 
 _ROUNDING = 1e-4  # of the largest entry; formulas that differ are far beyond, sums in another order far below
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.export.inner import InnerTape
 from gradcheck_cli.export.kept import keep
 from gradcheck_cli.export.loops import SCAN
 from gradcheck_cli.ops.recurrent import Cell, Layer, affine, part, recurrent
-from gradcheck_cli.tape import Var
 
 
 class Scanned(Layer):

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
-from gradcheck_cli.step import Step
-from gradcheck_cli.tape import Tape
 
 Sizes: TypeAlias = tuple[int, ...]  # of one dimension, in each run
 Names: TypeAlias = dict[str, str]  # of tensors on a tape -> in the file

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.tape import Var
 
 _TANH = OPS["", "Tanh"]
 

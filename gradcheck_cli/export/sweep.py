@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradcheck_cli.backward import inexact
+from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.export.inner import InnerTape, zeros
 from gradcheck_cli.graph import Array, Graph
-from gradcheck_cli.tape import Tape, Var
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gradcheck_cli.backward import units_between
-from gradcheck_cli.compound import inside
-from gradcheck_cli.dependence import Dependence
+from gradcheck_cli.autodiff.backward import units_between
+from gradcheck_cli.autodiff.dependence import Dependence
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.counts import at
 from gradcheck_cli.export.inner import FileOps
 from gradcheck_cli.export.runs import Laid, Names, Run, laid, needed
 from gradcheck_cli.export.trials import RUNS, Trials
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import shape_only
+from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
+from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.step import Step
-from gradcheck_cli.tape import Tape
 
 _FEWEST = 4  # runs from which a formula is told
 _BEYOND_ONNX = {"Cofactors": "takes the place of determinants of more minors than a file should compute"}

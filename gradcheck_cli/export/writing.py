@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.export.graph import Written, graph_of
+from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.proof import objections
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.model import Model
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any]) -> Written:
     """Write the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants."""
-    from gradcheck_cli.formats.onnx_opset import LOWEST
-    from gradcheck_cli.formats.onnx_write import write
+    from gradcheck_cli.formats.onnx.onnx_opset import LOWEST
+    from gradcheck_cli.formats.onnx.write import write
 
     require_other_file(model, Path(path))
     made = graph_of(model, outputs, feeds)
@@ -47,8 +47,8 @@ def _distinct(graph: Graph) -> Graph:
 
 def require_other_file(model: Model, path: Path) -> None:
     """UsageError for a file that is the model's own, or that its weights lie in."""
-    from gradcheck_cli.formats.belongings import belongings
-    from gradcheck_cli.formats.onnx_write import data_file
+    from gradcheck_cli.formats.companions import belongings
+    from gradcheck_cli.formats.onnx.write import data_file
 
     own = _file(model)
     if own is None:
@@ -61,7 +61,7 @@ def require_other_file(model: Model, path: Path) -> None:
 
 def _original(model: Model) -> ModelProto | None:
     """What the model's file says beside its graph; None where there is no such file."""
-    from gradcheck_cli.formats.onnx_heading import outline_of
+    from gradcheck_cli.formats.onnx.onnx_heading import outline_of
 
     own = _file(model)
     return outline_of(own) if own is not None and not _is_spec(own) else None

@@ -23,7 +23,7 @@ def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None,
     `dims` overrides sizes of symbolic dimensions.  Raises ModelError or SpecError.
     """
     if Path(path).suffix.lower() in SPEC_SUFFIXES:
-        from gradcheck_cli.formats.yaml_read import read_spec
+        from gradcheck_cli.formats.yaml.reading import read_spec
 
         return read_spec(path, dims=dims, allow_python=allow_python)
     from gradcheck_cli.formats.source import Spec
@@ -34,6 +34,6 @@ def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None,
 
 def read_model(path: str | os.PathLike[str]) -> Source:
     """An ONNX model."""
-    from gradcheck_cli.formats.onnx_read import read as read_onnx
+    from gradcheck_cli.formats.onnx.read import read as read_onnx
 
     return read_onnx(path)

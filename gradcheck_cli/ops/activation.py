@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import elementwise, trailing
 from gradcheck_cli.op import Op, binary, composite, unary, with_axis
+from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op.batching import elementwise, trailing
+from gradcheck_cli.op.sparsity import lines
 from gradcheck_cli.ops.binary import larger, smaller
 from gradcheck_cli.ops.reduce import SHORT, total
 from gradcheck_cli.ops.special import log1p
-from gradcheck_cli.reads import lines
-from gradcheck_cli.regions import ways
-from gradcheck_cli.tape import Var
 
 SELU_ALPHA, SELU_GAMMA = 1.6732631921768188, 1.0507010221481323
 LEAK = 0.009999999776482582

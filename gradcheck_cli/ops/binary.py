@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.exact import added, divide
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, elementwise
 from gradcheck_cli.op import Op, binary, deciding
-from gradcheck_cli.tape import Var
+from gradcheck_cli.op.batching import Kernel, elementwise
+from gradcheck_cli.op.exact import added, divide
 
 
 def power(x: Array, y: Array) -> Array:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import NoGradientError, UnsupportedError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import elementwise
 from gradcheck_cli.op import Op
-from gradcheck_cli.tape import Var
+from gradcheck_cli.op.batching import elementwise
 
 _STORED = {("f", 4): np.dtype(np.float32), ("c", 8): np.dtype(np.complex64)}
 _BITS = {

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from gradcheck_cli import native
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import trailing
 from gradcheck_cli.op import Op
+from gradcheck_cli.op.batching import trailing
 from gradcheck_cli.ops.receptive import conv_reads, conv_transpose_reads, conv_transpose_ways, conv_ways
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
@@ -30,7 +31,6 @@ from gradcheck_cli.ops.windows import (
     totals,
     uncropped,
 )
-from gradcheck_cli.tape import Var
 
 
 def conv(

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import native
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Operands
 from gradcheck_cli.op import Op
+from gradcheck_cli.op.batching import Kernel, Operands
+from gradcheck_cli.op.sparsity import Reading, Sets
 from gradcheck_cli.ops.index import along
 from gradcheck_cli.ops.reduce import total
-from gradcheck_cli.reads import Reading, Sets
-from gradcheck_cli.tape import Var
 
 _MOST = 64  # operands of one node
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.autodiff.trace import Body
 from gradcheck_cli.op import Op, composite
-from gradcheck_cli.ops.optimizer import DOMAIN
-from gradcheck_cli.tape import Var
-from gradcheck_cli.trace import Body
+from gradcheck_cli.ops.training import DOMAIN
 
 
 def gradient(

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Operands, aligned, on
 from gradcheck_cli.op import Op, deciding, from_end, with_axis, zero
+from gradcheck_cli.op.batching import Kernel, Operands, aligned, on
+from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.shape import checked, scalar
-from gradcheck_cli.reads import moved
-from gradcheck_cli.tape import Var
 
 
 def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import trailing
 from gradcheck_cli.op import Op
+from gradcheck_cli.op.batching import trailing
+from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.index import scatter_back
-from gradcheck_cli.reads import along
-from gradcheck_cli.tape import Var
 
 DOMAIN = "gradcheck"
 FEW, MOST = 1 << 22, 1 << 27  # entries of all minors: up to these they are used at will, and if nothing else is left

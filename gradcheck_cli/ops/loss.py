@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Op, composite, deciding
-from gradcheck_cli.tape import Var
 
 
 def negative_log_likelihood(

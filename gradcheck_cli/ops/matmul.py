@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import native
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Operands
 from gradcheck_cli.op import Op, composite
-from gradcheck_cli.reads import products
-from gradcheck_cli.regions import ways
-from gradcheck_cli.tape import Var
+from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op.batching import Kernel, Operands
+from gradcheck_cli.op.sparsity import products
 
 _BLOCK = 4 << 20  # bytes of a matrix in narrower numbers that are widened at a time
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Operands, on, stack_size
 from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op.batching import Kernel, Operands, on, stack_size
+from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, axes_of, checked, scalar
-from gradcheck_cli.reads import moved
-from gradcheck_cli.regions import ways
-from gradcheck_cli.tape import Var
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 _FIRST = -(1 << 62)  # an end beyond the first entry, for steps backward

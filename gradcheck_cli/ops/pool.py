@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import native
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import on, trailing
 from gradcheck_cli.native.geometry import Windows
 from gradcheck_cli.op import Op, composite, counting, deciding
+from gradcheck_cli.op.batching import on, trailing
+from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.conv import scattered
 from gradcheck_cli.ops.receptive import pool_reads, pool_ways
 from gradcheck_cli.ops.shape import checked
@@ -31,8 +33,6 @@ from gradcheck_cli.ops.windows import (
     settled,
     totals,
 )
-from gradcheck_cli.reads import moved
-from gradcheck_cli.tape import Var
 
 ALPHA = float(np.float32(1e-4))  # as ONNX stores it
 MAX_TAPS = 1 << 20  # of a window along one axis: they are added one by one

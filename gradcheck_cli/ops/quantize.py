@@ -11,10 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Op, composite, from_end, rounding, rounding_into
-from gradcheck_cli.tape import Var
 
 
 def quantize(

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import shape_only
 from gradcheck_cli.op import Op, composite, counting, stepping, zero
+from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.ops.shape import checked
-from gradcheck_cli.tape import Var
 
 Rng = np.random.Generator
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)

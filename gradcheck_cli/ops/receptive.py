@@ -1,4 +1,4 @@
-"""Receptive fields: what windows see of their input, as sets of indices (`gradcheck_cli/reads.py`) and for boxes.
+"""Receptive fields: what windows see of their input, as sets of indices (`gradcheck_cli/op/sparsity.py`) and for boxes.
 
 Windows are boxes, so that their union is one along each axis in turn, for convolutions, pools and their transposes.
 """
@@ -14,10 +14,10 @@ import numpy as np
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.native.reference import combined
+from gradcheck_cli.op.box_rules import Boxes, Site, Way
+from gradcheck_cli.op.boxes import Box, Span, clipped
+from gradcheck_cli.op.sparsity import Reading, Sets
 from gradcheck_cli.ops.windows import along, uncropped
-from gradcheck_cli.reads import Reading, Sets
-from gradcheck_cli.regions.patch import Box, Span, clipped
-from gradcheck_cli.regions.ways import Boxes, Site, Way
 
 _POOLED = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Op, composite, deciding
 from gradcheck_cli.ops.activation import HARD_SLOPE, LEAK
-from gradcheck_cli.tape import Var
 
 Activation = Callable[[Var], Var]
 Cell = Callable[..., tuple[Var, ...]]

@@ -11,15 +11,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, on
 from gradcheck_cli.op import Op, composite, from_end, rounding, with_axis, zero
+from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op.batching import Kernel, on
+from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import scalar
-from gradcheck_cli.reads import along
-from gradcheck_cli.regions import ways
-from gradcheck_cli.tape import Var
 
 _WIDER = {  # what sums and products of a narrow dtype are accumulated in
     np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128,

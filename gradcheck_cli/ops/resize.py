@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli import native
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import on
 from gradcheck_cli.op import Op, from_end
+from gradcheck_cli.op.batching import on
+from gradcheck_cli.op.sparsity import Reading, Sets
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, checked
-from gradcheck_cli.reads import Reading, Sets
-from gradcheck_cli.tape import Var
 
 _HOW = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "mode", "nearest_mode")
 DENSE = 1 << 20  # entries of the largest matrix of weights; longer axes are gathered and scattered

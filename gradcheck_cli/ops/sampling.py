@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.shape import as_tuple, checked
-from gradcheck_cli.tape import Var
 
 PADDING_MODES = ("zeros", "border", "reflection")
 A = -0.75  # of Keys' cubic convolution, as everybody has it

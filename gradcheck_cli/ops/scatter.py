@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gradcheck_cli import native
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Operands, aligned, loop, stack_size
 from gradcheck_cli.op import Op, composite, deciding, from_end
+from gradcheck_cli.op.batching import Kernel, Operands, aligned, loop, stack_size
+from gradcheck_cli.op.sparsity import Reading, Reads, Sets
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
-from gradcheck_cli.reads import Reading, Reads, Sets
-from gradcheck_cli.tape import Var
 
 Rows: TypeAlias = tuple[Array, Array, Array]  # data (L, N, *inner), row numbers (M,), updates (L, M, *inner)
 REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}

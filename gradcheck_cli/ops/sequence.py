@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.compound import COMPOUND, Optional, Sequence, described, element, mapped
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import MAX_STEPS, Tape, Var
+from gradcheck_cli.autodiff.trace import Body
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import TensorType
-from gradcheck_cli.lift import Kernel
+from gradcheck_cli.graph.containers import COMPOUND, Optional, Sequence, described, element, mapped
 from gradcheck_cli.op import Op, as_given, composite, from_end
-from gradcheck_cli.tape import MAX_STEPS, Tape, Var
-from gradcheck_cli.trace import Body
+from gradcheck_cli.op.batching import Kernel
 
 
 def sequence_empty(*, dtype: Any = np.float32) -> Sequence:

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
-from gradcheck_cli.memory import require_shape
+from gradcheck_cli.graph.memory import require_shape
 from gradcheck_cli.op import Op, composite, deciding, from_end, narrowing, zero
+from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op.batching import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
+from gradcheck_cli.op.sparsity import first, moved
 from gradcheck_cli.ops.float8 import to_float8
-from gradcheck_cli.reads import first, moved
-from gradcheck_cli.regions import ways
-from gradcheck_cli.tape import Var
 
 
 def checked(shape: Sequence[int]) -> tuple[int, ...]:

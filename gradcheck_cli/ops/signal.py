@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, elementwise, trailing
 from gradcheck_cli.op import Op, Vjp
+from gradcheck_cli.op.batching import Kernel, elementwise, trailing
+from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import checked
-from gradcheck_cli.reads import along
-from gradcheck_cli.tape import Var
 
 DOMAIN = "gradcheck"
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import on
 from gradcheck_cli.op import Op, counting, from_end, rounding, zero
+from gradcheck_cli.op.batching import on
+from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import scalar
-from gradcheck_cli.reads import along
-from gradcheck_cli.tape import Var
 
 Cts = Sequence[Var | None]
 

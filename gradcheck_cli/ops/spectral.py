@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel, on
 from gradcheck_cli.op import Op, composite, from_end, zero
+from gradcheck_cli.op.batching import Kernel, on
+from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import checked, scalar
 from gradcheck_cli.ops.signal import complex_
-from gradcheck_cli.reads import along
-from gradcheck_cli.tape import Var
 
 FLOAT = np.dtype(np.float32)
 _TRANSFORMS: dict[tuple[int, int], Any] = {

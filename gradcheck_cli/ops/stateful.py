@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Op, composite
-from gradcheck_cli.tape import Var
 
 _GATED, _CORRECTED = ("gated", "gated_delta"), ("delta", "gated_delta")
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.connections.rules import only_decides
+from gradcheck_cli.autodiff.reach import only_decides
+from gradcheck_cli.autodiff.symbolic import identity
+from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.autodiff.trace import names_within
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, is_inexact
 from gradcheck_cli.op import DTYPES, Op, Ops, composite, zero
 from gradcheck_cli.ops.quantize import COUNTED, ROUNDED, straight
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.symbolic import identity
-from gradcheck_cli.tape import Var
-from gradcheck_cli.trace import names_within
 
 NOTHING_ROUNDS = "--straight-through has no effect: nothing here is rounded and then computed with"
 _ROUNDING = {("", "Round"), ("", "Floor"), ("", "Ceil")}

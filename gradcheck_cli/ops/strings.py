@@ -10,8 +10,8 @@ import numpy as np
 
 from gradcheck_cli.errors import LimitError, UnsupportedError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import elementwise
 from gradcheck_cli.op import Op, zero
+from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.ops.shape import checked
 
 _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}

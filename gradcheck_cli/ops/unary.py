@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.compound import mapped
-from gradcheck_cli.exact import reciprocal
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.lift import Kernel
+from gradcheck_cli.graph.containers import mapped
 from gradcheck_cli.op import Op, rounding, unary
+from gradcheck_cli.op.batching import Kernel
+from gradcheck_cli.op.exact import reciprocal
 from gradcheck_cli.ops.special import erf
-from gradcheck_cli.tape import Var
 
 
 def absolute(x: Array) -> Array:

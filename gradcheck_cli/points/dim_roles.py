@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gradcheck_cli.graph import Graph, Node
-from gradcheck_cli.lift import elementwise
 from gradcheck_cli.op import Ops
+from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.points.dims import declared_shape, open_dims, symbol
 
 WINDOWED = {

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.compound import Map, Optional, Sequence, described, elements, typed
+from gradcheck_cli.autodiff.tape import MAX_STEPS
 from gradcheck_cli.errors import LimitError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType, is_inexact
+from gradcheck_cli.graph.containers import Map, Optional, Sequence, described, elements, typed
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import find_point
-from gradcheck_cli.points.shipped import shipped_with
+from gradcheck_cli.points.test_data import shipped_with
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.tape import MAX_STEPS
 
 LENGTH = 2  # of a sequence that nobody gave
 _ELEMENT = re.compile(r"(.+)\[(\d{1,9})\]", re.DOTALL)

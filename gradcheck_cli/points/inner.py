@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.compound import COMPOUND
+from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.graph.containers import COMPOUND
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import open_dims
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.tape import Var
-from gradcheck_cli.trace import trace
 
 
 def as_computed(

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gradcheck_cli.step import Step
-from gradcheck_cli.tape import Tape
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Tape
 
 
 def first_nonfinite(tape: Tape, ends: Iterable[str]) -> Step | None:

@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.compound import COMPOUND
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import MAX_RANK, Array, Graph, TensorType, is_inexact
-from gradcheck_cli.memory import exhausted, release, require_shape
+from gradcheck_cli.graph.containers import COMPOUND
+from gradcheck_cli.graph.memory import exhausted, release, require_shape
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dim_roles import roles
 from gradcheck_cli.points.dims import (
@@ -32,13 +34,11 @@ from gradcheck_cli.points.dims import (
 )
 from gradcheck_cli.points.inner import as_computed
 from gradcheck_cli.points.ranges import MAGNITUDES, float_range, integer_range
-from gradcheck_cli.points.shipped import Expected, Shipped, shipped_with
 from gradcheck_cli.points.sizes import SIZES, Failure, Search
 from gradcheck_cli.points.targets import is_float
-from gradcheck_cli.record import only_size
+from gradcheck_cli.points.test_data import Expected, Shipped, shipped_with
+from gradcheck_cli.results.record import only_size
 from gradcheck_cli.settings import ANY, Settings
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 
 Beside: TypeAlias = Callable[[Mapping[str, Any]], "Failure | None"]
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.op import Ops
@@ -17,7 +18,6 @@ from gradcheck_cli.points.nonfinite import leading
 from gradcheck_cli.points.point import Beside, Point, find_point
 from gradcheck_cli.points.ranges import ELSEWHERE, float_range
 from gradcheck_cli.settings import ANY, Settings
-from gradcheck_cli.tape import Tape
 
 
 def finite_point(

@@ -6,12 +6,12 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from gradcheck_cli.connections.flow import Flow
-from gradcheck_cli.connections.selecting import selecting
+from gradcheck_cli.autodiff.flow import Flow
+from gradcheck_cli.autodiff.selecting import selecting
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.graph import Graph, TensorType, is_inexact
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.points.constant_roles import to_integers, weights
+from gradcheck_cli.points.roles import to_integers, weights
 
 
 def require(graph: Graph, names: Iterable[str], uri: str) -> None:

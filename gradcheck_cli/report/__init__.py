@@ -9,8 +9,8 @@ from importlib import import_module
 from itertools import groupby
 from typing import Protocol
 
-from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Check, Report
 
 STREAMED = {"full": "full", "concise": "concise", "jsonl": "json_lines", "github": "github"}
 WHOLE = {

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import cut, name, shape
+from gradcheck_cli.results.record import Check
 
 if TYPE_CHECKING:
-    from gradcheck_cli.picture import Tile
+    from gradcheck_cli.results.picture import Tile
 
 _LONGEST = 24  # columns of a name in a title
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gradcheck_cli.record import Check, Report
-from gradcheck_cli.report.forward import forward_text
+from gradcheck_cli.report.findings import forward_text
 from gradcheck_cli.report.full import (
     compared,
     ended,
@@ -16,6 +15,7 @@ from gradcheck_cli.report.full import (
 )
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, name, paint, seconds, short, without_excerpt
+from gradcheck_cli.results.record import Check, Report
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.record import Check, Entry
 from gradcheck_cli.report.text import Style, columns, cut, name, precise, rough, shape, short, table
+from gradcheck_cli.results.record import Check, Entry
 
 NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
 _LEFT_OUT = ("abs err", "noise")  # where the line would be too long: the first follows from the others

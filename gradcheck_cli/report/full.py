@@ -5,11 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from gradcheck_cli.explanations import PAGES
-from gradcheck_cli.formats.result_schema import ENTRY_REASONS
-from gradcheck_cli.record import OUTCOMES, Check, Report
 from gradcheck_cli.report.entries import entry_lines
-from gradcheck_cli.report.forward import forward_lines, held_against, refusals
+from gradcheck_cli.report.explanations import PAGES
+from gradcheck_cli.report.findings import forward_lines, held_against, refusals
 from gradcheck_cli.report.health import gate_lines, health_lines, health_tables
 from gradcheck_cli.report.power import power_lines
 from gradcheck_cli.report.remarks import remark_lines
@@ -30,6 +28,8 @@ from gradcheck_cli.report.text import (
     table,
     upper,
 )
+from gradcheck_cli.results.json_schema import ENTRY_REASONS
+from gradcheck_cli.results.record import OUTCOMES, Check, Report
 
 _VERDICTS = {
     "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"), "severed": ("NO GRADIENT", "red"),
@@ -50,7 +50,7 @@ _GIVEN = 3  # of others' gradients that are named
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The table of one check, and what is to be said about its rows; what passed is left out if quiet."""
     if checks and checks[0].of_two_models:
-        from gradcheck_cli.report import two_models  # which builds on what is here
+        from gradcheck_cli.report import diff_text as two_models
 
         return two_models.section(checks, style)
     shown = [c for c in checks if style.verbosity >= 0 or not c.passes]

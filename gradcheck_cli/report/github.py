@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_cli.record import FORWARD, Check, Report
 from gradcheck_cli.report import places
 from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.forward import CODE, forward_reason, forward_text
+from gradcheck_cli.report.findings import CODE, forward_reason, forward_text
 from gradcheck_cli.report.full import said_of, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, count, seconds
+from gradcheck_cli.results.record import FORWARD, Check, Report
 
 MOST = 10  # annotations of a level that a step shows
 _LONGEST = 4000  # characters of one

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
-from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import places
 from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.forward import CODE, forward_reason
+from gradcheck_cli.report.findings import CODE, forward_reason
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean
+from gradcheck_cli.results.record import Check, Report
 
 _SEVERITIES = {
     "fail": "critical",

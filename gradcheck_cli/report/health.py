@@ -6,10 +6,10 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.measures import Health, Layer
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.precision import precision_text, spelled
 from gradcheck_cli.report.text import Style, columns, cut, name, paint, percent, short, table
+from gradcheck_cli.results.measures import Health, Layer
+from gradcheck_cli.results.record import Check
 
 _HEAD = ("node", "layer", "cotangent", "zeros", "weights", "dead", "saturated")
 _LABEL = "  health     "

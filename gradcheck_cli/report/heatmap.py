@@ -8,11 +8,11 @@ from itertools import groupby
 import numpy as np
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.picture import Tile, shrunk, starts
-from gradcheck_cli.record import Check
 from gradcheck_cli.report import axes
 from gradcheck_cli.report.levels import LEVELS, NOTHING, NOTHING_LABEL, levels_of
 from gradcheck_cli.report.text import Style, columns, paint
+from gradcheck_cli.results.picture import Tile, shrunk, starts
+from gradcheck_cli.results.record import Check
 
 _HEIGHTS = (32, 16, 8)  # most lines of one image: the more images, the fewer
 _MOST_LINES = 48

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from gradcheck_cli.record import Report
 from gradcheck_cli.report.markdown import bounded
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Report
 
 LARGEST = 1 << 20  # bytes of a step's summary: a larger one is not shown at all
 

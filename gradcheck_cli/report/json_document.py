@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from gradcheck_cli.record import RUN_SCHEMA, Report
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import RUN_SCHEMA, Report
 
 _text_of = json.JSONEncoder(allow_nan=False, default=str).encode  # in C, as an indent would not be
 

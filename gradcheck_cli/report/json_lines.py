@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Check, Report
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from xml.etree import ElementTree as xml
 
-from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import by_check, full
 from gradcheck_cli.report.concise import outcome
-from gradcheck_cli.report.forward import CODE, forward_reason
+from gradcheck_cli.report.findings import CODE, forward_reason
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean
+from gradcheck_cli.results.record import Check, Report
 
 _OUTCOMES = {
     "fail": "failure",

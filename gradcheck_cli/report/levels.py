@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.picture import Standing, size_of, standing_of
+from gradcheck_cli.results.picture import Standing, size_of, standing_of
 
 
 class Level(NamedTuple):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.entries import entry_lines
-from gradcheck_cli.report.forward import CODE, WORD
+from gradcheck_cli.report.findings import CODE, WORD
 from gradcheck_cli.report.full import said_of, share_compared, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, count, name, seconds, shape, short
+from gradcheck_cli.results.record import Check, Report
 
 _HEAD = "| check | x | y | entries | max abs err | max rel err | verdict |\n|---|---|---|---:|---:|---:|---|\n"
 

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.operator_facts import FORWARD, GRADIENT, OperatorFacts
+from gradcheck_cli.ops.facts import FORWARD, GRADIENT, OperatorFacts
 from gradcheck_cli.report.text import table
 
 _HEAD = ("operator", "forward", "gradient", "versions", "dtypes", "kinks")

@@ -6,7 +6,7 @@ import hashlib
 import os
 from urllib.parse import quote
 
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 
 _OF_A_URL = ":/?#[]@!$&'()*+,;=%~"
 

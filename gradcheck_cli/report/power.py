@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import Style, count, name, percent
+from gradcheck_cli.results.record import Check
 
 _NAMES = {"nodes": "node by node", "directional": "random projections", "sampled": "drawn entries"}
 _SAID = {

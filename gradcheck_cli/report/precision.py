@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.measures import Precision, Spot
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import count, cut, name, precise, shape
+from gradcheck_cli.results.measures import Precision, Spot
+from gradcheck_cli.results.record import Check
 
 _WHAT = {"overflow": "overflow", "underflow": "underflow", "nan": "NaN"}
 

@@ -10,8 +10,8 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import Style, count, name
+from gradcheck_cli.results.record import Check
 
 _SHOWN = 5  # of one table
 _LABEL = "  note       "

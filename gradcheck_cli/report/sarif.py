@@ -12,13 +12,13 @@ from textwrap import indent
 from typing import Any
 
 from gradcheck_cli import __version__
-from gradcheck_cli.explanations import PAGES
-from gradcheck_cli.record import Check, Report, Suspect, strict
 from gradcheck_cli.report import places
 from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.forward import CODE, forward_reason
+from gradcheck_cli.report.explanations import PAGES
+from gradcheck_cli.report.findings import CODE, forward_reason
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, name
+from gradcheck_cli.results.record import Check, Report, Suspect, strict
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {

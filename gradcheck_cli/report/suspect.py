@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from gradcheck_cli.record import Suspect
 from gradcheck_cli.report.text import Style, count, name, shape, short
+from gradcheck_cli.results.record import Suspect
 
 _INDENT = " " * 13
 

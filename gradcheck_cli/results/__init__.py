@@ -15,10 +15,10 @@ from functools import cache
 from typing import Any, get_args
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.formats.result_schema import STATUSES
-from gradcheck_cli.measures import Health, Precision, Severed
-from gradcheck_cli.record import RUN_SCHEMA, SCHEMA, Check
+from gradcheck_cli.results.json_schema import STATUSES
 from gradcheck_cli.results.json_values import Tell, values
+from gradcheck_cli.results.measures import Health, Precision, Severed
+from gradcheck_cli.results.record import RUN_SCHEMA, SCHEMA, Check
 from gradcheck_cli.results.typed import Reader, Unfit, brief, mapping, optional, plain, reader, record
 
 _CODE = re.compile("(GC[1-9][0-9]{2})?")

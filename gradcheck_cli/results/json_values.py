@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeAlias
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.record import RUN_SCHEMA
+from gradcheck_cli.results.record import RUN_SCHEMA
 
 Tell: TypeAlias = Callable[[str], object]
 _LARGEST, _BLOCK = 2 << 30, 1 << 20  # bytes of a file, and of it at once

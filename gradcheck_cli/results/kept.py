@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from gradcheck_cli.record import Check, Kept
 from gradcheck_cli.results import check_from_json, results_in
 from gradcheck_cli.results.json_values import Tell
+from gradcheck_cli.results.record import Check, Kept
 
 _HELD = 1000  # records that stay in memory as they were read
 _IN_MEMORY = 8 << 20  # bytes of the others; if they are more, these go to a temporary file

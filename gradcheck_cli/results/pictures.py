@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from gradcheck_cli.results.typed import Unfit, reader
 
 if TYPE_CHECKING:
-    from gradcheck_cli.picture import Curve, Picture
+    from gradcheck_cli.results.picture import Curve, Picture
 
 _LARGEST_PICTURE = 5000.0  # no severity is beyond
 _TILE: Mapping[str, Any] = {
@@ -22,7 +22,7 @@ _TILE: Mapping[str, Any] = {
 
 def picture(value: Any) -> Picture:
     """The picture that a record was written with."""
-    from gradcheck_cli.picture import Curve, Picture  # brings NumPy, which few records need
+    from gradcheck_cli.results.picture import Curve, Picture  # brings NumPy, which few records need
 
     counts = tuple[tuple[int, ...], ...]
     kinds = {"errors": counts, "noise": counts, "curve": Curve | None}
@@ -37,7 +37,7 @@ def picture(value: Any) -> Picture:
 
 def _holds(tile: Mapping[str, Any]) -> bool:
     """Cells are as many as their shape says, and stand for something."""
-    from gradcheck_cli.picture import PANES, SIDE, Over
+    from gradcheck_cli.results.picture import PANES, SIDE, Over
 
     shape, cells = tile["shape"], tile["cells"]
     sides = (PANES, SIDE, SIDE) if len(shape) == 3 else (SIDE, SIDE)
@@ -47,7 +47,7 @@ def _holds(tile: Mapping[str, Any]) -> bool:
 
 
 def _counts(rows: tuple[tuple[int, ...], ...]) -> bool:
-    from gradcheck_cli.picture import Histogram, Standing
+    from gradcheck_cli.results.picture import Histogram, Standing
 
     fits = len(rows) == len(Standing) and all(len(row) == Histogram.SLOTS for row in rows)
     return fits and all(0 <= number < 1 << 60 for row in rows for number in row)

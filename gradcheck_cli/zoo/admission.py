@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 
-from gradcheck_cli.memory import left
+from gradcheck_cli.graph.memory import left
 from gradcheck_cli.zoo.job import Job, Limits
 
 LEAST = 256 << 20  # bytes that a child may take without asking: any small model

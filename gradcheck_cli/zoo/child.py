@@ -17,8 +17,8 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
+from gradcheck_cli.checks.bounds import hold, keep_apart, leave_no_core
 from gradcheck_cli.errors import shown
-from gradcheck_cli.isolation.bounds import hold, keep_apart, leave_no_core
 from gradcheck_cli.zoo.frames import packed
 from gradcheck_cli.zoo.job import Job
 

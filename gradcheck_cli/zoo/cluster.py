@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.bundles.shelf import prune, renamed, running
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
-from gradcheck_cli.memory import spell
+from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.zoo import crash
 from gradcheck_cli.zoo.admission import Admission
 from gradcheck_cli.zoo.connection import connected, gone, is_on, workers_of
@@ -28,6 +27,7 @@ from gradcheck_cli.zoo.feed import Feed
 from gradcheck_cli.zoo.interrupts import Interrupts
 from gradcheck_cli.zoo.job import Job, Limits, Listener, Silent
 from gradcheck_cli.zoo.parcel import Parcel, packed, with_contents
+from gradcheck_cli.zoo.shelf import prune, renamed, running
 from gradcheck_cli.zoo.worker import MEMORY, Answer, Bundles, perform
 
 if TYPE_CHECKING:

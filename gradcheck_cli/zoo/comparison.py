@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 
 Kind: TypeAlias = Literal["newly failing", "fixed", "changed", "slower", "gone", "new"]
 KINDS: tuple[Kind, ...] = ("newly failing", "fixed", "changed", "slower", "gone", "new")

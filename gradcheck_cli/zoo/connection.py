@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import LimitError, UsageError, shown
-from gradcheck_cli.memory import left
+from gradcheck_cli.graph.memory import left
 from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, cores
 from gradcheck_cli.zoo.parcel import difference, versions
 from gradcheck_cli.zoo.worker import MEMORY

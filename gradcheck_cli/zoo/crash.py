@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli.bundles.shelf import FOLDER, adopted, dropped
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.zoo.job import Job
+from gradcheck_cli.zoo.shelf import FOLDER, adopted, dropped
 
 
 def record(job: Job, name: str, error: GradcheckError, **more: Any) -> dict[str, Any]:
     """It in JSON."""
     from gradcheck_cli.checks.assemble import failed_record  # brings NumPy, which a driver does without
     from gradcheck_cli.checks.origin import versions
-    from gradcheck_cli.record import Check, ModelInfo
+    from gradcheck_cli.results.record import Check, ModelInfo
 
     name = name or job.uri
     blank = Check(id=name, check=name, status="limit", code="", model=ModelInfo(job.uri), x="", y="",

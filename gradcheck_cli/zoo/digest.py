@@ -16,8 +16,8 @@ from typing import Any
 
 from gradcheck_cli import __version__
 from gradcheck_cli.formats import SPEC_SUFFIXES
-from gradcheck_cli.formats.belongings import belongings
-from gradcheck_cli.untrusted import blocks, sha256_of
+from gradcheck_cli.formats.companions import belongings
+from gradcheck_cli.formats.untrusted import blocks, sha256_of
 
 _OF_A_MODEL = 2 << 30  # bytes
 _MARK = b"location"  # the key under which an ONNX tensor says where its data is

@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gradcheck_cli.bundles.shelf import adopted, clear
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.zoo import crash
 from gradcheck_cli.zoo.admission import Admission
@@ -25,11 +24,12 @@ from gradcheck_cli.zoo.child import Errand
 from gradcheck_cli.zoo.feed import Feed
 from gradcheck_cli.zoo.interrupts import Interrupts
 from gradcheck_cli.zoo.job import Job, Limits, Listener, Silent, cores
-from gradcheck_cli.zoo.running import Running, regroup
+from gradcheck_cli.zoo.processes import Running, regroup
 from gradcheck_cli.zoo.server import calm, there_is_one, warm
+from gradcheck_cli.zoo.shelf import adopted, clear
 
 Done: TypeAlias = Callable[[Job, list[dict[str, Any]]], None]
-WORK = "gradcheck_cli.cli.zoo.check:records"  # what a child does with a job; it stands above this floor
+WORK = "gradcheck_cli.cli.zoo.child_check:records"  # what a child does with a job; it stands above this floor
 _TICK, _SECOND = 0.1, 1.0
 _PATIENCE = 5.0  # seconds for killed processes to go
 

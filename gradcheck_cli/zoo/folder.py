@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from gradcheck_cli import __version__
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
-from gradcheck_cli.untrusted import content, opened
+from gradcheck_cli.formats.untrusted import content, opened
 
 SCHEMA = "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from gradcheck_cli.errors import ModelError, SpecError
-from gradcheck_cli.untrusted import content, opened
+from gradcheck_cli.formats.untrusted import content, opened
 from gradcheck_cli.zoo.digest import content_of
 from gradcheck_cli.zoo.remote import cache_folder, joined
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from gradcheck_cli import __version__, native
 from gradcheck_cli.errors import LimitError
-from gradcheck_cli.memory import spell
+from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.zoo.digest import content_of
 from gradcheck_cli.zoo.job import Job, Limits
 

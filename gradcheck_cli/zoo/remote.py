@@ -19,7 +19,7 @@ from typing import Any
 
 from gradcheck_cli.errors import GradcheckError, ModelError, UsageError, did_you_mean, shown
 from gradcheck_cli.formats import SPEC_SUFFIXES
-from gradcheck_cli.formats.belongings import leads_out, named
+from gradcheck_cli.formats.companions import leads_out, named
 from gradcheck_cli.zoo.digest import content_of
 
 PACKAGES = {  # what a kind of URL needs: the package and the extra that brings it

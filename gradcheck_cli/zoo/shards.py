@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
-from gradcheck_cli.memory import spell
+from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.zoo.connection import connected, gone, is_on, workers_of
 from gradcheck_cli.zoo.parcel import difference, versions
 from gradcheck_cli.zoo.worker import MEMORY, GivenUp, is_given_up
@@ -108,8 +108,8 @@ def share(held: Held, index: int, count: int, ticket: str, needed: Mapping[str, 
     """What a part finds, in a thread of a Dask worker."""
     from distributed import get_worker
 
-    from gradcheck_cli.checks.checking import check_part  # a scheduler reads this module too
     from gradcheck_cli.checks.parts import Part
+    from gradcheck_cli.checks.procedure import check_part  # a scheduler reads this module too
 
     worker: Any = get_worker()
     if differs := difference(needed, versions()):

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.measures import Severed, Spot
-from gradcheck_cli.record import EXIT_CODES, Check, ModelInfo
-from gradcheck_cli.untrusted import opened
+from gradcheck_cli.formats.untrusted import opened
+from gradcheck_cli.results.measures import Severed, Spot
+from gradcheck_cli.results.record import EXIT_CODES, Check, ModelInfo
 from gradcheck_cli.zoo.folder import locked, sync, unwritable
 
 RECORDS = "results.jsonl"

@@ -20,10 +20,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
-from gradcheck_cli.bundles.shelf import FOLDER
 from gradcheck_cli.zoo.job import Job, Limits
 from gradcheck_cli.zoo.parcel import Parcel, difference, is_seen, laid_out, renamed, versions
 from gradcheck_cli.zoo.post import START
+from gradcheck_cli.zoo.shelf import FOLDER
 
 MEMORY = "MEMORY"  # what a worker's memory is called among its resources
 MOST_SAVED = 256 << 20  # bytes of bundles that are sent back

@@ -21,9 +21,9 @@ from benchmarks.goals import Goal
 from benchmarks.libraries import numpy_library
 from benchmarks.networks import Network, resnet
 from benchmarks.table import Table
-from gradcheck_cli.formats.onnx_read import read_proto
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import trace
 from tests.rounding import assert_rounded
 
 

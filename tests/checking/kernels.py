@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.lift import elementwise, loop, trailing
-from gradcheck_cli.reads import same_place
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.op.batching import elementwise, loop, trailing
+from gradcheck_cli.op.sparsity import same_place
 from tests.checking.small import model
 
 Rule = Callable[..., Any]

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 
 RNG = np.random.default_rng(7)
 SQUARE = RNG.normal(size=(3, 3))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradcheck_cli import verdict
-from gradcheck_cli.verdict import Comparison, Status, Tolerance
+from gradcheck_cli.verdict import rule as verdict
+from gradcheck_cli.verdict.rule import Comparison, Status, Tolerance
 
 SHAPES = [(300, 1000), (70_000, 3), (1, 90_000), (5, 7), (0, 4), (4, 0)]
 ODD = [np.nan, np.inf, -np.inf, 0.0, 1e-320, 1e300]

@@ -11,9 +11,9 @@ import gradcheck_cli as gc
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Check
 from tests.checking.small import scaled, with_rule
 
 CONSTANTS = {"yes": np.array(True), "thrice": np.array(3), "five": np.array([5]), "one": np.array(1.0)}

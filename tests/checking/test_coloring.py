@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.backward import inexact
-from gradcheck_cli.comparison.compare import Found, Job, Theory, compare_full
-from gradcheck_cli.jacobians.coloring import Structure
-from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.compare.pair import Found, Job, Theory, compare_full
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.jacobian.coloring import Structure
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Op
+from gradcheck_cli.op.sparsity import same_place
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.reads import same_place
 from gradcheck_cli.settings import Method
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.verdict import Tolerance
+from gradcheck_cli.verdict.rule import Tolerance
 from tests.checking.small import check, model
 from tests.ops.cases import CASES
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.jacobians.coloring import Structure
-from gradcheck_cli.jacobians.columns import Columns
-from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.jacobian.coloring import Structure
+from gradcheck_cli.jacobian.columns import Columns
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.trace import trace
 from tests.checking.small import check, model, scaled, with_rule
 from tests.checking.test_coloring import MODELS, SQUARE
 

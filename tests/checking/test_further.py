@@ -10,7 +10,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.points.further import Further
+from gradcheck_cli.points.more import Further
 from gradcheck_cli.points.redraw import finite_point
 from gradcheck_cli.settings import Settings
 
@@ -58,7 +58,7 @@ TRACED = {
 @pytest.mark.parametrize("bytes_", [1, 1 << 30], ids=["one by one", "at once"])
 @pytest.mark.parametrize("name", {**REPLAYED, **TRACED})
 def test_values_are_those_of_points_that_are_traced(name: str, bytes_: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gradcheck_cli.points.further._BYTES", bytes_)
+    monkeypatch.setattr("gradcheck_cli.points.more._BYTES", bytes_)
     source, settings = {**REPLAYED, **TRACED}[name].source, Settings()
     point = finite_point(source, settings, gc.OPS, ["y", "x"], 0, {})
     names = [n for step in point.tape.steps for n in step.node.outputs if n]

@@ -9,16 +9,16 @@ import pytest
 from onnx import parser, save
 
 import gradcheck_cli as gc
+from gradcheck_cli.autodiff.installed import installed
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.installed import installed
 
 MODEL = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
 g (float[3] x) => (float[3] y) { h = acme.Cube (x) y = Tanh (h) }"""
 PACKAGE = """
 import numpy as np
 from gradcheck_cli import Op
-from gradcheck_cli.lift import elementwise
+from gradcheck_cli.op.batching import elementwise
 
 def cube(x):
     return x ** 3

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, zero
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 from tests.checking.small import check, model, with_rule
 
 WIDE = {"wide": np.float64(1.5)}

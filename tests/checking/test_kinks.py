@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.record import Check
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Check
 from tests.checking.small import check, model, scaled, with_rule
 
 

@@ -16,16 +16,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import gradcheck_cli as gc
+from gradcheck_cli.autodiff.tape import Large, Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.autodiff.weights import KEPT, LARGE, Values
 from gradcheck_cli.checks.footprint import FREE
-from gradcheck_cli.comparison.partial import far_apart
+from gradcheck_cli.compare.partial import far_apart
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
-from gradcheck_cli.memory import owned
-from gradcheck_cli.stencil import rms, scales
-from gradcheck_cli.tape import Large, Tape
-from gradcheck_cli.trace import trace
-from gradcheck_cli.weights import KEPT, LARGE, Values
+from gradcheck_cli.graph.memory import owned
+from gradcheck_cli.verdict.differences import rms, scales
 from tests.checking import small
 
 SIDE = 1500

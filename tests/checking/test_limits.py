@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.checks.forecast import Forecast
+from gradcheck_cli.checks.timing import Forecast
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 from tests.checking.small import MUTANTS, between, check, model, with_rule
 from tests.rounding import assert_rounded
@@ -122,7 +122,7 @@ def test_an_x_that_does_not_reach_y_is_an_error_before_anything_runs():
 
 
 def test_a_listener_hears_of_progress():
-    from gradcheck_cli.checks.checking import check as check_source
+    from gradcheck_cli.checks.procedure import check as check_source
 
     heard: list[str] = []
 

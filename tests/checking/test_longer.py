@@ -12,13 +12,13 @@ import pytest
 from onnx import parser
 
 import gradcheck_cli as gc
-from gradcheck_cli.jacobians.longer import Longer
-from gradcheck_cli.jacobians.roughness import roughness
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.jacobian.precise import Longer
+from gradcheck_cli.jacobian.roughness import roughness
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.trace import trace
 from tests.checking.small import check, model, scaled, with_rule
 
 pytestmark = pytest.mark.skipif(not Longer.possible(), reason="this machine has no numbers longer than float64")

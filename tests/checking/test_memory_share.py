@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli import memory
+from gradcheck_cli.graph import memory
 from gradcheck_cli.settings import Settings
 
 GIB = 1 << 30

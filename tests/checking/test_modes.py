@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.checks.power import bad_share, missed, missed_size
-from gradcheck_cli.comparison.partial import spread
+from gradcheck_cli.compare.partial import spread
 from gradcheck_cli.graph import Node
-from gradcheck_cli.record import Check, Report
 from gradcheck_cli.report import render
-from gradcheck_cli.verdict import RTOL
+from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.verdict.rule import RTOL
 from tests.checking.small import MUTANTS, Mutant, between, check, model, names, scaled, with_rule
 
 MODES = ["full", "nodes", "directional", "sampled"]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.checks.checking import check, check_part
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.checks.parts import Part, Points, Shares
+from gradcheck_cli.checks.procedure import check, check_part
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 from tests.checking.small import RNG, model, scaled, with_rule
 

@@ -12,9 +12,9 @@ import pytest
 
 from gradcheck_cli.checks.assemble import Outcome
 from gradcheck_cli.checks.sketch import seen
-from gradcheck_cli.comparison.compare import Found
-from gradcheck_cli.jacobians.directions import Directions
-from gradcheck_cli.picture import (
+from gradcheck_cli.compare.pair import Found
+from gradcheck_cli.jacobian.directions import Directions
+from gradcheck_cli.results.picture import (
     HIGHEST,
     LOWEST,
     PANES,
@@ -30,8 +30,8 @@ from gradcheck_cli.picture import (
     size_of,
     standing_of,
 )
-from gradcheck_cli.record import strict
-from gradcheck_cli.verdict import Comparison, Ground, Status, ground_of, largest_by_column
+from gradcheck_cli.results.record import strict
+from gradcheck_cli.verdict.rule import Comparison, Ground, Status, ground_of, largest_by_column
 from tests.checking.small import between, check, model, scaled, with_rule
 
 EPS = np.finfo(float).eps

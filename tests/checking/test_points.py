@@ -13,9 +13,9 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.points.point import find_point
 from gradcheck_cli.points.targets import choose_x
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 
 FLOAT = np.dtype(np.float32)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.checks.precision import compared
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.checks.half_precision import compared
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.measures import DIGITS, Precision
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.measures import DIGITS, Precision
+from gradcheck_cli.results.record import Check
 from tests.checking.small import MUTANTS, Mutant, check, names, scaled, with_rule
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.jacobians.directions import Directions
-from gradcheck_cli.jacobians.jacobian import Backward, by_complex_step, by_ladder, forward_noise
-from gradcheck_cli.jacobians.wider import wider_ladder
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget, in_chunks
-from gradcheck_cli.stencil import CHEAP_RUNGS
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.chunks import Budget, in_chunks
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.jacobian.directions import Directions
+from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step, by_ladder, forward_noise
+from gradcheck_cli.jacobian.wider import wider_ladder
+from gradcheck_cli.verdict.differences import CHEAP_RUNGS
 from tests.checking.small import check, model
 
 WEIGHTS = np.random.default_rng(0).normal(size=(24, 24)) / 5

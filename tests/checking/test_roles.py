@@ -10,12 +10,12 @@ import onnx.parser
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.checks.inspection import inspect
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.formats import read
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.inspection import inspect
-from gradcheck_cli.points.constant_roles import constant_roles
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.points.roles import constant_roles
 from gradcheck_cli.settings import Settings
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18, "com.microsoft": 1]>\n'

@@ -13,8 +13,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import gradcheck_cli as gc
-from gradcheck_cli.peer.runtime import WORKER, Question, Unanswered, Worker
-from gradcheck_cli.record import Check
+from gradcheck_cli.checks.forward.runtime import WORKER, Question, Unanswered, Worker
+from gradcheck_cli.results.record import Check
 from tests.checking.small import model, scaled
 
 pytest.importorskip("onnxruntime")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.op import zero
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 from tests.checking.small import SQUARE, model, scaled, with_rule
 from tests.rounding import assert_rounded
 

@@ -11,10 +11,10 @@ import onnx
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.checks.checking import check
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.checks.procedure import check
 from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, UsageError
-from gradcheck_cli.formats.onnx_read import read_proto
+from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.ops import OPS

@@ -17,10 +17,10 @@ from onnx import numpy_helper
 import gradcheck_cli as gc
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import ModelError
-from gradcheck_cli.formats import onnx_read
+from gradcheck_cli.formats.onnx import read as onnx_read
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.point import find_point
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 
 ONNX_DATA = Path(onnx.backend.test.__file__).parent / "data"

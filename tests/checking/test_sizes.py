@@ -15,15 +15,15 @@ import onnx.parser
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.checks.inspection import inspect
 from gradcheck_cli.cli import main
-from gradcheck_cli.formats.onnx_read import read_proto
+from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.graph import Graph
-from gradcheck_cli.inspection import inspect
 from gradcheck_cli.points.dim_roles import formula_value, roles
 from gradcheck_cli.points.sizes import MOST, Failure, Search, smaller
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]>\n'

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.jacobians.directions import Directions, flat
-from gradcheck_cli.jacobians.jacobian import JITTERED, each_beside, forward_noise
-from gradcheck_cli.jitter import ROUNDINGS
-from gradcheck_cli.lift import Kernel, Operands
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.trace import trace
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.engine.rounding import ROUNDINGS
+from gradcheck_cli.jacobian.directions import Directions, flat
+from gradcheck_cli.jacobian.jacobian import JITTERED, each_beside, forward_noise
+from gradcheck_cli.op.batching import Kernel, Operands
 from tests.checking.small import model
 from tests.rounding import FUNCTION, assert_rounded
 

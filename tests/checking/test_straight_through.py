@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.cli import main
 from gradcheck_cli.ops.straight import rounds, straightened, through, unrounded
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.trace import trace
 from tests.rounding import assert_rounded
 
 QDQ = "q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)"

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.op import Op
-from gradcheck_cli.record import Check, Report, Suspect
 from gradcheck_cli.report import render
 from gradcheck_cli.report.suspect import suspect_lines
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Check, Report, Suspect
 from tests.checking.small import MUTANTS, SQUARE, Mutant, between, check, model, names, scaled, with_rule
 from tests.corpus.faults import by_composition
 
@@ -247,9 +247,9 @@ def test_a_node_of_complex_numbers_is_checked_by_differences():
 
 
 def test_a_rule_that_cannot_be_run_alone_is_wrong():
-    from gradcheck_cli.faults.locate import Surveyor
-    from gradcheck_cli.stack import Budget
-    from gradcheck_cli.trace import trace
+    from gradcheck_cli.autodiff.trace import trace
+    from gradcheck_cli.checks.diagnose.suspects import Surveyor
+    from gradcheck_cli.engine.chunks import Budget
 
     tested = between("Exp")
     tape = trace(tested.graph, {"x": np.ones(4)}, ops=with_rule("Exp", lambda ct, y, x: (ct, ct)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from tests.checking.small import check, model, scaled, with_rule
 
 ONE, HALF = {"one": 1.0, "p": 1.5, "low": 0.05, "limit": 0.9}, np.array([0.5, 1.5, -0.3, 1.0])

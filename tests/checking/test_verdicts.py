@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from tests.checking.small import MUTANTS, Mutant, between, check, model, names, scaled, with_rule
 
 # Right rules pass, wrong ones fail

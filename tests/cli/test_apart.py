@@ -65,8 +65,8 @@ def test_failures_leave_their_bundles(gradcheck: Command, folder: Path, monkeypa
 
 
 def test_a_small_model_without_limits_has_no_process_of_its_own(folder: Path) -> None:
-    assert "gradcheck_cli.isolation.process" not in imported(folder, "mlp.onnx")
-    assert "gradcheck_cli.isolation.process" in imported(folder, "mlp.onnx", "--timeout", "1h")
+    assert "gradcheck_cli.checks.isolation" not in imported(folder, "mlp.onnx")
+    assert "gradcheck_cli.checks.isolation" in imported(folder, "mlp.onnx", "--timeout", "1h")
 
 
 @pytest.mark.parametrize("graph, is_large", [

@@ -19,15 +19,15 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from gradcheck_cli.bundles import bundle as bundles
-from gradcheck_cli.bundles.saved_values import MOST_BYTES, Reader, Writer, write_arrays
-from gradcheck_cli.bundles.shelf import bundle_name, prune
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.tasks import Task
-from gradcheck_cli.compound import Map, Optional, Sequence
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.formats import read
+from gradcheck_cli.graph.containers import Map, Optional, Sequence
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.zoo import bundle as bundles
+from gradcheck_cli.zoo.saved_values import MOST_BYTES, Reader, Writer, write_arrays
+from gradcheck_cli.zoo.shelf import bundle_name, prune
 from tests.cli.conftest import Command, Ran
 
 FAILURES = Path(".gradcheck/failures")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_cli.cli import main
-from gradcheck_cli.explanations import FAMILIES, PAGES
+from gradcheck_cli.report.explanations import FAMILIES, PAGES
 from tests.cli.conftest import Command
 
 

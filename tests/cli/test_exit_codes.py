@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.explanations import PAGES, exit_code
-from gradcheck_cli.record import EXIT_CODES, SEVERITY, Check, ModelInfo, worst_code
+from gradcheck_cli.report.explanations import PAGES, exit_code
+from gradcheck_cli.results.record import EXIT_CODES, SEVERITY, Check, ModelInfo, worst_code
 from tests.cli import models
 from tests.cli.conftest import WRONG, Command
 from tests.cli.models import KINKS

@@ -9,8 +9,8 @@ import pytest
 
 import gradcheck_cli
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.record import GATES, OUTCOMES, Check, ModelInfo, Report, gates_from, words_for
 from gradcheck_cli.report.full import totals
+from gradcheck_cli.results.record import GATES, OUTCOMES, Check, ModelInfo, Report, gates_from, words_for
 from tests.cli.conftest import Command
 
 LISTS = [

@@ -8,8 +8,8 @@ import pytest
 from onnx import defs
 
 from gradcheck_cli.op import zero
-from gradcheck_cli.operator_facts import FORWARD, GRADIENT, OperatorFacts, all_facts
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.ops.facts import FORWARD, GRADIENT, OperatorFacts, all_facts
 from gradcheck_cli.report.operators import classes, listing, page
 from tests.cli.conftest import Command
 from tests.versions import is_later

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from gradcheck_cli.cli.check_options import GATE, OPTIONS, OUTPUT
+from gradcheck_cli.cli.options import GATE, OPTIONS, OUTPUT
 from tests.cli import models
 from tests.cli.conftest import WRONG, Command
 from tests.cli.models import KINKS, QUANTIZED

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gradcheck_cli.picture import Curve, Histogram, Picture, Standing, Tile, severity
-from gradcheck_cli.record import Check
 from gradcheck_cli.report import heatmap, plot
 from gradcheck_cli.report.levels import LEVELS, levels_of
 from gradcheck_cli.report.text import Style, columns
+from gradcheck_cli.results.picture import Curve, Histogram, Picture, Standing, Tile, severity
+from gradcheck_cli.results.record import Check
 from tests.cli.conftest import Command
 from tests.cli.test_reports import FAILED
 from tests.hostile.names import NAMES

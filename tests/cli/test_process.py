@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.checks.forecast import Forecast
+from gradcheck_cli.checks.timing import Forecast
 from gradcheck_cli.cli.progress import Progress, Remaining
 from tests.cli import models
 
@@ -258,7 +258,7 @@ def test_a_process_waits_for_threads_and_functions_at_its_end_and_for_nothing_el
 
 
 def test_a_bug_is_one_line_and_a_file(folder: Path) -> None:
-    program = "import gradcheck_cli.checks.checking as c, sys\nfrom gradcheck_cli.cli import main\n"
+    program = "import gradcheck_cli.checks.procedure as c, sys\nfrom gradcheck_cli.cli import main\n"
     program += "def bad(*a, **k): raise KeyError('oops')\nc.check = bad\nsys.exit(main(['mlp.onnx']))\n"
     ran = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
     first, second = ran.stderr.splitlines()

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gradcheck_cli.record import Check, Entry, ModelInfo, Report, Suspect
 from gradcheck_cli.report import FORMATS, render
 from gradcheck_cli.report.text import Style, cut, upper
+from gradcheck_cli.results.record import Check, Entry, ModelInfo, Report, Suspect
 
 MODEL = ModelInfo("net.onnx", "0" * 64, {"": 17}, 61, ("float32",))
 ENTRIES = (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.measures import Severed, Spot
 from gradcheck_cli.results import read_results
+from gradcheck_cli.results.measures import Severed, Spot
 from tests.cli.conftest import Command
 from tests.diff.twins import net
 

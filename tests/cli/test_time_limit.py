@@ -16,8 +16,9 @@ import onnx.parser
 import pytest
 
 from gradcheck_cli.errors import LimitError
-from gradcheck_cli.formats import onnx_file, onnx_heading
-from gradcheck_cli.untrusted import content, is_opening, sha256_of
+from gradcheck_cli.formats.onnx import file as onnx_file
+from gradcheck_cli.formats.onnx import onnx_heading
+from gradcheck_cli.formats.untrusted import content, is_opening, sha256_of
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "a model": onnx_file.read_bytes,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.trace import trace
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.trace import trace
 from tests.checking.small import model, with_rule
 
 Share = Callable[[int, int], Any]  # how many are tied, which of the outputs that they could be -> their weights

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.backward import fit, gradients, inexact
-from gradcheck_cli.lift import elementwise
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import fit, gradients, inexact
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Op, Ops
+from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.tape import Var
 
 Fault: TypeAlias = Callable[[Var, np.random.Generator], "Var | None"]  # of one cotangent
 HALF = ("corpus", "Half")

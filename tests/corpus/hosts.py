@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 import gradcheck_cli as gc
-from gradcheck_cli.backward import inexact
+from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.op import zero
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import trace
 from tests.ops.case import Case
 
 X_SIZE, Y_SIZE = 4, 3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.graph import Graph, Node
 from tests.corpus.wrong_rules import (
     Rule,

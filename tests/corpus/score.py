@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import gradcheck_cli as gc
-from gradcheck_cli.backward import units_between
-from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.autodiff.backward import units_between
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.record import Check
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.trace import trace
+from gradcheck_cli.results.record import Check
 from tests.corpus.faults import FAULTS, RELATIVE, all_operands, one_operand
 from tests.corpus.hosts import Host, host
 from tests.corpus.kinds import Kind

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.ops import OPS
 from tests.checking.small import check, model, with_rule
 

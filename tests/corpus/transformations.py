@@ -10,8 +10,8 @@ import numpy as np
 from onnx import FunctionProto, ModelProto, helper
 
 import gradcheck_cli as gc
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.formats.onnx_write import to_proto
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.formats.onnx.write import to_proto
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.ops import OPS

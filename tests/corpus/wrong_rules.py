@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.tape import Var
 
 Rule = Callable[..., Sequence["Var | None"]]
 

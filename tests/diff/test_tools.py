@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from gradcheck_cli.equivalence.procedure import compare
-from gradcheck_cli.formats.onnx_read import read
+from gradcheck_cli.checks.diff.two_models import compare
+from gradcheck_cli.formats.onnx.read import read
 from gradcheck_cli.settings import Settings
 
 FILES = Path(__file__).parents[1] / "models" / "files"

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from gradcheck_cli.equivalence.procedure import compare
+from gradcheck_cli.checks.diff.two_models import compare
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.formats.onnx_read import read
-from gradcheck_cli.memory import held
-from gradcheck_cli.record import Report
+from gradcheck_cli.formats.onnx.read import read
+from gradcheck_cli.graph.memory import held
 from gradcheck_cli.report import render
+from gradcheck_cli.results.record import Report
 from gradcheck_cli.settings import Settings
 from tests.cli import models
 from tests.cli.conftest import Ran, entered, typed

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
-from gradcheck_cli.equivalence.procedure import compare
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.record import Check
+from gradcheck_cli.checks.diff.two_models import compare
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 
 RNG = np.random.default_rng(3)

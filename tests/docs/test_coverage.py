@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from gradcheck_cli.operator_facts import GRADIENT, OperatorFacts, all_facts
+from gradcheck_cli.ops.facts import GRADIENT, OperatorFacts, all_facts
 from tests.versions import is_later
 
 README = Path(__file__).parents[2] / "README.md"

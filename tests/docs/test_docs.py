@@ -179,9 +179,9 @@ def test_paths_in_the_documentation_exist(name: str):
 
 def test_the_readme_names_options_and_codes_that_exist():
     from gradcheck_cli.cli import diff, grad, report
-    from gradcheck_cli.cli.check_options import OPTIONS
+    from gradcheck_cli.cli.options import OPTIONS
     from gradcheck_cli.cli.zoo.options import RUN_OPTIONS
-    from gradcheck_cli.explanations import PAGES
+    from gradcheck_cli.report.explanations import PAGES
 
     text = (ROOT / "README.md").read_text("utf-8")
     every = (*OPTIONS, *RUN_OPTIONS, *report.command.params, *grad.command.params, *diff.command.params)
@@ -192,7 +192,7 @@ def test_the_readme_names_options_and_codes_that_exist():
 
 
 def test_the_readme_has_the_exit_codes_in_their_order():
-    from gradcheck_cli.record import SEVERITY
+    from gradcheck_cli.results.record import SEVERITY
 
     text = (ROOT / "README.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)

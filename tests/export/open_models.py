@@ -12,13 +12,13 @@ import onnx
 import onnx.parser
 
 import gradcheck_cli as gc
-from gradcheck_cli.backward import add_n
+from gradcheck_cli.autodiff.backward import add_n
+from gradcheck_cli.autodiff.trace import result
 from gradcheck_cli.export.derivatives import Derivatives, Kind, derivatives
-from gradcheck_cli.export.graph import Written
+from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.writing import export
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.trace import result
 
 ROUNDINGS, SAFETY = 32, 16  # of float32, relative to the largest entry; of what rounding is seen to do
 PLAIN: dict[str, Any] = {

@@ -15,11 +15,11 @@ import onnx.parser
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.export.control_flow import for_files
 from gradcheck_cli.graph import Graph, is_inexact
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import trace
 from tests.ops.case import Case
 from tests.ops.cases.control_flow import CASES as CONTROL_FLOW
 from tests.ops.cases.recurrent import CASES as RECURRENT
@@ -359,7 +359,7 @@ def test_a_node_that_is_kept_gives_the_values_and_gradients_of_its_parts(case: C
 
 def gradients_of(graph: Graph, feeds: Feeds, ops: Any) -> dict[str, Any]:
     """Outputs, and gradients of their weighted sums by all float inputs, on a tape with some operators."""
-    from gradcheck_cli.backward import gradients as backward
+    from gradcheck_cli.autodiff.backward import gradients as backward
 
     tape, rng = trace(graph, feeds, ops=ops), np.random.default_rng(0)
     xs = [name for name, value in feeds.items() if is_inexact(value.dtype)]

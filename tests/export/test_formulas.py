@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.export.formulas import formula
-from gradcheck_cli.export.sizes import Measured, simplest
+from gradcheck_cli.export.size_formulas import Measured, simplest
 from gradcheck_cli.graph import Graph, TensorType
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import trace
 
 N, M = (5, 8, 11, 14, 9, 30), (7, 5, 16, 6, 21, 12)
 BEYOND = [(1, 1), (2, 40), (100, 3)]  # further sizes of n and m

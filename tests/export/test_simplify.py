@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.simplify import RULES, simplified
 from gradcheck_cli.export.simplify.draft import Draft, Found, Rule
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.formats.onnx_write import to_proto
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.formats.onnx.write import to_proto
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import result, trace
 from tests.rounding import gamma
 
 N = 4  # the size of the open dimension

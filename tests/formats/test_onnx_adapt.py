@@ -16,10 +16,10 @@ import pytest
 from onnx import defs, parser
 
 from gradcheck_cli.errors import ModelError, UnsupportedError
-from gradcheck_cli.formats.onnx_adapt import CHANGES, EXPERIMENTS
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.formats.onnx_schema import NEWEST, versions
-from gradcheck_cli.formats.onnx_write import to_proto
+from gradcheck_cli.formats.onnx.adapt import CHANGES, EXPERIMENTS
+from gradcheck_cli.formats.onnx.opset import NEWEST, versions
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.formats.onnx.write import to_proto
 from tests.rounding import FUNCTION, assert_rounded
 from tests.versions import is_later
 

@@ -9,8 +9,8 @@ import pytest
 from onnx import parser
 
 from gradcheck_cli.errors import ModelError
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.formats.onnx_write import to_proto
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.formats.onnx.write import to_proto
 from tests.rounding import FUNCTION, assert_rounded
 
 ort = pytest.importorskip("onnxruntime")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper, parser
 
 from gradcheck_cli.errors import GradcheckError, ModelError
-from gradcheck_cli.formats.onnx_read import read, read_proto, read_tensor, read_test_data
+from gradcheck_cli.formats.onnx.read import read, read_proto, read_tensor, read_test_data
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 SMALL = sorted((p for p in MODELS.rglob("*.onnx") if p.stat().st_size < 40_000), key=lambda p: p.name)
@@ -237,7 +237,7 @@ def test_tensors_whose_size_lies_are_refused(tensor: TensorProto, message: str, 
 
 
 def test_one_external_file_cannot_be_read_without_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradcheck_cli.formats.onnx_graph.installed", lambda: 100)
+    monkeypatch.setattr("gradcheck_cli.formats.onnx.graph_proto.installed", lambda: 100)
     model = onnx.load(str(with_external(folder, location="w.bin")), load_external_data=False)
     for index in range(10):
         model.graph.initializer.add().CopyFrom(model.graph.initializer[0])

@@ -14,8 +14,8 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from gradcheck_cli.errors import ModelError
-from gradcheck_cli.formats.onnx_outline import LARGE, Outline
-from gradcheck_cli.formats.onnx_read import read
+from gradcheck_cli.formats.onnx.onnx_outline import LARGE, Outline
+from gradcheck_cli.formats.onnx.read import read
 
 RNG = np.random.default_rng(3)
 BIG = RNG.normal(size=(1 << 17, 3)).astype(np.float32)  # 1.5 MiB
@@ -142,7 +142,7 @@ def test_messages_inside_each_other_end() -> None:
 READS = """
 import resource, sys
 import onnx, numpy
-from gradcheck_cli.formats.onnx_read import read
+from gradcheck_cli.formats.onnx.read import read
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 source = read(sys.argv[1])
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)

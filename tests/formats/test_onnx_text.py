@@ -11,9 +11,9 @@ import pytest
 from onnx import numpy_helper
 
 from gradcheck_cli.errors import LimitError, ModelError
-from gradcheck_cli.formats.onnx_read import read
-from gradcheck_cli.formats.onnx_text import FORMATS
-from gradcheck_cli.memory import held
+from gradcheck_cli.formats.onnx.onnx_text import FORMATS
+from gradcheck_cli.formats.onnx.read import read
+from gradcheck_cli.graph.memory import held
 from tests.cli.conftest import entered, typed
 
 TEXT = """<ir_version: 8, opset_import: ["" : 18]> net (float[N, 3] x) => (float[N, 2] y)

@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import MapProto, OptionalProto, SequenceProto, TensorProto, numpy_helper
 
-from gradcheck_cli.compound import Map, Optional, Sequence, elements
 from gradcheck_cli.errors import ModelError
-from gradcheck_cli.formats.onnx_read import read_proto, read_test_data, read_value
-from gradcheck_cli.formats.onnx_types import tensor_type, value_info
-from gradcheck_cli.formats.onnx_write import to_proto
+from gradcheck_cli.formats.onnx.onnx_types import tensor_type, value_info
+from gradcheck_cli.formats.onnx.read import read_proto, read_test_data, read_value
+from gradcheck_cli.formats.onnx.write import to_proto
 from gradcheck_cli.graph import Graph, Node, TensorType
+from gradcheck_cli.graph.containers import Map, Optional, Sequence, elements
 
 FLOAT = np.dtype(np.float32)
 TENSOR = TensorType(FLOAT, (2,))

@@ -15,10 +15,10 @@ from onnx import checker, parser
 from onnx.backend.test.case.node import collect_testcases
 
 from gradcheck_cli.errors import LimitError, UnsupportedError, UsageError
-from gradcheck_cli.formats import onnx_write
-from gradcheck_cli.formats.onnx_read import read, read_proto
-from gradcheck_cli.formats.onnx_schema import NEWEST
-from gradcheck_cli.formats.onnx_write import to_proto, write
+from gradcheck_cli.formats.onnx import write as onnx_write
+from gradcheck_cli.formats.onnx.opset import NEWEST
+from gradcheck_cli.formats.onnx.read import read, read_proto
+from gradcheck_cli.formats.onnx.write import to_proto, write
 from gradcheck_cli.graph import Graph, Node, TensorType
 from tests.rounding import assert_rounded
 from tests.versions import later

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.errors import SpecError, UsageError
-from gradcheck_cli.formats.yaml_read import read_spec
+from gradcheck_cli.formats.yaml.reading import read_spec
 
 
 def problems(tmp_path, text, **options):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradcheck_cli.errors import GradcheckError, SpecError
-from gradcheck_cli.formats.yaml_read import read_spec
+from gradcheck_cli.formats.yaml.reading import read_spec
 
 ROOT = Path(__file__).parents[2]
 SPECS = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("specs/*.gradcheck.yaml"))]

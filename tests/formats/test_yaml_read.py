@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.formats.source import CheckRequest
-from gradcheck_cli.formats.yaml_read import read_spec
+from gradcheck_cli.formats.yaml.reading import read_spec
 from gradcheck_cli.graph import Graph, Node, TensorType
 
 ROOT = Path(__file__).parents[2]

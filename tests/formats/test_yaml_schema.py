@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.formats.result_schema import result_schema
-from gradcheck_cli.formats.spec_models import spec_schema
-from gradcheck_cli.formats.yaml_text import parse
+from gradcheck_cli.formats.yaml.spec_models import spec_schema
+from gradcheck_cli.formats.yaml.yaml_text import parse
+from gradcheck_cli.results.json_schema import result_schema
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -109,6 +109,6 @@ def test_an_exit_code_is_one_of_the_fixed():
 
 
 def test_records_of_gradcheck_fit():
-    record = pytest.importorskip("gradcheck_cli.record")
+    record = pytest.importorskip("gradcheck_cli.results.record")
     check = record.Check("i", "c", "pass", "", record.ModelInfo("m"), "x", "y", max_rel_err=float("nan"))
     assert errors(result_schema(), record.Report((check,)).as_json()) == []

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli.checks.primal import Primal
-from gradcheck_cli.evaluation import quietly
-from gradcheck_cli.formats.onnx_read import read
+from gradcheck_cli.autodiff.evaluation import quietly
+from gradcheck_cli.checks.forward.comparison import Primal
+from gradcheck_cli.formats.onnx.read import read
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.redraw import finite_point
 from gradcheck_cli.points.targets import choose_y
-from gradcheck_cli.record import Check, ModelInfo
+from gradcheck_cli.results.record import Check, ModelInfo
 from gradcheck_cli.settings import Settings
 
 

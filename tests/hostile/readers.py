@@ -23,19 +23,19 @@ import onnx.serialization
 import rich_click as click
 from onnx import numpy_helper
 
-from gradcheck_cli.bundles.bundle import load
 from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.values import array_of, value_of
 from gradcheck_cli.cli.zoo.results import Baseline, Found
 from gradcheck_cli.cli.zoo.sources import places
 from gradcheck_cli.formats import read
-from gradcheck_cli.formats.onnx_read import read_value
+from gradcheck_cli.formats.onnx.read import read_value
 from gradcheck_cli.graph import TensorType
-from gradcheck_cli.record import Check, ModelInfo, Report
 from gradcheck_cli.report import WHOLE, render
 from gradcheck_cli.results import read_results
+from gradcheck_cli.results.record import Check, ModelInfo, Report
 from gradcheck_cli.zoo import hub
+from gradcheck_cli.zoo.bundle import load
 from gradcheck_cli.zoo.digest import read_along
 from gradcheck_cli.zoo.folder import About, read_about, write_about
 from gradcheck_cli.zoo.store import RECORDS, Store
@@ -205,8 +205,8 @@ def _about() -> list[bytes]:
 
 
 def _bundle() -> list[bytes]:
-    from gradcheck_cli.bundles import bundle
     from gradcheck_cli.settings import Settings
+    from gradcheck_cli.zoo import bundle
 
     folder, subject = Path("bundle"), bundle.Subject(str(ROOT / "examples/mlp.onnx"))
     if not folder.exists():

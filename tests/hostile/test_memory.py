@@ -11,9 +11,9 @@ import pytest
 from onnx import parser
 
 import gradcheck_cli as gc
-from gradcheck_cli import memory
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import LimitError
+from gradcheck_cli.graph import memory
 from tests.hostile.conftest import LITTLE
 
 resource = pytest.importorskip("resource", reason="only Unix limits memory")

@@ -19,7 +19,7 @@ from onnx import TensorProto
 
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.formats.belongings import belongings
+from gradcheck_cli.formats.companions import belongings
 from gradcheck_cli.zoo import hub
 from gradcheck_cli.zoo.digest import content_of, read_along
 from tests.cli import models

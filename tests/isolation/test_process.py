@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradcheck_cli.checks.isolation import Bounds, Stopped, run
 from gradcheck_cli.errors import GradcheckError, LimitError, NoGradientError, Problem, SpecError
-from gradcheck_cli.isolation.process import Bounds, Stopped, run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes that fork")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds and tells memory")
@@ -122,7 +122,7 @@ def test_what_a_call_has_started_goes_with_it() -> None:
 
 INTERRUPTED = """
 import os, signal, time
-from gradcheck_cli.isolation.process import Bounds, Interrupted, run
+from gradcheck_cli.checks.isolation import Bounds, Interrupted, run
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ours = os.getpid()
 def call():
@@ -145,7 +145,7 @@ def test_an_interrupt_ends_it() -> None:
 
 ORPHAN = """
 import os, sys, time
-from gradcheck_cli.isolation.process import Bounds, run
+from gradcheck_cli.checks.isolation import Bounds, run
 def call():
     print(os.getpid(), flush=True)
     time.sleep(600)

@@ -12,8 +12,8 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.errors import UnsupportedError, UsageError
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.record import Check
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.results.record import Check
 from tests.models.model_table import CUT, OUTCOMES, SEVERED
 from tests.models.test_forward import HERE, model_files, onnx_folders
 from tests.ops.test_onnx_cases import feeds, onnx_cases

@@ -12,10 +12,10 @@ import onnx
 import onnx.backend.test
 import pytest
 
-from gradcheck_cli.compound import elements
-from gradcheck_cli.formats.onnx_read import read, read_tensor, read_test_data
+from gradcheck_cli.autodiff.trace import result, trace
+from gradcheck_cli.formats.onnx.read import read, read_tensor, read_test_data
+from gradcheck_cli.graph.containers import elements
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import result, trace
 from tests.models.model_table import FEEDS, INNER, SHAPES, TOLERANCES
 from tests.ops.comparison import assert_matches, assert_near, scale
 

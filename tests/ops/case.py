@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.graph import Graph, Node
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 
 
 @dataclass(frozen=True)

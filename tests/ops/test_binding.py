@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli import symbolic as sym
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.step import Place
+from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.step import Place
-from gradcheck_cli.tape import Tape, Var
 
 X = np.arange(6.0).reshape(2, 3)
 REFUSED: list[tuple[str, int, dict[str, Any], type[GradcheckError], str]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.errors import NoGradientError, UnsupportedError
 from tests.ops.case import arr, case
 from tests.ops.cases.bits import F16, U16

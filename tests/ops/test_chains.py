@@ -11,13 +11,13 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli import native
-from gradcheck_cli.chain import Formula, grouped
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.native.selection import kernels
+from gradcheck_cli.op.fusion import Formula, grouped
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 from tests.checking.small import model
 from tests.ops.case import Case
 from tests.ops.cases import CASES

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.tape import Tape, Var
 from tests.rounding import assert_rounded
 
 Function = Callable[[Var], Var]

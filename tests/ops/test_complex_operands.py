@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 from tests.ops.case import Case
 from tests.ops.cases import CASES
 from tests.rounding import FUNCTION, assert_rounded

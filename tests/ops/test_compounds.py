@@ -9,13 +9,13 @@ import pytest
 from onnx import NodeProto, TypeProto, ValueInfoProto, helper
 from onnx import TensorProto as T
 
+from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.backend import prepare
-from gradcheck_cli.compound import Map, Optional, Sequence, elements, plain, typed
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import LimitError, ModelError, UsageError
 from gradcheck_cli.graph import Graph, Node, TensorType
+from gradcheck_cli.graph.containers import Map, Optional, Sequence, elements, plain, typed
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.trace import result, trace
 from tests.ops.case import arr, chain, node
 from tests.ops.cases.sequence import FLOAT, GROWING, PAIR, SEQUENCE, SQUARED
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.tape import Tape
 from tests.ops.case import arr
 from tests.ops.cases.linalg import of_rank
 

@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import LimitError, ModelError, NoGradientError
-from gradcheck_cli.formats.onnx_read import read_proto
-from gradcheck_cli.formats.onnx_write import to_proto
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.formats.onnx.write import to_proto
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import trace
 
 HEADER = '<ir_version: 8, opset_import: ["": 17, "ai.onnx.preview.training": 1]>'
 CUBE = """g (float[2] x, float[2] w) => (float[2] dx, float[2] ddx) {

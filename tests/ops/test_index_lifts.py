@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.lift import loop
+from gradcheck_cli.op.batching import loop
 from tests.ops.case import Case, arr, case, ints
 from tests.rounding import assert_rounded
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli import native
-from gradcheck_cli.backward import gradients, inexact
+from gradcheck_cli.autodiff.backward import gradients, inexact
 from gradcheck_cli.native.selection import Kind, kernels
 from tests.ops.case import Case
 from tests.ops.cases import CASES

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli import symbolic as sym
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.ops.conv import conv_vjp
-from gradcheck_cli.tape import Var
 from tests.checking.small import model, with_rule
 from tests.ops.case import arr
 

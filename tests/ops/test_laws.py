@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import inexact
-from gradcheck_cli.faults.invariants import Laws
-from gradcheck_cli.jacobians.directions import Directions, reals
-from gradcheck_cli.jacobians.jacobian import Backward, by_complex_step
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.verdict import Comparison, Tolerance
+from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.checks.diagnose.laws import Laws
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step
+from gradcheck_cli.verdict.rule import Comparison, Tolerance
 from tests.ops.case import Case
 from tests.ops.cases import CASES
 

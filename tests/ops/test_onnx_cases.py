@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from gradcheck_cli.compound import plain
-from gradcheck_cli.formats.onnx_read import read_proto
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import result, trace
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.graph.containers import plain
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import result, trace
 from tests.ops.comparison import assert_matches, inexact
 from tests.ops.onnx_case_skips import ARBITRARY, CASES, FLOAT64, OPERATORS, PACKAGES
 from tests.versions import later, operators, require_none

@@ -26,11 +26,11 @@ from onnx import (
     numpy_helper,
 )
 
-from gradcheck_cli.formats.onnx_types import type_proto
-from gradcheck_cli.formats.onnx_types import value_info as typed_info
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.formats.onnx.onnx_types import type_proto
+from gradcheck_cli.formats.onnx.onnx_types import value_info as typed_info
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import trace
 from tests.ops.case import Case
 from tests.ops.cases import CASES, training
 from tests.ops.comparison import assert_near

@@ -17,9 +17,9 @@ import numpy as np
 import onnx
 import pytest
 
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 from tests.ops.case import Case
 from tests.ops.cases.training import CASES
 from tests.ops.comparison import assert_near

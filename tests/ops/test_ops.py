@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import gradients, inexact
+from gradcheck_cli.autodiff.backward import gradients, inexact
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.tape import Tape
 from tests.ops.case import Case, subsets
 from tests.ops.cases import CASES
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
 from tests.ops.case import Case, case
 from tests.ops.cases import CASES
 from tests.ops.test_ops import float_outputs, looped_run

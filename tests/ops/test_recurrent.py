@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import trace
 from tests.ops.case import Case
 from tests.ops.cases.recurrent import GATES, TAKES, layer
 

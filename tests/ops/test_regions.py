@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import is_inexact
-from gradcheck_cli.jacobians import units
-from gradcheck_cli.jacobians.jacobian import Backward
+from gradcheck_cli.jacobian import units
+from gradcheck_cli.jacobian.jacobian import Backward
+from gradcheck_cli.op.boxes import Patch, Span
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.regions.patch import Patch, Span
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 from tests.checking.small import model
 from tests.ops.case import Case
 from tests.ops.cases import CASES

@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.formats.onnx_adapt import CHANGES
+from gradcheck_cli.formats.onnx.adapt import CHANGES
 from gradcheck_cli.op import no_forward
 from gradcheck_cli.ops import OPS
 from tests.ops.case import Case, arr, case

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import gradients
-from gradcheck_cli.tape import Tape, Var
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Tape, Var
 from tests.ops.case import case
 from tests.rounding import assert_rounded
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import inexact
-from gradcheck_cli.jacobians.directions import Directions, reals
-from gradcheck_cli.jacobians.jacobian import by_complex_step, by_differences
-from gradcheck_cli.jacobians.reach import taken
-from gradcheck_cli.jacobians.sparsity import Pattern, pattern
+from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences
+from gradcheck_cli.jacobian.pattern import Pattern, pattern
+from gradcheck_cli.jacobian.spread import taken
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.program import Program
-from gradcheck_cli.stack import Budget
-from gradcheck_cli.stencil import CENTRAL
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
+from gradcheck_cli.verdict.differences import CENTRAL
 from tests.ops.case import Case
 from tests.ops.cases import CASES
 

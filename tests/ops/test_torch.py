@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import gradients, inexact
+from gradcheck_cli.autodiff.backward import gradients, inexact
 from gradcheck_cli.ops import OPS
 from tests.ops.comparison import assert_near
 

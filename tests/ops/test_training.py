@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.graph import Graph, Node
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.tape import Tape
-from gradcheck_cli.trace import trace
 from tests.ops.case import Case, arr, case, ints
 from tests.ops.cases.training import CASES
 from tests.rounding import FUNCTION, assert_rounded

@@ -10,9 +10,9 @@ from typing import Any
 import html5lib
 import pytest
 
-from gradcheck_cli.measures import Severed, Spot
-from gradcheck_cli.record import Check, Entry, ModelInfo, Report
 from gradcheck_cli.report.html.site import folder, single
+from gradcheck_cli.results.measures import Severed, Spot
+from gradcheck_cli.results.record import Check, Entry, ModelInfo, Report
 from tests.checking.small import between, check, model, scaled, with_rule
 
 HTML = "{http://www.w3.org/1999/xhtml}"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gradcheck_cli.record import Report
 from gradcheck_cli.report.html.models import models_of
+from gradcheck_cli.results.record import Report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core says what is accessible")

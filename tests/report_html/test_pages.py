@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradcheck_cli.record import Check, ModelInfo, Report
 from gradcheck_cli.report.html.models import ORDERS, OUTCOMES, by_operator, models_of
 from gradcheck_cli.report.html.site import Site, folder, single
 from gradcheck_cli.results import check_from_json
+from gradcheck_cli.results.record import Check, ModelInfo, Report
 from tests.hostile.names import NAMES
 from tests.report_html.conftest import Page, failed, named, said
 from tests.reports.records import records

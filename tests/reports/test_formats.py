@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.explanations import PAGES
-from gradcheck_cli.record import Check, ModelInfo, Report, Suspect
 from gradcheck_cli.report import render
+from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.github import MOST
 from gradcheck_cli.report.job_summary import LARGEST, add_summary
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results import read_results
+from gradcheck_cli.results.record import Check, ModelInfo, Report, Suspect
 from tests.cli.test_process import run
 from tests.hostile.names import NAMES
 

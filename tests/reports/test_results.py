@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.record import Check, ModelInfo, Report
 from gradcheck_cli.report import FORMATS, render
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results import check_from_json, read_results
+from gradcheck_cli.results.record import Check, ModelInfo, Report
 from tests.reports.records import CHECKS
 
 DRAWN = settings(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from gradcheck_cli.formats.result_schema import STATUSES, result_schema
-from gradcheck_cli.formats.spec_models import spec_schema
-from gradcheck_cli.record import Check
+from gradcheck_cli.formats.yaml.spec_models import spec_schema
+from gradcheck_cli.results.json_schema import STATUSES, result_schema
+from gradcheck_cli.results.record import Check
 from tests.checking.small import between, check, scaled, with_rule
 from tests.reports.records import CHECKS
 from tests.reports.test_results import DRAWN

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gradcheck_cli.checks.checking import check
-from gradcheck_cli.record import Check
+from gradcheck_cli.checks.procedure import check
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 from tests.diff.twins import read_proto
 from tests.severed.nets import CUTS, FLOWS, PARTLY, TWINS, ZEROS, Drawn, Piece, drawn, made, one_branch, plain

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from gradcheck_cli.backward import gradients
+from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.op import zero

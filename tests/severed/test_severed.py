@@ -11,14 +11,14 @@ import pytest
 from onnx import ModelProto
 
 import gradcheck_cli as gc
-from gradcheck_cli.checks.checking import check
+from gradcheck_cli.checks.inspection import inspect
+from gradcheck_cli.checks.procedure import check
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.inspection import inspect
-from gradcheck_cli.measures import Spot
 from gradcheck_cli.op import rounding
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.targets import choose_x, choose_y
-from gradcheck_cli.record import Check
+from gradcheck_cli.results.measures import Spot
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo.comparison import compared
 from tests.checking.small import model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcheck_cli.record import Check, ModelInfo
+from gradcheck_cli.results.record import Check, ModelInfo
 
 
 def record(uri: str, x: str = "x", status: str = "pass", code: str = "", **more: Any) -> dict[str, Any]:

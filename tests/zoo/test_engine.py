@@ -92,7 +92,7 @@ def test_however_a_process_ends_there_is_a_record_and_the_run_goes_on() -> None:
 
 
 def test_a_record_of_a_crash_is_one_by_the_schema() -> None:
-    from gradcheck_cli.formats.result_schema import result_schema
+    from gradcheck_cli.results.json_schema import result_schema
 
     jsonschema = pytest.importorskip("jsonschema")
     [record] = run(["exits 3"])["0 exits 3"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gradcheck_cli.cli.zoo.progress import ZooProgress
+from gradcheck_cli.cli.zoo.run_progress import ZooProgress
 from gradcheck_cli.zoo.job import Job
 
 START = 7.0  # seconds until the first job begins

@@ -13,9 +13,9 @@ from typing import Any
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.zoo.results import Found, note
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.text import Style, cut, name, paint, seconds, table
-from gradcheck_cli.report.zoo import verdict
+from gradcheck_cli.report.zoo_text import verdict
+from gradcheck_cli.results.record import Check
 from gradcheck_cli.zoo.comparison import FACTOR, KINDS, Change, compared
 from gradcheck_cli.zoo.folder import read_about
 

@@ -11,16 +11,16 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
-from gradcheck_cli.cli.check_options import GATE, OUTPUT
 from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.models import is_spec, side_car
+from gradcheck_cli.cli.options import GATE, OUTPUT
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.selection import select
 from gradcheck_cli.cli.tasks import Planner
 from gradcheck_cli.cli.zoo.sources import Place
 from gradcheck_cli.errors import GradcheckError, ModelError, shown
-from gradcheck_cli.points.shipped import BESIDE
-from gradcheck_cli.record import OUTCOMES, Check, ModelInfo
+from gradcheck_cli.points.test_data import BESIDE
+from gradcheck_cli.results.record import OUTCOMES, Check, ModelInfo
 from gradcheck_cli.zoo import hub, remote
 from gradcheck_cli.zoo.digest import content_of, files_named, folder_of_data, key_of, read_along
 from gradcheck_cli.zoo.job import Job
@@ -134,7 +134,7 @@ def _files(path: Path, place: Place, settings: Mapping[str, Any]) -> Iterator[Pa
 
 def _models_of(spec: Path) -> Iterator[Path]:
     """The ONNX files that a spec's checks are about."""
-    from gradcheck_cli.formats.yaml_places import Document
+    from gradcheck_cli.formats.yaml.places import Document
 
     try:
         checks = Document.read(str(spec)).root.value.get("checks") or ()

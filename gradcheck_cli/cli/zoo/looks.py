@@ -13,11 +13,11 @@ from typing import Any
 
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.results import Found, Results
-from gradcheck_cli.cli.zoo.running import HOME
+from gradcheck_cli.cli.zoo.runner import HOME
 from gradcheck_cli.errors import NothingChecked
-from gradcheck_cli.record import OUTCOMES
 from gradcheck_cli.report.text import cut, name, table
-from gradcheck_cli.report.zoo import passed
+from gradcheck_cli.report.zoo_text import passed
+from gradcheck_cli.results.record import OUTCOMES
 from gradcheck_cli.zoo.folder import About, holder, is_run, read_about
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.check_options import OPTIONS
+from gradcheck_cli.cli.options import OPTIONS
 from gradcheck_cli.cli.param_types import ByteSize, Duration, Gates, OneOf, ParamType, Scheduler, Words
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.record import words_for
+from gradcheck_cli.results.record import words_for
 
 _LEFT_OUT = ("models", "plot", "heatmap", "health", "show", "engine", "dask")  # of one model, or said otherwise
 _HELP = {  # of options that mean something else where models are many

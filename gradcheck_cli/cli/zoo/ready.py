@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import gradcheck_cli
-from gradcheck_cli.cli.zoo import check
-from gradcheck_cli.peer.runtime import NAME
+from gradcheck_cli.checks.forward.runtime import NAME
+from gradcheck_cli.cli.zoo import child_check as check
 from gradcheck_cli.zoo.child import Desk, Errand
 from gradcheck_cli.zoo.job import MEMORY, Job
 from gradcheck_cli.zoo.server import sweep_in_the_end

@@ -14,12 +14,12 @@ from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.record import Check, Kept, Report
 from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.forward import forward_reason
+from gradcheck_cli.report.findings import forward_reason
 from gradcheck_cli.report.text import clean, count, name
-from gradcheck_cli.report.zoo import Group, document, worst
+from gradcheck_cli.report.zoo_text import Group, document, worst
 from gradcheck_cli.results import check_from_json, many
+from gradcheck_cli.results.record import Check, Kept, Report
 from gradcheck_cli.zoo.folder import read_about
 from gradcheck_cli.zoo.store import Line, finished, whole
 

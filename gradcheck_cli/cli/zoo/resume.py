@@ -19,7 +19,7 @@ def resume(ctx: click.Context, /, folder: str, **options: Any) -> int:
 
     Sources and settings are those of the run, from the folder where it was begun.
     """
-    from gradcheck_cli.cli.zoo.running import go_on
+    from gradcheck_cli.cli.zoo.runner import go_on
 
     return go_on(folder, given_in(ctx, options), ctx)
 

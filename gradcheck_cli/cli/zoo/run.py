@@ -6,9 +6,9 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.check_options import OPTIONS
 from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
-from gradcheck_cli.cli.typed import TypedCommand
+from gradcheck_cli.cli.options import OPTIONS
+from gradcheck_cli.cli.typed_options import TypedCommand
 from gradcheck_cli.cli.zoo.options import CHECK_OPTIONS, RUN_OPTIONS
 
 
@@ -25,7 +25,7 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
         from gradcheck_cli.zoo.server import warm
 
         warm()  # it gets ready while what follows is imported
-    from gradcheck_cli.cli.zoo.running import begin
+    from gradcheck_cli.cli.zoo.runner import begin
 
     return begin(sources, given_in(ctx, options), ctx)
 

@@ -15,7 +15,7 @@ from typing import Any
 from gradcheck_cli.cli.models import SPEC_SUFFIXES, expand, is_spec
 from gradcheck_cli.errors import GradcheckError, NothingChecked, SpecError, UsageError, shown
 from gradcheck_cli.formats import read
-from gradcheck_cli.points.shipped import BESIDE
+from gradcheck_cli.points.test_data import BESIDE
 from gradcheck_cli.zoo import hub, remote
 
 
@@ -94,7 +94,7 @@ def is_list(path: str) -> bool:
 
 
 def _lists_models(spec: str) -> bool:
-    from gradcheck_cli.formats.yaml_places import Document
+    from gradcheck_cli.formats.yaml.places import Document
 
     try:
         return "models" in Document.read(spec).root.children

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.simplify.draft import Draft, Rules
 from gradcheck_cli.graph import Array, Graph, Node
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.trace import result, trace
 
 _RESULT = 1024  # bytes of a constant that may come in
 _NODE = 128  # bytes that a node takes in a file

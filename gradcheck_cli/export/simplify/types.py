@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from onnx import GraphProto, TensorProto
 from onnx.shape_inference import infer_shapes
 
-from gradcheck_cli.formats.onnx_attribute_protos import elem_type, tensor_proto
-from gradcheck_cli.formats.onnx_types import types_of
-from gradcheck_cli.formats.onnx_write import to_proto
+from gradcheck_cli.formats.onnx.onnx_attribute_protos import elem_type, tensor_proto
+from gradcheck_cli.formats.onnx.onnx_types import types_of
+from gradcheck_cli.formats.onnx.write import to_proto
 from gradcheck_cli.graph import Array, Graph, TensorType
 
 _READ = 1024  # bytes of a constant that may be a shape or axes: the inference reads those

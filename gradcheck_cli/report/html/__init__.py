@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.record import Report
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.record import Report
 
 
 def require_jinja() -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradcheck_cli.record import Check, Suspect
 from gradcheck_cli.report.full import given_by
 from gradcheck_cli.report.text import name
+from gradcheck_cli.results.record import Check, Suspect
 
 _MODEL_DIGITS = 12  # of a digest: names may be anything, files named after them may not
 

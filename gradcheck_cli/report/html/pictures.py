@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from gradcheck_cli.record import Check
 from gradcheck_cli.report import axes, plot
-from gradcheck_cli.report.plot.curve import draw_curve
 from gradcheck_cli.report.plot.heat import draw_heat
+from gradcheck_cli.report.plot.panels import draw_curve
+from gradcheck_cli.results.record import Check
 
 _SIZE, _DPI = (5.6, 4.2), 160  # inches, dots an inch: sharp on screens with two dots a pixel
 WIDTH, HEIGHT = (round(inches * _DPI) for inches in _SIZE)

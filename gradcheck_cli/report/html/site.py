@@ -14,10 +14,9 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from gradcheck_cli.explanations import PAGES
-from gradcheck_cli.record import Report
 from gradcheck_cli.report import full
-from gradcheck_cli.report.html import facts
+from gradcheck_cli.report.explanations import PAGES
+from gradcheck_cli.report.html import page_facts as facts
 from gradcheck_cli.report.html.links import InFolder, Links, OnPage
 from gradcheck_cli.report.html.models import (
     ORDERS,
@@ -32,6 +31,7 @@ from gradcheck_cli.report.html.models import (
 )
 from gradcheck_cli.report.html.templating import asset, page, parts
 from gradcheck_cli.report.text import name
+from gradcheck_cli.results.record import Report
 
 _CELLS, _TOLD, _ROWS, _OPERATORS = 400, 40, 500, 200  # of the mosaic, what needs attention, a table's page, operators
 _SECTIONS, _CHECKS = 200, 1000  # most models and checks that a single page tells of in full

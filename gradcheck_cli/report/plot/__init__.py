@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.record import Check
 from gradcheck_cli.report import axes, full
 from gradcheck_cli.report.text import cut, name
+from gradcheck_cli.results.record import Check
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,10 +64,10 @@ def figure(check: Check) -> Figure:
     """The figure of a check that has a picture."""
     from matplotlib.figure import Figure
 
-    from gradcheck_cli.report.plot.curve import draw_curve
     from gradcheck_cli.report.plot.heat import draw_heat
     from gradcheck_cli.report.plot.histogram import draw_histogram
     from gradcheck_cli.report.plot.layers import draw_layers
+    from gradcheck_cli.report.plot.panels import draw_curve
 
     assert check.picture is not None
     drawn = Figure(figsize=_SIZE)

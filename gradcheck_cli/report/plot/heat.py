@@ -16,11 +16,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.picture import Curve, Picture, Standing, Tile, shrunk
-from gradcheck_cli.record import Check
 from gradcheck_cli.report import axes
 from gradcheck_cli.report.levels import LEVELS, NOTHING, NOTHING_FILL, NOTHING_LABEL, levels_of
 from gradcheck_cli.report.plot.looks import FAINT, INK
+from gradcheck_cli.results.picture import Curve, Picture, Standing, Tile, shrunk
+from gradcheck_cli.results.record import Check
 
 _LINE = 90  # characters of a title's line
 _CELLS = 128  # most cells along an axis: a single wrong one should still be seen

@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.picture import HIGHEST, LOWEST, PER_DECADE, Histogram, Picture, Standing
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.plot.looks import COLORS, INK, WORDS
+from gradcheck_cli.results.picture import HIGHEST, LOWEST, PER_DECADE, Histogram, Picture, Standing
+from gradcheck_cli.results.record import Check
 
 _TICKS = 9
 

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from gradcheck_cli.measures import Health, Layer
-from gradcheck_cli.picture import Standing
-from gradcheck_cli.record import Check
 from gradcheck_cli.report.plot.looks import COLORS, FAINT, GREEN, INK, empty, powers
 from gradcheck_cli.report.text import cut, name
+from gradcheck_cli.results.measures import Health, Layer
+from gradcheck_cli.results.picture import Standing
+from gradcheck_cli.results.record import Check
 
 _LABELS = 24  # most layers that are named
 _LONGEST_LAYER = 18  # columns of a layer's name

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from gradcheck_cli.picture import Standing
+from gradcheck_cli.results.picture import Standing
 
 INK, FAINT, GREEN = "#222222", "#8a8a8a", "#1a7f37"
 COLORS = {Standing.PASS: "#4a90c4", Standing.KINK: "#7fc8a9", Standing.OPEN: "#f0c808", Standing.FAIL: "#cf222e"}

@@ -1,0 +1,214 @@
+"""What stands around the two functions of old: `load` a model, `run`, `check` and `save` it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.checks.health.gates import gates_given, with_gates
+from gradcheck_cli.checks.procedure import check as check_source
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.formats import read
+from gradcheck_cli.graph import Array
+from gradcheck_cli.graph.containers import mapped, plain
+from gradcheck_cli.model import Model, Tensor, arguments
+from gradcheck_cli.model import call_options as options
+from gradcheck_cli.op import Ops
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.settings import Settings
+
+Names: TypeAlias = "Tensor | str | Sequence[Tensor | str]"
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    dims: Mapping[str, int] | None = None,
+    graph: str | None = None,
+    allow_python: bool = False,
+) -> Model:
+    """The model in an ONNX file, or one graph of a YAML spec.
+
+    What a model means is defined by the ONNX standard, at the versions of the operators that the file names.
+
+    Args:
+        path: a `.onnx` file or a `.gradcheck.yaml` spec.
+        dims: sizes for symbolic dimensions, by name, in entries.
+        graph: which graph of a spec; may be left out where there is only one.  "training_info" is the first step of
+            an ONNX model's training algorithm.
+        allow_python: whether a spec may name Python functions to import.
+
+    Returns:
+        A `Model`: `model["name"]` is the handle of a tensor.
+
+    Raises:
+        ModelError: the file cannot be read as a model.
+        SpecError: the spec is wrong, at a line and column.
+        ValueError: there is no such graph, or several and none was named; or no such open dimension.
+    """
+    sizes, allowed = options.sizes(dims, "dims"), options.flag(allow_python, "allow_python")
+    spec = read(options.path(path, "path"), dims=sizes, allow_python=allowed)
+    known = ", ".join(repr(name) for name in spec.sources)
+    if graph is not None and (not isinstance(graph, str) or graph not in spec.sources):
+        raise UsageError(f"{os.fspath(path)} has no graph {graph!r}; it has {known}.")
+    if graph is None and spec.meant is None:
+        raise UsageError(f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): say which, as graph=...")
+    source = spec.meant if graph is None else spec.sources[graph]
+    assert source is not None
+    arguments.require_open(source, sizes)
+    return Model(source, OPS, sizes)
+
+
+def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = "float64") -> list[Array]:
+    """Values of tensors, derivatives included, in one run of the model.
+
+    The definition is that of TensorFlow 1's `tf.Session.run`; operators mean what ONNX says of them.
+
+    Args:
+        tensors: one tensor or a list of them, of one model.
+        feeds: values by tensor or name, for any tensor of the model, each of the tensor's shape (a number fills it);
+            inputs without one are drawn by seed.
+        dtype: the precision, "float64", or "model" for the model's own.
+
+    Returns:
+        A list as long as `tensors` of arrays, each of its tensor's shape; a list for a sequence, a dict for a map.
+
+    Raises:
+        ValueError: something in `tensors` is not a tensor, or a feed does not fit.
+        GradcheckError: the model cannot be run: an operator is not known, shapes do not fit, memory ends.
+    """
+    wanted = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
+    for i, tensor in enumerate(wanted):
+        if tensor is None:
+            raise UsageError(
+                f"tensors[{i}] is None: gradients() returned it for an x that y does not depend on. Leave it "
+                "out, or ask for zeros with unconnected_gradients=UnconnectedGradients.ZERO."
+            )
+    model = arguments.model_of(wanted, "tensors")
+    names = [arguments.name_of(model, t, f"tensors[{i}]") for i, t in enumerate(wanted)]
+    settings = Settings(
+        extra_feed_dict=arguments.feeds(model, feeds, "feeds"),
+        dtype=options.one_of(dtype, "dtype", ("float64", "model")),
+    )
+    tape = model.tape(names, settings)
+    return [_value(tape, name) for name in names]
+
+
+def check(
+    model: Model,
+    x: Names | None = None,
+    y: Names | None = None,
+    *,
+    x_init_value: Mapping[Any, Any] | None = None,
+    extra_feed_dict: Mapping[Any, Any] | None = None,
+    ops: Ops = OPS,
+    rtol: float | Mapping[str, float] | None = None,
+    atol: float | Mapping[str, float] | None = None,
+    fail_on: str | Sequence[str] | None = None,
+    isolate: bool = False,
+    **settings: Any,
+) -> Report:
+    """What the command `gradcheck check` does, as a `Report`.
+
+    The theoretical Jacobian is that of the gradient rules, the numerical one comes from the forward run alone; both
+    have shape `(x_size, y_size)`, and `gradcheck explain` defines each verdict.
+
+    Args:
+        model: what `load` gave.
+        x: tensors or names to differentiate by; None: all float inputs, or the parameters if there are none.
+        y: tensors or names to differentiate; None: all float outputs.
+        x_init_value: values of x, by tensor or name, each of the tensor's shape.
+        extra_feed_dict: values of any tensors, by tensor or name, that stay fixed for both Jacobians.
+        ops: the operator table, by (domain, name): a rule under test goes in here.
+        rtol: the relative error that matters, for all tensors or by name; a number without unit.
+        atol: the absolute error that matters, likewise, in units of y per unit of x.
+        fail_on: what the report's exit code is not 0 for, in the words of `--fail-on`; None: its default.
+        isolate: whether the check runs in a forked process, where `timeout` and `memory_limit` hold whatever runs;
+            in this one they hold between chunks of probes.  Needs a system that forks.
+        settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`;
+            one that is None counts as not given.
+
+    Returns:
+        The report: `report.checks[i].status .x .y .suspect`, `report.exit_code`.
+
+    Raises:
+        ValueError: an argument is invalid.
+        GradcheckError: the model cannot be checked at all.
+    """
+    if not isinstance(model, Model):
+        raise UsageError(f"model is {options.described(model)}, not what load() gives.")
+    given = Settings(
+        x=arguments.names(model, x, "x"),
+        y=arguments.names(model, y, "y"),
+        x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
+        extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
+        **{"dims": model.dims, **options.settings({"rtol": rtol, "atol": atol, **settings})},
+    )
+    gates = gates_given(fail_on, given.dtype)
+    bounded = _isolated if options.flag(isolate, "isolate") else _here
+    checks = bounded(given, partial(check_source, model.source, given, name=Path(model.source.uri).name, ops=ops))
+    return Report(tuple(with_gates(each, gates) for each in checks), fail_on=gates)
+
+
+def _here(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
+    return call()
+
+
+def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
+    """What a check gives in a process of its own, within its limits."""
+    from gradcheck_cli.checks.isolation import Bounds, possible, run
+
+    if not possible():
+        raise UsageError("isolate=True needs processes that fork, which this system has not.")
+    return run(call, Bounds(settings.timeout, settings.memory_limit))
+
+
+def save(
+    model: Model,
+    path: str | os.PathLike[str],
+    outputs: Names | None = None,
+    *,
+    feeds: Mapping[Any, Any] | None = None,
+) -> None:
+    """Writes the model with its derivatives as an ONNX file whose outputs are `outputs`.
+
+    The file is ONNX, of the model's opset, or the lowest from 18 on that has the operators.  It is right for every size
+    of the model's open dimensions, way through its branches and number of iterations, in the model's own dtypes.  The
+    model's nodes stay as they are, and so does what it says of itself; weights that lie in another file get one called
+    `<name>.data`.  The inputs of the file are those of the model that the outputs need; all of them where all of the
+    model's outputs are among them.  Dimensions that have to be equal, or have one size alone, are declared so.
+
+    Args:
+        model: what `load` gave.
+        path: the file to write; it is written as a whole or not at all.
+        outputs: tensors or names, derivatives included; None: the outputs of the model.
+        feeds: values by tensor or name that the file holds as constants.
+
+    Raises:
+        ValueError: an output is no tensor of the model, or is given twice; the path cannot be written, or is what
+            the model was read from.
+        UnsupportedError: a complex operator, which ONNX does not have; a shape that follows from values of an input
+            (`feeds` fixes it); something that follows from an open dimension by no operator of ONNX
+            (`load(..., dims=...)` fixes it).
+    """
+    from gradcheck_cli.export.writing import export
+
+    if not isinstance(model, Model):
+        raise UsageError(f"model is {options.described(model)}, not what load() gives.")
+    names = arguments.names(model, outputs, "outputs") or model.graph.outputs
+    export(model, options.path(path, "path"), names, arguments.feeds(model, feeds, "feeds"))
+
+
+def _value(tape: Tape, name: str) -> Any:
+    if name in tape.blocked:
+        raise tape.blocked[name]
+    if name in tape.compounds:
+        return plain(mapped(lambda var: np.array(var.value), tape.compounds[name]))
+    return np.array(tape.named[name].value)

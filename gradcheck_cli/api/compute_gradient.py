@@ -1,0 +1,147 @@
+"""`compute_gradient`: the theoretical and the numerical Jacobian of one tensor by another.
+
+Names, argument order, defaults and meaning are those of TensorFlow 1's `tf.test.compute_gradient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.compare.compat import jacobians
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.model import Model, Tensor, arguments
+from gradcheck_cli.model import call_options as options
+from gradcheck_cli.settings import Settings
+
+
+def compute_gradient(
+    x: Any,
+    x_shape: Any,
+    y: Tensor,
+    y_shape: Sequence[int],
+    x_init_value: Any = None,
+    delta: float = 0.001,
+    init_targets: str | Sequence[str] | None = None,
+    extra_feed_dict: Mapping[Any, Any] | None = None,
+    *,
+    dtype: str = "float64",
+) -> Any:
+    """Computes and returns the theoretical and the numerical Jacobian of y with respect to x.
+
+    The definition is that of TensorFlow 1's `tf.test.compute_gradient` (tensorflow/python/ops/gradient_checker.py).
+    A complex x of m entries counts as 2 m reals, a complex y of n entries as 2 n, in blocks as documented there:
+    `J[:m,:n] = d(Re y)/d(Re x)`, `J[:m,n:] = d(Im y)/d(Re x)`, `J[m:,:n] = d(Re y)/d(Im x)`,
+    `J[m:,n:] = d(Im y)/d(Im x)`.
+
+    Args:
+        x: a tensor, or a list of tensors.
+        x_shape: its dimensions, a tuple or an array of ints; for a list, a list of them.
+        y: a tensor.
+        y_shape: its dimensions.
+        x_init_value: the point, an array of shape `x_shape` (a list of them for a list); None draws from a
+            seeded normal distribution.
+        delta: the perturbation of the central difference, in units of x.
+        init_targets: initializations of the model to run first: `init:` groups of a spec, training info of an
+            ONNX file.
+        extra_feed_dict: values that stay fixed for both Jacobians, by tensor or name, of any tensor.
+        dtype: the precision of both, "float64", or "model" for the model's own.
+
+    Returns:
+        Two 2-d float arrays `(x_size, y_size)`, theoretical and numerical, in units of y per unit of x: a row for
+        each entry of x, a column for each entry of y.  For a list of x a list of such pairs.
+
+    Raises:
+        ValueError: an argument contradicts the model, or y does not depend on x.
+        LookupError: an operator between x and y has no gradient.
+        GradcheckError: the model does not run at this point.
+    """
+    many = isinstance(x, list | tuple)
+    xs = arguments.tensors(x, "x")
+    model = arguments.model_of([*xs, arguments.tensor(y, "y")], "x and y")
+    values = [None] * len(xs) if x_init_value is None else arguments.per_x(x_init_value, xs, "x_init_value", many)
+    step = options.step(delta)
+    settings = Settings(
+        extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
+        init_targets=options.targets(init_targets, "init_targets"),
+        dtype=options.one_of(dtype, "dtype", ("float64", "model")),
+    )
+    arguments.require_free(model, xs, values, settings.extra_feed_dict)
+    for i, tensor in enumerate(xs):
+        arguments.require_inexact(model, tensor, f"x[{i}]" if many else "x")
+    arguments.require_inexact(model, y, "y")
+    given = zip(xs, arguments.per_x(x_shape, xs, "x_shape", many), strict=True)
+    shapes = [arguments.require_shape(t, shape, "x_shape") for t, shape in given]
+    wanted = arguments.require_shape(y, y_shape, "y_shape")
+    triples = zip(xs, shapes, values, strict=True)
+    points = {t.name: arguments.initial(t, shape, v, i) for i, (t, shape, v) in enumerate(triples)}
+    runs = _Runs(model, y.name, points, settings)
+    pairs = []
+    for tensor, shape in zip(xs, shapes, strict=True):
+        tape = runs.beside(tensor.name)
+        arguments.require_run(tape, tensor.name, shape, "x_shape")
+        arguments.require_run(tape, y.name, wanted, "y_shape")
+        pairs.append(_jacobians(model, tape, tensor.name, y.name, step, settings))
+    return pairs if many else pairs[0]
+
+
+def compute_gradient_error(
+    x: Any,
+    x_shape: Any,
+    y: Tensor,
+    y_shape: Sequence[int],
+    x_init_value: Any = None,
+    delta: float = 0.001,
+    init_targets: str | Sequence[str] | None = None,
+    extra_feed_dict: Mapping[Any, Any] | None = None,
+    *,
+    dtype: str = "float64",
+) -> float:
+    """The largest absolute difference between the two Jacobians of `compute_gradient`, in units of y per unit of x.
+
+    The definition is that of TensorFlow 1's `tf.test.compute_gradient_error`.  Arguments and errors are those of
+    `compute_gradient`; for a list of x it is the largest over all of them, for empty Jacobians 0.0.
+    """
+    found = compute_gradient(x, x_shape, y, y_shape, x_init_value, delta, init_targets, extra_feed_dict, dtype=dtype)
+    pairs = found if isinstance(found, list) else [found]
+    return max(float(np.max(np.abs(t - n), initial=0.0)) for t, n in pairs)
+
+
+class _Runs:
+    """Runs at the point: a tensor inside the model is held at its value only while it is x itself."""
+
+    def __init__(self, model: Model, y: str, points: Mapping[str, Array], settings: Settings) -> None:
+        self.model, self.y, self.points, self.settings = model, y, points, settings
+        self.leaves = {n: v for n, v in points.items() if model.graph.producer(n) is None}
+        self.shared: Tape | None = None
+
+    def beside(self, x: str) -> Tape:
+        """The run for the Jacobians by x."""
+        if x not in self.leaves:
+            return self._at({**self.leaves, x: self.points[x]}, x)
+        if self.shared is None:
+            self.shared = self._at(self.leaves, x)
+        return self.shared
+
+    def _at(self, values: Mapping[str, Array], x: str) -> Tape:
+        return self.model.tape([self.y, x], replace(self.settings, x_init_value=values))
+
+
+def _jacobians(model: Model, tape: Tape, x: str, y: str, delta: float, settings: Settings) -> tuple[Array, Array]:
+    """Both Jacobians; zeros where y does not depend on x at this point."""
+    x_name, y_name = tape.named[x].name, tape.named[y].name
+    program = Program(tape, [x_name], [y_name])
+    here, there = tape.values[x_name], tape.values[y_name]
+    if x_name != y_name and not program.steps:
+        if not any(any(node.subgraphs) for _, node in model.ways([x], [y], stop=settings.extra_feed_dict)):
+            raise UsageError(f"y {y!r} does not depend on x {x!r}.")
+        return np.zeros((reals(here), reals(there))), np.zeros((reals(here), reals(there)))  # another branch was taken
+    return jacobians(tape, program, x, y, delta, Budget())

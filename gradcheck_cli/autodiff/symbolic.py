@@ -1,0 +1,244 @@
+"""The vocabulary of rules and compositions: functions of `Var`s that add ONNX operators to their tape.
+
+`np.` is numbers now, `sym.` is nodes later.  Only operators of ONNX opset 18 are emitted, so that a gradient is an
+ONNX graph; axes, shapes and the like become constants of the tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Operand, Tape, Var
+from gradcheck_cli.op import DTYPES
+
+_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+
+
+def _unary(op: str) -> Callable[[Var], Var]:
+    def apply(x: Var) -> Var:
+        return x.tape.apply(op, x)
+
+    apply.__doc__ = f"{op} of x, elementwise."
+    return apply
+
+
+abs, exp, log, sqrt, reciprocal = (
+    _unary("Abs"),
+    _unary("Exp"),
+    _unary("Log"),
+    _unary("Sqrt"),
+    _unary("Reciprocal"),
+)
+sin, cos, tan = _unary("Sin"), _unary("Cos"), _unary("Tan")
+sinh, cosh, tanh = _unary("Sinh"), _unary("Cosh"), _unary("Tanh")
+erf, sigmoid, sign, relu, softplus = (
+    _unary("Erf"), _unary("Sigmoid"), _unary("Sign"), _unary("Relu"), _unary("Softplus")
+)  # fmt: skip
+floor, ceil, round_ = _unary("Floor"), _unary("Ceil"), _unary("Round")
+not_, identity, is_nan = _unary("Not"), _unary("Identity"), _unary("IsNaN")
+
+
+def custom(op: str, *inputs: Operand, **attrs: Any) -> Var:
+    """An operator of gradcheck's own domain: the complex ones that ONNX lacks."""
+    tape = next(x.tape for x in inputs if isinstance(x, Var))
+    return tape.emit(op, inputs, attrs, domain="gradcheck")[0]
+
+
+def wanted(x: Var | None) -> bool:
+    """A rule is to give the cotangent of its operand x; it may give others as well, of which no use is made."""
+    return x is not None and x.name not in x.tape.spared
+
+
+def real(x: Var) -> Var:
+    """The real part; x itself where it is real."""
+    return custom("Real", x) if x.dtype.kind == "c" else x
+
+
+def imag(x: Var) -> Var:
+    """The imaginary part of a complex x."""
+    return custom("Imag", x)
+
+
+def conj(x: Var) -> Var:
+    """The complex conjugate; x itself where it is real."""
+    return custom("Conj", x) if x.dtype.kind == "c" else x
+
+
+def where(condition: Var, x: Operand, y: Operand) -> Var:
+    """x where the condition holds, else y; numbers take the dtype of the other operand."""
+    dtype = next((v.dtype for v in (x, y) if isinstance(v, Var)), None)
+    x, y = (v if isinstance(v, Var) else condition.tape.constant(v, dtype) for v in (x, y))
+    return condition.tape.apply("Where", condition, x, y)
+
+
+def equal(x: Var, y: Operand) -> Var:
+    """x == y, elementwise."""
+    return x.tape.apply("Equal", x, y)
+
+
+def and_(x: Var, y: Operand) -> Var:
+    """Both hold."""
+    return x.tape.apply("And", x, y)
+
+
+def or_(x: Var, y: Operand) -> Var:
+    """One of them holds."""
+    return x.tape.apply("Or", x, y)
+
+
+def maximum(x: Var, y: Operand) -> Var:
+    """The larger of the two."""
+    return x.tape.apply("Max", x, y)
+
+
+def minimum(x: Var, y: Operand) -> Var:
+    """The smaller of the two."""
+    return x.tape.apply("Min", x, y)
+
+
+def clip(x: Var, low: Operand, high: Operand) -> Var:
+    """x bounded on either side."""
+    return x.tape.apply("Clip", x, low, high)
+
+
+def sum(x: Var, axes: Sequence[int] | None = None, keepdims: bool = True) -> Var:
+    """The sum over axes (all by default; none of them: x itself)."""
+    return _reduce("ReduceSum", x, axes, keepdims)
+
+
+def mean(x: Var, axes: Sequence[int] | None = None, keepdims: bool = True) -> Var:
+    """The mean over axes."""
+    return _reduce("ReduceMean", x, axes, keepdims)
+
+
+def max(x: Var, axes: Sequence[int] | None = None, keepdims: bool = True) -> Var:
+    """The maximum over axes."""
+    return _reduce("ReduceMax", x, axes, keepdims)
+
+
+def prod(x: Var, axes: Sequence[int] | None = None, keepdims: bool = True) -> Var:
+    """The product over axes."""
+    return _reduce("ReduceProd", x, axes, keepdims)
+
+
+def _reduce(op: str, x: Var, axes: Sequence[int] | None, keepdims: bool) -> Var:
+    if axes is None:
+        return x.tape.apply(op, x, keepdims=int(keepdims))
+    return x.tape.apply(op, x, ints(x.tape, axes), keepdims=int(keepdims)) if len(axes) else x
+
+
+def matmul(a: Var, b: Var) -> Var:
+    """The product of stacks of matrices, as `np.matmul`."""
+    return a.tape.apply("MatMul", a, b)
+
+
+def swap(x: Var) -> Var:
+    """x with its last two axes exchanged."""
+    return transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def transpose(x: Var, perm: Sequence[int]) -> Var:
+    """x with axes in the order `perm`."""
+    return x if tuple(perm) == tuple(range(x.ndim)) else x.tape.apply("Transpose", x, perm=tuple(perm))
+
+
+def reshape(x: Var, shape: Sequence[int]) -> Var:
+    """x in another shape, of the same size (an entry of 0 is a dimension of length 0)."""
+    if tuple(shape) == x.shape:
+        return x
+    allowzero = {"allowzero": 1} if 0 in shape else {}
+    return x.tape.apply("Reshape", x, ints(x.tape, shape), **allowzero)
+
+
+def expand(x: Var, shape: Sequence[int]) -> Var:
+    """x broadcast to a shape."""
+    return x if tuple(shape) == x.shape else x.tape.apply("Expand", x, ints(x.tape, shape))
+
+
+def unsqueeze(x: Var, axes: Sequence[int]) -> Var:
+    """x with axes of length 1 put in, counted in the result."""
+    return x.tape.apply("Unsqueeze", x, ints(x.tape, axes)) if len(axes) else x
+
+
+def squeeze(x: Var, axes: Sequence[int]) -> Var:
+    """x without axes of length 1."""
+    return x.tape.apply("Squeeze", x, ints(x.tape, axes)) if len(axes) else x
+
+
+def concat(xs: Sequence[Var], axis: int) -> Var:
+    """Tensors one behind the other along an axis."""
+    return xs[0] if len(xs) == 1 else xs[0].tape.apply("Concat", *xs, axis=axis)
+
+
+def split(x: Var, sizes: Sequence[int], axis: int) -> tuple[Var, ...]:
+    """Pieces of given sizes along an axis."""
+    if len(sizes) == 1:
+        return (x,)
+    return x.tape.emit("Split", (x, ints(x.tape, sizes)), {"axis": axis}, n_outputs=len(sizes))
+
+
+def slice(
+    x: Var,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int],
+    steps: Sequence[int] | None = None,
+) -> Var:
+    """x[start:end:step] along each of the axes."""
+    steps = steps or (1,) * len(axes)
+    return x.tape.apply("Slice", x, *(ints(x.tape, v) for v in (starts, ends, axes, steps)))
+
+
+def take(x: Var, index: int, axis: int) -> Var:
+    """Entry `index` along an axis, which goes away."""
+    return x.tape.apply("Gather", x, np.asarray(index, np.int64), axis=axis)
+
+
+def pad(x: Var, pads: Sequence[int]) -> Var:
+    """x with zeros around it: `pads` are the widths before each axis, then those behind (negative: cut off)."""
+    return x.tape.apply("Pad", x, ints(x.tape, pads)) if any(pads) or x.tape.general else x
+
+
+def fill(x: Var, like: Var, first: int = 0, before: Sequence[int] = ()) -> Var:
+    """x with zeros around its axes from `first` on, so many `before` each, to the sizes of `like`, or cut to them."""
+    before = before or (0,) * (x.ndim - first)
+    if not x.tape.general:
+        rest = [n - m - b for n, m, b in zip(like.shape[first:], x.shape[first:], before, strict=True)]
+        return pad(x, (*(0,) * first, *before, *(0,) * first, *rest))
+    start = {"start": first} if first else {}
+    beyond = like.tape.apply("Shape", like, **start) - x.tape.apply("Shape", x, **start)
+    beyond = beyond - ints(x.tape, before) if any(before) else beyond
+    return x.tape.apply("Pad", x, concat([ints(x.tape, (*(0,) * first, *before, *(0,) * first)), beyond], 0))
+
+
+def cast(x: Var, dtype: Any) -> Var:
+    """x in another dtype."""
+    return x if x.dtype == dtype else x.tape.apply("Cast", x, to=_NUMBERS[np.dtype(dtype)])
+
+
+def zeros_like(x: Var) -> Var:
+    """Zeros of the shape and dtype of x."""
+    return full(x.tape, x.shape, 0, x.dtype)
+
+
+def ones_like(x: Var) -> Var:
+    """Ones of the shape and dtype of x."""
+    return full(x.tape, x.shape, 1, x.dtype)
+
+
+def full(tape: Tape, shape: Sequence[int], value: complex, dtype: Any) -> Var:
+    """A tensor of one value."""
+    return expand(tape.constant(value, dtype), shape)
+
+
+def ints(tape: Tape, values: Sequence[int]) -> Var:
+    """A constant vector of int64."""
+    return tape.constant(tuple(values), np.int64)
+
+
+def arange(tape: Tape, count: int) -> Var:
+    """0, 1, ... count - 1 as int64."""
+    return tape.constant(np.arange(count, dtype=np.int64))

@@ -1,0 +1,152 @@
+"""Run a graph once at a point, on a tape: `If` follows the branch taken, `Loop` and `Scan` unroll."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gradcheck_cli.autodiff.evaluation import Where
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.errors import GradcheckError, ModelError
+from gradcheck_cli.graph import Graph, Node, TensorType
+from gradcheck_cli.graph.containers import COMPOUND, mapped, placed, typed
+from gradcheck_cli.op import Ops
+
+
+class Body:
+    """A subgraph as a control-flow operator calls it: a function of `Var`s that adds the graph's nodes to the tape.
+
+    It sees the values of the graph around it as they were when its node was reached.  `part` is what messages call it:
+    "body of node 3 Loop 'y'".
+    """
+
+    def __init__(self, tape: Tape, graph: Graph, around: Mapping[str, Any], part: str) -> None:
+        self.tape, self.graph, self.around, self.part = tape, graph, around, part
+        self.constants = {name: tape.constant(value) for name, value in graph.constants.items()}
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        """Results of the graph for arguments in the order of its inputs."""
+        tape = next((x.tape for x in arguments if isinstance(x, Var)), self.tape)
+        scope = self._seen_from(tape)
+        scope.update(zip(self.graph.inputs, arguments, strict=False))
+        for index, node in enumerate(self.graph.nodes):
+            with tape.within(place=tape.place.into(self.part, index)):
+                run_node(tape, node, scope, outputs=())
+        return tuple(_lookup(scope, name, lambda: f"the {self.part}") for name in self.graph.outputs)
+
+    def _seen_from(self, tape: Tape) -> dict[str, Any]:
+        """What the graph sees, on the tape of its arguments: a rule may run on another one than the model did."""
+        if tape is self.tape:
+            return {**self.around, **self.constants}
+        around = {name: self.around[name] for name in self.graph.captures if name in self.around}
+        held = {name: mapped(lambda x: tape.constant(x.value), value) for name, value in around.items()}
+        return held | {name: tape.constant(value) for name, value in self.graph.constants.items()}
+
+
+def trace(
+    graph: Graph,
+    feeds: Mapping[str, Any],
+    *,
+    ops: Ops,
+    dtype: str = "float64",
+    seed: int = 0,
+    targets: Iterable[str] | None = None,
+    lenient: bool = False,
+) -> Tape:
+    """The tape of `graph` at `feeds`, which may fix any tensor, inner ones included.
+
+    Only what `targets` (default: all outputs) need is run.  If `lenient`, an operator that cannot be run blocks the
+    tensors behind it (`Tape.blocked`) instead of raising.
+    """
+    tape = Tape(ops, dtype=dtype, seed=seed)
+    tape.reserved = names_within(graph)
+    needed = _needed(graph, graph.outputs if targets is None else targets, feeds)
+    scope: dict[str, Any] = {}
+    for name in graph.tensors:
+        if name in feeds:
+            scope[name] = _held(tape, name, feeds[name], graph.types.get(name))
+        elif name in graph.constants:
+            scope[name] = tape.weight(name, graph.constants[name])
+    _keep(tape, scope)
+    for index, node in enumerate(graph.nodes):
+        if needed.isdisjoint(node.outputs):
+            continue
+        with tape.from_node(index, node.metadata):
+            _step(tape, node, scope, feeds, lenient)
+    return tape
+
+
+def names_within(graph: Graph) -> set[str]:
+    """The names of all tensors, those of graphs inside of nodes among them."""
+    return set(graph.tensors).union(*(names_within(inner) for node in graph.nodes for inner in node.subgraphs))
+
+
+def result(tape: Tape, name: str) -> Any:
+    """What a traced graph gives for a name: an array, or a record of arrays for a sequence, an optional or a map."""
+    if name in tape.blocked:
+        raise tape.blocked[name]
+    return mapped(lambda x: x.value, tape.compounds[name] if name in tape.compounds else tape.named[name])
+
+
+def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[str]) -> None:
+    """Add one node of a graph to the tape, reading values from `scope` and leaving its outputs there."""
+    label = node.name or next((n for n in node.outputs if n), node.op)
+    where = partial(tape.place.of, node.op, label)
+    inputs = [_lookup(scope, name, where) for name in node.inputs]
+    attrs = {
+        k: Body(tape, v, dict(scope), f"{k} of {where()}") if isinstance(v, Graph) else v for k, v in node.attrs.items()
+    }
+    count = len(node.outputs)
+    with tape.within(place=tape.place.named(node.op, label)):
+        made = tape.emit(node.op, inputs, attrs, domain=node.domain, n_outputs=count, outputs=outputs, name=label)
+    if len(made) < len([n for n in node.outputs if n]):
+        raise ModelError(f"{where()} has {len(made)} outputs, not {count}")
+    scope.update((n, v) for n, v in zip(node.outputs, made, strict=False) if n)
+
+
+def _held(tape: Tape, name: str, value: Any, declared: TensorType | None) -> Any:
+    """A value that is fed: a `Var`, or a record with a `Var` for each tensor inside."""
+    return placed(
+        name, typed(value, declared, repr(name)), lambda n, x: tape.hold(n if n == name else tape.fresh(n), x)
+    )
+
+
+def _keep(tape: Tape, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, COMPOUND):
+            tape.compounds[name] = value
+        else:
+            tape.named[name] = value
+
+
+def _step(tape: Tape, node: Node, scope: dict[str, Any], feeds: Mapping[str, Any], lenient: bool) -> None:
+    blocked = next((tape.blocked[name] for name in node.reads if name in tape.blocked), None) if tape.blocked else None
+    fed = {name: scope[name] for name in node.outputs if name in feeds}
+    names = [tape.fresh(f"{name}/computed") if name in fed else name for name in node.outputs]
+    try:
+        if blocked is not None:
+            raise blocked
+        run_node(tape, node, scope, names)
+    except GradcheckError as error:
+        if not lenient:
+            raise
+        tape.blocked.update((name, error) for name in node.outputs if name)
+    scope.update(fed)
+    _keep(tape, {name: scope[name] for name in node.outputs if name in scope})
+
+
+def _needed(graph: Graph, targets: Iterable[str], feeds: Mapping[str, Any]) -> set[str]:
+    needed = set(targets) - set(feeds)
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(name for name in node.reads if name not in feeds)
+    return needed
+
+
+def _lookup(scope: Mapping[str, Any], name: str, where: Where) -> Any:
+    if not name:
+        return None
+    if name not in scope:
+        raise ModelError(f"{where()} reads {name!r}, which has no value")
+    return scope[name]

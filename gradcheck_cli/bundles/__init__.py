@@ -1,1 +1,0 @@
-"""Failing checks kept as folders, to be run again."""

@@ -1,0 +1,345 @@
+"""Checks without differences: laws that hold for every gradient, whatever the function is.
+
+A pull-back is linear in the cotangent, so that zero gives zeros; a probe does not depend on what runs beside it; the
+same run twice gives the same; <u, J v> is <J^T u, v>; what is declared to have no derivative does not move smoothly.
+Each costs a few probes.  What rounding may do to a law is measured: every result on the way is moved by some roundings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gradcheck_cli.autodiff.backward import Descended, Unit, inexact, onward, pull_back, unit_of, units_between
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.directions import flat, flat_stack, reals, shaped
+from gradcheck_cli.jacobian.jacobian import JITTERED, Backward
+from gradcheck_cli.op import zero
+from gradcheck_cli.verdict.differences import scales
+from gradcheck_cli.verdict.rule import HUGE, NEGLIGIBLE, UNDERFLOW, Comparison, Status, Tolerance, apart, epsilon
+
+WRONG, NONDETERMINISTIC = "GC101", "GC106"
+_SAFETY = 4.0  # of what 16 roundings do in a few runs
+_COMBINED = np.array([0.0, -2.0, 1.0])  # of cotangents 0, u, 2 u - 3: what is left is three times those of ones
+NEARBY = 2.0**-6  # in units of the scale of x: another point, as a rule on the same piece
+_ALONE = 2  # columns of a Jacobian that are computed once more, each alone
+_NEAR = (2.0**-20, 2.0**-26)  # perturbations that tell what moves smoothly from what jumps
+_BESIDE = "a probe's result depends on the probes beside it"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A law that does not hold: the code of the failure, a sentence that names the law, and what broke it if known."""
+
+    code: str
+    law: str
+    unit: Unit | None = None
+
+
+class Laws:
+    """The laws of one backward pass, and of what leads from each of its x to y.
+
+    `columns` are the theoretical Jacobians, where all columns were computed; `some` are the rows of them that were.
+    `anew` is another pass from the same y, for which all rules were applied once more.
+    """
+
+    def __init__(
+        self,
+        backward: Backward,
+        columns: Sequence[Array],
+        seed: int,
+        budget: Budget,
+        anew: Descended | None = None,
+        some: Sequence[range] | None = None,
+    ) -> None:
+        self.backward, self.columns, self.budget = backward, columns, budget
+        self.some = [range(reals(backward.tape.values[x])) for x in backward.xs] if some is None else some
+        self.anew = anew if backward.seed.dtype.kind == "f" else None
+        self.position, self.tolerance = 0, Tolerance()  # of the x at hand
+        self.rng, count = np.random.default_rng([seed, 2]), reals(backward.seed.value)
+        self.ones = (np.arange(count) < backward.seed.size).astype(np.float64)
+        self.u = self.rng.normal(size=count) if self.anew is None else flat(self.anew.start)
+        self.weights = np.stack([np.zeros(count), self.u, 2 * self.u - 3 * self.ones])
+        self.chosen = self.rng.permutation(count)[:_ALONE] if count > 1 else np.zeros(0, int)
+
+    def broken(self, position: int, program: Program, comparison: Comparison, tolerance: Tolerance) -> list[Broken]:
+        """The laws that do not hold for one x: those of the same kind as the first; `comparison` is what was found."""
+        self.position, self.tolerance = position, tolerance
+        if not comparison.status.size:
+            return []
+        size = np.abs(program.tape.values[program.probes[0]])
+        tame = bool(((size == 0) | ((size > 1 / HUGE) & (size < HUGE))).all())  # no product is lost
+        agreed = bool((comparison.status == Status.PASS).all()) and not comparison.ties
+        kinds: list[Iterator[Broken]] = [
+            self._repeated(position),
+            self._forward(program),
+            self._pull_back(position) if tame else iter(()),
+            self._declared_zero(program),
+            self._dot(position, program, comparison) if agreed and tame else iter(()),
+        ]
+        return next((found for kind in kinds if (found := list(kind))), [])
+
+    @cached_property
+    def _rows(self) -> list[Array]:
+        """Cotangents `(3, x_size)` of each x for `weights`."""
+        return self.backward.along(self.weights, self.budget)
+
+    @cached_property
+    def _once(self) -> list[Array]:
+        return self.backward.at_ones()
+
+    @cached_property
+    def _again(self) -> list[Array]:
+        """What a second backward pass, built anew, gives for ones; the first where memory cannot hold both."""
+        backward = self.backward
+        made = [backward.tape.values[n].nbytes for _, step in backward.program.steps for n in step.node.outputs if n]
+        if sum(made) > self.budget.memory // 4:
+            return self._once
+        with backward.tape.aside():
+            return Backward(backward.tape, backward.y, backward.xs).at_ones()
+
+    @cached_property
+    def _columns_alone(self) -> list[list[Array]]:
+        """Columns `(1, x_size)` of every Jacobian that run alone, one list for each of `chosen`."""
+        return [self.backward.along(self._unit(int(column)), self.budget) for column in self.chosen]
+
+    def _unit(self, column: int) -> Array:
+        return (np.arange(self.u.size) == column).astype(np.float64)[None]
+
+    def _repeated(self, position: int) -> Iterator[Broken]:
+        """Rules that are applied anew give the same."""
+        if self._ends_alike(position):
+            return
+        first, second = self._once[position], self._again[position]
+        if differ(first, second):
+            rule, unit = self._rule("differs")
+            law = f"two identical backward passes give different gradients: {rule} gives others each time"
+            yield Broken(NONDETERMINISTIC, law, unit)
+
+    def _ends_alike(self, position: int) -> bool:
+        """The other pass ends where this one does, as far as it is known and rounding lets one tell."""
+        end = None if self.anew is None else self.anew.ends.get(self.backward.xs[position])
+        return end is not None and end.dtype.kind == "f" and not differ(self._rows[position][1], flat(end))
+
+    def _pull_back(self, position: int) -> Iterator[Broken]:
+        """Zero gives zeros, sums give sums, and a stack of cotangents what each of them gives alone."""
+        rows, ones = self._rows[position], self._once[position]
+        adds = bool((np.isfinite(rows[0]) & (rows[0] != 0)).any())
+        gap = _COMBINED @ rows + 3 * ones
+        bends = self._beyond(gap, rows, lambda: np.abs(_COMBINED) @ self._spread(position, self.weights))
+        if adds or bends:
+            mixing = self._beside(self.weights)
+            rule, unit = self._rule("adds" if adds else "bends")
+            if mixing is not None:
+                yield Broken(WRONG, f"{_BESIDE}, from {_where(mixing)} on", mixing)
+            elif adds:
+                yield Broken(WRONG, f"a cotangent of zero does not give zero: {rule} adds something of its own", unit)
+            else:
+                law = "J^T (2 u - 3 w) is not 2 J^T u - 3 J^T w"
+                yield Broken(WRONG, f"{rule} is not linear in the cotangent: {law}", unit)
+        elif self.columns and not all(self._alone(position, turn) for turn in range(len(self.chosen))):
+            mixing = self._beside(np.eye(min(self.u.size, 1 << 8), self.u.size))
+            where = f", from {_where(mixing)} on" if mixing is not None else ": columns are others when each runs alone"
+            yield Broken(WRONG, f"{_BESIDE}{where}", mixing)
+
+    def _alone(self, position: int, turn: int) -> bool:
+        """A column of the Jacobian is the same when it runs alone."""
+        column, rows = int(self.chosen[turn]), slice(self.some[position].start, self.some[position].stop)
+        row, stacked = self._columns_alone[turn][position][0][rows], self.columns[position][:, column]
+        return not self._beyond(row - stacked, row, lambda: self._spread(position, self._unit(column))[0][rows])
+
+    def _rule(self, fault: str) -> tuple[str, Unit | None]:
+        """The rule that has a fault when it is applied alone, in words, and what it differentiates."""
+        tape = self.backward.tape
+        for unit in onward(self._units, self.backward.xs[self.position]):
+            with tape.aside():
+                if fault in _faults(tape, unit, self.rng):
+                    return f"the rule of {_where(unit)}", unit
+        return "a rule", None
+
+    def _beside(self, weights: Array) -> Unit | None:
+        """Where the backward pass first gives for a stack of cotangents something else than for each alone."""
+        program, stack = self.backward.program, self.backward.cotangents(weights)
+        return _first_difference(program, {program.probes[0]: stack}, self.budget)
+
+    def _forward(self, program: Program) -> Iterator[Broken]:
+        """A forward run gives the same twice, and what runs beside a probe of it does not change it."""
+        first, alone = self._beside_another(program)
+        here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
+        if differ(first, alone) and (unit := _first_difference(program, here, self.budget, twice=True)) is not None:
+            law = f"two identical forward runs give different results, from {_where(unit)} on"
+            yield Broken(NONDETERMINISTIC, law, unit)
+        elif self._beyond(first - alone, alone, lambda: _forward_spread(program)):
+            mixing = _first_difference(program, _two(program), self.budget)
+            if mixing is not None:
+                law = f"the numerical side is wrong: {_BESIDE}, from {_where(mixing)} on"
+                yield Broken(WRONG, law, mixing)
+
+    def _beside_another(self, program: Program) -> tuple[Array, Array]:
+        """y at the point from a stack of two probes, and as the tape has it; the same where a rounding decides."""
+        y = flat(program.tape.values[program.outputs[0]])
+        outcome = program.run(_two(program), branches=True)
+        return (y if outcome.any_crossed(2)[0] else flat_stack(outcome.outputs[0])[0]), y
+
+    @cached_property
+    def _units(self) -> list[Unit]:
+        """What lies between all xs and y."""
+        return units_between(self.backward.tape, self.backward.xs, [self.backward.y])
+
+    def _declared_zero(self, program: Program) -> Iterator[Broken]:
+        """What is declared to have no derivative does not move smoothly with any operand."""
+        tape = program.tape
+        ops = [*(region.op for region in tape.regions), *(step.op for _, step in program.steps)]
+        if not any(op.vjp is zero for op in ops):
+            return
+        for unit in onward(self._units, program.probes[0]):
+            if unit.op.vjp is zero and (name := _moves_smoothly(tape, unit, self.rng)):
+                law = f"{_where(unit)} declares that it has no derivative, but it moves smoothly with {name!r}"
+                yield Broken(WRONG, law, unit)
+
+    def _dot(self, position: int, program: Program, comparison: Comparison) -> Iterator[Broken]:
+        """<u, J v> by tangents of the forward kernels is <J^T u, v> by the rules, as far as all entries agree.
+
+        A comparison of projections is such a test already.  Where nothing flows, tangents are what a complex step leaves
+        of zero.
+        """
+        x, some = program.tape.values[program.probes[0]], self.some[position]
+        if not program.steps or not program.analytic or comparison.status.shape != (len(some), self.u.size):
+            return
+        if not comparison.theoretical.any():
+            return
+        v = np.zeros((1, reals(x)))
+        v[:, some.start : some.stop] = self.rng.normal(size=(1, len(some)))
+
+        def forth(jitter: np.random.Generator | None = None) -> Array:
+            return self.u * flat_stack(program.tangents({program.probes[0]: shaped(v, x)}, jitter)[0])[0]
+
+        there, back = forth(), self._rows[position][1] * v[0]
+        accepted = apart(comparison, np.abs(v[0, some.start : some.stop]), np.abs(self.u))
+        gap = np.array([max(0.0, abs(there.sum() - back.sum()) - accepted)])
+        size = np.array([np.abs(there).sum(), np.abs(back).sum()])
+
+        def spread() -> Array:
+            moved = [abs((forth(np.random.default_rng(seed)) - there).sum()) for seed in range(JITTERED)]
+            return np.array([np.fmax.reduce(moved) + self._spread(position, self.u[None])[0] @ np.abs(v[0])])
+
+        if self._beyond(gap, size, spread):
+            yield Broken(WRONG, f"the dot test fails: <u, J v> is {there.sum():.6g}, <J^T u, v> is {back.sum():.6g}")
+
+    def _spread(self, position: int, weights: Array) -> Array:
+        """How far rounding may carry the cotangents of some weights, `(P, x_size)`."""
+        base = self.backward.along(weights, self.budget)[position]
+        moved = (self.backward.along(weights, self.budget, seed)[position] for seed in range(JITTERED))
+        return np.asarray(np.fmax.reduce([np.abs(each - base) for each in moved]))
+
+    def _beyond(self, gap: Array, like: Array, spread: Callable[[], Array]) -> bool:
+        """A gap matters to the user and is no rounding; what is not finite tells nothing."""
+        gap, size = (np.where(np.isfinite(each), np.abs(each), 0.0) for each in (gap, like))
+        largest = float(np.max(size, initial=0.0))
+        allowed = self.tolerance.rtol * largest + self.tolerance.atol
+        if largest < UNDERFLOW or not (gap > allowed).any():
+            return False
+        rounding = spread()
+        return bool((gap > allowed + _SAFETY * np.where(np.isfinite(rounding), rounding, np.inf)).any())
+
+
+def differ(first: Array, second: Array) -> bool:
+    """Two results of the same computation differ by more than the order of its sums explains."""
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(first - second)
+    return bool((gap > NEGLIGIBLE * np.max(np.abs(first), initial=0.0, where=np.isfinite(first))).any())
+
+
+def _forward_spread(program: Program) -> Array:
+    """How far rounding may carry y, `(y_size,)`."""
+    here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
+    base, *moved = (
+        flat_stack(program.run(here, jitter=rng).outputs[0])[0]
+        for rng in (None, *map(np.random.default_rng, range(JITTERED)))
+    )
+    return np.asarray(np.fmax.reduce([np.abs(each - base) for each in moved]))
+
+
+def _two(program: Program) -> dict[str, Array]:
+    """Two probes: x, and x moved a little."""
+    x = program.tape.values[program.probes[0]]
+    moved = x + NEARBY * scales(np.abs(x)) * np.random.default_rng(0).normal(size=x.shape)
+    return {program.probes[0]: np.stack([x, moved.astype(x.dtype)])}
+
+
+def _first_difference(
+    program: Program, stacks: dict[str, Array], budget: Budget, *, twice: bool = False
+) -> Unit | None:
+    """The step at which a run of a stack first differs from runs of its probes alone, or from a second one."""
+    tape, count = program.tape, len(next(iter(stacks.values())))
+    made = [
+        (n, unit_of(step, index))
+        for index, step in program.steps
+        for n in step.node.outputs
+        if n and is_inexact(tape.values[n].dtype)
+    ]
+    if 2 * count * sum(tape.values[n].nbytes for n, _ in made) > budget.memory:
+        made = [(n, unit) for n, unit in made if n in program.outputs]
+    every = Program(tape, program.probes, [n for n, _ in made])
+    first = every.run(stacks).outputs
+    parts = [stacks] if twice else [{n: s[i : i + 1] for n, s in stacks.items()} for i in range(count)]
+    second = [np.concatenate(each) for each in zip(*(every.run(part).outputs for part in parts), strict=True)]
+    pairs = zip(made, first, second, strict=True)
+    return next((unit for (_, unit), one, other in pairs if differ(one, other)), None)
+
+
+def _faults(tape: Tape, unit: Unit, rng: np.random.Generator) -> set[str]:
+    """What is wrong with a rule that is applied alone, to random cotangents."""
+    outputs = [tape.var(n) if n in tape.values and inexact(tape.var(n)) else None for n in unit.outputs]
+    random = [None if y is None else rng.normal(size=y.shape) for y in outputs]
+
+    def given(u: float, ones: float) -> list[Array]:
+        cts = [None if y is None or r is None else tape.hold(tape.fresh("ct"), (u * r + ones).astype(y.dtype))
+               for y, r in zip(outputs, random, strict=True)]  # fmt: skip
+        return [ct.value for _, ct in pull_back(tape, unit, cts)]
+
+    try:
+        none, ones, first, again, both = (given(*w) for w in ((0, 0), (0, 1), (1, 0), (1, 0), (2, -3)))
+    except (GradcheckError, ValueError, TypeError, IndexError):
+        return set()
+    if not len(none) == len(ones) == len(first) == len(again) == len(both):
+        return {"differs", "bends"}
+    faults = {"differs"} if any(map(differ, first, again)) else set()
+    faults |= {"adds"} if any((np.isfinite(x) & (x != 0)).any() for x in none) else set()
+    sums = [(x, 2 * y - 3 * z) for x, y, z in zip(both, first, ones, strict=True)]
+    return faults | ({"bends"} if any(differ(x, y) for x, y in sums) else set())
+
+
+def _where(unit: Unit) -> str:
+    return unit.place.of(unit.place.op or unit.op.name, unit.place.label or unit.label)
+
+
+def _moves_smoothly(tape: Tape, unit: Unit, rng: np.random.Generator) -> str:
+    """The operand with which a result moves by the same slope near and nearer, both ways; nothing if there is none."""
+    outputs = [n for n in unit.outputs if n in tape.values and inexact(tape.var(n))]
+    for name in dict.fromkeys(n for n in unit.operands if n and inexact(tape.var(n)) and tape.values[n].size):
+        program, here = Program(tape, [name], outputs), tape.values[name]
+        along = rng.choice([-1.0, 1.0], here.shape) * scales(np.abs(here))
+        offsets = np.array([s * h for h in _NEAR for s in (1.0, -1.0)])
+        stack = here + offsets.reshape(-1, *(1,) * here.ndim) * along
+        outcome = program.run({name: stack.astype(here.dtype)}, branches=True)
+        for made, n in zip(outcome.outputs, outputs, strict=True):
+            if not outcome.crossed and _is_smooth(flat_stack(made), flat(tape.values[n]), offsets):
+                return name
+    return ""
+
+
+def _is_smooth(values: Array, here: Array, offsets: Array) -> bool:
+    """Some entry has one slope at all offsets `(P,)`, well above rounding."""
+    with np.errstate(invalid="ignore"):
+        slopes = (values - here) / offsets[:, None]
+        seen = 1e4 * epsilon(here.dtype) * np.max(np.abs(here), initial=0.0) / np.min(np.abs(offsets))
+        least, most = np.min(np.abs(slopes), axis=0), np.max(np.abs(slopes - slopes[0]), axis=0)
+        return bool(((least > seen) & (most < 0.05 * least)).any())

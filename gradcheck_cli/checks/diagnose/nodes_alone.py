@@ -1,0 +1,445 @@
+"""One node on its own: its rule is held against its own forward kernel, at the values that it had in the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from gradcheck_cli.autodiff.backward import Unit
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.checks.diagnose.alone import Alone
+from gradcheck_cli.compare.kinks import decides
+from gradcheck_cli.compare.pair import Job, Theory, compare_along
+from gradcheck_cli.compare.ties import DIRECTIONS, REST, misfit
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.directions import Directions, flat
+from gradcheck_cli.jacobian.jacobian import EPS, JITTERED, by_complex_step, by_differences
+from gradcheck_cli.jacobian.tied import keeping_ties
+from gradcheck_cli.op.batching import elementwise
+from gradcheck_cli.verdict.differences import BACKWARD, CENTRAL, FORWARD, Stencil, scales
+from gradcheck_cli.verdict.rule import (
+    PASSED,
+    Comparison,
+    Status,
+    Tolerance,
+    allowance,
+    ground_of,
+    largest_by_column,
+    magnitude,
+    screened,
+)
+
+SMALL = 4096  # entries of a Jacobian that is compared as a whole
+TOLERANCE = Tolerance(rtol=1e-9, negligible=1e-12)  # of one node: errors grow on the way to y
+_PROJECTIONS, FEWEST = 4, 2  # random directions of each side of a larger one, and of one that is very large
+_NUMBERS = 1e7  # that all directions of one side together have at most
+_TIE, _SIDE, _NEAR = 2.0**-36, 2.0**-20, 2.0**-24  # steps, in units of the scale of x: to find ties, to measure slopes
+_GROUND = 1e-2  # of the largest entry of a column: errors of smaller ones are relative to this
+_SAFETY = 4.0  # of what 16 roundings do in a few runs
+_AT_TIES = 16  # entries at a tie that are looked at one by one
+_THIRD = 2.0**-190  # beyond the square of the complex step: slopes of nodes are not that small
+_TO_EDGE = 2.0**-10, 2.0**-30, 2.0**-50  # steps, in units of the scale of x, between which a slope without end grows
+_STEEPER, _GROWN = 8.0, 2.0  # times from the first step and from the second: less is no slope without end
+_NONFINITE = 8  # entries without a finite cotangent that are looked at one by one
+_FAULTS = (
+    GradcheckError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+)  # of a rule
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What was found of a unit: its rule is right, wrong, or nothing could be said of it.
+
+    Of a wrong one `operand` has the worst cotangent; `compared` is what it was found by, `reason` why the rule could
+    not be run.
+    """
+
+    unit: Unit
+    status: Literal["right", "wrong", "open"]
+    operand: str = ""
+    compared: Compared | None = None
+    reason: str = ""
+    errors: tuple[float, float] = (0.0, 0.0)  # the largest ones, absolute and relative, of what could be told
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One operand of a unit alone: how it was compared, and what came of it.
+
+    directions  of the operand, one for each row of the comparison
+    weights     of the outputs, one for each column; None: the columns are the entries of the outputs
+    """
+
+    alone: Alone
+    operand: str
+    directions: Directions
+    weights: Array | None
+    comparison: Comparison
+    tied: str = ""  # along directions that keep the ties of all operands together: what is wrong of them
+
+    @property
+    def status(self) -> Literal["right", "wrong", "open"]:
+        """Wrong if any number is; right if none is and some slope could be told: of zeros alone all must be."""
+        if self.comparison.count(Status.FAIL):
+            return "wrong"
+        if self.comparison.clean:
+            return "right"
+        passed = np.isin(self.comparison.status, PASSED)
+        slopes = magnitude(self.comparison.theoretical, self.comparison.numerical)[passed]
+        return "right" if passed.all() or slopes.any() else "open"
+
+    @property
+    def gap(self) -> float:
+        """The largest relative error of what failed, infinite where the rule gives no number."""
+        failed = self.comparison.status == Status.FAIL
+        given, right = self.comparison.theoretical[failed], self.comparison.numerical[failed]
+        size = np.maximum(np.abs(given), np.abs(right))
+        ratio = np.where(size > 0, np.abs(given - right) / size, 0.0)
+        return float(np.max(np.where(np.isfinite(ratio), ratio, np.inf), initial=0.0))
+
+
+def check_unit(
+    tape: Tape,
+    unit: Unit,
+    operands: Sequence[str],
+    outputs: Sequence[str],
+    seed: int,
+    budget: Budget,
+    flowing: Callable[[Sequence[str]], Array | None] = lambda outputs: None,
+) -> Local:
+    """A unit's rule against its forward kernel: some operands by some outputs, of one dtype each.
+
+    flowing  which reals of the outputs get a cotangent in the model, `(m,)`, asked if the rule is wrong; None: all may
+    """
+    if unit.op.vjp is None:
+        return Local(unit, "open")
+    try:
+        alone = Alone(tape, unit, operands, outputs, budget)
+    except _FAULTS as error:
+        if isinstance(error, LimitError):  # of time or memory, which no rule is to blame for
+            raise
+        return Local(unit, "wrong", reason=f"its rule cannot be run: {error}")
+    found = [_compared(alone, position, seed) for position in range(len(alone.operands))]
+    if any(each.status == "wrong" for each in found):
+        live = flowing(alone.outputs)
+        found = [_settled(each, seed, live) if each.status == "wrong" else each for each in found]
+    wrong = [each for each in found if each.status == "wrong"]
+    if wrong:
+        worst = max(wrong, key=lambda each: each.gap)
+        return Local(unit, "wrong", worst.operand, worst)
+    if (astray := _together(_of_all_operands(tape, alone), seed)) is not None:
+        return Local(unit, "wrong", astray.operand, astray)
+    seen = [told(each.comparison, TOLERANCE) for each in found]
+    largest = max((e[0] for e in seen), default=0.0), max((e[1] for e in seen), default=0.0)
+    return Local(unit, "open" if any(each.status == "open" for each in found) else "right", errors=largest)
+
+
+def told(comparison: Comparison, tolerance: Tolerance) -> tuple[float, float]:
+    """The largest errors, absolute and relative, but for those that rounding explains."""
+    given, right = comparison.theoretical, comparison.numerical
+    with np.errstate(invalid="ignore"):
+        gap, size, ground = np.abs(given - right), magnitude(given, right), comparison.ground.at()
+        beyond = gap > allowance(size, ground, tolerance)
+    counted = (comparison.status == Status.FAIL) | (np.isin(comparison.status, PASSED) & ~beyond)
+    gap = np.where(counted, np.where(np.isfinite(gap), gap, np.inf), 0.0)
+    relative = gap / np.where(size > 0, np.maximum(size, _GROUND * ground), 1.0)
+    return float(np.max(gap, initial=0.0)), float(np.max(relative, initial=0.0))
+
+
+def _compared(alone: Alone, position: int, seed: int) -> Compared:
+    """One operand: every entry of a small Jacobian, random projections of a large one."""
+    operand = alone.operands[position]
+    if alone.rows(operand) * alone.columns <= SMALL:
+        found = _entries(alone, position)
+        if found.status == "wrong":
+            return found
+        rounded = _projections(alone, position, seed)  # unit cotangents hide what a rule does to digits
+        return rounded if rounded is not None and rounded.status == "wrong" else found
+    summed = _projections(alone, position, seed)
+    return summed if summed is not None else _unusual(alone, position, seed)
+
+
+def _entries(alone: Alone, position: int) -> Compared:
+    operand = alone.operands[position]
+    directions = Directions(alone.tape.values[operand], range(alone.rows(operand)))
+    theory = Theory(alone.jacobians[position], lambda: alone.spreads[position], backward=alone.backward)
+    return _judged(alone, operand, directions, theory, None)
+
+
+def _projections(
+    alone: Alone, position: int, seed: int, live: Array | None = None, known: Array | None = None
+) -> Compared | None:
+    """Random projections; None where some cotangents are not finite, of which no sum tells anything.
+
+    live  reals of the outputs that count, `(m,)`; known  those of the operand that do, `(n,)`, if not all of them do
+    """
+    operand, m = alone.operands[position], alone.columns
+    x, rng = alone.tape.values[operand], np.random.default_rng([seed, *alone.unit.steps])
+    v = _directions(rng, flat(x))
+    weights = rng.normal(size=(_count(m), m))
+    weights = np.where(_finite(alone) if live is None else live, weights, 0.0)
+    v = v if known is None else v * known
+    theory = _theory(alone, position, v, weights, known)
+    if not np.isfinite(theory.values).all():
+        return None
+    found = _judged(alone, operand, Directions(x, v), theory, weights)
+    program = alone.programs[operand]
+    if found.status == "right" or program.obstacle is not None or not len(tied := _tied(program, alone.budget)):
+        return found
+    weights[:, tied] = 0
+    beside = _beside_ties(alone, operand, Directions(x, v), _theory(alone, position, v, weights), weights)
+    return beside if beside.status == "wrong" else _at_ties(alone, position, tied[:_AT_TIES]) or beside
+
+
+def _unusual(alone: Alone, position: int, seed: int) -> Compared:
+    """Some entries for which the rule gives no number."""
+    operand, m = alone.operands[position], alone.columns
+    weights = np.where(_finite(alone), np.random.default_rng(seed).normal(size=(1, m)), 0.0)
+    [values] = alone.backward.along(weights, alone.budget)[position]
+    lost = np.flatnonzero(~np.isfinite(values))
+    rows = lost[np.unique(np.linspace(0, len(lost) - 1, _NONFINITE).astype(int))]
+    theory = Theory(values[rows, None], lambda: np.zeros((len(rows), 1)))
+    return _judged(alone, operand, Directions(alone.tape.values[operand], rows), theory, weights)
+
+
+def _finite(alone: Alone) -> Array:
+    """Reals of the outputs that are numbers, `(m,)`: of the others there is no slope."""
+    return np.isfinite(flat(alone.tape.values[alone.y]))
+
+
+def _settled(found: Compared, seed: int, live: Array | None) -> Compared:
+    """A wrong operand without failures that are of no matter to the model, or no fault of the rule.
+
+    Of no matter are outputs that get no cotangent.  No fault is a cotangent that is no number where the forward kernel
+    has no slope either: 1 / 0 at the edge of its domain, which nodes before it may well cut off.
+    """
+    alone, position = found.alone, found.alone.operands.index(found.operand)
+    live = _finite(alone) if live is None else live & _finite(alone)
+    if found.directions.given is None:
+        found = _without_edges(found, live)
+        if found.weights is None or found.status == "wrong":
+            return found
+        known = np.isfinite(alone.backward.along(np.where(live, 1.0, 0.0)[None], alone.budget)[position][0])
+        return _projections(alone, position, seed, live, known) or found
+    if found.status == "wrong" and not live.all():
+        return _projections(alone, position, seed, live) or found
+    return found
+
+
+def _without_edges(found: Compared, live: Array) -> Compared:
+    """Single entries of an operand, or all of them, without those failures."""
+    failed = found.comparison.status == Status.FAIL
+    lost = failed & ~np.isfinite(found.comparison.theoretical)
+    rows = np.flatnonzero(lost.any(axis=1))
+    beside = failed & ~live if found.weights is None else np.zeros_like(failed)
+    if len(rows):
+        beside[rows] |= lost[rows] & ~_blamed(found, rows, live)
+    status = np.where(beside, np.int8(Status.DOMAIN), found.comparison.status)
+    return replace(found, comparison=replace(found.comparison, status=status))
+
+
+def _blamed(found: Compared, rows: Array, live: Array) -> Array:
+    """Rows of a comparison by single entries, without what may be no number: `(rows, columns)`.
+
+    A slope without end spoils what it is multiplied with, cotangents of zero as well: entries that do not move with an
+    output may be lost to another one, but not where all outputs have a slope.
+    """
+    alone, theory = found.alone, found.comparison.theoretical[rows]
+    ended, moves = _slopes(found, found.directions.rows[rows])
+    if alone.unit.op.lift is elementwise and alone.rows(found.operand) == alone.columns:
+        moves = found.directions.rows[rows][:, None] == np.arange(alone.columns)
+    sound = live & ended & (moves | ended.all(axis=1, keepdims=True))
+    if found.weights is None:
+        return np.asarray(sound | (live & ended & np.isinf(theory)))
+    endless = ~ended & _finite(alone)
+    return np.asarray(sound.any(axis=1, keepdims=True) & ~endless.any(axis=1, keepdims=True))
+
+
+def _slopes(found: Compared, rows: Array) -> tuple[Array, Array]:
+    """Which outputs have a slope from both sides by some entries of an operand, and which move: `(rows, m)` each."""
+    program, part = found.alone.programs[found.operand], Directions(found.alone.tape.values[found.operand], rows)
+    here = np.abs(flat(program.tape.values[program.outputs[0]]))
+    ended, moves = np.ones((len(rows), len(here)), bool), np.zeros((len(rows), len(here)), bool)
+    for stencil in (FORWARD, BACKWARD):
+        slopes = []
+        for step in _TO_EDGE:
+            steps = part.representable(step)
+            slope = np.abs(by_differences(program, part, stencil, steps, found.alone.budget)[0])
+            with np.errstate(invalid="ignore", over="ignore"):
+                rounding = 16 * EPS * here / np.abs(steps)[:, None]
+                moves |= slope > rounding
+            slopes.append((slope, rounding))
+        (far, _), (near, _), (fine, rounding) = slopes
+        coarse = np.where(np.isfinite(far), far, near)  # the far one may leave the domain where the slope is finite
+        with np.errstate(invalid="ignore", over="ignore"):
+            bounded = (fine <= _STEEPER * coarse + rounding) | (fine <= _GROWN * near + rounding)
+        ended &= np.isfinite(fine) & bounded
+    return ended, moves
+
+
+def _theory(alone: Alone, position: int, v: Array, weights: Array, known: Array | None = None) -> Theory:
+    def projected(jitter: int | None = None) -> Array:
+        cotangents = alone.backward.along(weights, alone.budget, jitter)[position]
+        return np.asarray(v @ (cotangents if known is None else np.where(known, cotangents, 0.0)).T)
+
+    values = projected()
+    moved = lambda: np.fmax.reduce([np.abs(projected(seed) - values) for seed in range(JITTERED)])  # noqa: E731
+    return Theory(values, moved, backward=alone.backward if known is None else None)
+
+
+def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, weights: Array | None) -> Compared:
+    """The comparison: at once where the complex step agrees with the rule, else with all that a verdict takes."""
+    program = alone.programs[operand]
+    if program.obstacle is None and theory.values.size:
+        value = by_complex_step(program, directions, alone.budget)
+        value = value if weights is None else value @ weights.T
+        ground = ground_of(theory.values, value, directions.sizes)
+        status = screened(theory.values, value, 4 * EPS, _tolerance(alone), ground)
+        if not status.any():
+            found = Comparison(theory.values, value, value * 0, status, known=ground)
+            return Compared(alone, operand, directions, weights, found)
+    elif not theory.values.size:
+        return Compared(alone, operand, directions, weights, _nothing(theory.values))
+    found = compare_along(
+        program, theory, directions, Job("auto", None, _tolerance(alone), alone.budget), weights
+    ).comparison
+    return Compared(alone, operand, directions, weights, _above_rounding(found, alone.unit.op.lift is elementwise))
+
+
+def _tolerance(alone: Alone) -> Tolerance:
+    """How exact a rule must be: a kernel of others may be no better than what matters on the way to y."""
+    foreign = any(step.trial is not None for step in alone.tape.steps)
+    return Tolerance() if foreign else TOLERANCE
+
+
+def _above_rounding(comparison: Comparison, alone: bool) -> Comparison:
+    """A comparison without failures that no method can tell from zero.
+
+    Those are roundings of the node's largest slope where a kernel adds entries up, which no error bound sees where all
+    is cancelled; `alone`: it does not.  And the third-order term of the complex step, where all before it is zero.
+    """
+    gap = np.abs(comparison.theoretical - comparison.numerical)
+    largest = np.max(magnitude(comparison.theoretical, comparison.numerical), initial=0.0)
+    tiny = (comparison.status == Status.FAIL) & (gap <= (_THIRD if alone else max(_THIRD, 64 * EPS * largest)))
+    return replace(comparison, status=np.where(tiny, Status.NOISE, comparison.status).astype(np.int8))
+
+
+def _beside_ties(alone: Alone, operand: str, directions: Directions, theory: Theory, weights: Array) -> Compared:
+    """The comparison by the complex step alone, which crosses no decision; `weights` leave out what is at a tie."""
+    program = alone.programs[operand]
+    value = by_complex_step(program, directions, alone.budget) @ weights.T
+    moved = [by_complex_step(program, directions, alone.budget, seed) @ weights.T for seed in range(JITTERED)]
+    blur = _SAFETY * (np.fmax.reduce([np.abs(each - value) for each in moved]) + theory.spread())
+    largest = largest_by_column(theory.values, value)
+    beyond = np.abs(theory.values - value) > allowance(magnitude(theory.values, value), largest, TOLERANCE) + blur
+    status = np.where(beyond, Status.FAIL, Status.PASS).astype(np.int8)
+    return Compared(alone, operand, directions, weights, Comparison(theory.values, value, blur, status))
+
+
+def _at_ties(alone: Alone, position: int, tied: Array) -> Compared | None:
+    """Some entries that lie at a tie, each against the slopes from both sides; None where none of them is wrong."""
+    operand, m = alone.operands[position], alone.columns
+    weights = np.zeros((len(tied), m))
+    weights[np.arange(len(tied)), tied] = 1
+    flows = alone.backward.along(weights, alone.budget)[position]
+    same = alone.rows(operand) == m
+    rows = tied if same else np.unique(np.asarray([i for flow in flows for i in np.flatnonzero(flow)[:1]], np.int64))
+    if not len(rows):  # no entry gets anything: that is for all of them together to tell
+        return None
+    theory = Theory(flows[:, rows].T, lambda: np.zeros((len(rows), len(tied))))
+    found = _judged(alone, operand, Directions(alone.tape.values[operand], rows), theory, weights)
+    return found if found.status == "wrong" else None
+
+
+def _of_all_operands(tape: Tape, alone: Alone) -> Alone:
+    """A unit with every operand that its rule gives a cotangent: ties may be between any of them."""
+    names = tuple(dict.fromkeys(n for n in alone.unit.operands if n and is_inexact(tape.values[n].dtype)))
+    if not decides(alone.programs[alone.operands[0]]) or {*names} <= {*alone.operands}:
+        return alone
+    try:
+        every = Alone(tape, alone.unit, names, alone.outputs, alone.budget)
+        given = tuple(n for n, ct in zip(names, every.backward.cts, strict=True) if ct is not None)
+        return every if given == names else Alone(tape, alone.unit, given, alone.outputs, alone.budget)
+    except _FAULTS:
+        return alone
+
+
+def _together(alone: Alone, seed: int) -> Compared | None:
+    """All operands along directions that keep the ties between them; None where nothing is tied, or nothing wrong."""
+    program, m = Program(alone.tape, alone.operands, [alone.y]), alone.columns
+    tied = keeping_ties(program, DIRECTIONS, seed, alone.budget) if decides(program) else None
+    if tied is None or not tied.count or not m:
+        return None
+    rng = np.random.default_rng([seed, *alone.unit.steps])
+    weights = np.eye(m) if m <= DIRECTIONS else rng.normal(size=(_PROJECTIONS, m))
+
+    flows = alone.backward.along(weights, alone.budget)
+
+    def given(flows: Sequence[Array]) -> Array:
+        return np.asarray(sum(tied.moves[name] @ ct.T for name, ct in zip(alone.operands, flows, strict=True)))
+
+    values = given(flows)
+    if not np.isfinite(values).all():  # which entries alone tell
+        return None
+    moved = [given(alone.backward.along(weights, alone.budget, number)) for number in range(JITTERED)]
+    rest = sum(np.abs(tied.moves[name]) @ np.abs(ct).T for name, ct in zip(alone.operands, flows, strict=True))
+    spread = _SAFETY * np.fmax.reduce([np.abs(each - values) for each in moved]) + REST * rest
+    found = misfit(program, tied, values, spread, TOLERANCE, alone.budget, weights)
+    if not found.wrong.any():
+        return None
+    status = np.where(found.wrong, Status.FAIL, Status.PASS).astype(np.int8)
+    operand = alone.operands[0]
+    directions = Directions(alone.tape.values[operand], np.asarray(tied.moves[operand]))
+    worst = np.unravel_index(int(np.argmax(np.where(found.wrong, np.abs(found.exact), -1.0))), found.wrong.shape)
+    times = f"{values[worst] / found.exact[worst] + 0.0:.4g} times" if found.exact[worst] else "not"
+    said = f"along directions that keep the ties is {times} the derivative"
+    return Compared(alone, operand, directions, weights, Comparison(values, found.exact, spread, status), said)
+
+
+def _nothing(values: Array) -> Comparison:
+    return Comparison(values, values, values, np.zeros(values.shape, np.int8))
+
+
+def _directions(rng: np.random.Generator, here: Array) -> Array:
+    """Random directions, every other one in units of each entry's own size."""
+    count = _count(here.size)
+    v = rng.normal(size=(count, here.size))
+    size = scales(here)
+    if np.isfinite(size).all() and size.max(initial=0.0) < 1e100:
+        v[1::2] *= size / max(float(np.sqrt(np.mean(size * size))), np.finfo(float).tiny)
+    return v
+
+
+def _count(size: int) -> int:
+    return int(np.clip(_NUMBERS // max(size, 1), FEWEST, _PROJECTIONS))
+
+
+def _tied(program: Program, budget: Budget) -> Array:
+    """Entries of the outputs at a tie of the node, where the slopes from both sides differ."""
+    x = program.tape.values[program.probes[0]]
+    size = scales(flat(x))
+    rng = np.random.default_rng(0)
+    moves = Directions(x, rng.uniform(0.5, 1.5, (2, size.size)) * rng.choice([-1.0, 1.0], (2, size.size)) * size)
+
+    def slopes(stencil: Stencil, h: float) -> Array:
+        return by_differences(program, moves, stencil, np.full(2, h), budget)[0]
+
+    if not by_differences(program, moves, CENTRAL, np.full(2, _TIE), budget)[1]:
+        return np.zeros(0, np.int64)
+    up, down = slopes(FORWARD, _SIDE), slopes(BACKWARD, _SIDE)
+    bend = np.abs(up - slopes(FORWARD, _NEAR)) + np.abs(down - slopes(BACKWARD, _NEAR))
+    rounding = 16 * EPS * np.abs(flat(program.tape.values[program.outputs[0]])) / _NEAR
+    smooth = np.abs(up - down) <= 1e-3 * np.maximum(np.abs(up), np.abs(down)) + 2 * bend + rounding
+    return np.flatnonzero(~smooth.all(axis=0))

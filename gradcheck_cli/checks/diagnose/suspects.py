@@ -1,0 +1,219 @@
+"""Which node is at fault: every rule on the way is held against its own forward kernel, alone, at its own values.
+
+Where every node is right, what is left is how gradients are added up: at tensors with several consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from gradcheck_cli.autodiff.backward import Unit, gradients, inexact, pull_back, units_between
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.checks.diagnose.alone import part_of
+from gradcheck_cli.checks.diagnose.evidence import Symptom, symptom
+from gradcheck_cli.checks.diagnose.mending import Entry, Node, standings
+from gradcheck_cli.checks.diagnose.nodes_alone import Local, check_unit
+from gradcheck_cli.checks.diagnose.traps import Trap, trap_of
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobian.directions import flat, reals
+from gradcheck_cli.verdict.rule import RTOL
+
+_SHOWN = 3  # wrong nodes that are looked at closely
+_SUMMED = 1e-9  # of the cotangents of a tensor: how far their sum may be off
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A wrong node: the unit that failed, and what is wrong with it."""
+
+    unit: Unit
+    symptom: Symptom
+    position: int  # among the nodes on the way
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All nodes on the way from x to y, each checked on its own."""
+
+    total: int
+    open: int  # could not be checked
+    wrong: tuple[Wrong, ...] = ()  # the first ones
+    failed: int = 0  # how many are wrong
+    errors: tuple[float, float] = (0.0, 0.0)  # the largest ones of right nodes, absolute and relative
+
+    @property
+    def checked(self) -> int:
+        """Nodes of which something could be said."""
+        return self.total - self.open
+
+
+class Surveyor:
+    """Checks the nodes of a tape, each of them once for all pairs that it lies between."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self._found: dict[tuple[object, ...], Local] = {}
+        self._symptoms: dict[int, Symptom] = {}
+
+    def survey(self, x: str, y: str, seed: int, budget: Budget, failing: Sequence[Entry] = ()) -> Survey:
+        """Every node between x and y on its own; of several wrong ones those first that make the `failing` entries."""
+        units = units_between(self.tape, [x], [y])
+        over: list[Unit] = []
+        quiet = replace(budget, progress=lambda done, total: budget.progress(len(over), len(units)))  # it may end it
+        flowing = _Flow(self.tape, units, [x], [y], seed)
+        locals_: dict[Node, list[Local]] = {}
+        for unit in units:
+            locals_.setdefault(_key(unit), []).extend(self._locals(unit, flowing, seed, quiet))
+            over.append(unit)
+            budget.progress(len(over), len(units))
+        worst = {node: max(found, key=_severity) for node, found in locals_.items()}
+        wrong = [(i, node, local) for i, (node, local) in enumerate(worst.items()) if local.status == "wrong"]
+        if len(wrong) > 1:
+            entries = failing or [_anywhere(self.tape, x, y, seed)]
+            every = [standings(self.tape, _nodes(units), x, y, entry, quiet) for entry in entries]
+            # what hardly matters on the way to y is not what fails at the end either
+            wrong.sort(key=lambda each: ([found[each[1]] for found in every], _is_slight(each[2])))
+        told = tuple(Wrong(local.unit, self._symptom(local), i) for i, _, local in wrong[:_SHOWN])
+        errors = [local.errors for found in locals_.values() for local in found] or [(0.0, 0.0)]
+        largest = max(e[0] for e in errors), max(e[1] for e in errors)
+        return Survey(len(worst), sum(local.status == "open" for local in worst.values()), told, len(wrong), largest)
+
+    def _locals(self, unit: Unit, flowing: _Flow, seed: int, budget: Budget) -> Iterator[Local]:
+        operands = flowing.operands(unit)
+        for outputs in flowing.outputs(unit):
+            key = (unit.steps, operands, outputs, seed)
+            if key not in self._found:
+                self._found[key] = check_unit(self.tape, unit, operands, outputs, seed, budget, flowing.live)
+                if self._found[key].status != "wrong":  # what it was found by is no longer needed
+                    self._found[key] = replace(self._found[key], compared=None)
+            yield self._found[key]
+
+    def _symptom(self, local: Local) -> Symptom:
+        if id(local) not in self._symptoms:
+            self._symptoms[id(local)] = symptom(local)
+        return self._symptoms[id(local)]
+
+    def trap(self, xs: Sequence[str], ys: Sequence[str], seed: int) -> Trap | None:
+        """Where a NaN comes from that no rule is to blame for; None if there is none such."""
+        return trap_of(self.tape, units_between(self.tape, xs, ys), _random(self.tape, ys, seed))
+
+    def unsummed(self, xs: Sequence[str], ys: Sequence[str], seed: int) -> str:
+        """Which tensor's gradients are not added up, in a sentence; nothing if they all are."""
+        return _unsummed(self.tape, xs, ys, seed)
+
+
+class _Flow:
+    """Where a derivative of ys by xs flows: operands that depend on xs, outputs that ys depend on as well."""
+
+    def __init__(self, tape: Tape, units: Sequence[Unit], xs: Sequence[str], ys: Sequence[str], seed: int = 0) -> None:
+        self.tape, self.units, self.ys, self.seed = tape, units, ys, seed
+        self.reached = {*xs, *(n for unit in units for n in unit.outputs if n in tape.values and inexact(tape.var(n)))}
+        self.needed = {*ys, *(n for unit in units for n in unit.operands)}
+
+    def operands(self, unit: Unit) -> tuple[str, ...]:
+        names = dict.fromkeys(n for n in unit.operands if n in self.reached and inexact(self.tape.var(n)))
+        return tuple(names)
+
+    def live(self, outputs: Sequence[str]) -> Array | None:
+        """Reals of some outputs that get a cotangent, `(m,)`; None where that cannot be told."""
+        parts = [self._reached.get(name) for name in outputs]
+        return None if any(p is None for p in parts) else np.concatenate([p for p in parts if p is not None])
+
+    @cached_property
+    def _reached(self) -> dict[str, Array]:
+        """Reals of all tensors that get a cotangent, from random ones of ys on backwards."""
+        found: dict[str, Array] = {}
+        try:
+            for name, parts in _flows(self.tape, self.units, _random(self.tape, self.ys, self.seed)):
+                found[name] = flat(sum(parts)) != 0  # type: ignore[arg-type]
+        except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):
+            return {}
+        return found
+
+    def outputs(self, unit: Unit) -> list[tuple[str, ...]]:
+        """Those of one dtype together."""
+        live = [n for n in unit.outputs if n in self.reached and n in self.needed]
+        dtypes = dict.fromkeys(self.tape.values[n].dtype for n in live)
+        return [tuple(n for n in live if self.tape.values[n].dtype == dtype) for dtype in dtypes]
+
+
+def _anywhere(tape: Tape, x: str, y: str, seed: int) -> Entry:
+    """A random entry, for where none is known to fail."""
+    v, u = (np.random.default_rng([seed, 12]).normal(size=reals(tape.values[n])) for n in (x, y))
+    return v, u
+
+
+def _nodes(units: Sequence[Unit]) -> dict[Node, list[Unit]]:
+    """The units of each node."""
+    found: dict[Node, list[Unit]] = {}
+    for unit in units:
+        found.setdefault(_key(unit), []).append(unit)
+    return found
+
+
+def _key(unit: Unit) -> Node:
+    """The model's node that a unit comes from: those of a loop's body count once."""
+    return unit.place.origin, unit.place.index, unit.place.inside
+
+
+def _severity(local: Local) -> int:
+    """What of a node's units counts: the first one that is wrong, else one that is open."""
+    return ("right", "open", "wrong").index(local.status)
+
+
+def _is_slight(local: Local) -> bool:
+    """A node is wrong by less than what matters on the way to y: others are to blame before it."""
+    return local.compared is not None and local.compared.gap < RTOL
+
+
+def _unsummed(tape: Tape, xs: Sequence[str], ys: Sequence[str], seed: int) -> str:
+    units = units_between(tape, xs, ys)
+    flows = dict.fromkeys((n for unit in units for n in unit.operands if n), 0)
+    for unit in units:
+        for name in unit.operands:
+            flows[name] = flows.get(name, 0) + 1
+    reached = _Flow(tape, units, xs, ys).reached
+    shared = [n for n, count in flows.items() if count > 1 and n in reached and inexact(tape.var(n))]
+    if not shared:
+        return ""
+    cts = _random(tape, ys, seed)
+    beside = part_of(tape, range(len(tape.steps)))
+    try:
+        given = gradients(beside, {y: beside.hold(beside.fresh(f"{y}/seed"), ct) for y, ct in cts.items()}, shared)
+    except (GradcheckError, ValueError, TypeError):
+        return ""
+    theirs = {name: ct.value for name, ct in zip(shared, given, strict=True) if ct is not None}
+    for name, parts in _flows(tape, units, cts):
+        own, size = sum(parts), sum(np.abs(part) for part in parts)
+        if len(parts) > 1 and name in theirs and (np.abs(theirs[name] - own) > _SUMMED * np.max(size)).any():
+            return f"gradients of {len(parts)} consumers of tensor {name!r} are not summed"
+    return ""
+
+
+def _random(tape: Tape, ys: Sequence[str], seed: int) -> dict[str, Array]:
+    """Random cotangents of ys."""
+    rng = np.random.default_rng(seed)
+    return {y: np.asarray(rng.normal(size=tape.values[y].shape), tape.values[y].dtype) for y in ys}
+
+
+def _flows(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Iterator[tuple[str, list[Array]]]:
+    """Cotangents that each tensor gets, from y on backwards, added up here."""
+    pending = {name: [ct] for name, ct in cts.items()}
+    for unit in reversed(units):
+        alone = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
+        given = []
+        for name in unit.outputs:
+            parts = pending.pop(name, None)
+            if parts is not None:
+                yield name, parts
+            given.append(None if parts is None else alone.hold(alone.fresh(f"{name}/ct"), sum(parts)))
+        if any(ct is not None for ct in given):
+            for name, flow in pull_back(alone, unit, given):
+                pending.setdefault(name, []).append(flow.value)
+    yield from pending.items()

@@ -1,0 +1,349 @@
+"""The forward run held against onnxruntime: both Jacobians come from our kernels, and a misread operator would pass.
+
+onnxruntime runs while the gradient is compared.  How far the two may be apart is measured (`roundings`); where they are
+farther than a few roundings, every node is looked at on its own, fed what onnxruntime computed (`stepwise`).  What
+differs stands in the record beside the gradient's own verdict, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.checks.forward.held import Held, differs_at
+from gradcheck_cli.checks.forward.runtime import NAME, PATIENCE, WORKER, Question, Refused, Unanswered, installed
+from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.formats import SPEC_SUFFIXES
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Array, describe, is_inexact
+from gradcheck_cli.graph.containers import Map, Optional
+from gradcheck_cli.graph.containers import Sequence as Several
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.elements import outermost
+from gradcheck_cli.points.point import Point, in_its_dtype
+from gradcheck_cli.results.record import FORWARD, Check
+from gradcheck_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from gradcheck_cli.checks.forward.roundings import Roundings
+    from gradcheck_cli.checks.forward.stepwise import Differing
+
+_RANGE_PER_THREAD = {("com.microsoft", "DynamicQuantizeLSTM")}  # onnxruntime quantizes each thread's sequences apart
+_SMALL = 256 << 20  # bytes of a model and of its results up to which every node is looked at for a small difference
+_FEW, _LITTLE = 100, 8 << 20  # nodes, and bytes of results, up to which that is done once in any case
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question on its way, in a thread of its own."""
+
+    point: Point
+    question: Question
+    patience: float
+    answer: Mapping[str, Array] = field(default_factory=dict)
+    reason: str = ""
+    refused: bool = False
+    thread: threading.Thread | None = None
+
+    def send(self) -> None:
+        """Asks; the answer is there after `wait`."""
+        self.thread = threading.Thread(target=self._ask, daemon=True)
+        self.thread.start()
+
+    def wait(self) -> None:
+        """Waits for the answer."""
+        if self.thread is not None:
+            self.thread.join()
+
+    def _ask(self) -> None:
+        try:
+            self.answer = WORKER.ask(self.question, self.patience)
+        except Unanswered as error:
+            self.reason, self.refused = str(error), isinstance(error, Refused)
+        except Exception as error:  # a thread has nobody to tell
+            self.reason = f"{type(error).__name__}: {error}"
+
+
+class Primal:
+    """The forward run of one model, point by point."""
+
+    def __init__(self, source: Source, settings: Settings, ops: Ops, ys: Sequence[str]) -> None:
+        self.source, self.settings, self.ops, self.ys = source, settings, ops, ys
+        self.wanted = settings.forward != "internal" and is_file(source)
+        self.asked: Asked | None = None
+        self.reason = self._obstacle() if self.wanted else ""
+        self.held = {y: Held(y) for y in ys}
+        self.looked_once = False  # at every node, whatever the whole run gives
+
+    def ask(self, point: Point) -> None:
+        """Has onnxruntime run the model at a point, unless it is known not to; holds the run against shipped outputs."""
+        self._hold_shipped(point)
+        self.asked = None
+        if not self.wanted or self.reason:
+            return
+        try:
+            patience = min(PATIENCE, self.settings.timeout or PATIENCE)
+            asked = Asked(point, self._question(point), patience)
+            asked.send()
+        except (Unanswered, GradcheckError, MemoryError, RuntimeError) as error:  # the latter where no thread can start
+            self.reason = str(error)
+        else:
+            self.asked = asked
+
+    def hear(self) -> None:
+        """Compares what it gave."""
+        if self.asked is None:
+            return
+        asked, start = self.asked, time.monotonic()
+        asked.wait()
+        if asked.reason:
+            self.reason = f"{NAME} {WORKER.version}: {asked.reason}" if asked.refused else asked.reason
+            for held in self.held.values():
+                held.refused = held.refused or asked.refused
+            return
+        try:
+            self._compare(asked, start + asked.patience)
+        except (GradcheckError, MemoryError) as error:
+            self.reason = f"our own run in the model's dtype: {error}"
+
+    def record(self, check: Check) -> Check:
+        """The record with what its y was compared with."""
+        held = self.held.get(check.gradient_of or check.y)
+        if held is None or not (self.wanted or held.compared):
+            return check
+        forward = held.record(self.source.graph, self.reason or "it was not computed")
+        gates = (*check.gates, FORWARD) if forward["agrees"] is False else check.gates
+        return replace(check, forward=forward, gates=gates)
+
+    def _hold_shipped(self, point: Point) -> None:
+        """Holds the outputs that ship with the model against what the run gives."""
+        if point.expected is None:
+            return
+        drawn = drawn_behind(self.source, point)
+        for y, held in self.held.items():
+            if y in point.expected.outputs and y in point.tape.named and y not in drawn:
+                held.shipped(point.expected, point.tape, y)
+
+    def _obstacle(self) -> str:
+        """Why it cannot be asked, as far as that is known without a point."""
+        if not installed():
+            return f"{NAME} is not installed"
+        return "quantizers do not round here" if self.settings.straight_through else ""
+
+    def _question(self, point: Point) -> Question:
+        from gradcheck_cli.formats.onnx.onnx_part import part_of  # brings onnx
+
+        graph, path = self.source.graph, os.path.abspath(self.source.uri)
+        if point.tape.named.keys().isdisjoint(self.ys):
+            raise Unanswered("nothing was computed that could be compared")
+        if inner := [
+            name for name in point.feeds if name not in graph.inputs
+        ]:  # a file's parameters stay what they are
+            raise Unanswered(f"{inner[0]!r} is given a value, and is no input")
+        if opened := [n for n in graph.inputs if n.partition("[")[0] in point.tape.compounds]:
+            raise Unanswered(f"input {opened[0].partition('[')[0]!r} is no tensor")
+        asked = self._comparable(point)
+        feeds = narrowed(self.source, point)
+        if empty := [
+            name for name, value in feeds.items() if not value.size
+        ]:  # its kernels may leave results unwritten
+            raise Unanswered(f"input {empty[0]!r} has no entries")
+        outputs = list(dict.fromkeys(outermost(graph, y) for y in asked))
+        whole = {*outputs} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
+        data = b"" if whole else part_of(path, outputs)
+        key = "\0".join((path, self.source.sha256, *(() if whole else outputs)))
+        maps = {k: v for name in outputs if name in point.tape.compounds
+                for k, v in _maps(name, point.tape.compounds[name])}  # fmt: skip
+        alone = any(node.key in _RANGE_PER_THREAD for node in graph.nodes)
+        threads = 1 if alone else min(self.settings.jobs, 4)
+        return Question(key, path, feeds, outputs, data, str(Path(path).parent), threads, maps=maps)
+
+    def _comparable(self, point: Point) -> list[str]:
+        """The ys that are the same in every run; Unanswered where there is none."""
+        drawn, graph = drawn_behind(self.source, point), self.source.graph
+        kept = [y for y in self.ys if y not in drawn]
+        for y in drawn.intersection(self.held):
+            index = next(i for i in sorted(point.tape.drawing) if y in graph.reached_from(graph.nodes[i].outputs))
+            self.held[y].drawn = f"{describe(index, graph.nodes[index])} draws random numbers"
+        if not kept:
+            raise Unanswered(self.held[self.ys[0]].drawn)
+        return kept
+
+    def _compare(self, asked: Asked, until: float) -> None:
+        """Every y that was asked for, by nodes where the whole run leaves something open, and once if that is cheap."""
+        from gradcheck_cli.checks.forward.roundings import (  # where there is an answer
+            CLOSE,
+            Roundings,
+            absolute,
+            near,
+            relative,
+        )
+
+        feeds, tape = asked.question.feeds, asked.point.tape
+        ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].drawn]
+        runs = Roundings(self.source.graph, self.settings.seed, self.ops, feeds, tuple(ys))
+        open_ = [y for y in ys if not self._settled(runs, y, asked)]
+        self.looked_once = True
+        looked = self._looked(asked, open_, until) if open_ else None
+        for y in ys:
+            theirs, held = asked.answer[y], self.held[y]
+            ours = tape.named[y].value
+            if runs.known(y) and (y in open_ or not near(ours, theirs, CLOSE, absolute=0)):
+                ours = runs.nearest(y, theirs)
+            held.compare(f"{NAME} {WORKER.version}", absolute(ours, theirs), relative(ours, theirs))
+            held.bound = max(held.bound, runs.bound(y, theirs, quick=y not in open_))
+            if looked is not None and y in open_:
+                looked.judge(held, runs, theirs, self.source)
+
+    def _settled(self, runs: Roundings, y: str, asked: Asked) -> bool:
+        """There is nothing to look for: the same but for a few roundings, or for what matters little in a large model."""
+        from gradcheck_cli.checks.forward.roundings import CLOSE, near
+
+        ours, theirs = asked.point.tape.named[y].value, asked.answer[y]
+        large = self._large(asked.point)
+        if (
+            not large
+            and runs.known(y)
+            and (theirs.dtype == np.float16 or (not self.looked_once and self._cheap(asked.point)))
+        ):
+            return False  # a rounding of y hides more than one of a node on its own
+        if near(ours, theirs, CLOSE, absolute=0) or not runs.known(y) or runs.close(y, theirs):
+            return True
+        return large and runs.small(y, theirs)
+
+    def _large(self, point: Point) -> bool:
+        """Looking at every node would take long."""
+        return _bytes(point) > _SMALL or os.path.getsize(self.source.uri) > _SMALL
+
+    def _cheap(self, point: Point) -> bool:
+        """Looking at every node takes no time."""
+        few = len(self.source.graph.nodes) <= _FEW and _bytes(point) <= _LITTLE
+        return few and os.path.getsize(self.source.uri) <= _LITTLE
+
+    def _looked(self, asked: Asked, ys: Sequence[str], until: float) -> Looked:
+        """What is found where every node that some ys need is looked at."""
+        from gradcheck_cli.checks.forward.stepwise import Stepwise
+        from gradcheck_cli.formats.onnx.onnx_part import computed_in
+
+        graph, named = self.source.graph, asked.point.tape.named
+        outer = {outermost(graph, y) for y in ys}
+        outputs = [name for name in asked.question.outputs if name in outer]
+        question, found = replace(asked.question, outputs=outputs), Looked()
+        step = Stepwise(graph, self.ops, self.settings.seed, question, asked.question.feeds, ys)
+        try:
+            here = computed_in(question.path)
+            step.known.update({y: asked.answer[y] for y in ys if y not in here})
+            likes = {n: named[n].value for n in named.keys() & here & graph.needed_for(ys)}
+            for each in step.differing(likes, until):
+                found.differing.append(each)
+        except (Unanswered, GradcheckError, MemoryError) as error:
+            found.reason = str(error)
+        found.unseen = {n for i in step.unseen for n in graph.nodes[i].outputs}
+        return found
+
+
+@dataclass(slots=True)
+class Looked:
+    """Nodes that differ on their own; results that could not be looked at, or why no more were."""
+
+    differing: list[Differing] = field(default_factory=list)
+    unseen: set[str] = field(default_factory=set)
+    reason: str = ""
+
+    def judge(self, held: Held, runs: Roundings, theirs: Array, source: Source) -> None:
+        """Says of a y whether it differs, and from which node on."""
+        from gradcheck_cli.checks.forward.roundings import slack
+        from gradcheck_cli.points.test_data import difference
+
+        graph, y = source.graph, held.y
+        needed = graph.needed_for([y])
+        first = next((d for d in self.differing if not needed.isdisjoint(graph.nodes[d.index].outputs)), None)
+        how = runs.difference(y, theirs)
+        if first is not None:
+            ours = runs.nearest(y, theirs)
+            how = how or difference(ours, theirs, slack(ours, theirs, 0, 0))
+            told = f"is not what {NAME} {WORKER.version} computes: {how}" if how else "hides what differs on its way"
+            held.differ(f"{y!r} {told}{differs_at(graph, first)}", first)
+        elif how and (self.reason or not needed.isdisjoint(self.unseen)):
+            held.differ(f"{y!r} is not what {NAME} {WORKER.version} computes: {how}")
+        elif how:
+            held.said = "rounding grows on the way: each node computes the same from the same operands"
+
+
+def _finite(tape: Tape, y: str) -> bool:
+    """It was computed, and something of it is finite: GC302 says where else that comes from."""
+    if y not in tape.named:
+        return False
+    value = tape.named[y].value
+    return not value.size or not is_inexact(value.dtype) or bool(np.isfinite(value).any())
+
+
+def _bytes(point: Point) -> int:
+    """Of all tensors that were computed at a point."""
+    return sum(var.value.nbytes for var in point.tape.named.values())
+
+
+def drawn_behind(source: Source, point: Point) -> set[str]:
+    """Every tensor that depends on random numbers drawn in the model."""
+    graph = source.graph
+    nodes = [graph.nodes[i] for i in point.tape.drawing if 0 <= i < len(graph.nodes)]
+    return graph.reached_from([n for node in nodes for n in node.outputs if n]) if nodes else set()
+
+
+def _maps(name: str, value: Any) -> Any:
+    """The maps inside of a value by the names of their values, with the order of their keys."""
+    match value:
+        case Map(keys, values):
+            dtype = np.dtype(np.float32) if values.dtype == np.float64 else values.dtype
+            yield f"{name}[0]", {"keys": list(keys), "dtype": dtype.str}
+        case Several(items):
+            for index, item in enumerate(items):
+                yield from _maps(f"{name}[{index}]", item)
+        case Optional(content) if content is not None:
+            yield from _maps(f"{name}[0]", content)
+
+
+def is_file(source: Source) -> bool:
+    """The model is an ONNX file, which onnxruntime can read for itself; it knows no training steps."""
+    return bool(source.sha256) and not source.step and not source.uri.lower().endswith(SPEC_SUFFIXES)
+
+
+def require_runtime(source: Source, settings: Settings) -> None:
+    """UsageError where onnxruntime is to evaluate the numerical side, and cannot as things are."""
+    if settings.forward != NAME:
+        return
+    if not installed():
+        raise UsageError(f"--forward {NAME} needs {NAME}: python -m pip install 'gradcheck-cli[runtime]'")
+    if not is_file(source):
+        raise UsageError(f"--forward {NAME} runs ONNX files; {source.uri} is none.")
+    for said, option in (
+        (settings.method == "complex-step", "--method complex-step, which its kernels do not let through"),
+        (settings.second_order, "--second-order: the file does not compute its own gradient"),
+        (settings.straight_through, "--straight-through: its quantizers round"),
+        (settings.compat is not None, f"--compat {settings.compat}"),
+    ):
+        if said:
+            raise UsageError(f"--forward {NAME} does not go together with {option}.")
+
+
+def narrowed(source: Source, point: Point) -> dict[str, Array]:
+    """The inputs of a point in the dtypes that the file declares; Unanswered for what onnxruntime cannot be given."""
+    found = {}
+    for name in source.graph.inputs:
+        declared = source.graph.types.get(name)
+        if name in point.feeds:
+            value = in_its_dtype(source.graph, name, point.feeds[name])
+            if not isinstance(value, np.ndarray) or declared is None or declared.dtype is None:
+                raise Unanswered(f"input {name!r} is no tensor of a known type")
+            if value.dtype.kind not in "biufc" or value.dtype != declared.dtype:
+                raise Unanswered(f"input {name!r} is {value.dtype.name}")
+            found[name] = value
+    return found

@@ -1,0 +1,150 @@
+"""onnxruntime in the place of our own forward run: y for a stack of values of x, by a run for each.
+
+The model of the file is run as onnxruntime runs it for everybody, optimized, in its own dtypes.  x may be an input, a
+parameter or what a node of the file makes: it becomes an input of a copy, and y an output.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.checks.forward.runtime import NAME, PATIENCE, WORKER, Late, Question, Refused, Unanswered
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import LimitError, UnsupportedError, shown
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Array, describe
+from gradcheck_cli.settings import Settings
+
+_SECONDS = 1.0  # that the runs of one question should take
+_BYTES = 16 << 20  # of x and y in one question
+_NUMBERS = "biuf"  # kinds of dtypes that can be handed over
+_PREFIX = re.compile(r"^\w+: (\[ONNXRuntimeError\] : \d+ : \w+ : )?")
+_SPENT = re.compile(r"bad_alloc|MemoryError|failed to allocate|out of memory", re.IGNORECASE)
+
+
+class Probes:
+    """What leads from x to y at one point, where `fed` has been fed; `tape` is our own run there in the model's dtypes."""
+
+    def __init__(self, source: Source, tape: Tape, fed: Mapping[str, Any], x: str, y: str, settings: Settings) -> None:
+        self.source, self.fed, self.x, self.y, self.settings = source, fed, x, y, settings
+        self.narrow = Program(tape, [tape.named[x].name], [tape.named[y].name])
+        self.seconds = 0.0  # that one run took, once that is known
+
+    @property
+    def name(self) -> str:
+        """With its version, once it has answered."""
+        return f"{NAME} {WORKER.version}".strip()
+
+    def values(self, stack: Array) -> Array:
+        """y for each x of a stack, `(P, y_size)`; NaN where it cannot be computed."""
+        question = self._question
+        return np.concatenate([self._answer(question, stack[some]) for some in self._pieces(len(stack))])
+
+    def _pieces(self, count: int) -> Iterator[slice]:
+        """As many probes as fit into one question."""
+        start = 0
+        while start < count:
+            stop = min(count, start + self._most())
+            yield slice(start, stop)
+            start = stop
+
+    def _most(self) -> int:
+        size = self._here.nbytes + self.narrow.tape.values[self.narrow.outputs[0]].nbytes
+        return max(1, int(min(_SECONDS / self.seconds, _BYTES / max(size, 1)))) if self.seconds else 1
+
+    def _answer(self, question: Question, stack: Array) -> Array:
+        """The same for probes that fit into one question; one that it refuses is asked again, probe by probe."""
+        start = time.perf_counter()
+        try:
+            made = self._asked(question, stack)
+        except Refused:
+            if len(stack) > 1:
+                return np.concatenate([self._answer(question, each[None]) for each in stack])
+            made = np.full((1, self.narrow.tape.values[self.narrow.outputs[0]].size), np.nan)
+        self.seconds = max((time.perf_counter() - start) / len(stack), 1e-6)
+        return made
+
+    def _asked(self, question: Question, stack: Array) -> Array:
+        patience = max(PATIENCE, self.settings.timeout or 0.0)
+        try:
+            answer = WORKER.ask(replace(question, feeds={**question.feeds, self.x: stack}), patience)
+        except Refused:
+            raise
+        except Late as error:
+            raise LimitError(f"{NAME}: {error}", code="GC601") from None
+        except Unanswered as error:
+            raise LimitError(f"{NAME} cannot go on: {error}", code="GC603") from None
+        if self.y not in answer:
+            raise UnsupportedError(f"{NAME} gives nothing for {self.y!r} that could be read.", code="GC503")
+        like, made = self.narrow.tape.values[self.narrow.outputs[0]], answer[self.y]
+        if made.shape != (len(stack), *like.shape):
+            return np.full((len(stack), like.size), np.nan)
+        return made.reshape(len(stack), -1).astype(np.float64)
+
+    @property
+    def _here(self) -> Array:
+        return self.narrow.tape.values[self.narrow.probes[0]]
+
+    @cached_property
+    def _question(self) -> Question:
+        """What is asked, but for the stack; it has been asked once, at the point itself."""
+        self._require()
+        source, path = self.source, os.path.abspath(self.source.uri)
+        graph, feeds = source.graph, {**self.fed, self.x: self._here}
+        whole = {*feeds} == {*graph.free_inputs} and self.y in graph.outputs
+        data = b""
+        if not whole:
+            from gradcheck_cli.formats.onnx.onnx_part import part_of  # brings onnx
+
+            data = part_of(path, [self.y], feeds)
+        fed = [f"{name} {value.shape}" for name, value in feeds.items()]  # its inputs are of these sizes
+        key = "\0".join((path, source.sha256, "probes", *(() if whole else (self.y, *fed))))
+        others = {name: value for name, value in feeds.items() if name != self.x}
+        question = Question(
+            key, path, others, [self.y], data, str(Path(path).parent), min(self.settings.jobs, 4), self.x, True
+        )
+        try:
+            self._asked(question, self._here[None])
+        except Refused as error:
+            raise self._refusal(str(error)) from None
+        return question
+
+    def _refusal(self, text: str) -> LimitError | UnsupportedError:
+        if _SPENT.search(text):
+            return LimitError(f"{NAME} runs out of memory.", code="GC602")
+        lines = _PREFIX.sub("", text).strip().splitlines() or ["it does not say why"]
+        return UnsupportedError(f"{NAME} cannot run {self.source.uri}: {shown(lines[0][:200])}", code="GC502")
+
+    def _require(self) -> None:
+        """UnsupportedError for what cannot be asked."""
+        for name, value in {**self.fed, self.x: self._here}.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in _NUMBERS:
+                kind = value.dtype.name if isinstance(value, np.ndarray) else "no tensor"
+                raise UnsupportedError(f"{NAME} cannot be given {name!r}, which is {kind}.", code="GC503")
+        if drawing := self._drawing():
+            raise UnsupportedError(
+                f"{drawing} draws random numbers, others here than in {NAME}. Feed what it makes: --feed NAME=VALUE",
+                code="GC502",
+            )
+
+    def _drawing(self) -> str:
+        """A node that y needs and that draws random numbers."""
+        graph, needed = self.source.graph, {self.y} - {*self.fed}
+        drawn = {step.origin for step in self.narrow.tape.steps if "rng" in step.op.schema}
+        for index in reversed(range(len(graph.nodes))):
+            node = graph.nodes[index]
+            if not needed.isdisjoint(node.outputs):
+                if index in drawn:
+                    return describe(index, node)
+                needed |= {*node.reads} - {*self.fed}
+        return ""

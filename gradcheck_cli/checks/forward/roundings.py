@@ -1,0 +1,169 @@
+"""How far two implementations of one model may be apart: measured, by what rounding does to runs of our own.
+
+A model may magnify rounding without limit, a variance as the difference of two means for one, and what one run is off
+by is one draw.  So the model is run in its own dtype several times, each time with inputs and parameters a little moved:
+by a number in the last place, and as many more as a plain sum of the model's longest kind has roundings.  Numbers with
+few digits, halves and whole ones, stay: what an operator does at the middle of two entries is no rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.jacobian.cost import terms
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.test_data import difference, gaps, sizes
+from gradcheck_cli.verdict.rule import epsilon
+
+FLOORS = {"float32": 1e-4, "float16": 1e-2, "float64": 1e-7, "bfloat16": 5e-2}  # of the largest entry of an output
+SHARE = 0.1  # of a floor that measured rounding has to explain
+MEASURED = 8  # times our own rounding error
+_ROUNDINGS = 32  # of the model's dtype: what sums in another order differ by
+CLOSE = 4  # the same where nothing else is to be looked at
+_ABSOLUTE = 8  # roundings of 1: what is computed from numbers of that size has no digits below
+_DRAWS = 5
+_SHORT = 2.0**10  # what times this is whole is a number of few digits
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """Runs of one graph at inputs in its own dtype, made when they are asked for."""
+
+    graph: Graph
+    seed: int
+    ops: Ops
+    feeds: Mapping[str, Array]
+    targets: tuple[str, ...]
+
+    @cached_property
+    def exact(self) -> Tape:
+        """In float64."""
+        return self._run("float64", self.feeds)
+
+    @cached_property
+    def own(self) -> Tape:
+        """In the model's dtype."""
+        return self._run("model", self.feeds)
+
+    @cached_property
+    def drawn(self) -> tuple[Tape, ...]:
+        """In the model's dtype, from inputs and parameters with other numbers in the last place."""
+        return tuple(self._run("model", dict(self._jittered(number))) for number in range(_DRAWS))
+
+    def known(self, name: str) -> bool:
+        """It has been computed here."""
+        return name in self.exact.named
+
+    def close(self, name: str, theirs: Array) -> bool:
+        """Theirs is one of ours but for the last digits."""
+        return any(near(each, theirs, CLOSE, absolute=0) for each in self._ours(name))
+
+    def small(self, name: str, theirs: Array) -> bool:
+        """They differ by no more than sums in another order do, or by little that measured rounding explains."""
+        ours = self._ours(name)
+        if any(near(each, theirs) for each in ours):
+            return True
+        if not is_inexact(theirs.dtype) or not any(each.shape == theirs.shape for each in ours):
+            return False
+        limit = np.minimum(floor_of(theirs), self.measured(name) / SHARE * sizes(ours[0]))
+        return any(bool((gaps(each, theirs) <= limit).all()) for each in ours)
+
+    def difference(self, name: str, theirs: Array) -> str:
+        """How theirs differs from ours by more than measured rounding explains, or nothing."""
+        ours, allowed = self._ours(name), self.bound(name, theirs)
+        if any(near(each, theirs) for each in ours) or any(near(each, theirs, 0, allowed) for each in ours):
+            return ""
+        return difference(ours[0], theirs, slack(ours[0], theirs, 0, allowed)) if ours else ""
+
+    def nearest(self, name: str, theirs: Array) -> Array:
+        """The one of our results that is nearest to theirs."""
+        return min(self._ours(name), key=lambda each: relative(each, theirs))
+
+    def bound(self, name: str, theirs: Array, *, quick: bool = False) -> float:
+        """The relative error that rounding explains, if `quick` without a run; none of what is no floating-point number."""
+        if not is_inexact(theirs.dtype):
+            return 0.0
+        return max(0.0 if quick else MEASURED * self.measured(name), _ROUNDINGS * epsilon(theirs.dtype))
+
+    def measured(self, name: str) -> float:
+        """The largest relative error of our own runs in the model's dtype."""
+        exact = self.exact.named[name].value
+        runs = [run.named[name].value for run in (self.own, *self.drawn) if name in run.named]
+        return max([0.0, *(e for run in runs if np.isfinite(e := relative(run, exact)))])
+
+    def spread(self, name: str) -> Array:
+        """How far runs in the model's dtype are off, entry by entry."""
+        exact = self.exact.named[name].value
+        runs = [run.named[name].value for run in (self.own, *self.drawn) if name in run.named]
+        apart = [gaps(exact, run) for run in runs if run.shape == exact.shape]
+        return np.max([np.zeros(exact.shape), *(np.where(np.isfinite(gap), gap, 0.0) for gap in apart)], axis=0)
+
+    def _ours(self, name: str) -> list[Array]:
+        return [run.named[name].value for run in (self.exact, self.own) if name in run.named]
+
+    @cached_property
+    def longest_sum(self) -> float:
+        """The most terms that one entry of a result is summed from; a plain sum of n is off by sqrt(n) of each term."""
+        return max([1.0, *(terms(self.own, step) for step in self.own.steps)])
+
+    def _jittered(self, number: int) -> Iterator[tuple[str, Array]]:
+        rng, move = np.random.default_rng([self.seed, number]), np.sqrt(self.longest_sum)
+        constants = {n: v for n, v in self.graph.constants.items() if n not in self.feeds}
+        for name, value in {**constants, **self.feeds}.items():
+            if isinstance(value, np.ndarray) and is_inexact(value.dtype):
+                factor = 1 + rng.choice([-1, 1], value.shape) * (move * epsilon(value.dtype))
+                yield name, np.where(_short(value), value, value * factor).astype(value.dtype)
+            elif name in self.feeds:
+                yield name, value
+
+    def _run(self, dtype: str, feeds: Mapping[str, Array]) -> Tape:
+        return trace(self.graph, feeds, ops=self.ops, dtype=dtype, seed=self.seed, targets=self.targets, lenient=True)
+
+
+def _short(value: Array) -> Array:
+    """Numbers of few digits."""
+    if value.dtype.itemsize <= 2:  # onnxruntime keeps float32 between nodes: what it read is known to half a unit only
+        return np.zeros(value.shape, bool)
+    scaled = value.real.astype(np.float64) * _SHORT
+    with np.errstate(invalid="ignore"):
+        return np.asarray((scaled == np.rint(scaled)) & (np.abs(scaled) < _SHORT**2))
+
+
+def near(ours: Array, theirs: Array, roundings: float = _ROUNDINGS, allowed: float = 0.0, absolute: int = 1) -> bool:
+    """Two results are the same but for some roundings, by default those of sums in another order, or a relative error."""
+    if ours.shape != theirs.shape:
+        return False
+    limit = slack(ours, theirs, roundings, allowed) if absolute else roundings * epsilon(theirs.dtype) * sizes(theirs)
+    return bool((gaps(ours, theirs) <= limit).all())
+
+
+def relative(ours: Array, theirs: Array) -> float:
+    """The largest error relative to an entry, or to a tenth of the largest one."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    gap, size = gaps(ours, theirs), sizes(ours)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.max(np.where(gap == 0, 0.0, gap / size), initial=0.0))
+
+
+def absolute(ours: Array, theirs: Array) -> float:
+    """The largest error."""
+    return float(np.max(gaps(ours, theirs), initial=0.0)) if ours.shape == theirs.shape else float("inf")
+
+
+def slack(ours: Array, theirs: Array, roundings: float, allowed: float) -> Array:
+    """How far each entry may be off."""
+    eps = epsilon(theirs.dtype)
+    return np.asarray(max(allowed, roundings * eps) * sizes(ours) + _ABSOLUTE * eps)
+
+
+def floor_of(theirs: Array) -> float:
+    """An error of entries that may be no more than rounding, in the units of the result."""
+    return FLOORS.get(theirs.dtype.name, 0.0) * float(np.max(sizes(theirs), initial=0.0))

@@ -1,0 +1,203 @@
+"""onnxruntime as another implementation to ask, in a process of its own that lives as long as this one.
+
+It is started once and serves all checks: importing it takes longer than running a small model, so that the command
+starts it before it imports anything heavy itself, which is why NumPy is imported late here.  Whatever a model does to
+it, crash, hang or take all memory, is an `Unanswered` here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradcheck_cli.graph import Array
+
+NAME = "onnxruntime"
+PATIENCE = 60.0  # seconds for one run
+_LONGEST_LINE = 1 << 24
+_MOST_BYTES = 4 << 30  # of one answer
+
+
+class Unanswered(Exception):
+    """onnxruntime did not run a model, and why."""
+
+
+class Refused(Unanswered):
+    """It says itself why it does not."""
+
+
+class Late(Unanswered):
+    """It took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A model, by its path or as bytes whose external data is in `folder`, its inputs, and the outputs to compute."""
+
+    key: str  # the same for the same model and outputs
+    path: str
+    feeds: Mapping[str, Array]
+    outputs: Sequence[str]
+    data: bytes = b""
+    folder: str = ""
+    threads: int = 1
+    stacked: str = ""  # the input that holds a stack of values: there is a run for each, and outputs are stacked too
+    optimized: bool = False  # the graph is changed as onnxruntime changes it by default, not left as it is written
+    maps: Mapping[str, Any] = field(default_factory=dict)  # the "keys" of maps inside the outputs, in order; a "dtype"
+
+
+@dataclass(slots=True)
+class Worker:
+    """The process; one question at a time."""
+
+    script: Path = field(default_factory=lambda: Path(__file__).with_name("runtime_worker.py"))
+    process: subprocess.Popen[bytes] | None = None
+    owner: int = 0  # of the process: one that was forked asks its own
+    version: str = ""
+    lock: Any = field(default_factory=threading.RLock)
+
+    def start(self) -> None:
+        """Starts the process if there is none; Unanswered where that cannot be done."""
+        with self.lock:
+            if self.process is not None and self.owner == os.getpid() and self.process.poll() is None:
+                return
+            self._forget()
+            if not installed():
+                raise Unanswered("it is not installed")
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-W", "ignore", str(self.script)], stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # of NumPy's, which it computes nothing with
+                )  # fmt: skip
+            except (OSError, ValueError) as error:
+                raise Unanswered(f"its process cannot be started: {error}") from None
+            self.owner = os.getpid()
+
+    def warm(self) -> None:
+        """Starts the process ahead of the first question, which will say it if that cannot be done."""
+        with suppress(Unanswered):
+            self.start()
+
+    def ask(self, question: Question, patience: float = PATIENCE) -> dict[str, Array]:
+        """The outputs that are arrays of numbers, by name; `s[0]` is what is inside of one that is no tensor."""
+        with self.lock:
+            self.start()
+            assert self.process is not None
+            late = threading.Event()
+            timer = threading.Timer(patience, _give_up, (self.process, late))
+            timer.daemon = True
+            timer.start()
+            try:
+                return self._exchange(question)
+            except Unanswered:
+                raise
+            except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+                raise self._end(late.is_set(), patience, error) from None
+            except BaseException:  # interrupted half way: what comes next from it would be this answer
+                self.stop()
+                raise
+            finally:
+                timer.cancel()
+
+    def stop(self) -> None:
+        """Ends the process; a question on its way is over with it."""
+        if self.process is not None and self.owner == os.getpid():
+            self.process.kill()
+        with self.lock:
+            if self.process is not None and self.owner == os.getpid():
+                self.process.wait()
+            self._forget()
+
+    def _exchange(self, question: Question) -> dict[str, Array]:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        import numpy as np
+
+        from gradcheck_cli.graph.memory import left
+
+        arrays = {name: np.ascontiguousarray(x) for name, x in question.feeds.items()}
+        feeds = [{"name": name, "dtype": x.dtype.str, "shape": question.feeds[name].shape, "size": x.nbytes}
+                 for name, x in arrays.items()]  # fmt: skip
+        request = {"key": question.key, "path": question.path, "folder": question.folder, "size": len(question.data),
+                   "feeds": feeds, "outputs": list(question.outputs), "threads": question.threads,
+                   "memory": left(), "stacked": question.stacked, "optimized": question.optimized,
+                   "maps": question.maps}  # fmt: skip
+        for part in (json.dumps(request).encode() + b"\n", question.data, *(x.tobytes() for x in arrays.values())):
+            self.process.stdin.write(part)
+        self.process.stdin.flush()
+        return self._answer(self.process.stdout)
+
+    def _answer(self, stream: IO[bytes]) -> dict[str, Array]:
+        line = stream.readline(_LONGEST_LINE)
+        if not line.endswith(b"\n"):
+            raise EOFError("its process ended")
+        answer = json.loads(line)
+        self.version = str(answer["version"])[:40]
+        if "error" in answer:
+            raise Refused(str(answer["error"]))
+        return {str(entry["name"]): _read(stream, entry) for entry in answer["outputs"]}
+
+    def _end(self, late: bool, patience: float, error: Exception) -> Unanswered:
+        """Why there is no answer; the process is gone after it."""
+        process = self.process
+        self.stop()
+        if late:
+            return Late(f"it took longer than {patience:g} s")
+        code = process.returncode if process is not None else None
+        return Unanswered(f"it crashed ({_spelled(code)})" if code else f"it gave no answer: {error}")
+
+    def _forget(self) -> None:
+        if self.process is not None:
+            for stream in (self.process.stdin, self.process.stdout):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+        self.process = None
+
+
+def installed() -> bool:
+    """onnxruntime is there, and a Python that can run it."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False) and find_spec(NAME) is not None
+
+
+def _give_up(process: subprocess.Popen[bytes], late: threading.Event) -> None:
+    late.set()
+    process.kill()
+
+
+def _read(stream: IO[bytes], entry: Mapping[str, Any]) -> Array:
+    import numpy as np
+
+    dtype, shape, size = np.dtype(entry["dtype"]), tuple(entry["shape"]), entry["size"]
+    if dtype.kind not in "biufc" or size != math.prod(shape) * dtype.itemsize or not 0 <= size <= _MOST_BYTES:
+        raise ValueError("its answer makes no sense")
+    data = stream.read(size)
+    if len(data) != size:
+        raise EOFError("its process ended")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _spelled(code: int | None) -> str:
+    import signal
+
+    with suppress(ValueError, TypeError):
+        return signal.Signals(-(code or 0)).name
+    return f"exit code {code}"
+
+
+WORKER = Worker()
+atexit.register(WORKER.stop)

@@ -1,0 +1,239 @@
+"""The nodes of a model one by one, each fed what another implementation computed: the ones that are misread stand out.
+
+In a whole run rounding grows from node to node, and ties and comparisons make jumps of it.  On its own a node adds no
+more than a few roundings, so that a small misreading shows, wherever it is and whatever comes behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.checks.forward.pieces import Piece, Pieces, last_reads
+from gradcheck_cli.checks.forward.roundings import FLOORS, MEASURED, Roundings, near
+from gradcheck_cli.checks.forward.runtime import WORKER, Question, Refused, Unanswered
+from gradcheck_cli.checks.forward.ties import chosen_alike, in_order
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array, Graph, Node, is_inexact
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.test_data import difference, gaps, sizes
+from gradcheck_cli.verdict.rule import epsilon
+
+_BYTES = 128 << 20  # of results that one run gives out
+_SMALLER = 20.0  # than those of a whole run: the floors of single nodes
+_ROUNDINGS = {
+    "float32": 16.0,
+    "float64": 16.0,
+    "float16": 6.0,
+    "bfloat16": 6.0,
+}  # relative to entries, or to a tenth of the largest
+_HALVES = ("float16", "bfloat16")
+_OF_ONE = 8.0  # roundings of 1, or of the largest operand
+_LONG, _OF_SUM = 1024, 4.0  # terms of a sum, and roundings times the root of their number where there are more
+_USUAL = 0.9  # the share of entries that are off by no more than what counts for all
+# What onnxruntime computes in one pass, by its own function bodies or by coefficients in float32; and what goes
+# through functions that are approximated to a part of 1, however small their result is.
+_ROUGH = {
+    "GroupNormalization", "DFT", "STFT", "GridSample", "Resize", "Upsample", "RoiAlign", "AffineGrid", "Attention",
+    "FlexAttention", "LinearAttention", "MelWeightMatrix", "DeformConv", "LRN", "LpNormalization",
+}  # fmt: skip
+_SATURATING = {
+    "Sigmoid", "Tanh", "Erf", "Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Swish", "Mish", "HardSwish", "HardSigmoid",
+    "Softplus", "Softmax", "LogSoftmax", "Elu", "Selu", "Celu", "LSTM", "GRU", "RNN",
+}  # fmt: skip
+_NARROW_INSIDE = {
+    "Attention",
+    "FlexAttention",
+    "LinearAttention",
+    "GroupNormalization",
+}  # float32, whatever they are given
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """A node that computes something else on its own: its index, the first result that differs, and how."""
+
+    index: int
+    name: str
+    how: str
+
+
+class Stepwise:
+    """A look at the nodes that `ys` need; `question` is what was asked for these tensors.
+
+    `unseen` are nodes that could not be looked at.
+    """
+
+    def __init__(
+        self, graph: Graph, ops: Ops, seed: int, question: Question, fed: Mapping[str, Any], ys: Sequence[str]
+    ) -> None:
+        self.graph, self.ops, self.seed, self.question = graph, ops, seed, question
+        self.pieces, self.known = Pieces(graph), dict(fed)
+        self.needed = graph.needed_for(ys)
+        self.last = dict(last_reads(graph))
+        self.unseen: list[int] = []
+        self.looked = 0
+
+    def differing(self, likes: Mapping[str, Array], until: float) -> Iterator[Differing]:
+        """The nodes that differ, in their order; `likes` are results as large as those to be asked for."""
+        for indices in self._portions(likes):
+            answer = self._answer([n for i in indices for n in self.graph.nodes[i].outputs if n in likes], until)
+            self.known.update(answer)
+            for index in indices:
+                yield from self._at(index, until)
+            for name in [n for n in answer if self.last.get(n, -1) <= indices[-1]]:
+                del self.known[name]
+
+    def _portions(self, likes: Mapping[str, Array]) -> Iterator[list[int]]:
+        """Nodes in their order, as many at a time as a run can give out the results of."""
+        portion, size = list[int](), 0
+        for index, node in enumerate(self.graph.nodes):
+            if self.needed.isdisjoint(node.outputs):
+                continue
+            more = sum(likes[n].nbytes for n in node.outputs if n in likes)
+            if portion and size + more > _BYTES:
+                yield portion
+                portion, size = [], 0
+            portion.append(index)
+            size += more
+        if portion:
+            yield portion
+
+    def _answer(self, names: Sequence[str], until: float) -> Mapping[str, Array]:
+        """What it gives for tensors inside; where it refuses, for those of them that it gives."""
+        if not names:
+            return {}
+        from gradcheck_cli.formats.onnx.onnx_part import part_of  # brings onnx
+
+        if (left := until - time.monotonic()) <= 0:
+            raise Unanswered("looking at every node takes too long")
+        data = part_of(self.question.path, names)
+        key = "\0".join((self.question.key, "inside", *names))
+        try:
+            return WORKER.ask(replace(self.question, key=key, data=data, outputs=names), left)
+        except Refused:
+            if len(names) == 1:
+                return {}
+            half = len(names) // 2
+            return {**self._answer(names[:half], until), **self._answer(names[half:], until)}
+
+    def _at(self, index: int, until: float) -> Iterator[Differing]:
+        """The node on its own, if it differs."""
+        if not any(name in self.known for name in self.graph.nodes[index].outputs):
+            return  # it is a part of what comes next
+        if time.monotonic() > until:
+            raise Unanswered("looking at every node takes too long")
+        piece = self.pieces.at(index, self.known)
+        if piece is None:
+            self.unseen.append(index)
+            return
+        self.looked += 1
+        alone = Alone(piece, Roundings(piece.graph, self.seed, self.ops, piece.feeds, piece.results))
+        try:
+            found = [(name, how) for name in piece.results if (how := alone.difference(name, self.known[name]))]
+        except (GradcheckError, MemoryError):
+            self.unseen.append(index)
+            return
+        if alone.blocked:
+            self.unseen.append(index)
+        if found:
+            yield Differing(index, *found[0])
+
+
+@dataclass(slots=True)
+class Alone:
+    """One piece and our runs of it; `blocked` if some of its results could not be computed here."""
+
+    piece: Piece
+    runs: Roundings
+    blocked: bool = False
+
+    def difference(self, name: str, theirs: Array) -> str:
+        """How a result of the other implementation differs by more than rounding explains, or nothing."""
+        if not self.runs.known(name):
+            self.blocked = True
+            return ""
+        node, theirs = self.piece.node, in_order(self.piece.node, name, theirs)
+        ours = self._in_range(in_order(node, name, self.runs.exact.named[name].value), theirs)
+        if self._near(ours, theirs):
+            return ""
+        own = self._in_range(in_order(node, name, self.runs.own.named[name].value), theirs)
+        if self._near(own, theirs) or chosen_alike(node, name, self.piece.feeds, own, theirs):
+            return ""
+        if ours.shape != theirs.shape or node.op == "TopK":
+            return difference(ours, theirs, 0.0)
+        allowed = self._allowed(name, ours, theirs)
+        if not (gaps(ours, theirs) > allowed).any() or not (gaps(own, theirs) > allowed).any():
+            return ""
+        return "" if self._narrow_inside(name, ours, theirs) else difference(ours, theirs, allowed)
+
+    def _in_range(self, ours: Array, theirs: Array) -> Array:
+        """Our result, with theirs where it is not finite because an operand in half precision is not.
+
+        onnxruntime keeps float32 between nodes in half precision: what overflows where it is given out did not inside.
+        """
+        half = [x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.name in _HALVES]
+        if ours.shape != theirs.shape or all(np.isfinite(x).all() for x in half):
+            return ours
+        return np.where(np.isfinite(theirs) & ~np.isfinite(ours), theirs, ours)
+
+    def _near(self, ours: Array, theirs: Array) -> bool:
+        return near(ours, theirs, _ROUNDINGS.get(theirs.dtype.name, 0.0), absolute=0)
+
+    def _allowed(self, name: str, ours: Array, theirs: Array) -> Array:
+        """How far each entry may be off: as far as rounding carries it, or most entries."""
+        spread = self.runs.spread(name)
+        if not is_inexact(theirs.dtype):
+            return spread  # a rounding that decides, at the middle of two numbers
+        size, dtype = sizes(theirs), theirs.dtype.name
+        with np.errstate(divide="ignore", invalid="ignore"):
+            usual = float(np.quantile(np.where(spread == 0, 0.0, spread / size), _USUAL)) if spread.size else 0.0
+        measured = MEASURED * np.maximum(spread, usual * size)
+        allowed = np.maximum(measured, _ROUNDINGS.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
+        if (
+            terms := self.runs.longest_sum
+        ) > _LONG:  # where all terms have one sign, moving them at random averages out
+            allowed = np.maximum(allowed, _OF_SUM * np.sqrt(terms) * epsilon(theirs.dtype) * size)
+        if self._any_of(_ROUGH):
+            allowed = np.maximum(allowed, FLOORS.get(dtype, 0.0) / _SMALLER * float(np.max(size, initial=0.0)))
+        if self._any_of(_SATURATING) or len(self.piece.graph.nodes) > 1:
+            allowed = allowed + _OF_ONE * min(epsilon(theirs.dtype), float(np.finfo(np.float32).eps)) * self._largest()
+        return np.asarray(allowed)
+
+    def _any_of(self, names: set[str]) -> bool:
+        """One of these operators is in it, or an operator whose parts are not known one by one."""
+        return any(node.op in names or _compound(node) for node in self.piece.graph.nodes)
+
+    def _largest(self) -> float:
+        """The largest operand, or 1."""
+        floats = [x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.size]
+        return max([1.0, *(float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in floats)])
+
+    def _narrow_inside(self, name: str, ours: Array, theirs: Array) -> bool:
+        """A float64 result is off by what float32 does to it, where onnxruntime is known to go through float32."""
+        if theirs.dtype != np.float64:
+            return False
+        graph = self.piece.graph
+        constants = {n: _narrow(x) for n, x in graph.constants.items()}
+        feeds = {n: _narrow(x) for n, x in self.piece.feeds.items()}
+        runs = Roundings(replace(graph, constants=constants), self.runs.seed, self.runs.ops, feeds, (name,))
+        if not runs.known(name) or name not in runs.own.named or runs.own.named[name].shape != theirs.shape:
+            return False
+        apart, largest = MEASURED * runs.measured(name) * sizes(ours), float(np.max(sizes(theirs), initial=0.0))
+        if not self._any_of(_NARROW_INSIDE):
+            apart = np.minimum(apart, FLOORS["float64"] * largest)
+        return bool((gaps(ours, theirs) <= apart).all())
+
+
+def _compound(node: Node) -> bool:
+    """What it computes takes more than one pass over its operands: a body, or a kernel of many steps."""
+    return node.domain == "com.microsoft" or any(True for _ in node.subgraphs)
+
+
+def _narrow(value: Any) -> Any:
+    is_wide = isinstance(value, np.ndarray) and value.dtype == np.float64
+    return value.astype(np.float32) if is_wide else value

@@ -1,0 +1,236 @@
+"""How precise a gradient is in the model's own dtype: the theoretical gradient there against the one in float64.
+
+No differences take part, and the verdict on the gradient does not depend on it.  Both dtypes start from the same
+numbers, those of the model's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.checks.assemble import Pair
+from gradcheck_cli.checks.health.descent import Descent
+from gradcheck_cli.checks.health.layers import spot_of
+from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.jacobian.cost import forward_work
+from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.jacobian.jacobian import Backward
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.point import Point, in_its_dtype
+from gradcheck_cli.results.measures import Health, Loss, Precision
+from gradcheck_cli.results.record import Check
+from gradcheck_cli.settings import Settings
+from gradcheck_cli.verdict.rule import GROUND, NEGLIGIBLE, UNDERFLOW, epsilon
+
+_MOST, _LEAST = 64, 4  # entries of y whose gradients are compared
+_WORK = 2e10  # operations that they may take
+HALF = ("float16", "bfloat16")
+_HALF_WORK = 2e8  # operations of a forward run that is made in half precision although nobody asked
+_Lost = Callable[[Array, Array], Array]
+
+
+class Precisions:
+    """The precision of all pairs of a check, over its points.
+
+    Where nobody asked for it, that of a model in half precision is looked at all the same, and kept only of a gradient
+    that is not finite there.
+    """
+
+    def __init__(self, seed: int, *, asked: bool) -> None:
+        self.seed, self.asked = seed, asked
+        self.found: dict[tuple[str, str], list[Precision]] = {}
+
+    def at(self, sides: Sides, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget) -> None:
+        """One point: the pairs of one y, whose gradient in float64 is `backward`."""
+        narrow = sides.narrow if self.asked else self._half(sides, pairs)
+        if narrow is None:
+            return
+        for pair, precision in zip(pairs, self._compared(sides, narrow, backward, pairs, index, budget), strict=True):
+            self.found.setdefault((pair.x, pair.y), []).append(precision)
+
+    def _half(self, sides: Sides, pairs: Sequence[Pair]) -> Tape | None:
+        """The run in half precision, of a model that has it, where it is soon done: it is slow in software."""
+        work = max(forward_work(sides.program(pair.x)) for pair in pairs)
+        return sides.half() if work <= _HALF_WORK and not pairs[0].gradient_of else None
+
+    def _compared(
+        self, sides: Sides, narrow: Tape, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget
+    ) -> Iterator[Precision]:
+        y, xs = pairs[0].y, [pair.x for pair in pairs]
+        if reason := _incomparable(sides.tape, narrow, [y, *xs]):
+            yield from (Precision("model", note=reason) for x in xs)
+            return
+        try:
+            beside = Backward(narrow, narrow.named[y].name, [narrow.named[x].name for x in xs])
+        except (GradcheckError, MemoryError) as error:
+            yield from (Precision("model", note=str(error)) for x in xs)
+            return
+        columns = self._columns(sides, pairs, budget)
+        weights = np.zeros((len(columns), reals(sides.value(y))))
+        weights[np.arange(len(columns)), columns] = 1
+        rows = zip(backward.along(weights, budget), beside.along(weights, budget), strict=True)
+        for x, (wide, other) in zip(xs, rows, strict=True):
+            shapes = sides.value(x).shape, sides.value(y).shape
+            found = compared(wide, other, columns, shapes, narrow.named[x].dtype)
+            yield replace(found, point=index, first=_first_loss(sides, narrow, x, found))
+
+    def _columns(self, sides: Sides, pairs: Sequence[Pair], budget: Budget) -> Array:
+        """Entries of y: all of them, or some that are drawn."""
+        count, work = reals(sides.value(pairs[0].y)), max(forward_work(sides.program(p.x)) for p in pairs)
+        held = 16 * sum(reals(sides.value(p.x)) for p in pairs)
+        most = min(max(_LEAST, _WORK / (4 * work)), _MOST if self.asked else _LEAST, budget.memory / (4 * held + 1))
+        return np.sort(np.random.default_rng([self.seed, 5]).permutation(count)[: max(1, int(most))])
+
+    def record(self, record: Check) -> Check:
+        """A record with the precision of its gradient, and with what it shows."""
+        points = self.found.get((record.x, record.y))
+        if not points:
+            return record
+        precision = _over(points)
+        if not self.asked and not precision.nonfinite:
+            return record
+        found, health = {**record.gradient, "precision": precision}, record.gradient.get("health", Health())
+        if precision.lost:
+            words = ("nonfinite", "precision") if precision.nonfinite else ("precision",)
+            found["health"] = replace(health, shows=tuple(dict.fromkeys([*health.shows, *words])))
+        return replace(record, gradient=found)
+
+
+def in_half(
+    graph: Graph, point: Point, targets: Sequence[str], settings: Settings, ops: Ops
+) -> Callable[[], Tape | None]:
+    """The run at a point in the numbers of a model that has float16 or bfloat16, made when first asked for; or None."""
+
+    @cache
+    def made() -> Tape | None:
+        declared = [*(v.dtype for v in graph.constants.values()), *(t.dtype for t in graph.types.values())]
+        if settings.dtype == "model" or not any(dtype is not None and dtype.name in HALF for dtype in declared):
+            return None
+        try:
+            feeds = {name: in_its_dtype(graph, name, value) for name, value in point.feeds.items()}
+            return trace(graph, feeds, ops=ops, dtype="model", seed=settings.seed, targets=targets, lenient=True)
+        except (GradcheckError, MemoryError):
+            return None
+
+    return made
+
+
+def compared(
+    wide: Array, narrow: Array, columns: Array, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: np.dtype[Any]
+) -> Precision:
+    """Gradients `(len(columns), x_size)` of some entries of y, in float64 and in another dtype; `shapes` of x and y.
+
+    An entry of y whose gradient is next to nothing beside that of another one is left out: no loss hears of it.
+    """
+    full = -math.log10(epsilon(dtype) / 2)
+    with np.errstate(all="ignore"):
+        largest = np.max(np.abs(wide), axis=1, keepdims=True, initial=0.0, where=np.isfinite(wide))
+        least = np.maximum(GROUND * largest, UNDERFLOW)
+        heard = largest >= NEGLIGIBLE * np.max(largest, initial=0.0)
+        matters = np.isfinite(wide) & (np.abs(wide) >= least) & heard
+        left = np.clip(-np.log10(np.abs(narrow - wide) / np.abs(wide)), 0.0, full) + 0.0
+    gone = np.isfinite(wide) & ~np.isfinite(narrow)
+    found = Precision(
+        dtype.name,
+        digits=full,
+        median=float(np.median(np.where(gone, 0.0, left)[matters])) if matters.any() else full,
+        worst=full,
+        entries=int(matters.sum()),
+        nonfinite=int(gone.sum()),
+        underflow=int(((wide != 0) & (narrow == 0)).sum()),
+    )
+    rank = np.where(gone, -1.0, np.where(matters, left, np.inf))
+    if not (matters | gone).any():
+        return found
+    row, column = np.unravel_index(int(np.argmin(rank)), rank.shape)
+    return replace(
+        found,
+        worst=max(0.0, float(rank[row, column])),
+        x=_index(int(column), shapes[0]),
+        y=_index(int(columns[row]), shapes[1]),
+        wide=float(wide[row, column]),
+        narrow=float(narrow[row, column]),
+    )
+
+
+def _index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(position % math.prod(shape), shape)) if shape else ()
+
+
+def _incomparable(wide: Tape, narrow: Tape, names: Sequence[str]) -> str:
+    """Why the gradients cannot be compared, or nothing."""
+    for name in names:
+        if name not in narrow.named:
+            return str(narrow.blocked.get(name, f"{name!r} was not computed"))
+        if narrow.named[name].shape != wide.named[name].shape:
+            return f"rounding decides on the shape of {name!r}"
+    return ""
+
+
+def _first_loss(sides: Sides, narrow: Tape, x: str, found: Precision) -> Loss | None:
+    """Where what the worst entry has lost was lost first, if it overflows or underflows."""
+    if found.nonfinite:
+        lost: _Lost = lambda wide, other: np.isfinite(wide) & ~np.isfinite(other)  # noqa: E731
+    elif found.entries and found.wide and not found.narrow:
+        lost = lambda wide, other: (wide != 0) & (other == 0)  # noqa: E731
+    else:
+        return None
+    return _forward(sides.tape, narrow, lost) or _backward(sides, narrow, x, found, lost)
+
+
+def _forward(wide: Tape, narrow: Tape, lost: _Lost) -> Loss | None:
+    for step in narrow.steps:
+        if step.origin < 0:  # what follows belongs to gradients
+            return None
+        for name in step.node.outputs:
+            other, value = narrow.values.get(name), wide.values.get(name)
+            if other is None or value is None or not is_inexact(other.dtype) or other.shape != value.shape:
+                continue
+            if (gone := lost(value, other)).any():
+                return Loss(_what(other[gone]), "forward", spot_of(step.place, step.op.name, step.label))
+    return None
+
+
+def _backward(sides: Sides, narrow: Tape, x: str, found: Precision, lost: _Lost) -> Loss | None:
+    """The first rule in backward order that loses something of the gradient of the worst entry's y."""
+    seed = np.zeros(sides.value(sides.y).shape)
+    seed[found.y] = 1
+    ways = [Descent(tape, tape.named[sides.y].name, [tape.named[x].name]) for tape in (sides.tape, narrow)]
+    passes = [way.cotangents(seed.astype(way.tape.named[sides.y].dtype)) for way in ways]
+    for (name, value), (twin, other) in zip(*passes, strict=False):
+        if name != twin or value.shape != other.shape:
+            return None
+        unit = ways[1].broken or ways[1].unit
+        if unit is not None and (gone := lost(value, other)).any():
+            return Loss(_what(other[gone]), "backward", spot_of(unit.place, unit.op.name, unit.label))
+    return None
+
+
+def _what(values: Array) -> str:
+    return "nan" if np.isnan(values).any() else "overflow" if not np.isfinite(values).all() else "underflow"
+
+
+def _over(points: Sequence[Precision]) -> Precision:
+    """All points as one: counts together, the worst entry of all, the median of the worst point."""
+    compared_ones = [point for point in points if not point.note]
+    if not compared_ones:
+        return points[0]
+    worst = min(compared_ones, key=lambda p: (-p.nonfinite, p.worst))
+    return replace(
+        worst,
+        median=min(p.median for p in compared_ones),
+        entries=sum(p.entries for p in compared_ones),
+        nonfinite=sum(p.nonfinite for p in compared_ones),
+        underflow=sum(p.underflow for p in compared_ones),
+    )

@@ -1,0 +1,326 @@
+"""The health of the gradients of a model: what is measured at each point, and what it adds up to for each pair (x, y).
+
+One backward pass for each y and point serves all its xs and all layers.  Units of which a batch shows too few values
+are looked at in some more forward runs, where those are cheap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff.backward import Descended, Unit, inexact, onward
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.checks.health.activity import Activity, looked_at
+from gradcheck_cli.checks.health.descent import Descent, squared
+from gradcheck_cli.checks.health.layers import Curve, Draft, Key, curve, drafts, key_of, spot_of
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.cost import forward_work
+from gradcheck_cli.points.more import Further
+from gradcheck_cli.results.measures import SAMPLES, Health, Layer, Nonfinite, Spot, assessed
+from gradcheck_cli.results.record import Check
+
+_CHEAP = 3e9  # operations that further forward runs may take: a fifth of a second
+_STEP = 1e6  # operations that recording one step counts as
+_HELD = 1 << 26  # bytes of cotangents of xs that are kept for the laws of the gradient
+_SMALL = 1e-280  # squares below may have lost digits
+_SQUASHING = {"Sigmoid", "Tanh", "Softmax", "LogSoftmax", "HardSigmoid"}
+
+
+@dataclass(slots=True)
+class Norms:
+    """Cotangents of the tensors on the way, by name: norm, exact zeros, size; of each x, an end, the largest entry too."""
+
+    norm: dict[str, float] = field(default_factory=dict)
+    zeros: dict[str, int] = field(default_factory=dict)
+    size: dict[str, int] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+    bad: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, ct: Array, *, end: bool) -> None:
+        flat = ct.reshape(-1)
+        squares = squared(flat)
+        self.zeros[name], self.size[name] = int(np.count_nonzero(flat == 0)), ct.size
+        if _SMALL < squares < np.inf:
+            self.norm[name], self.bad[name] = math.sqrt(squares), 0
+            self.largest[name] = float(max(flat.max(), -flat.min())) if end else math.nan
+            return
+        size = np.abs(flat[np.isfinite(flat)])
+        top = float(np.max(size, initial=0.0))
+        self.norm[name] = top * float(np.linalg.norm(size / top)) if top else 0.0
+        self.largest[name], self.bad[name] = top, ct.size - size.size
+
+    @staticmethod
+    def over(points: Sequence[Norms]) -> Norms:
+        """Those of all points: root mean squares, sums of counts, the largest of largest."""
+        if len(points) == 1:
+            return points[0]
+        total = Norms()
+        for name in {name: None for point in points for name in point.norm}:
+            here = [point for point in points if name in point.norm]
+            total.norm[name] = math.hypot(*(p.norm[name] for p in here)) / math.sqrt(len(here))
+            total.zeros[name], total.bad[name] = sum(p.zeros[name] for p in here), sum(p.bad[name] for p in here)
+            total.size[name] = sum(p.size[name] for p in here)
+            total.largest[name] = max(p.largest[name] for p in here)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One y at one point: its units, the nodes that they make up, cotangents by name, what made some not finite."""
+
+    units: Sequence[Unit]
+    nodes: Mapping[Key, Draft]
+    norms: Norms
+    forward: Spot | None
+    backward: Spot | None
+
+
+class Checkup:
+    """The health of d y/d x for all xs of one y, point by point; `tick` hears of every cotangent."""
+
+    def __init__(self, y: str, seed: int, tick: Callable[[], None]) -> None:
+        self.y, self.seed, self.tick = y, seed, tick
+        self.activity = Activity()
+        self.names: dict[str, str] = {}  # of xs, on the tapes
+        self.visits: dict[str, list[Visit]] = {}
+        self.spoilt: Spot | None = None
+        self.finite, self.work = True, 0.0
+        self.descended: Descended | None = None  # at the last point
+        self._program: Program | None = None  # on the tape that was looked at last
+
+    def at(self, tape: Tape, xs: Sequence[str], inputs: Iterable[str], index: int) -> None:
+        """One point: the forward run on `tape`; `inputs` are the model's own."""
+        self.descended = None
+        y, xs = tape.named.get(self.y), [x for x in xs if x in tape.named and inexact(tape.named[x])]
+        if y is None or not xs or not y.size or not inexact(y):
+            return
+        if not np.isfinite(y.value).all():
+            self.finite, self.spoilt = False, self.spoilt or culprit(tape, y.name)
+            return
+        self.names.update((x, tape.named[x].name) for x in xs)
+        self.descended = Descended(random_cotangent(y.value, [self.seed, index, 2]), {})
+        starts = [tape.named[n].name for n in inputs if n in tape.named] or [self.names[x] for x in xs]
+        data = _reached(tape, starts)
+        if not self._visit(tape, self.descended, xs, data) and len(xs) > 1:  # a rule on some way is missing, or broken
+            for x in xs:
+                self._visit(tape, self.descended, [x], data)
+        program = self.program(tape)
+        if program is not None:
+            self.activity.show(tape, program, tape.values)
+            self.work = forward_work(program) + _STEP * len(tape.steps)
+
+    def _visit(self, tape: Tape, descended: Descended, xs: Sequence[str], data: set[str]) -> bool:
+        """Whether a backward pass by some xs goes through."""
+        y, norms, ends = tape.named[self.y].name, Norms(), {tape.named[x].name: np.zeros(()) for x in xs}
+        try:
+            way = Descent(tape, y, [*ends], watched=False)
+            for name, ct in way.cotangents(descended.start):
+                self.tick()
+                norms.add(name, ct, end=name in ends)
+                if name in ends:
+                    ends[name] = ct
+            if any(norms.bad.values()):  # whose rule it was is worth another pass
+                way = Descent(tape, y, [*ends])
+                deque(way.cotangents(descended.start), maxlen=0)
+        except LimitError as error:
+            if error.code == LimitError.code:  # the time is up; without memory for it there is merely no health
+                raise
+            return False
+        except (GradcheckError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError):
+            return False
+        unit = way.broken
+        broken = None if unit is None else spot_of(unit.place, unit.op.name, unit.label)
+        forward = culprit(tape, y) if broken else None
+        visit = Visit(way.units, drafts(tape, way.units, data), norms, forward, broken)
+        for x in xs:
+            self.visits.setdefault(x, []).append(visit)
+        if sum(ct.nbytes for ct in ends.values()) <= _HELD:
+            descended.ends.update(ends)
+        return True
+
+    def look(self, tape: Tape, values: Mapping[str, Array]) -> None:
+        """One more forward run, for what units do there: `values` on a tape."""
+        program = self.program(tape)
+        if program is not None:
+            self.activity.show(tape, program, values)
+
+    def program(self, tape: Tape) -> Program | None:
+        """What leads from all xs to y on a tape."""
+        if self._program is None or self._program.tape is not tape:
+            names = [tape.named[x].name for x in self.visits if x in tape.named]
+            known = bool(names) and self.y in tape.named
+            self._program = Program(tape, names, [tape.named[self.y].name]) if known else None
+        return self._program
+
+    @property
+    def wanted(self) -> int:
+        """How many further forward runs would show enough of every unit; none if they would take long."""
+        runs = math.ceil(SAMPLES / self.activity.least) - 1
+        return runs if runs * self.work <= _CHEAP else 0
+
+    def figures(self, x: str) -> dict[str, Any]:
+        """What records say of a gradient, here of that of a random weighted sum of y; nothing where there is none."""
+        norms = Norms.over([visit.norms for visit in self.visits.get(x, ())])
+        name = self.names.get(x)
+        if name not in norms.norm:
+            return {}
+        return {
+            "norm": norms.norm[name],
+            "max": norms.largest[name],
+            "zero_fraction": norms.zeros[name] / max(norms.size[name], 1),
+            "finite": not norms.bad[name],
+        }
+
+    def health(self, x: str) -> Health | None:
+        """The health of the gradient by x; None where no backward pass reaches it."""
+        visits = self.visits.get(x)
+        if not visits:
+            return None if self.finite else assessed((), None, None, Nonfinite(forward=self.spoilt), finite=False)
+        norms, nodes, name = Norms.over([visit.norms for visit in visits]), visits[0].nodes, self.names[x]
+        counts = self.activity.counts()
+        units = onward(visits[0].units, name)
+        made = {key_of(unit.place) for unit in units}
+        way = {
+            key: draft for key, draft in nodes.items() if key in made and any(n in norms.norm for n in draft.outputs)
+        }
+        layers = {key: draft for key, draft in way.items() if draft.weighted or draft.bends}
+        every = curve(units, name, layers.keys(), norms.norm)
+        whole = not any(norms.bad.values())
+        forward = self.spoilt or next((visit.forward for visit in visits if visit.forward is not None), None)
+        backward = next((visit.backward for visit in visits if visit.backward is not None), None)
+        return assessed(
+            tuple(_layer(draft, norms, counts.get(key, (0, None, None))) for key, draft in layers.items()),
+            _ratio(units, name, layers, norms.norm, every) if whole else None,
+            every.steepest({key: draft.spot for key, draft in layers.items()}) if whole else None,
+            Nonfinite(norms.bad.get(name, 0), forward, backward),
+            finite=self.finite,
+            lost=_lost(units, name, norms),
+        )
+
+
+def _lost(units: Sequence[Unit], x: str, norms: Norms) -> Spot | None:
+    """The node at which all of a gradient is lost on its way from y to x; None where some of it arrives."""
+    if norms.norm.get(x) != 0 or not norms.size.get(x) or norms.zeros.get(x) != norms.size[x]:
+        return None
+    between = {x, *(name for unit in units for name in unit.outputs)}
+    for unit in reversed(units):
+        made = max((norms.norm.get(name, 0.0) for name in unit.outputs), default=0.0)
+        if made and not any(norms.norm.get(name, 0.0) for name in unit.operands if name in between):
+            return spot_of(unit.place, unit.op.name, unit.label)
+    return None
+
+
+def _layer(draft: Draft, norms: Norms, counts: tuple[int, int | None, int | None]) -> Layer:
+    outputs = [n for n in dict.fromkeys(draft.outputs) if n in norms.norm]
+    parameters = [norms.norm[n] for n in draft.parameters if n in norms.norm]
+    size = sum(norms.size[n] for n in outputs)
+    units, dead, saturated = counts
+    return Layer(
+        spot=draft.spot,
+        norm=math.hypot(*(norms.norm[n] for n in outputs)),
+        size=size,
+        zero_fraction=sum(norms.zeros[n] for n in outputs) / max(size, 1),
+        weights=math.hypot(*parameters) if parameters else None,
+        units=units,
+        dead=dead,
+        saturated=saturated,
+    )
+
+
+class Checkups:
+    """The checkups of all ys of one check."""
+
+    def __init__(self, ys: Iterable[str], inputs: Sequence[str], seed: int, tick: Callable[[], None]) -> None:
+        self.inputs = inputs
+        self.of = {y: Checkup(y, seed, tick) for y in ys}
+
+    def at(self, tapes: Mapping[str, Tape], pairs: Iterable[tuple[str, str]], index: int) -> None:
+        """One point: the forward run for each y, and the pairs (x, y) that there are."""
+        xs: dict[str, list[str]] = {}
+        for x, y in pairs:
+            xs.setdefault(y, []).append(x)
+        for y, by in xs.items():
+            with suppress(MemoryError):  # without room for it there is merely no health
+                self.of[y].at(tapes[y], by, self.inputs, index)
+
+    def descended(self, y: str) -> Descended | None:
+        """The backward pass from y at the last point."""
+        return self.of[y].descended if y in self.of else None
+
+    def look_on(self, further: Further, first: int) -> None:
+        """Further forward runs, from point number `first` on, as long as they show anything else."""
+        most = max((each.wanted for each in self.of.values()), default=0)
+        programs = [each.program(further.point.tape) for each in self.of.values()] if most else []
+        names = [name for program in programs if program is not None for name in looked_at(program)]
+        for tape, values in further.runs(range(first, first + most), names):
+            for each in self.of.values():
+                each.look(tape, values)
+
+    def record(self, record: Check) -> Check:
+        """A record with the health of its gradient; of projections and draws, figures of the gradient as a whole."""
+        checkup = self.of[record.y]
+        health = checkup.health(record.x)
+        figures = {} if record.mode == "full" or not record.gradient else checkup.figures(record.x)
+        found = {**record.gradient, **figures, **({} if health is None else {"health": health})}
+        return replace(record, gradient=found)
+
+
+def _ratio(
+    units: Sequence[Unit], x: str, layers: Mapping[Key, Draft], norms: Mapping[str, float], every: Curve
+) -> float | None:
+    """The flow at the first layers over that at the last ones: of those with weights, or of all where few have any.
+
+    What squashes y itself is no layer then: a loss may undo it.
+    """
+    weighted = curve(units, x, {key for key, draft in layers.items() if draft.weighted}, norms)
+    if len(weighted.flow) > 1:
+        return _through(weighted, layers)
+    inner = {key for key, draft in layers.items() if not (key in every.keys[-1:] and draft.spot.op in _SQUASHING)}
+    return _through(curve(units, x, inner, norms), layers)
+
+
+def _through(flows: Curve, layers: Mapping[Key, Draft]) -> float | None:
+    """The ratio of a curve; none where nothing comes through because of the sizes alone."""
+    return None if flows.ratio == 0 and any(draft.constant for draft in layers.values()) else flows.ratio
+
+
+def _reached(tape: Tape, starts: Iterable[str]) -> set[str]:
+    """What depends on some tensors of a tape."""
+    names = set(starts)
+    for step in tape.steps:
+        if not names.isdisjoint((*step.operands, *step.statics)):
+            names.update(n for n in step.node.outputs if n)
+    return names
+
+
+def random_cotangent(y: Array, seed: Sequence[int]) -> Array:
+    """A random direction of length sqrt(y.size), complex for a complex y; never all ones, which Softmax ignores."""
+    rng = np.random.default_rng(seed)
+    ct = rng.normal(size=y.shape) + (1j * rng.normal(size=y.shape) if y.dtype.kind == "c" else 0)
+    return np.asarray(ct * (math.sqrt(y.size) / np.linalg.norm(ct))).astype(y.dtype)
+
+
+def culprit(tape: Tape, y: str) -> Spot | None:
+    """The first node on the way to y whose result is not finite though what it reads is."""
+    needed, makers = {y}, []
+    for step in reversed(tape.steps):
+        if not needed.isdisjoint(step.node.outputs):
+            needed.update(step.node.inputs)
+            makers.append(step)
+    for step in reversed(makers):
+        if not _finite(tape, step.node.outputs) and _finite(tape, (*step.operands, *step.statics)):
+            return spot_of(step.place, step.op.name, step.label)
+    return None
+
+
+def _finite(tape: Tape, names: Iterable[str]) -> bool:
+    return all(np.isfinite(tape.values[n]).all() for n in names if n and is_inexact(tape.values[n].dtype))

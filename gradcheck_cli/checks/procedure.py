@@ -1,0 +1,309 @@
+"""The whole procedure of checking one model: choose what to differentiate, find a point, compare, judge, record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_cli.autodiff.custom import ops_for
+from gradcheck_cli.autodiff.evaluation import quietly
+from gradcheck_cli.checks.assemble import Pair, record_of
+from gradcheck_cli.checks.claims.asked import Asked, asked
+from gradcheck_cli.checks.comparing import Comparing
+from gradcheck_cli.checks.comparing import Listener as Listener  # here for those who check
+from gradcheck_cli.checks.fitting import fitting
+from gradcheck_cli.checks.footprint import beyond, threads
+from gradcheck_cli.checks.forward.comparison import Primal, require_runtime
+from gradcheck_cli.checks.half_precision import Precisions, in_half
+from gradcheck_cli.checks.health.checkup import Checkups
+from gradcheck_cli.checks.modes import plan
+from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape, without_forward
+from gradcheck_cli.checks.origin import model_of
+from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_together, require_whole, share_of
+from gradcheck_cli.checks.second_order import SecondOrder
+from gradcheck_cli.checks.severing import last_float, severance_of, severed
+from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.compare.branches import Branches
+from gradcheck_cli.compare.compat import as_tensorflow
+from gradcheck_cli.errors import LimitError, PointError, UnsupportedError, shown
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph.memory import exhausted
+from gradcheck_cli.jacobian.cost import full_cost
+from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.op import Ops
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
+from gradcheck_cli.points.elements import opened
+from gradcheck_cli.points.more import Further
+from gradcheck_cli.points.point import Point
+from gradcheck_cli.points.redraw import finite_point
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
+from gradcheck_cli.results.record import Check
+from gradcheck_cli.settings import ANY, Settings
+
+if TYPE_CHECKING:
+    from gradcheck_cli.checks.claims.claimed import Claiming
+    from gradcheck_cli.checks.timing import Forecast
+
+
+def check(
+    source: Source,
+    settings: Settings,
+    *,
+    name: str,
+    reproduce: str = "",
+    listen: Listener | None = None,
+    ops: Ops = OPS,
+    see: Callable[[int, Point], None] | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> tuple[Check, ...]:
+    """A record for each pair (x, y) of a model; `see` is shown each point before anything is compared there.
+
+    With `elsewhere` all entries are compared in parts, by whoever that asks.  Raises GradcheckError for what concerns
+    the model or the request as a whole; what stops a single pair is in its record.
+    """
+    try:
+        with quietly():  # what is not finite is in the verdict, not on stderr
+            idle = settings.straight_through and not rounds(source, settings, ops)
+            source, ops = through(source, settings, ops)
+            part = None if elsewhere is None else Part()
+            checking = Checking(source, settings, listen, ops_for(source, ops), see, part, elsewhere)
+            records = checking.run(name, reproduce)
+            return tuple(replace(r, notes=(*r.notes, NOTHING_ROUNDS)) for r in records) if idle else records
+    except MemoryError as error:
+        raise exhausted(error) from error
+
+
+def check_part(
+    source: Source, settings: Settings, part: Part, *, listen: Listener | None = None, ops: Ops = OPS
+) -> Shares:
+    """What one part of a check finds of each pair (x, y)."""
+    try:
+        with quietly():
+            source, ops = through(source, settings, ops)
+            known = ops_for(source, ops)
+            return Checking(source, settings, listen, known, part=part).shares()
+    except MemoryError as error:
+        raise exhausted(error) from error
+
+
+class Checking:
+    """One check of one model."""
+
+    def __init__(
+        self,
+        source: Source,
+        settings: Settings,
+        listen: Listener | None,
+        ops: Ops,
+        see: Callable[[int, Point], None] | None = None,
+        part: Part | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        if part is not None:
+            require_whole(settings)
+        source, settings = opened(source, settings if settings.compat is None else as_tensorflow(settings), ops)
+        require_runtime(source, settings)
+        self.source, self.settings, self.listen, self.ops, self.see = source, settings, listen, ops, see
+        self.part, self.elsewhere, self.memory = part, elsewhere, 0.0
+        self.sized = ""  # of open dimensions, where memory had no room for the sizes that are tried first
+        self.fed: dict[int, Mapping[str, Any]] = {}
+        self.graph, self.precisions = source.graph, Precisions(settings.seed, asked=settings.dtype == "model")
+        wanted = asked(source, settings) if part is None else Asked((), settings.x, settings.y or choose_y(self.graph))
+        self.ys = wanted.ys
+        more = settings.params or settings.param
+        self.xs = wanted.xs if wanted.xs is not None and not (settings.x and more) else self._chosen(wanted.xs)
+        self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, _ticking(source.uri, settings.timeout))
+        deadline = None if settings.timeout is None else time.monotonic() + settings.timeout
+        self.comparing = Comparing(source, settings, listen, self.precisions, self.checkups, part, deadline)
+        self.claiming = self._claiming(wanted)
+        self.claims = [] if self.claiming is None else self.claiming.pairs
+
+    def _chosen(self, xs: tuple[str, ...] | None) -> tuple[str, ...]:
+        """What there is to differentiate by, beside tensors that were asked for."""
+        params, param = self.settings.params, self.settings.param
+        return choose_x(self.graph, self.ys, x=xs, params=params, param=param)
+
+    def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
+        """All points, all pairs."""
+        pairs = self._pairs()
+        second, branches = SecondOrder(self.source, self.settings, self.ops), Branches(self.graph)
+        primal = Primal(self.source, self.settings, self.ops, self.ys)
+        for index, point in self._each_point():
+            primal.ask(point)
+            pairs, sides, ready = self._ready(pairs, point, index)
+            self.checkups.at({y: side.tape for y, side in sides.items()}, [(p.x, p.y) for p in pairs], index)
+            gradients = [(p, s) for p, s in second.at(ready, sides, point) if self._comparable(p, point, s, index)]
+            sides, ready = {**sides, **{p.y: s for p, s in gradients}}, [*ready, *(p for p, _ in gradients)]
+            self._check(ready, sides, index)
+            if self.claiming is not None:
+                self.claiming.at(point, index)
+            primal.hear()
+            compared = [p for p in ready if p.error is None and not p.gradient_of]
+            branches.at(point.tape, point.feeds, {(p.x, p.y): sides[p.y].program(p.x) for p in compared})
+        self.checkups.look_on(Further(self.source, self.settings, self.ops, self._targets, point), index + 1)
+        self._gather(pairs)
+        every = second.with_gradients(pairs)
+        model, sizes = model_of(self.source), {**self.source.dims, **self.settings.dims, **point.dims}
+        pairs = [*every, *self.claims]
+        records = (record_of(pair, model, self.settings, name, reproduce, sizes) for pair in pairs)
+        records = (r if r.gradient_of or r.claim else self.checkups.record(branches.record(r)) for r in records)
+        found = [primal.record(r if r.gradient_of or r.claim else self.precisions.record(r)) for r in records]
+        dtypes = {name: var.dtype for name, var in point.tape.named.items()}
+        return severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
+
+    def _claiming(self, wanted: Asked) -> Claiming | None:
+        """What compares the gradients that others have made, where there are some."""
+        if not wanted.claims:
+            return None
+        from gradcheck_cli.checks.claims.claimed import Claiming  # most models have none
+
+        return Claiming(self.source, self.settings, self.ops, self.comparing, wanted)
+
+    def shares(self) -> Shares:
+        """What a part finds, and nothing but its entries and laws."""
+        pairs = self._pairs()
+        for index, point in self._each_point():
+            pairs, sides, ready = self._ready(pairs, point, index)
+            self._check(ready, sides, index)
+        return {(pair.x, pair.y): share_of(pair) for pair in pairs}
+
+    def _pairs(self) -> list[Pair]:
+        """What there is to check."""
+        self._require()
+        return [Pair(x, y) for x, y in self._asked_for()]
+
+    def _asked_for(self) -> Iterator[tuple[str, str]]:
+        reached = {x: reached_past(self.graph, x, self.settings.extra_feed_dict) for x in self.xs}
+        return ((x, y) for y in self.ys for x in self.xs if y in reached[x])
+
+    def _each_point(self) -> Iterator[tuple[int, Point]]:
+        dims: Mapping[str, int] = {}
+        for index in self._points():
+            if dims:
+                point = self._point(index, dims)
+            else:
+                at = partial(self._point, index)
+                point, self.sized = fitting(self.source, self.settings, self.ops, self._asked_for(), at)
+            dims = point.dims
+            self.fed[index] = point.feeds
+            if self.see is not None:
+                self.see(index, point)
+            yield index, point
+
+    def _ready(self, pairs: list[Pair], point: Point, index: int) -> tuple[list[Pair], dict[str, Sides], list[Pair]]:
+        """The pairs that are left, both sides of each y, and the pairs that can be compared at a point."""
+        require_floats(self.graph, point.tape, self.settings.x or (), self.settings.y or ())
+        pairs = [p for p in pairs if is_floating(point.tape, p.x) and is_floating(point.tape, p.y)]
+        if not pairs and not self.claims:
+            raise self._without("float output")
+        sides = {y: Sides.at(point, self.graph, y, self.xs, self.settings, self.ops) for y in self.ys}
+        half = in_half(self.graph, point, self._targets, self.settings, self.ops)
+        for side in sides.values():
+            side.half = half
+        return pairs, sides, [p for p in pairs if p.error is None and self._comparable(p, point, sides[p.y], index)]
+
+    def _check(self, ready: Sequence[Pair], sides: Mapping[str, Sides], index: int) -> None:
+        self._plan([p for p in ready if not p.mode], sides)
+        for y in sides:
+            self.comparing.compare_all(sides[y], [p for p in ready if p.y == y], index)
+
+    def _gather(self, pairs: Sequence[Pair]) -> None:
+        """What others have found of the pairs that there is nothing else to say of."""
+        asked = [pair for pair in pairs if pair.error is None and pair.outcomes]
+        if self.elsewhere is None or not asked:
+            return
+        start, count, found = time.perf_counter(), parts_of(self.memory, self.settings), dict[int, Shares]()
+        budget = self.comparing.budget(asked[0])
+        for index, shares in self.elsewhere(count, self.fed):
+            found[index] = shares
+            budget.progress(len(found), count)
+        for pair in asked:
+            put_together(pair, [found[index][pair.x, pair.y] for index in sorted(found)], self.settings)
+            pair.seconds += (time.perf_counter() - start) / len(asked)
+        self.comparing.done()
+
+    def _plan(self, pairs: Sequence[Pair], sides: Mapping[str, Sides]) -> None:
+        """The mode of each pair, and word of what that will take."""
+        if self.part is not None:  # whoever asks for parts wants all entries
+            for pair in pairs:
+                if not threads(
+                    sides[pair.y], pair.x, self.graph, "nodes"
+                ):  # of a part of the Jacobians it takes as much
+                    pair.error = beyond(sides[pair.y], pair.x, self.graph, "nodes")
+                    continue
+                pair.mode = "full"
+                program, rows = sides[pair.y].program(pair.x), reals(sides[pair.y].value(pair.x))
+                self.memory = max(self.memory, full_cost(program, rows, reals(sides[pair.y].value(pair.y))).memory)
+            return
+        plan(pairs, sides, self.settings, self.graph)
+        if self.listen is not None:
+            self.listen.expect(self._forecasts(pairs, sides))
+
+    def _forecasts(self, pairs: Sequence[Pair], sides: Mapping[str, Sides]) -> Iterator[Forecast]:
+        from gradcheck_cli.checks.timing import forecasts  # where somebody asks
+
+        yield from forecasts(pairs, sides, self.settings)
+
+    def _comparable(self, pair: Pair, point: Point, sides: Sides, index: int) -> bool:
+        """Whether a pair can be compared at a point; what the point says of it goes into the pair."""
+        require_shape(self.settings.y_shape, point.tape, pair.y)
+        shapes = [sides.tape.named[n].shape if n in sides.tape.named else () for n in (pair.x, pair.y)]
+        pair.x_shape, pair.y_shape = shapes
+        pair.notes.extend([*point.notes, *([self.sized] if self.sized else [])])
+        pair.ranges.update(point.ranges)
+        error = obstacle(point, sides, pair.x, index, self.settings.max_inconclusive)
+        error = error and without_forward(error, self.graph, point.tape, pair.x, pair.y)
+        if isinstance(error, PointError):  # other points may do
+            pair.missed.append(error)
+        else:
+            pair.error = error
+        return error is None
+
+    def _point(self, index: int, dims: Mapping[str, int]) -> Point:
+        return finite_point(self.source, self.settings, self.ops, self._targets, index, dims)
+
+    @property
+    def _targets(self) -> list[str]:
+        return list(dict.fromkeys([*self.ys, *self.xs, *(pair.x for pair in self.claims)]))
+
+    def _points(self) -> Iterator[int]:
+        if self.settings.point is not None:
+            yield self.settings.point
+        else:
+            yield from range(self.settings.points)
+
+    def _require(self) -> None:
+        graph, settings, uri = self.graph, self.settings, self.source.uri
+        tolerances = [n for n in (*settings.rtol, *settings.atol, *settings.val_range) if n != ANY]
+        given = [*settings.x_shape, *settings.y_shape, *settings.x_init_value, *settings.extra_feed_dict]
+        require(graph, [*(settings.x or ()), *(settings.y or ()), *tolerances, *given], uri)
+        claimed = [pair.x for pair in self.claims]
+        if not self.ys or not (self.xs or claimed):
+            what = "float output" if not self.ys else "float tensor that its outputs depend on"
+            raise self._without(what)
+        fed = settings.extra_feed_dict
+        xs = dict.fromkeys([*self.xs, *claimed])
+        connected = any(reached_past(graph, x, fed).intersection(self.ys) for x in xs)
+        check_paths(graph, settings.x or (() if connected else tuple(xs)), self.ys, fed)
+
+    def _without(self, what: str) -> UnsupportedError:
+        """The error for a model without x or y; it names the last tensor on the way to its outputs that could be y."""
+        message = f"{self.source.uri} has no {what}: there is no gradient to check."
+        if last := last_float(self.graph, self.ops):
+            message += f" Check up to the last float tensor: --y {shown(last)}"
+        return UnsupportedError(message, code="GC501")
+
+
+def _ticking(uri: str, timeout: float | None) -> Callable[[], None]:
+    """What raises LimitError once the time is up."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+
+    def tick() -> None:
+        if deadline is not None and time.monotonic() > deadline:
+            raise LimitError(f"{uri} took more than {timeout:g} s")
+
+    return tick

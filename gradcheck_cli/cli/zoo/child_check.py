@@ -1,0 +1,111 @@
+"""What a child of a zoo does with its job: all of `gradcheck check` but what it prints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import rich_click as click
+
+from gradcheck_cli.checks.footprint import largest
+from gradcheck_cli.checks.forward.forked import lend
+from gradcheck_cli.checks.resident import resident
+from gradcheck_cli.checks.timing import Forecast
+from gradcheck_cli.cli.bundles import Bundles
+from gradcheck_cli.cli.check import command
+from gradcheck_cli.cli.checker import Checker
+from gradcheck_cli.cli.gates import gates_of
+from gradcheck_cli.cli.resolve import dims_of
+from gradcheck_cli.cli.tasks import Planner, Task, raising
+from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.native.selection import kernels
+from gradcheck_cli.zoo.child import Desk
+from gradcheck_cli.zoo.job import Job
+from gradcheck_cli.zoo.shelf import FOLDER
+
+_CHECK, _JACOBIANS = 0.75, 0.25  # of a child's memory: what a check may take, and what is kept free for Jacobians
+
+
+def records(job: Job, desk: Desk) -> Iterator[Mapping[str, Any]]:
+    """The records of a job, task by task, in the words of strict JSON."""
+    if kernels is not None:
+        kernels.set_threads(desk.threads)
+    if job.options.get("forward") is None:
+        lend()  # now: later there may be threads, which no fork takes along
+    checker = _checker(job, desk)
+    tasks = _tasks(job)
+    desk.tasks(len(tasks))
+    for task in tasks[desk.errand.first :]:
+        desk.begin(task.name)
+        for check in checker.check(task):
+            yield replace(check, model=replace(check.model, uri=job.uri)).as_json(pictured=True)
+
+
+def _checker(job: Job, desk: Desk) -> Checker:
+    options = {name: value for name, value in job.options.items() if name not in ("memory_limit", "timeout")}
+    limit, jacobians = (int(share * desk.errand.memory) for share in (_CHECK, _JACOBIANS))
+    return Checker(
+        given={**options, "jobs": desk.threads},
+        ctx=click.Context(command),
+        bundles=Bundles(options.get("save_failures", FOLDER), shared=True),
+        progress=Told(desk),
+        gates=gates_of(options),
+        unsaid={"timeout": desk.errand.timeout, "memory_limit": limit},
+        pictures="wrong",
+        see=lambda index, point: desk.needs(resident(os.getpid()) + largest(point, jacobians)),
+    )
+
+
+def _tasks(job: Job) -> list[Task]:
+    """What the job is about, under the names that its records have."""
+    try:
+        planner = Planner(job.options, dims_of(job.options.get("dim", ())), bool(job.options.get("allow_python")))
+        tasks = _chosen(planner.tasks([job.path]), job.task)
+    except GradcheckError as error:
+        tasks = [Task(job.path, job.path, raising(error))]
+    return [
+        replace(
+            task,
+            name=job.uri + task.name.removeprefix(job.path) if task.name.startswith(job.path) else task.name,
+            said={**task.said, **job.said},
+            expect=job.expect or task.expect,
+        )
+        for task in tasks
+    ]
+
+
+def _chosen(tasks: list[Task], wanted: str | int | None) -> list[Task]:
+    if wanted is None:
+        return tasks
+    if isinstance(wanted, int):
+        return [tasks[wanted]] if wanted < len(tasks) else _gone(wanted)
+    return [task for task in tasks if wanted in (task.name, task.check)] or _gone(wanted)
+
+
+def _gone(wanted: str | int) -> list[Task]:
+    raise UsageError(f"its check {wanted!r} is no longer there: the file has changed")
+
+
+class Told:
+    """Tells the driver what a check is at."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk, self.title = desk, ""
+
+    def begin(self, model: str) -> None:
+        self.desk.stage("reading the model")
+
+    def expect(self, forecasts: Iterable[Forecast]) -> None:
+        self.desk.stage("comparing gradients")
+
+    def start(self, title: str, total: int) -> None:
+        self.title = title
+        self.desk.stage(f"checking {title}")
+
+    def advance(self, done: int, total: int) -> None:
+        self.desk.stage(f"checking {self.title}", f"{done}/{total}")
+
+    def done(self) -> None:
+        pass

@@ -1,0 +1,227 @@
+"""A run over many models: what is to be done, what was done before, and what is said in the end."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import chdir, suppress
+from dataclasses import dataclass, field, replace
+from datetime import date
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.gates import gates_of
+from gradcheck_cli.cli.models import common_folder
+from gradcheck_cli.cli.options import OUTPUT
+from gradcheck_cli.cli.reproduce import quoted
+from gradcheck_cli.cli.zoo.jobs import Maker, split, unmade
+from gradcheck_cli.cli.zoo.options import as_given
+from gradcheck_cli.cli.zoo.results import Results, note
+from gradcheck_cli.cli.zoo.run_progress import ZooProgress
+from gradcheck_cli.cli.zoo.sources import Place, places
+from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError
+from gradcheck_cli.report.text import count
+from gradcheck_cli.results.record import Report
+from gradcheck_cli.zoo import engine
+from gradcheck_cli.zoo.digest import shard_of
+from gradcheck_cli.zoo.folder import ABOUT, About, read_about, write_about
+from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
+from gradcheck_cli.zoo.store import Line, Store, brief, finished
+
+HOME = os.path.join(".gradcheck", "zoo")
+_OF_ONE_TIME = {
+    *(option.name for option in OUTPUT),
+    "folder",
+    "rerun",
+    "show",
+    "fail_fast",
+    "allow_python",
+}  # not for the next time, whatever a run's folder says
+
+
+def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
+    """Checks what the sources mean, and gives the exit code."""
+    folder = Path(given.get("folder") or os.path.join(HOME, _name_of(sources, given.get("shard"))))
+    if given.get("seed") == "random":  # the same for all, and when the run is gone on with
+        given = {**given, "seed": secrets.randbelow(1 << 31)}
+    return _run(sources, given, folder, ctx)
+
+
+def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
+    """Goes on with a run; `given` stands above what was given for it."""
+    about, place = read_about(Path(folder)), Path(os.path.abspath(folder))
+    reports = tuple(os.path.abspath(path) + "/" * path.endswith("/") for path in given.get("report", ()))
+    options = as_given(about.options, str(Path(folder, ABOUT)))
+    kept = {name: value for name, value in options.items() if name not in _OF_ONE_TIME}
+    options = {**kept, **given, **({"report": reports} if reports else {})}
+    try:
+        with chdir(about.folder):
+            return _run(about.sources, options, place, ctx)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"{folder} was begun in {about.folder}, which is no more; run `gradcheck zoo` again") from None
+
+
+def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: click.Context) -> int:
+    found = places(sources)
+    near = common_folder([place.path for place in found if place.path] or ["."])
+    options = {**settings_above(near, ctx), **given}
+    wanted = [place for place in split(found, options) if _is_in(place, given.get("shard"))]
+    if not wanted:
+        raise NothingChecked("nothing to check: none of the models is in this shard")
+    kept = {name: value for name, value in given.items() if name not in _OF_ONE_TIME}
+    jobs = tuple(place.job for place in wanted)
+    shard = "{}/{}".format(*given["shard"]) if given.get("shard") else ""
+    with Store(folder) as store:
+        if folder.parts[-3:-1] == Path(HOME).parts:
+            _unseen_by_git(folder.parent.parent)
+        write_about(folder, About(tuple(sources), kept, os.getcwd(), shard, jobs))
+        return ZooRun(wanted, store, given, options, ctx).run()
+
+
+@dataclass(slots=True)
+class ZooRun:
+    """The places of a run that are to be checked, and the store that their records go to."""
+
+    places: Sequence[Place]
+    store: Store
+    given: Mapping[str, Any]
+    options: Mapping[str, Any]
+    ctx: click.Context
+    results: Results = field(init=False)
+    progress: ZooProgress = field(init=False)
+    limits: Limits = field(init=False)
+    before: Mapping[str, Sequence[Line]] = field(init=False)  # finished in earlier runs, by job
+    names: dict[str, str] = field(default_factory=dict)  # of jobs by key
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.results = Results(self.store.folder, self.options)
+        self.before, damaged = finished(self.store.folder)
+        if damaged:
+            note(f"{self.store.path}: {count(damaged, 'damaged line')} left out, to be checked again")
+        shown = "off" if self.results.output.style.verbosity < 0 else self.options.get("progress", "auto")
+        before = sum(self._counts(place.job) for place in self.places)
+        self.progress = ZooProgress(shown, len(self.places), before)
+        self.limits = Limits(
+            jobs=self.options.get("jobs") or cores(),
+            timeout=self.options.get("timeout") or TIMEOUT,
+            memory=self.options.get("memory_limit") or MEMORY,
+        )
+
+    def run(self) -> int:
+        """All that is not done, what is printed of it, and the exit code."""
+        began = time.monotonic()
+        jobs = [place.job for place in self.places]
+        try:
+            with self.progress:
+                self._do_all()
+        except KeyboardInterrupt:
+            self.results.interrupted(jobs, time.monotonic() - began)
+            raise
+        if self.results.output.style.verbosity >= 0:
+            self._say_where(len(jobs))
+        return self.results.end(jobs, time.monotonic() - began)
+
+    def _say_where(self, jobs: int) -> None:
+        """Where the results are, and how they are used."""
+        folder = quoted(str(self.store.folder))
+        if self.progress.kept:
+            kept = f"{self.progress.kept} of {count(jobs, 'check')} were done before"
+            note(f"{kept}, in {folder}; --rerun all does them again")
+        elif self.results.output.for_people:
+            note(f"results are kept in {folder}: gradcheck zoo report {folder} -o zoo.html")
+
+    def _do_all(self) -> None:
+        waiting = self._jobs()
+        if (first := next(waiting, None)) is not None:  # else no engine has to be started
+            self._run_engine(chain([first], waiting))
+
+    def _run_engine(self, jobs: Iterable[Job]) -> None:
+        """On this machine, or on a cluster: naming one asks for it."""
+        where = self.options.get("dask")
+        if self.options.get("engine", "dask" if where else "local") == "local":
+            engine.run(jobs, self.limits, self._done, self.progress)
+            return
+        from gradcheck_cli.zoo import cluster  # where somebody asks for one
+
+        limits = replace(self.limits, jobs=self.options.get("jobs") or 0)
+        cluster.run(where or "", jobs, limits, self._done, self.progress)
+
+    def _jobs(self) -> Iterator[Job]:
+        """What is to be done; read by the engine in a thread of its own, ahead of what runs."""
+        maker = Maker(self._given_to_children(), gates_of(self.options), self.ctx)
+        for place in self.places:
+            if self.stopped:
+                return
+            try:
+                job = maker.job(place)
+            except GradcheckError as error:
+                self._append(place.job, "", [unmade(place, error)])  # without a key: it is tried again
+                self.progress.passed_over([unmade(place, error)], place.job)
+                continue
+            if self._is_done(place.job, job):
+                self.progress.passed_over([], place.job)
+            else:
+                self.names[job.key] = place.job
+                yield job
+
+    def _done(self, job: Job, records: Sequence[Mapping[str, Any]]) -> None:
+        self._append(self.names.pop(job.key), job.key, records, job.time(self.limits.timeout) or 0.0)
+
+    def _append(self, name: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
+        self.store.append(name, key, records, timeout)
+        if self.options.get("fail_fast"):
+            failed = Report(brief(records), fail_on=gates_of(self.options)).exit_code
+            self.stopped = self.stopped or bool(failed)
+
+    def _is_done(self, name: str, job: Job) -> bool:
+        """It was finished before, and nothing that bears on it has changed."""
+        lines = self.before.get(name, ())
+        same = all(line.key == job.key for line in lines)
+        return self._counts(name) and same and not any(_may_change(n, job.time(self.limits.timeout)) for n in lines)
+
+    def _counts(self, name: str) -> bool:
+        """There are records of it, and nobody asked to do it again."""
+        lines, again = self.before.get(name, ()), self.options.get("rerun")
+        failed = any(not line.check.passes for line in lines)
+        return bool(lines) and again != "all" and not (again == "failed" and failed)
+
+    def _given_to_children(self) -> dict[str, Any]:
+        """What was given, and what the run's own configuration says of gates and bundles."""
+        said = {name: self.options[name] for name in ("fail_on", "exit_zero", "save_failures") if name in self.options}
+        return {**said, **self.given}
+
+
+def _may_change(line: Line, timeout: float | None) -> bool:
+    """A record that may come out otherwise now: there is more time, its waiver has ended, or it is of a bug of ours."""
+    until = (line.check.waiver or {}).get("until")
+    waits = line.check.code == "GC601" and (timeout or float("inf")) > line.timeout
+    return waits or line.check.code.startswith("GC9") or bool(until and until < date.today().isoformat())
+
+
+def _is_in(place: Place, shard: tuple[int, int] | None) -> bool:
+    """The place belongs to the shard that was asked for."""
+    return not shard or shard_of(place.job, shard[1]) == shard[0]
+
+
+def _name_of(sources: Iterable[str], shard: tuple[int, int] | None) -> str:
+    """What a run over some sources is called: as the last part of the first that is no pattern."""
+    first, *more = sources
+    parts = [part for part in os.path.abspath(first.partition("?")[0]).split("/") if not glob.has_magic(part)]
+    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", parts[-1] if parts else "").strip(".-")[:60] or "models"
+    return name + f"-and-{len(more)}-more" * bool(more) + ("-{}of{}".format(*shard) if shard else "")
+
+
+def _unseen_by_git(folder: Path) -> None:
+    """Keeps the folder of our own out of repositories."""
+    with suppress(OSError):
+        if not (folder / ".gitignore").exists():
+            (folder / ".gitignore").write_text("*\n", encoding="utf-8")

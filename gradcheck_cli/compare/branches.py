@@ -1,0 +1,211 @@
+"""Which branches of piecewise nodes no point has taken: what was not seen was not checked.
+
+A branch belongs to a node as a whole: of a Relu with one dead unit both sides are covered.  What cannot be taken at any
+point, since nothing that is fed decides on it, is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.compare.kinks import listed
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.op.batching import shape_only
+from gradcheck_cli.results.record import Check
+
+Seen: TypeAlias = dict[str, bool]  # branch -> whether it was taken
+Key: TypeAlias = tuple[int, int, str]
+SHOWN = 3  # branches that notes name
+RANGES = 20  # of nodes that a record holds
+_BOUNDLESS = 3e38  # a bound that stands for none
+
+
+def _sides(step: Step, x: Array, *others: Array | None) -> Seen:
+    return {"negative side": bool((x < 0).any()), "positive side": bool((x > 0).any())}
+
+
+def _clip(step: Step, x: Array, *bounds: Array | None) -> Seen:
+    low, high = (*bounds, None, None)[:2]
+    seen = {"inside of its bounds": True}
+    raised = x if low is None else np.maximum(x, low)
+    if high is not None and np.all(high < _BOUNDLESS):
+        seen["above its maximum"] = bool((raised > high).any())
+    if low is not None and np.all(low > -_BOUNDLESS):
+        seen["below its minimum"] = bool((x < low).any())
+    inside = np.ones(x.shape, bool) if low is None else x >= low
+    seen["inside of its bounds"] = bool((inside if high is None else inside & (raised <= high)).any())
+    return seen
+
+
+def _shrink(step: Step, x: Array) -> Seen:
+    bound = step.metadata.get("lambd", 0.5)
+    return {"middle": bool((np.abs(x) <= bound).any()), "negative side": bool((x < -bound).any()),
+            "positive side": bool((x > bound).any())}  # fmt: skip
+
+
+def _where(step: Step, condition: Array, *others: Array | None) -> Seen:
+    return {"true side": bool(condition.any()), "false side": not condition.all()}
+
+
+def _winners(step: Step, *xs: Array | None) -> Seen:
+    assert step.op.branch is not None
+    chosen = set(np.unique(step.op.branch(*xs, **step.metadata)).tolist())
+    bounded = [i for i, x in enumerate(xs) if x is not None and not np.all(np.abs(x) >= _BOUNDLESS)]
+    return {f"operand {i}": i in chosen for i in bounded} if len(xs) > 1 else {}
+
+
+_OF: Mapping[tuple[str, str], Callable[..., Seen]] = {  # (the node's operator, the step's) -> its branches
+    **{(op, op): _sides for op in ("Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu", "Abs")},
+    ("Clip", "Clip"): _clip,
+    ("HardSigmoid", "Clip"): _clip,
+    ("HardSwish", "Clip"): _clip,
+    ("ThresholdedRelu", "Where"): _where,
+    ("Shrink", "Shrink"): _shrink,
+    ("Where", "Where"): _where,
+    ("Max", "Max"): _winners,
+    ("Min", "Min"): _winners,
+}
+_COMPARING = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
+_OF_ALL = ("Max", "Min", *_COMPARING)  # operators that decide on all of their operands, others on the first
+_DECIDED = {"Where": 0}  # operators whose branch is up to one operand: it must depend on what is fed
+
+
+class Branches:
+    """What the points of a check have taken, node by node, and which nodes lie between each x and y."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.seen: dict[Key, Seen] = {}
+        self.names: dict[Key, str] = {}
+        self.ways: dict[tuple[str, str], set[Key]] = {}
+        self.ranges: dict[Key, tuple[float, float]] = {}  # of the values that a node decides on
+        self.verbs: dict[Key, str] = {}
+        self.still: dict[Key, bool] = {}  # all of them were 0, where that is the node's kink
+
+    def at(self, tape: Tape, feeds: Iterable[str], programs: Mapping[tuple[str, str], Program]) -> None:
+        """One point; `programs` lead from x to y, by (x, y)."""
+        decided = _depending(tape, [tape.named[n].name for n in feeds if n in tape.named])
+        for step in tape.steps:
+            if 0 <= step.origin < len(self.graph.nodes):
+                self._add(step, _taken(tape, step, decided) or self._chosen(tape, step, decided))
+                self._measure(step, tape, decided)
+        for pair, program in programs.items():
+            way = {_key(step) for _, step in program.steps}
+            self.ways.setdefault(pair, set()).update(way.intersection({*self.seen, *self.ranges}))
+
+    def record(self, record: Check) -> Check:
+        """A record with the branches on its way: how many there are, how many were taken, which were not."""
+        keys = self.ways.get((record.x, record.y), set())
+        missed = [f"{self.names[k]}: {name} not covered" for k in self.seen if k in keys
+                  for name, taken in self.seen[k].items() if not taken]  # fmt: skip
+        total = sum(len(self.seen.get(k, ())) for k in keys)
+        ranges = self._said_of_ranges(keys)
+        record = replace(record, notes=(*record.notes, *self._untold(record, keys)))
+        if not total and not ranges:
+            return record
+        branches = {"total": total, "covered": total - len(missed), "missed": missed[:SHOWN]}
+        branches |= {"ranges": ranges} if ranges else {}
+        return replace(record, branches=branches)
+
+    def _said_of_ranges(self, keys: set[Key]) -> list[str]:
+        """Node 1 Relu 'a' reads -3 to 4."""
+        found = [(k, low, high) for k, (low, high) in self.ranges.items() if k in keys]
+        return [f"{self.names[k]} {self.verbs[k]} {low:.3g} to {high:.3g}" for k, low, high in found[:RANGES]]
+
+    def _untold(self, record: Check, keys: set[Key]) -> Iterator[str]:
+        """That nodes read nothing but their kink, where no entry at a tie of theirs tells."""
+        told = [note for note in record.notes if " at a tie of " in note or note.startswith("and ties of ")]
+        cut = any(" more" in note for note in told)  # they may be among those that are not named
+        still = [] if cut else [self.names[k] for k, zero in self.still.items() if zero and k in keys]
+        still = [node for node in still if not any(node in note for note in told)]
+        if still and record.status == "pass":
+            yield f"all that {listed(still)} {'reads is 0, its' if len(still) == 1 else 'read is 0, their'} kink: " + (
+                "neither side was seen"
+            )
+
+    def _add(self, step: Step, taken: Seen) -> None:
+        if taken:
+            key = _key(step)
+            known = self.seen.setdefault(key, dict.fromkeys(taken, False))
+            known.update((name, known.get(name, False) or now) for name, now in taken.items())
+            self.names[key] = step.where
+
+    def _measure(self, step: Step, tape: Tape, decided: set[str]) -> None:
+        """The range of what a piecewise operator reads, or one that compares: of what is not constant, over all points."""
+        op, key = step.place.op or step.op.name, _key(step)
+        compares = step.op.name in _COMPARING and op in (*_COMPARING, "ThresholdedRelu")
+        if step.op.name == "Where" or not (compares or (op, step.op.name) in _OF):
+            return
+        names = step.operands if step.op.name in _OF_ALL else step.operands[:1]
+        read = [tape.values[n] for n in names if n in decided and tape.values[n].dtype.kind == "f"]
+        spans = [_span(x) for x in read if x.size]
+        low, high = (
+            np.min([low for low, _ in spans], initial=np.inf),
+            np.max([high for _, high in spans], initial=-np.inf),
+        )
+        if low > high:
+            return
+        before = self.ranges.get(key, (low, high))
+        self.ranges[key] = min(low, before[0]), max(high, before[1])
+        self.names.setdefault(key, step.where)
+        self.verbs[key] = "compares" if compares else "reads" if op == step.op.name else "decides on"
+        self.still[key] = self.still.get(key, True) and _has_kink_at_0(step) and not any(x.any() for x in read)
+
+    def _chosen(self, tape: Tape, step: Step, decided: set[str]) -> Seen:
+        """The branch of an If of the model itself."""
+        node = self.graph.nodes[step.origin]
+        condition = tape.named.get(node.inputs[0]) if node.op == "If" and not step.place.inside else None
+        if condition is None or condition.name not in decided:
+            return {}
+        holds = bool(condition.value.reshape(-1)[0])
+        return {"then branch": holds, "else branch": not holds}
+
+
+def _span(x: Array) -> tuple[float, float]:
+    """The smallest and the largest number that is finite; infinities the other way round where none is."""
+    low, high = float(x.min()), float(x.max())
+    if np.isfinite(low) and np.isfinite(high):
+        return low, high
+    finite = np.isfinite(x)
+    return float(np.min(x, where=finite, initial=np.inf)), float(np.max(x, where=finite, initial=-np.inf))
+
+
+def _has_kink_at_0(step: Step) -> bool:
+    """Both sides of an operator differ in slope at 0, as those of a Celu do not; slopes that are read are not looked at."""
+    of = _OF.get((step.place.op or step.op.name, step.op.name))
+    smooth = step.op.name == "Celu" or step.metadata.get("alpha", 1.0 if step.op.name == "Elu" else None) == 1.0
+    return of is _sides and not smooth
+
+
+def _taken(tape: Tape, step: Step, decided: set[str]) -> Seen:
+    of = _OF.get((step.place.op or step.op.name, step.op.name))
+    if of is None:
+        return {}
+    operand = _DECIDED.get(step.place.op)
+    arrays = [tape.values[n] if n else None for n in step.operands]
+    real = all(x is None or x.dtype.kind in "fiub" for x in arrays)
+    if not real or (operand is not None and step.operands[operand] not in decided):
+        return {}
+    return of(step, *arrays) if all(x is None or x.size for x in arrays) else {}
+
+
+def _depending(tape: Tape, fed: Iterable[str]) -> set[str]:
+    """Names of what depends on the values of what was fed."""
+    found = set(fed)
+    for step in tape.steps:
+        read = step.statics if step.op.lift is shape_only else (*step.operands, *step.statics)
+        if not found.isdisjoint(read):
+            found.update(n for n in step.node.outputs if n)
+    return found
+
+
+def _key(step: Step) -> Key:
+    """The node that a step belongs to; in a body that runs many times it is one."""
+    return step.place.origin, step.place.index, step.place.inside

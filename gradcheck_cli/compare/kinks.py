@@ -1,0 +1,202 @@
+"""Kinks: points at which a decision of the model hangs in the balance, so that y may have no derivative there.
+
+Whatever method made the numerical side and whatever number it happened to give, at a tie the slopes from both sides
+count: a gradient between two that differ is as good as any other.  Outside of them it is wrong where a single decision
+is tied.  Where several are, rules that are right one by one may make something that is no slope at all, such as 0 for
+relu(x) - relu(-x), and nothing can be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from gradcheck_cli.compare.ladder import Numeric, among
+from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.directions import Directions, flat_stack
+from gradcheck_cli.jacobian.grouped import crossed_by
+from gradcheck_cli.jacobian.jacobian import beside, by_differences
+from gradcheck_cli.jacobian.slopes import TIE, Slopes, one_sided
+from gradcheck_cli.op.batching import elementwise
+from gradcheck_cli.verdict.differences import CENTRAL, scales
+from gradcheck_cli.verdict.rule import PASSED, Comparison, Status, judge_between
+
+_FARTHER = 2.0**-20  # a perturbation that a continuous operator answers much more to than to TIE
+_LOOKS = 2  # random directions, there and back, that a tie somewhere in x is looked for along
+_NAMED = 5  # nodes that notes name
+
+
+def with_ties(numeric: Numeric, comparison: Comparison, exact: bool) -> Comparison:
+    """The comparison with rows at a tie judged by their slopes; `exact`: its numerical side crosses no decision."""
+    program, directions, budget = numeric.program, numeric.directions, numeric.job.budget
+    if not _near_a_branch(numeric):
+        return comparison
+    crossed = crossed_by(program, directions, directions.representable(TIE), budget)
+    tied = np.flatnonzero(any_of(crossed, directions.count))
+    if not len(tied):
+        return comparison
+    part = directions.part(tied)
+    left, right = (one_sided(program, part, side, numeric.noise, budget) for side in (-1.0, 1.0))
+    return _settled(numeric, comparison, tied, crossed, (left, right), exact)
+
+
+def _settled(
+    numeric: Numeric, old: Comparison, tied: Array, crossed: dict[int, Array], sides: tuple[Slopes, Slopes], exact: bool
+) -> Comparison:
+    """The comparison with what the slopes from both sides say of the rows `tied`."""
+    left, right = (numeric.estimated(side.estimate) for side in sides)
+    t, first, largest = old.theoretical[tied], old.status[tied], old.ground.at(tied)
+    passed = np.isin(first, PASSED)
+    made, apart = judge_between(t, left, right, largest, numeric.floor(tied, largest), old.tolerance, passed)
+    if numeric.mixed:  # between slopes of random directions anything can hide
+        made = np.where((made == Status.KINK_OK) & ~(passed & exact), Status.JUMP, made)
+    made = np.where((sides[0].guarded | sides[1].guarded)[:, None], Status.JUMP, made)
+    beyond = made == Status.NONDERIVATIVE
+    if beyond.any():
+        # Two bounds in one place, as those of a Clip, make a slope that is the same on both sides and another between.
+        between = np.minimum(*(side.decisions.places for side in sides)) > 0
+        certain = _alone(numeric, tied, sides)[:, None] & (apart | ~between[:, None])
+        made = np.where(beyond & certain, Status.FAIL, made)
+    numerical, noise, status = old.numerical.copy(), old.noise.copy(), old.status.copy()
+    slopes = np.stack([left.value, right.value], axis=1)
+    nearest = np.clip(t, slopes.min(axis=1), slopes.max(axis=1))
+    measured = np.isin(made, (Status.KINK_OK, Status.FAIL, Status.NONDERIVATIVE)) | ((made == Status.PASS) & ~passed)
+    numerical[tied] = np.where(measured, nearest, numerical[tied])
+    noise[tied] = np.where(measured, np.fmax(left.error, right.error), noise[tied])
+    status[tied] = made
+    unfit = int(((made == Status.FAIL) & apart & np.isfinite(t)).sum())
+    kinked = np.zeros(numeric.directions.count, bool)
+    kinked[tied] = ((made != Status.PASS) | apart).any(axis=1)
+    return replace(
+        old, numerical=numerical, noise=noise, status=status, unfit=unfit, ties=among(kinked, crossed),
+        slopes=dict(zip(tied.tolist(), slopes, strict=True)), crossed=among(~kinked, old.crossed),
+    )  # fmt: skip
+
+
+def _near_a_branch(numeric: Numeric) -> bool:
+    """Some decision of the model changes when all of x moves by next to nothing, there or back."""
+    if not decides(numeric.program):
+        return False
+    here, count = numeric.directions.here, _LOOKS
+    rng = np.random.default_rng(0)
+    moves = rng.uniform(0.5, 1.5, (count, here.size)) * rng.choice([-1.0, 1.0], (count, here.size))
+    anywhere = Directions(numeric.program.tape.values[numeric.program.probes[0]], moves * scales(here))
+    return bool(by_differences(numeric.program, anywhere, CENTRAL, np.full(count, TIE), numeric.job.budget)[1])
+
+
+def decides(program: Program) -> bool:
+    """Something discrete is decided on the way: elsewhere no probe can cross a branch."""
+    like = program.tape.values.like
+    made = (n for _, step in program.steps for n in step.node.outputs if n)
+    return any(step.op.branch is not None for _, step in program.steps) or any(
+        not is_inexact(like(n).dtype) for n in made
+    )
+
+
+def _alone(numeric: Numeric, tied: Array, sides: tuple[Slopes, Slopes]) -> Array:
+    """Rows in which one place of one operator is tied, so that every convention gives something between the slopes."""
+    left, right = sides
+    places, where = [s.decisions.places for s in sides], [s.decisions.where for s in sides]
+    single = (np.maximum(*places) == 1) & ((np.minimum(*places) == 0) | (where[0] == where[1]))
+    alone = np.zeros(len(tied), bool)
+    for step in {*left.crossed, *right.crossed} - {-1}:
+        here = [side.crossed.get(step, np.zeros(len(tied), bool)) for side in sides]
+        rows = np.flatnonzero(single & (here[0] | here[1]))
+        if len(rows):
+            part = numeric.directions.part(tied[rows])
+            alone[rows] = _continuous(numeric, step, part) & _one_moves(numeric.program, step, part)
+    return alone
+
+
+def _continuous(numeric: Numeric, step: int, part: Directions) -> Array:
+    """Rows in which the result of a step moves by little when x does, on either side."""
+    tape, budget = numeric.program.tape, numeric.job.budget
+    outputs = [n for n in tape.steps[step].node.outputs if n and is_inexact(tape.values[n].dtype)]
+    smooth = np.ones(part.count, bool)
+    for name in outputs:
+        program = Program(tape, numeric.program.probes, [name])
+        here = flat_stack(tape.values[name][None])
+        for side in (-1.0, 1.0):
+            near, far = (
+                np.abs(beside(program, part, side * part.representable(h, side), budget)[0] - here)
+                for h in (TIE, _FARTHER)
+            )
+            smooth &= (near <= 2.0**-8 * far + 2.0**-44 * np.abs(here)).all(axis=1)
+    return smooth
+
+
+def _one_moves(program: Program, step: int, part: Directions) -> Array:
+    """Rows in which a single operand of what is tied depends on x: a tie of several may count all of them in full."""
+    tied = program.tape.steps[step]
+    names = [n for n in tied.operands if n in program.reached and is_inexact(program.tape.values[n].dtype)]
+    if tied.op.lift is elementwise and len(names) == 1:
+        return np.ones(part.count, bool)
+    before = Program(program.tape, program.probes, list(dict.fromkeys(names)))
+    if not before.analytic or len(set(names)) < len(names):
+        return np.zeros(part.count, bool)
+    x = program.tape.values[program.probes[0]]
+    moved = before.tangents({program.probes[0]: part.block(range(part.count)).reshape(-1, *x.shape)})
+    return np.asarray(sum(np.count_nonzero(flat_stack(t), axis=1) for t in moved) == 1)
+
+
+def kink_notes(program: Program, comparison: Comparison) -> tuple[str, ...]:
+    """A sentence for each node at whose tie some entries lie, or whose branch the perturbation of some rows crosses."""
+    across = [
+        f"{_number(int(rows.sum()), 'row')} perturbed across a branch of {nodes}: a smaller --delta may stay on one side"
+        for nodes, rows in _by_node(program, comparison.crossed)
+    ]
+    tied = _by_node(program, comparison.ties)
+    rest = [f"and ties of {len(tied) - _NAMED} nodes more"] if len(tied) > _NAMED else []
+    named = [note for nodes, rows in tied[:_NAMED] for note in _at_a_tie(nodes, np.flatnonzero(rows), comparison)]
+    return (*named, *rest, *across)
+
+
+def _by_node(program: Program, by_step: Mapping[int, Array]) -> list[tuple[str, Array]]:
+    """Rows by node of the model, whatever steps it is composed of; nodes with the same rows together."""
+    found: dict[str, Array] = {}
+    for step, rows in by_step.items():
+        if step >= 0:
+            node = program.tape.steps[step].where
+            found[node] = found.get(node, False) | rows
+    together: dict[bytes, list[str]] = {}
+    for node, rows in found.items():
+        together.setdefault(rows.tobytes(), []).append(node)
+    return [(listed(nodes), found[nodes[0]]) for nodes in together.values()]
+
+
+def listed(nodes: list[str]) -> str:
+    """Node 0 Relu 'a', node 2 Relu 'b' and 3 more."""
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return ", ".join(nodes[:_NAMED]) + more
+
+
+def _at_a_tie(nodes: str, rows: Array, comparison: Comparison) -> Iterator[str]:
+    kinds = {Status.KINK_OK: "KINK-OK", Status.FAIL: "not a subgradient", Status.JUMP: "jump",
+             Status.NONDERIVATIVE: "nonderivative", Status.DOMAIN: "domain"}  # fmt: skip
+    rows = rows[[row in comparison.slopes for row in rows.tolist()]]
+    for status, word in kinds.items():
+        told = (comparison.status[rows] == status) & np.isfinite(comparison.theoretical[rows])
+        if told.any():
+            slopes = "" if status in (Status.JUMP, Status.DOMAIN) else _slopes(comparison, rows, told)
+            yield f"{_number(int(told.sum()), 'entry', 'entries')} at a tie of {nodes}: {word}{slopes}"
+
+
+def _slopes(comparison: Comparison, rows: Array, told: Array) -> str:
+    """The slopes and the gradient, where these are the same for all entries."""
+    sides = np.stack([comparison.slopes[row] for row in rows.tolist()], axis=1)
+    numbers = np.stack([*sides, comparison.theoretical[rows]])[:, told]
+    first = numbers[:, 0]
+    if (np.abs(numbers - first[:, None]) > 1e-6 * np.abs(first).max()).any():
+        return ""
+    left, right, gradient = (
+        f"{number:.6g}" for number in np.where(np.abs(first) > 1e-9 * np.abs(first).max(), first, 0)
+    )
+    return f", slopes {left} and {right} from the two sides, gradient {gradient}"
+
+
+def _number(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"

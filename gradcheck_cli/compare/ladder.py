@@ -1,0 +1,430 @@
+"""The numerical side of a comparison, by each method: values, what they can have wrong, and a status for each entry.
+
+The complex step is exact but for rounding, which is measured; real differences carry a bound of their own.  Where both
+see, they must agree before a gradient counts as wrong: a mistake in a complex kernel is none of the rule's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gradcheck_cli.compare.audit import audited
+from gradcheck_cli.compare.conditioned import moved_inside
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobian.cost import forward_work
+from gradcheck_cli.jacobian.directions import Directions, flat
+from gradcheck_cli.jacobian.formulas import by_stencil
+from gradcheck_cli.jacobian.grouped import Colored, grouped_complex_step, grouped_stencil
+from gradcheck_cli.jacobian.jacobian import (
+    EPS,
+    JITTERED,
+    Backward,
+    by_complex_step,
+    by_ladder,
+    forward_noise,
+    own_rounding,
+)
+from gradcheck_cli.jacobian.precise import Both, Longer
+from gradcheck_cli.jacobian.roughness import noise_beside
+from gradcheck_cli.jacobian.rows import Rows
+from gradcheck_cli.settings import Method
+from gradcheck_cli.verdict.differences import ALL_RUNGS, Estimate, Stencil, rms, scales
+from gradcheck_cli.verdict.rule import (
+    UNIT,
+    Comparison,
+    Ground,
+    Status,
+    Tolerance,
+    allowance,
+    blocks,
+    ground_of,
+    judge,
+    magnitude,
+    screened,
+)
+
+_APART = (2.0**-24,)  # of points that noise is read off at, in units of the scale of x
+_HEARD = 3.0  # of noise that is heard: rows by the thousand meet more than its usual size
+_SHARE = 8  # of the memory: what the differences of some rows may take
+_PER_ENTRY = 8 * 60  # bytes of an entry's differences at all rungs, and what is made of them
+_THIRD = (
+    2.0**-190
+)  # beyond the square of the complex step, whose third-order term is all there is where slopes are zero
+_LONG_WORK, _BACKWARD = 2e7, 4  # operations that long doubles are worth; runs that a run backward counts as
+_ROUGH = Tolerance(rtol=1e-3)  # how far float64 may take a right rule from what it is in long doubles
+_NO_KERNEL = GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError
+_SAFETY = 4.0  # of what 16 roundings do in a few runs
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How to compare: method, its step, tolerance and budget."""
+
+    method: Method
+    delta: float | None
+    tolerance: Tolerance
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Theory:
+    """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for.
+
+    `ground` is that of the whole Jacobian where `values` are some of its rows, `backward` the pass that they come from.
+    """
+
+    values: Array
+    spread: Callable[[], Array]
+    ground: Ground | None = None
+    backward: Backward | None = None
+
+
+class Numeric:
+    """Derivatives of y along directions of x, for all of them or some rows; `weights` of y in a directional check.
+
+    What belongs to entries of y that are not finite is zero throughout.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        directions: Directions,
+        job: Job,
+        weights: Array | None,
+        known: Ground | None = None,
+        theory: Theory | None = None,
+    ) -> None:
+        self.program, self.directions, self.job = program, directions, job
+        self.finite = np.isfinite(flat(program.tape.values[program.outputs[0]]))
+        self.weights = None if weights is None else self.cleared(weights)
+        self.known = (
+            known if known is None or self.finite.all() else replace(known, largest=self.cleared(known.largest))
+        )
+        self.theory = theory
+        self.lengthened = 0  # entries that float64 left open for rounding, told in long doubles
+        self.disputed = np.zeros(directions.count, bool)  # rows in which the two numerical sides contradict each other
+        self._noise: Array | None = None
+
+    @property
+    def left_out(self) -> Array:
+        """Columns of the comparison that belong to entries of y that are not finite, and to no other."""
+        if self.weights is None:
+            return ~self.finite
+        return np.logical_and(~self.weights.any(axis=1), not self.finite.all())
+
+    def ground(self, theoretical: Array, numerical: Array) -> Ground:
+        """What entries are small beside: in the whole Jacobian, where these are some of its rows."""
+        return ground_of(theoretical, numerical, self.directions.sizes) if self.known is None else self.known
+
+    @property
+    def mixed(self) -> bool:
+        """What is compared are sums over entries of the Jacobian, not single ones."""
+        summed = self.weights is not None and bool((np.count_nonzero(self.weights, axis=1) > 1).any())
+        return summed or self.directions.given is not None
+
+    @property
+    def noise(self) -> Array:
+        """Rounding error of one value of y."""
+        if self._noise is None:
+            self._noise = self.cleared(forward_noise(self.program))
+        return self._noise
+
+    def listen(self) -> None:
+        """Take noise for no less than what is heard beside x."""
+        heard = noise_beside(self.program, _APART, self.job.budget)
+        self._noise = np.maximum(self.noise, self.cleared(np.where(np.isfinite(heard), _HEARD * heard, 0.0)))
+
+    def cleared(self, values: Array) -> Array:
+        """Zeros for what belongs to entries of y that are not finite."""
+        return values if self.finite.all() else np.where(self.finite, values, 0.0)
+
+    def projected(self, values: Array) -> Array:
+        """Derivatives of y as the comparison wants them: weighted sums in a directional check."""
+        values = self.cleared(values)
+        return values if self.weights is None else values @ self.weights.T
+
+    def estimated(self, estimate: Estimate) -> Estimate:
+        """The same for an estimate."""
+        if self.weights is None:
+            return Estimate(*(self.cleared(part) for part in (estimate.value, estimate.error, estimate.rounding)))
+        bounds = (self.cleared(part) for part in (estimate.error, estimate.rounding))
+        size = np.abs(self.weights).T
+        lost = (~np.isfinite(self.cleared(estimate.error))).astype(float) @ (size > 0) > 0
+        error, rounding = (np.where(np.isfinite(part), part, 0.0) @ size for part in bounds)
+        return Estimate(self.projected(estimate.value), np.where(lost, np.inf, error), rounding)
+
+    def floor(self, rows: Array, largest: Array) -> Array:
+        """Below this an entry cannot be told from zero, `(rows, y_size)`; `largest` is the ground of these rows.
+
+        The limit is one rounding of y, or that of numbers as large as the largest entry for the same y.
+        """
+        along = self._along(rows)
+        own = self.cleared(own_rounding(self.program))
+        noise = own if self.weights is None else np.sqrt(self.weights**2 @ own**2)
+        return np.maximum(16 * noise[None, :] / along[:, None], 2 * EPS * largest)
+
+    def reach(self, rows: Array) -> Array:
+        """The slopes of y as far as they matter at all, `(rows, 1)`: those that move its largest entry by rtol."""
+        y = self.cleared(flat(self.program.tape.values[self.program.outputs[0]]))
+        largest = float(np.max(np.abs(y), initial=0.0)) * (
+            1.0 if self.weights is None else float(np.abs(self.weights).max())
+        )
+        return np.asarray(self.job.tolerance.rtol * largest / self._along(rows)[:, None])
+
+    def _along(self, rows: Array) -> Array:
+        """The scale of x along some directions."""
+        size = scales(self.directions.here)
+        if self.directions.given is None:
+            return size[self.directions.rows[rows]]
+        return np.full(len(rows), rms(size) if size.size else 1.0)
+
+    def by_stencil(self, theoretical: Array, stencil: Stencil) -> Comparison:
+        """The comparison by one difference formula."""
+        delta, budget = self.job.delta, self.job.budget
+
+        def alone(rows: Array) -> Rows:
+            return by_stencil(self.program, self.directions.part(rows), stencil, delta, self.noise, budget)
+
+        def together(rows: Colored) -> Rows | None:
+            return grouped_stencil(self.program, rows, stencil, delta, self.noise, budget)
+
+        return self.judged(theoretical, self.all_rows(theoretical, together, alone))
+
+    def judged(self, theoretical: Array, rows: Rows) -> Comparison:
+        """The comparison with rows whose error bound is known; those that cross a branch tell nothing."""
+        estimate = self.estimated(rows.estimate)
+        ground = self.ground(theoretical, estimate.value)
+        every = np.arange(self.directions.count)
+        crossed = any_of(rows.crossed, len(every))
+        reach = np.where(crossed[:, None], np.inf, self.reach(every))  # of those, ties are looked at by themselves
+        status = np.empty(theoretical.shape, np.int8)
+        for some in blocks(*theoretical.shape):
+            largest = ground.at(some)
+            floor, part = self.floor(every[some], largest), estimate.part(some)
+            status[some] = judge(theoretical[some], part, largest, floor, self.job.tolerance, reach[some])
+            status[some] = self._not_hidden(theoretical[some], part, largest, status[some], some)
+        status[crossed[:, None] & (status != Status.PASS)] = Status.JUMP
+        lost = among((status == Status.JUMP).any(axis=1), rows.crossed)
+        return Comparison(
+            theoretical, estimate.value, estimate.error, status, self.job.tolerance, crossed=lost, known=ground
+        )
+
+    def _not_hidden(self, theoretical: Array, estimate: Estimate, largest: Array, status: Array, rows: slice) -> Array:
+        """Statuses without passes of entries that the rounding of y hides, and that are no rounding of zero themselves."""
+        passed = (status == Status.PASS) & (theoretical != 0)
+        if self.theory is None or not passed.any():
+            return status
+        size = magnitude(theoretical, estimate.value)
+        gap = np.abs(theoretical - estimate.value) + 8 * estimate.error + 64 * UNIT * size
+        hidden = passed & (gap > allowance(size, largest, self.job.tolerance))
+        if not hidden.any():
+            return status
+        blur = _SAFETY * self.projected_spread(self.theory)[rows] + 2 * EPS * largest
+        return np.where(hidden & (np.abs(theoretical) > blur), np.int8(Status.NOISE), status)
+
+    def uncontradicted(self, comparison: Comparison) -> Comparison:
+        """A comparison by differences without failures of entries that the complex step, where it goes, passes."""
+        rows = np.flatnonzero((comparison.status == Status.FAIL).any(axis=1))
+        if not len(rows) or self.program.obstacle is not None:
+            return comparison
+        theoretical, exact = comparison.theoretical[rows], self._complex(rows)
+        ground = comparison.ground.of(rows)
+        right = screened(theoretical, exact, 4 * EPS, self.job.tolerance, ground) == Status.PASS
+        status = comparison.status.copy()
+        status[rows] = np.where((status[rows] == Status.FAIL) & right, Status.NOISE, status[rows])
+        return replace(comparison, status=status)
+
+    def complex_step(self, theory: Theory, theoretical: Array) -> Comparison:
+        """The comparison by the complex step; what it does not pass, and a few rows more, by the ladder too."""
+        value, status, ground = self._exact(theoretical)
+        noise = np.broadcast_to(4 * EPS * ground.largest, value.shape)
+        for rows in self.pieces(np.flatnonzero(status.any(axis=1))):
+            blur = self._blur(rows, value[rows])
+            left = _beyond(theoretical[rows], value[rows], blur)  # the others are rounding errors of zero
+            status[rows] = np.where(left, status[rows], Status.PASS)
+            still = status[rows].any(axis=1)
+            if still.any():
+                noise, open_ = noise if noise.flags.writeable else noise.copy(), rows[still]
+                blur = np.fmax(blur[still], _SAFETY * self.projected_spread(theory)[open_])
+                status[open_], noise[open_] = self._confirmed(theoretical, value, ground, status, open_, blur)
+                status[open_] = self._excused(theoretical[open_], value[open_], status[open_], open_)
+        theoretical, value, status = self._in_long_doubles(theoretical, value, status, ground)
+        wrong = audited(self, value, ground, status)
+        if wrong is not None:
+            status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
+        return Comparison(theoretical, value, noise, status, self.job.tolerance, known=ground)
+
+    def _in_long_doubles(
+        self, theoretical: Array, value: Array, status: Array, ground: Ground
+    ) -> tuple[Array, Array, Array]:
+        """Both sides and statuses, with what rounding left open told in long doubles, where that is soon done.
+
+        There the rule and the kernels have to agree as they do elsewhere.  What float64 makes of the rule must not be far
+        from that either; how far its rounding may carry it is not always seen, so that failures are looked at as well.
+        """
+        rows = np.flatnonzero(np.isin(status, (Status.NOISE, Status.FAIL)).any(axis=1) & ~self.disputed)
+        rows = rows[_agree(theoretical[rows], value[rows], ground.at(rows), _ROUGH).any(axis=1)]
+        columns = len(self.finite) if self.weights is None else len(self.weights)
+        work = forward_work(self.program) * (len(rows) + _BACKWARD * columns)
+        backward = None if self.theory is None else self.theory.backward
+        if backward is None or not len(rows) or not Longer.possible() or work > _LONG_WORK:
+            return theoretical, value, status
+        part, weights = self.directions.part(rows), np.eye(columns) if self.weights is None else self.weights
+        try:
+            (given, exact), spread = self._both_long(backward, part, weights)
+        except _NO_KERNEL:
+            return theoretical, value, status
+        right = _agree(given, exact, ground.at(rows), self.job.tolerance, _SAFETY * spread)
+        near = _agree(theoretical[rows], exact, ground.at(rows), _ROUGH)
+        told = np.isin(status[rows], (Status.NOISE, Status.FAIL)) & right & near
+        status = status.copy()
+        status[rows] = np.where(told, np.int8(Status.PASS), status[rows])
+        self.lengthened = int(told.sum())
+        if not self.mixed:
+            return theoretical, value, status
+        theoretical, value = theoretical.copy(), value.copy()  # of sums, which what hides in them is judged by as well
+        theoretical[rows] = np.where(told, given, theoretical[rows])
+        value[rows] = np.where(told, exact, value[rows])
+        return theoretical, value, status
+
+    def _both_long(self, backward: Backward, part: Directions, weights: Array) -> tuple[tuple[Array, Array], Array]:
+        """Derivatives by the rules and by the kernels in long doubles, and how far rounding may carry them apart."""
+        both = Both(backward, self.program.probes[0], self.job.budget)
+
+        def sides(jitter: int | None = None) -> tuple[Array, Array]:
+            given = both.by_rules(part, weights, jitter)
+            given = self.cleared(given) if self.weights is None else given
+            return given, self.projected(both.by_kernels(self.program, part, jitter))
+
+        given, exact = sides()
+        moved = [np.abs(one - given) + np.abs(other - exact) for one, other in map(sides, range(JITTERED))]
+        return (given, exact), np.asarray(np.fmax.reduce(moved))
+
+    def _exact(self, theoretical: Array) -> tuple[Array, Array, Ground]:
+        """Values by the complex step, which entries pass, and the ground of all: by groups where x has colors.
+
+        Rows that do not pass in their group are asked alone, as all are without groups.
+        """
+        every, together = np.arange(self.directions.count), None
+        if isinstance(self.directions, Colored):
+            together = grouped_complex_step(self.program, self.directions, self.job.budget)
+        value = self._complex(every) if together is None else self.cleared(together)
+        ground = self.ground(theoretical, value)
+        status = screened(theoretical, value, 4 * EPS, self.job.tolerance, ground)
+        open_ = np.flatnonzero(status.any(axis=1)) if together is not None else every[:0]
+        if len(open_):
+            value[open_] = self._complex(open_)
+            ground = self.ground(theoretical, value)
+            status = screened(theoretical, value, 4 * EPS, self.job.tolerance, ground)
+        return value, status, ground
+
+    def all_rows(
+        self, theoretical: Array, together: Callable[[Colored], Rows | None], alone: Callable[[Array], Rows]
+    ) -> Rows:
+        """All rows by differences: by groups where x has colors, and alone those that do not pass in theirs."""
+        every = np.arange(self.directions.count)
+        rows = together(self.directions) if isinstance(self.directions, Colored) else None
+        if rows is None:
+            return alone(every)
+        passed = (self.judged(theoretical, rows).status == Status.PASS).all(axis=1)
+        open_ = np.flatnonzero(~passed | any_of(rows.crossed, len(every)))
+        return rows.replaced(open_, alone(open_)) if len(open_) else rows
+
+    def projected_spread(self, theory: Theory) -> Array:
+        """How far rounding moves the theoretical side."""
+        return self.cleared(theory.spread()) if self.weights is None else theory.spread()
+
+    def _confirmed(
+        self, theoretical: Array, value: Array, ground: Ground, status: Array, open_: Array, blur: Array
+    ) -> tuple[Array, Array]:
+        """Statuses and error bounds of rows that the complex step did not pass; `blur` are their rounding errors.
+
+        An entry fails if it is off by more than that, and the ladder, as far as it sees, does not say otherwise.
+        """
+        ladder = self.estimated(self.ladder(open_, ALL_RUNGS).estimate)
+        t, d, tolerance, largest = theoretical[open_], value[open_], self.job.tolerance, ground.at(open_)
+        # What the complex step can tell from zero is no trifle, however small it is.
+        floor = np.where(np.abs(d) > blur, blur, np.maximum(self.floor(open_, largest), blur))
+        first = judge(t, Estimate(d, blur / 8, blur / 8), largest, floor, tolerance)
+        second = judge(t, ladder, largest, floor, tolerance)
+        second = np.where((second == Status.FAIL) & ~np.isfinite(ladder.error), Status.DOMAIN, second)
+        disputed = self.contradicted(d, blur, ladder, largest) & (status[open_] != Status.PASS)
+        result = np.where((first == Status.NOISE) & (second == Status.PASS), Status.PASS, first)
+        result = np.where(np.isfinite(d), result, second)
+        result = np.where((result == Status.FAIL) & ~np.isfinite(ladder.value), Status.DOMAIN, result)
+        third = (t == 0) & (np.abs(d) <= _THIRD)
+        result = np.where((disputed | third) & (result == Status.FAIL), Status.NOISE, result)
+        self.disputed[open_] |= (disputed & (result == Status.NOISE)).any(axis=1)
+        error = np.fmin(blur / 8, np.where(np.isfinite(ladder.value), ladder.error, np.inf))
+        error = np.where(disputed, np.abs(d - ladder.value), error)
+        passed = status[open_] == Status.PASS
+        return np.where(passed, Status.PASS, result).astype(np.int8), np.where(passed, 4 * EPS * np.abs(d), error)
+
+    def contradicted(self, exact: Array, blur: Array | float, ladder: Estimate, largest: Array) -> Array:
+        """Entries of which the ladder sees, and sees something else than the complex step."""
+        bound = Estimate(ladder.value, ladder.error + blur / 8, ladder.rounding)
+        other = judge(exact, bound, largest, np.zeros_like(exact), self.job.tolerance) == Status.FAIL
+        still = (ladder.value == 0) & (ladder.rounding == 0)  # y is 0 and stays: a kernel's own rounding may hide it
+        blind = still & (np.abs(exact) <= 2 * EPS * np.max(np.abs(exact), axis=1, initial=0.0, keepdims=True))
+        return np.asarray(other & ~blind & np.isfinite(exact) & np.isfinite(ladder.error))
+
+    def _excused(self, theoretical: Array, value: Array, status: Array, rows: Array) -> Array:
+        """Statuses without failures that rounding inside of compositions explains."""
+        failed = status == Status.FAIL
+        some = np.flatnonzero((failed & np.isfinite(theoretical)).any(axis=1))
+        if not len(some):
+            return status
+        part, spread = self.directions.part(rows[some]), np.zeros((len(some), value.shape[1]))
+        for moved in moved_inside(self.program, JITTERED):
+            there = self.projected(by_complex_step(moved, part, self.job.budget))
+            np.fmax(spread, np.abs(there - value[some]), out=spread)
+        with np.errstate(invalid="ignore"):
+            explained = np.abs(theoretical[some] - value[some]) <= np.max(spread, axis=0)  # a mean is that of all rows
+        status = status.copy()
+        status[some] = np.where(failed[some] & explained, np.int8(Status.NOISE), status[some])
+        return status
+
+    def _blur(self, rows: Array, exact: Array) -> Array:
+        """How far rounding may carry entries on either side, shape of `exact`: far where large terms cancel."""
+        blur = np.zeros(exact.shape)
+        for seed in range(JITTERED if len(rows) else 0):
+            np.fmax(blur, np.abs(self._complex(rows, seed) - exact), out=blur)
+        return _SAFETY * blur
+
+    def _complex(self, rows: Array, jitter: int | None = None) -> Array:
+        part = self.directions if len(rows) == self.directions.count else self.directions.part(rows)
+        return self.projected(by_complex_step(self.program, part, self.job.budget, jitter))
+
+    def ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
+        """Some rows by Richardson's ladder."""
+        some = (self.directions.part(part) for part in self.pieces(rows) or [rows])
+        found = (by_ladder(self.program, part, ks, self.noise, self.job.budget) for part in some)
+        return Rows.joined(found, len(rows))
+
+    def pieces(self, rows: Array) -> list[Array]:
+        """Some rows in pieces whose differences fit into the memory."""
+        size = max(1, self.job.budget.memory // (_SHARE * _PER_ENTRY * max(len(self.finite), 1)))
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def among(rows: Array, by_step: Mapping[int, Array]) -> dict[int, Array]:
+    """Those of some rows that crossed a branch, by step of the tape."""
+    return {step: crossed & rows for step, crossed in by_step.items() if (crossed & rows).any()}
+
+
+def _agree(given: Array, right: Array, largest: Array, tolerance: Tolerance, error: Array | float = 0.0) -> Array:
+    """Entries that are the same to a tolerance, although either may be off by an error."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(given - right) + error <= allowance(magnitude(given, right), largest, tolerance))
+
+
+def _beyond(theoretical: Array, numerical: Array, blur: Array) -> Array:
+    """Entries of which one side is not finite, or more than a rounding error."""
+    return ~np.isfinite(theoretical - numerical) | (magnitude(theoretical, numerical) > blur)

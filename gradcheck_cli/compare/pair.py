@@ -1,0 +1,170 @@
+"""One pair (x, y) at one point: both Jacobians, by whatever method says most, and a status for each entry.
+
+The complex step decides wherever forward kernels let it through.  What it does not pass goes to the ladder of real
+differences, whose error bound must not contradict a failure; where x lies at a tie the slopes from both sides decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.compare.audit import dispute_note
+from gradcheck_cli.compare.foreign import trial_notes
+from gradcheck_cli.compare.kinks import kink_notes, with_ties
+from gradcheck_cli.compare.ladder import Job as Job  # here for those who compare
+from gradcheck_cli.compare.ladder import Numeric
+from gradcheck_cli.compare.ladder import Theory as Theory
+from gradcheck_cli.compare.laddered import laddered
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobian.coloring import Structure
+from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.grouped import Colored
+from gradcheck_cli.verdict.differences import STENCILS
+from gradcheck_cli.verdict.rule import HUGE, Comparison, Status, blocks, magnitude, unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A comparison, the method that made its numerical side, what it compares, and what is worth saying about it."""
+
+    comparison: Comparison
+    method: str
+    notes: tuple[str, ...] = ()
+    directions: Directions | None = None  # of x, one a row
+    weights: Array | None = None  # of y, one a column, where the columns are not the entries of y
+    evaluations: Mapping[str, int] = field(default_factory=dict)  # forward runs on "real" and on "complex" numbers
+    colors: int | None = None  # groups that rows were probed in, where not each was probed alone
+    hidden: float = 0.0  # of the largest entry for the same y: an error that rounding hides where another evaluates y
+    own: Comparison | None = None  # the comparison with y as we evaluate it, where another does
+    disputed: bool = False  # the complex step and real differences contradict each other somewhere
+
+
+def compare_full(
+    program: Program, theory: Theory, job: Job, structure: Structure | None = None, some: range | None = None
+) -> Found:
+    """Every entry of the Jacobian that `program` leads from x to y, or of some of its rows.
+
+    Where all are asked for and the colors of its `structure` are few, rows of one color share a probe.
+    """
+    x = program.tape.values[program.probes[0]]
+    coloring = None if structure is None or some is not None else structure.coloring
+    rows = Directions(x, np.arange(reals(x)) if some is None else some) if coloring is None else Colored(x, coloring)
+    found = compare_along(program, theory, rows, job)
+    return found if structure is None else _placed(found, structure, rows)
+
+
+def _placed(found: Found, structure: Structure, directions: Directions) -> Found:
+    """The comparison with what fails outside of the sparsity pattern counted: no number is needed to see it is wrong."""
+    status = found.comparison.status
+    count = found.comparison.count(Status.FAIL)
+    pattern, outside = structure.pattern if count else None, 0
+    if pattern is not None:
+        for some in blocks(*status.shape):
+            rows, columns = np.nonzero(status[some] == Status.FAIL)
+            outside += int(np.count_nonzero(~pattern.holds(directions.rows[rows + some.start], columns)))
+    if not outside:
+        return found
+    what = f"{outside} of {count} wrong entries" if count > 1 else "the wrong entry"
+    note = f"{what} {'is' if outside == 1 else 'are'} zero by the structure of the model: y does not depend on x there"
+    return replace(found, comparison=replace(found.comparison, outside=outside), notes=(*found.notes, note))
+
+
+def compare_along(
+    program: Program, theory: Theory, directions: Directions, job: Job, weights: Array | None = None
+) -> Found:
+    """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
+    before = Counter(program.evaluations)
+    numeric = Numeric(program, directions, job, weights, theory.ground, theory)
+    comparison, method, notes = _by_method(numeric, theory)
+    if method != "complex-step":
+        comparison = numeric.uncontradicted(comparison)
+    comparison = with_ties(numeric, comparison, method == "complex-step")
+    comparison = out_of_range(comparison, directions)
+    if numeric.left_out.any():
+        comparison = replace(comparison, status=np.where(numeric.left_out, np.int8(Status.LEFT_OUT), comparison.status))
+    notes = (*trial_notes(program), *notes)
+    said = (
+        *notes,
+        *_lengthened(numeric),
+        *_left_out(numeric),
+        *kink_notes(program, comparison),
+        *_blind(comparison),
+        *dispute_note(numeric),
+    )
+    made, colors = program.evaluations - before, _colors(numeric)
+    return Found(
+        comparison, method, (*said, *_miscolored(numeric)), directions, weights, made, colors,
+        disputed=bool(numeric.disputed.any()),
+    )  # fmt: skip
+
+
+def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
+    """The comparison without failures where x itself is so small or so large that rules cannot square it."""
+    size = np.abs(directions.here)
+    extreme = (size > 0) & ((size < 1 / HUGE) | (size > HUGE))
+    rows = extreme[directions.rows] if directions.given is None else np.full(directions.count, extreme.any())
+    if not rows.any():
+        return comparison
+    failed = (comparison.status == Status.FAIL) & rows[:, None]
+    return replace(comparison, status=np.where(failed, Status.UNDERFLOW, comparison.status).astype(np.int8))
+
+
+def _by_method(numeric: Numeric, theory: Theory) -> tuple[Comparison, str, tuple[str, ...]]:
+    """The comparison by the method that was asked for or says most, that method, and why it is not another."""
+    method, obstacle = numeric.job.method, numeric.program.obstacle
+    theoretical = theory.values if numeric.weights is not None else numeric.cleared(theory.values)
+    if method in ("central", "forward"):
+        return numeric.by_stencil(theoretical, STENCILS[method]), method, ()
+    if method == "richardson" or obstacle is not None:
+        notes = () if obstacle is None or method == "richardson" else (_no_complex_step(obstacle),)
+        return laddered(numeric, theoretical), "richardson", notes
+    return numeric.complex_step(theory, theoretical), "complex-step", ()
+
+
+def _no_complex_step(obstacle: Step) -> str:
+    return f"differences instead of the complex step, which does not go through {obstacle.where}"
+
+
+def _colors(numeric: Numeric) -> int | None:
+    """How many groups the rows were probed in, None if each was probed alone."""
+    rows = numeric.directions
+    return rows.coloring.count if isinstance(rows, Colored) and rows.served else None
+
+
+def _miscolored(numeric: Numeric) -> tuple[str, ...]:
+    text = "rows by groups do not add up, so each was probed alone: an operator reads more than its table says"
+    return (text,) if isinstance(numeric.directions, Colored) and numeric.directions.miscolored else ()
+
+
+def _lengthened(numeric: Numeric) -> tuple[str, ...]:
+    """How many entries float64 could not tell from rounding."""
+    count = numeric.lengthened
+    return (f"{count} entr{'y' if count == 1 else 'ies'} told in long doubles: rounding hides them in float64",) * (
+        count > 0
+    )
+
+
+def _left_out(numeric: Numeric) -> tuple[str, ...]:
+    count, lost = len(numeric.finite), int((~numeric.finite).sum())
+    return (f"{lost} of {count} entries of y {'is' if lost == 1 else 'are'} not finite and left out",) if lost else ()
+
+
+def _blind(comparison: Comparison) -> tuple[str, ...]:
+    """How large an error must be to be seen where noise or curvature leaves entries open."""
+    if comparison.clean:
+        return ()
+    rows, columns = np.nonzero(np.isin(comparison.status, (Status.NOISE, Status.CURVATURE)))
+    if not len(rows):
+        return ()
+    reasons = sorted({Status(int(s)).name.lower() for s in comparison.status[rows, columns]})
+    size = magnitude(comparison.theoretical[rows, columns], comparison.numerical[rows, columns])
+    least = float(np.max(unseen(comparison, rows, columns) / np.where(size > 0, size, 1.0)))
+    entries = f"{len(rows)} entr{'y' if len(rows) == 1 else 'ies'}"
+    seen = f"an error below {least:.0e} of it would not be seen" if np.isfinite(least) else "no error would be seen"
+    return (f"{entries} open for {' and '.join(reasons)}: {seen}",)

@@ -1,1 +1,0 @@
-"""The two sides of one pair held against each other, and the verdict on every entry."""

@@ -1,0 +1,349 @@
+"""A program runs the part of a tape below some probed tensors for a whole stack of probes at once.
+
+A probe on x gives values for the numerical Jacobian, a probe on the seed of the backward pass a column of the
+theoretical one, a tangent at x its image by the complex step.  What no probe reaches was computed once, by the tape.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cached_property
+from itertools import accumulate
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.engine.jvp import Pushforward
+from gradcheck_cli.engine.outcome import Decisions, Outcome, gathered
+from gradcheck_cli.engine.patched import carries, deviating, pieces, through, whole
+from gradcheck_cli.engine.plan import Joined, Planned, between, joined, planned
+from gradcheck_cli.engine.rounding import coarsened, factors, jittered, of_probe
+from gradcheck_cli.engine.tangent_plan import Stage, staged
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.op import bind
+from gradcheck_cli.op import boxes as patch
+from gradcheck_cli.op.batching import Kernel, Ragged, elementwise, loop
+from gradcheck_cli.op.boxes import Crowded, Patch, Stack, as_stack, filled, taken
+
+_BUSY = 512 << 10  # bytes of a result that take far longer than a call
+
+
+class Program:
+    """The steps of `tape` that lie between tensors `probes` and `outputs`, ready to be run for stacks."""
+
+    def __init__(self, tape: Tape, probes: Sequence[str], outputs: Sequence[str]) -> None:
+        self.tape, self.probes, self.outputs = tape, tuple(probes), tuple(outputs)
+        self.steps = between(tape.steps, self.probes, {*self.outputs, *tape.guards})
+        self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs)}
+        self.dies = self._last_uses()
+        self.evaluations: Counter[str] = Counter()  # probes that were run, on "real" and on "complex" numbers
+        self._pushforward = Pushforward(tape)
+        self._counting = Lock()
+        self._branches: dict[int, Array] = {}
+        self._preparing = Lock()
+        self._stages: dict[Any, list[Stage]] = {}  # by the step that they begin with, and what moves there
+        self._chained: dict[int, list[Planned | Joined]] = {}
+
+    @cached_property
+    def _plan(self) -> list[Planned]:
+        return planned(self.steps, self.reached, self.dies, self.tape.values)
+
+    def upon(self, tape: Tape) -> Program:
+        """The same steps on another tape that has them; evaluations count for both."""
+        made = Program(tape, self.probes, self.outputs)
+        made.evaluations, made._counting = self.evaluations, self._counting
+        return made
+
+    @property
+    def analytic(self) -> bool:
+        """Every step lets a complex step through."""
+        return self.obstacle is None
+
+    @property
+    def obstacle(self) -> Step | None:
+        """The first step that has no complex kernel, or works on complex numbers already."""
+        for _, step in self.steps:
+            complex_valued = any(self.tape.values.like(n).dtype.kind == "c" for n in step.operands if n)
+            if complex_valued or not (step.op.analytic or step.op.linear):
+                return step
+        return None
+
+    def bytes_per_probe(self) -> int:
+        """Memory that one probe needs at the fullest moment."""
+        return self._bytes[0]
+
+    @cached_property
+    def _bytes(self) -> list[int]:
+        """What a probe needs at the fullest moment from each step on."""
+        size = {name: self.tape.values[name].nbytes for name in self.reached if name in self.tape.values}
+        live, found = sum(size[name] for name in self.probes), []
+        for position, (_, step) in enumerate(self.steps):
+            live += sum(size[n] for n in step.node.outputs if n)
+            found.append(live)
+            live -= sum(size[n] for n in self.dies.get(position, ()))
+        peaks = list(accumulate((found or [live])[::-1], max))[::-1]
+        return [max(2 * peak, 1) for peak in peaks]
+
+    def _more(self, position: int) -> float:
+        """How many times as many probes may be whole from a step on as in the whole run."""
+        return self._bytes[0] / self._bytes[position]
+
+    @cached_property
+    def worth(self) -> int:
+        """Probes from which on a step computes for far longer than Python takes to call it."""
+        made = sum(self.tape.values[n].nbytes for _, step in self.steps for n in step.node.outputs if n)
+        return max(1, _BUSY * len(self.steps) // max(made, 1))
+
+    def run(
+        self, stacks: Mapping[str, Stack], *, branches: bool = False, jitter: np.random.Generator | None = None
+    ) -> Outcome:
+        """Outputs for probed values `stacks` of shape `(P, *shape)`; with the branches crossed if asked for.
+
+        A patch has the values of the point as its base, or none where all is zero for a stack of zeros.
+
+        With `jitter` every result is moved by some `ROUNDINGS`, in all probes alike: outputs move as far as rounding
+        may carry them.
+        """
+        count = next(iter(stacks.values())).shape[0]
+        if jitter is not None:  # which moves the base too
+            stacks = {n: s if isinstance(s, Patch) and s.base is None else filled(s) for n, s in stacks.items()}
+        drawn = deepcopy(jitter)  # each probe that has to run alone is moved as it is in a stack
+        try:
+            with np.errstate(all="ignore"):
+                made = self._run(dict(stacks), count, branches, jitter)
+        except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
+            if any(isinstance(s, Patch) for s in stacks.values()):
+                parts = pieces(stacks, count)
+                return gathered([self.run(part, branches=branches, jitter=jitter) for _, part in parts])
+            if count > 1:
+                each = ({n: filled(s)[p : p + 1] for n, s in stacks.items()} for p in range(count))
+                alone = enumerate(each)
+                return gathered([self.run(s, branches=branches, jitter=deepcopy(of_probe(drawn, p))) for p, s in alone])
+            made = self._failed()
+        self._count("real", count)
+        return made
+
+    def tangents(self, stacks: Mapping[str, Stack], jitter: np.random.Generator | None = None) -> tuple[Array, ...]:
+        """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `jitter` as in `run`.
+
+        Every discrete decision is that of the point.
+        """
+        count = next(iter(stacks.values())).shape[0]
+        self._count("complex", count)
+        with np.errstate(all="ignore"):
+            return self._tangents(dict(stacks), count, jitter)
+
+    def _tangents(
+        self, live: dict[str, Stack], count: int, jitter: np.random.Generator | None, start: int = 0
+    ) -> tuple[Array, ...]:
+        """The same from step `start` on, before which the tangents `live` are known."""
+        for position in range(start, len(self.steps)):
+            if jitter is None and not any(isinstance(stack, Patch) for stack in live.values()):
+                self._carry(live, position)
+                break
+            index, step = self.steps[position]
+            try:
+                made = self._pushforward.through(index, step, live, jitter)
+                made = made if jitter is None else _moved_tangents(made, step, jitter)
+            except Crowded:
+                parts = pieces(live, count, self._more(position))
+                rest = (self._tangents(part, n, deepcopy(jitter), position) for n, part in parts)
+                return patch.joined(rest, count)
+            live.update(made)
+            for name in self.dies.get(position, ()):
+                live.pop(name, None)
+        return tuple(self._spread(live, name, count, zero=True) for name in self.outputs)
+
+    def _carry(self, live: dict[str, Any], start: int) -> None:
+        """The tangents `live`, whole stacks, through all steps from `start` on."""
+        key = start, frozenset(live)
+        with self._preparing:
+            if key not in self._stages:
+                self._stages[key] = staged(self._pushforward, self.steps[start:], live, self.outputs)
+        for stage in self._stages[key]:
+            stage.run(live)
+
+    def _run(
+        self, live: dict[str, Any], count: int, branches: bool, jitter: np.random.Generator | None, start: int = 0
+    ) -> Outcome:
+        """Outputs from step `start` on, before which the values `live` are known, and what is decided there."""
+        crossed: dict[int, Array] = {}
+        decisions = Decisions.none(count)
+        for position in range(start, len(self.steps)):
+            if jitter is None and not any(isinstance(stack, Patch) for stack in live.values()):
+                self._run_whole(live, branches, crossed, decisions, position)
+                break
+            ready = self._plan[position]
+            try:
+                results = self._results(ready.step, live, jitter)
+                if branches and ready.decides:
+                    self._compare(ready.index, ready.step, live, results, crossed, decisions)
+            except Crowded:
+                parts = pieces(live, count, self._more(position))
+                rest = [self._run(part, n, branches, deepcopy(jitter), position) for n, part in parts]
+                return gathered(rest).after(crossed, decisions)
+            ready.keep(live, results)
+        return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
+
+    def _run_whole(
+        self, live: dict[str, Any], branches: bool, crossed: dict[int, Array], decisions: Decisions, start: int
+    ) -> None:
+        """The values `live`, whole stacks, through all steps from `start` on."""
+        values = self.tape.values
+        even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
+        for ready in self._joined(start):
+            if isinstance(ready, Planned) and ready.rebound:
+                results = self._results(ready.step, live, None)
+            else:
+                results = ready.run(live, values, even=even)
+            if branches and isinstance(ready, Planned) and ready.decides:
+                self._compare(ready.index, ready.step, live, results, crossed, decisions)
+            even = ready.keep(live, results) and even
+
+    def _joined(self, start: int) -> Sequence[Planned | Joined]:
+        with self._preparing:
+            if start not in self._chained:
+                self._chained[start] = joined(self._plan[start:], self.outputs, self.tape.values)
+        return self._chained[start]
+
+    def _results(self, step: Step, live: dict[str, Any], jitter: np.random.Generator | None) -> Sequence[Any]:
+        """What a step makes of live values, on their boxes where it can."""
+        made = through(self._pushforward, step, live, rounded=jitter is not None) if carries(step, live) else None
+        if made is None:
+            live.update(whole(step, live))
+            made = self._lifted(step, step.op.forward, self._rounded(step, live, jitter))
+        results = made if step.op.many else (made,)
+        return results if jitter is None else tuple(_moved(y, step, i, jitter) for i, y in enumerate(results))
+
+    def _rounded(
+        self, step: Step, live: Mapping[str, Array], jitter: np.random.Generator | None
+    ) -> Mapping[str, Array]:
+        """Probed operands, moved by some roundings where that is what the operator's own rounding is like."""
+        if jitter is None or not step.op.backward_stable:
+            return live
+        return {n: live[n] * factors(live[n], jitter) for n in step.operands if n in live}
+
+    def _lifted(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
+        values = self.tape.values
+        operands = [None if not n else live[n] if n in live else values.operand(step.op, n) for n in step.operands]
+        probed = [bool(n) and n in live for n in step.operands]
+        if any(n in live for n in step.statics):
+            return self._rebound(step, kernel, live)
+        return step.op.lift(kernel, operands, probed, step.metadata)
+
+    def _rebound(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
+        """A probe reaches what the kernel takes as metadata: bind and run it for each probe."""
+        values = self.tape.values
+        inputs = [live.get(n, values[n]) if n else None for n in step.node.inputs]
+        probed = [bool(n) and n in live for n in step.node.inputs]
+
+        def bound(*arrays: Array | None) -> Any:
+            positions, metadata = bind(step.op, step.node.attrs, arrays, cast=self.tape.widen, supplied=step.metadata)
+            return kernel(*[arrays[i] for i in positions], **metadata)
+
+        return loop(bound, inputs, probed, {})
+
+    def _compare(
+        self,
+        index: int,
+        step: Step,
+        live: Mapping[str, Array],
+        results: Sequence[Any],
+        crossed: dict[int, Array],
+        decisions: Decisions,
+    ) -> None:
+        """Enter what a step decided otherwise than at the point."""
+        values = self.tape.values
+        if carries(step, live) or any(isinstance(y, Patch) for y in results):
+            self._compare_few(index, step, live, results, crossed, decisions)
+            return
+        decided = [
+            (np.asarray(result), values[name], True)
+            for name, result in zip(step.node.outputs, results, strict=False)
+            if name and not is_inexact(values[name].dtype)
+        ]
+        if step.op.branch is not None:
+            here = self._branch(index, step, step.op.branch)
+            decided.append((np.asarray(self._lifted(step, step.op.branch, live)), here, False))
+        for stack, here, discrete in decided:
+            changed = np.asarray(stack != here).reshape(stack.shape[0], -1)
+            if changed.any():
+                crossed[index] = np.logical_or(changed.any(axis=1), crossed.get(index, False))
+                decisions.note(index, stack.reshape(changed.shape), changed, discrete)
+
+    def _branch(self, index: int, step: Step, branch: Kernel) -> Array:
+        """Which branch a step takes at the point; looked for once where that is more than a comparison."""
+        values, kept = self.tape.values, self._branches if step.op.lift is not elementwise else {}
+        if index not in kept:
+            kept[index] = np.asarray(branch(*[values[n] if n else None for n in step.operands], **step.metadata))
+        return kept[index]
+
+    def _compare_few(
+        self,
+        index: int,
+        step: Step,
+        live: Mapping[str, Stack],
+        results: Sequence[Any],
+        crossed: dict[int, Array],
+        decisions: Decisions,
+    ) -> None:
+        """The same for patches: whole stacks are looked at of those probes alone that decide anything otherwise."""
+        rows = deviating(self._pushforward, step, live, results)
+        if not len(rows):
+            return
+        few = {n: taken(live[n], rows) for n in step.node.inputs if n in live}
+        by_step: dict[int, Array] = {}
+        own = Decisions.none(len(rows))
+        self._compare(index, step, few, [taken(y, rows) for y in results], by_step, own)
+        decisions.add(rows, own)
+        for number, changed in by_step.items():
+            crossed[number] = np.array(np.broadcast_to(crossed.get(number, False), decisions.kind.shape))
+            crossed[number][rows] |= changed
+
+    def _spread(self, live: Mapping[str, Stack], name: str, count: int, *, zero: bool = False) -> Array:
+        value = self.tape.values[name]
+        if name in live:
+            stack = filled(live[name])
+            if stack.shape[1:] != value.shape:
+                raise Ragged
+            return np.asarray(stack)
+        return np.broadcast_to(np.zeros_like(value) if zero else value, (count, *value.shape))
+
+    def _failed(self) -> Outcome:
+        """The outcome of a single probe at which the graph cannot be evaluated as at the point."""
+        values = [self.tape.values[n] for n in self.outputs]
+        lost = (np.full((1, *y.shape), complex(np.nan, np.nan) if y.dtype.kind == "c" else np.nan) for y in values)
+        return Outcome(tuple(lost), {-1: np.ones(1, bool)}, Decisions.none(1))
+
+    def _count(self, kind: str, probes: int) -> None:
+        with self._counting:
+            self.evaluations[kind] += probes
+
+    def _last_uses(self) -> dict[int, list[str]]:
+        last: dict[str, int] = {}
+        for position, (_, step) in enumerate(self.steps):
+            last.update((n, position) for n in (*step.node.inputs, *step.node.outputs) if n in self.reached)
+        dies: dict[int, list[str]] = {}
+        for name, position in last.items():
+            if name not in self.outputs:
+                dies.setdefault(position, []).append(name)
+        return dies
+
+
+def _moved(y: Any, step: Step, output: int, jitter: np.random.Generator) -> Any:
+    """A stack of results moved by some roundings of the step's kernel."""
+    return coarsened(jittered(as_stack(y), step, jitter), step, output, jitter)
+
+
+def _moved_tangents(made: Mapping[str, Stack], step: Step, jitter: np.random.Generator) -> dict[str, Stack]:
+    """Tangents moved by some roundings of the step's kernel."""
+    outputs = step.node.outputs
+    return {
+        n: coarsened(jittered(t, step, jitter), step, outputs.index(n), jitter, tangent=True) for n, t in made.items()
+    }

@@ -1,1 +1,0 @@
-"""Whether two models compute the same: outputs, and gradients of them."""

@@ -1,0 +1,108 @@
+"""Arrays in .npy and .npz files, which may come from anywhere.
+
+Nothing is unpickled, and nothing is allocated before its bytes are known to be there: neither for what a header claims,
+nor for what a small archive unfolds to.  Whatever is wrong is a ValueError or an OSError, what does not fit a MemoryError.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO
+
+import numpy as np
+
+from gradcheck_cli.errors import shown
+from gradcheck_cli.formats.untrusted import opened
+from gradcheck_cli.graph import MAX_RANK, Array
+from gradcheck_cli.graph.memory import require, spell
+
+_BLOCK = 1 << 20
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes them
+
+
+def read_npy(path: str | os.PathLike[str], most: int | None = None) -> Array:
+    """The array of a .npy file, of at most so many bytes."""
+    with _sober(), opened(path) as file:
+        return _array(file, os.fstat(file.fileno()).st_size, most)
+
+
+class Npz(Mapping[str, Array]):
+    """The arrays of a .npz file by name, each read when it is asked for; of at most so many bytes together."""
+
+    def __init__(self, path: str | os.PathLike[str], most: int | None = None) -> None:
+        self.path, self.most = path, most
+        with _sober(), opened(path) as file, zipfile.ZipFile(file) as archive:
+            self._members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
+        total = sum(each.file_size for each in self._members.values())
+        if most is not None and total > most:
+            raise ValueError(f"its arrays take {spell(total)}, more than {spell(most)}")
+
+    def __getitem__(self, name: str) -> Array:
+        member = self._members[name]
+        with _sober(), opened(self.path) as file, zipfile.ZipFile(file) as archive:
+            if member.compress_type not in _PACKED:
+                raise ValueError(f"{shown(name)} is compressed in a way that NumPy does not know")
+            with archive.open(member) as stream:
+                return _array(stream, member.file_size, self.most)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+def _array(stream: IO[bytes], size: int, most: int | None) -> Array:
+    """The array in a stream of so many bytes."""
+    shape, fortran, dtype = _header(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not unpickled")
+    if len(shape) > MAX_RANK or any(length < 0 for length in shape):
+        raise ValueError(f"its shape {str(shape)[:60]} is none")
+    wanted, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if wanted > there:
+        raise ValueError(f"its header asks for {wanted:,} bytes, and {there:,} are there")
+    if most is not None and wanted > most:
+        raise ValueError(f"it takes {spell(wanted)}, more than {spell(most)}")
+    require(wanted, "its array")
+    values = _read(stream, wanted).view(dtype)
+    return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(stream)
+    raise ValueError(f"version {'.'.join(map(str, version))} of NumPy's format is not known")
+
+
+def _read(stream: IO[bytes], size: int) -> Array:
+    """So many bytes."""
+    data = np.empty(size, np.uint8)
+    at = 0
+    while at < size:
+        block = stream.read(min(size - at, _BLOCK))
+        if not block:
+            raise ValueError("it ends before its last number")
+        data[at : at + len(block)] = np.frombuffer(block, np.uint8)
+        at += len(block)
+    return data
+
+
+@contextmanager
+def _sober() -> Iterator[None]:
+    """Whatever zip's and NumPy's readers say of bytes that make no sense is a ValueError."""
+    try:
+        yield
+    except (OSError, ValueError, MemoryError):
+        raise
+    except zipfile.BadZipFile as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None

@@ -1,0 +1,222 @@
+"""Arrays from ONNX tensors: inline, in a file beside the model, sparse.
+
+Files are untrusted.  A size is compared with the bytes that are there before anything is allocated, and data
+in another file must lie in the model's folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
+
+import numpy as np
+from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
+
+from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.formats.onnx.onnx_outline import Outline
+from gradcheck_cli.formats.untrusted import closed_afterwards
+from gradcheck_cli.graph import MAX_RANK, Array
+
+DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor once it is dense
+_PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
+_BITS: dict[int, int] = {number: _PACKED[name] for name, number in TensorProto.DataType.items() if name in _PACKED}
+
+
+class Store(NamedTuple):
+    """The file that a tensor is read from, the folders that its external data may lie in, and what it left out."""
+
+    uri: str
+    folders: tuple[Path, ...] = ()
+    outline: Outline | None = None
+
+    def payload(self, raw_data: bytes) -> Array:
+        """The bytes that a tensor's field holds or stands for."""
+        return np.frombuffer(raw_data, np.uint8) if self.outline is None else self.outline.payload(raw_data)
+
+
+def to_array(tensor: TensorProto, store: Store) -> Array:
+    """The values of a tensor; an array of str (bytes where they are not UTF-8) for strings."""
+    dtype, shape = dtype_of(tensor), shape_of(tensor)
+    if tensor.HasField("segment"):
+        raise ModelError(f"{_label(tensor)} is a segment of a tensor; ONNX files hold whole ones.")
+    if tensor.data_type == TensorProto.STRING:
+        return _strings(tensor, shape)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _from_bytes(tensor, _external(tensor, _byte_count(tensor, dtype, shape), store), dtype, shape)
+    if tensor.HasField("raw_data"):
+        return _from_bytes(tensor, store.payload(tensor.raw_data), dtype, shape)
+    return _from_fields(tensor, dtype, shape)
+
+
+def to_dense(sparse: SparseTensorProto, store: Store) -> Array:
+    """A sparse tensor as an array, zero wherever nothing is stored."""
+    values, indices = to_array(sparse.values, store), to_array(sparse.indices, store)
+    shape = _checked_shape(sparse.dims, _label(sparse.values))
+    if math.prod(shape) * values.itemsize > DENSE_LIMIT:
+        text = f"{_label(sparse.values)} is sparse and would take more than 1 GiB as an array {list(shape)}."
+        raise LimitError(text, code="GC602")
+    dense: Array = np.zeros(math.prod(shape), values.dtype)
+    try:
+        dense[_flat_indices(indices, values.size, shape)] = values.ravel()
+    except (IndexError, ValueError) as error:
+        raise ModelError(f"{_label(sparse.values)}: the indices do not fit the shape {list(shape)}.") from error
+    return dense.reshape(shape)
+
+
+def dtype_of(tensor: TensorProto) -> np.dtype[np.generic]:
+    """The dtype of a tensor's values, one of ml_dtypes where numpy has none."""
+    dtype = numpy_dtype(tensor.data_type)
+    if dtype is None:
+        raise ModelError(f"{_label(tensor)} has the unknown element type {tensor.data_type}.")
+    return dtype
+
+
+def numpy_dtype(elem_type: int) -> np.dtype[np.generic] | None:
+    """The dtype for an element type of ONNX; None for one that is undefined or unknown."""
+    try:
+        return helper.tensor_dtype_to_np_dtype(elem_type)
+    except KeyError:
+        return None
+
+
+def shape_of(tensor: TensorProto) -> tuple[int, ...]:
+    """The shape of a tensor, checked to be one."""
+    return _checked_shape(tensor.dims, _label(tensor))
+
+
+def _checked_shape(dims: object, label: str) -> tuple[int, ...]:
+    shape = tuple(int(dim) for dim in dims)  # type: ignore[attr-defined]
+    if len(shape) > MAX_RANK:
+        raise ModelError(f"{label} has {len(shape)} dimensions; at most {MAX_RANK} are possible.")
+    if any(dim < 0 for dim in shape):
+        raise ModelError(f"{label} has a negative dimension in its shape {list(shape)}.")
+    if math.prod(dim for dim in shape if dim) >= 1 << 56:
+        raise ModelError(f"{label} has the impossible shape {list(shape)}.")
+    return shape
+
+
+def _flat_indices(indices: Array, count: int, shape: tuple[int, ...]) -> Array:
+    if indices.dtype != np.int64 or indices.shape not in ((count,), (count, len(shape))):
+        raise ValueError("indices")
+    if indices.ndim == 2:
+        return np.asarray(np.ravel_multi_index(tuple(indices.T), shape))
+    if indices.size and indices.min() < 0:
+        raise ValueError("negative")
+    return indices
+
+
+def _label(tensor: TensorProto) -> str:
+    return f"tensor {tensor.name!r}" if tensor.name else "a tensor without a name"
+
+
+def _byte_count(tensor: TensorProto, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> int:
+    bits: int = _BITS.get(tensor.data_type, 8 * dtype.itemsize)
+    return -(-math.prod(shape) * bits // 8)
+
+
+def _from_bytes(tensor: TensorProto, data: Array, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
+    expected = _byte_count(tensor, dtype, shape)
+    if data.size != expected:
+        text = f"{_label(tensor)} holds {data.size} bytes where {dtype} {list(shape)} needs {expected}."
+        raise ModelError(text)
+    if tensor.data_type in _BITS:
+        packed = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=data.tobytes())
+        return np.asarray(numpy_helper.to_array(packed))
+    if dtype == np.bool_:
+        return np.asarray(data != 0).reshape(shape)
+    return np.asarray(data.view(dtype).reshape(shape))
+
+
+def _from_fields(tensor: TensorProto, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
+    field = getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type))
+    expected = _field_count(tensor.data_type, dtype, math.prod(shape))
+    if len(field) != expected:
+        text = f"{_label(tensor)} holds {len(field)} numbers where {dtype} {list(shape)} needs {expected}."
+        raise ModelError(text)
+    if dtype == np.bool_:
+        return np.asarray(np.asarray(field, np.int32) != 0).reshape(shape)
+    return np.asarray(numpy_helper.to_array(tensor))
+
+
+def _field_count(elem_type: int, dtype: np.dtype[np.generic], size: int) -> int:
+    bits = _BITS.get(elem_type, 8)
+    if bits < 6:  # the 6-bit types take one entry each here
+        return -(-size * bits // 8)
+    return 2 * size if dtype.kind == "c" else size
+
+
+def _strings(tensor: TensorProto, shape: tuple[int, ...]) -> Array:
+    if len(tensor.string_data) != math.prod(shape):
+        raise ModelError(f"{_label(tensor)} holds {len(tensor.string_data)} strings where {list(shape)} are needed.")
+    values = np.empty(len(tensor.string_data), object)
+    values[:] = [text(value) for value in tensor.string_data]
+    return values.reshape(shape)
+
+
+def text(value: bytes) -> str | bytes:
+    """A byte string of a file as text, or as it is where it is not UTF-8."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+def _external(tensor: TensorProto, count: int, store: Store) -> Array:
+    """The bytes of a tensor that lie in another file."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    offset, length = _number(tensor, entries, "offset", 0), _number(tensor, entries, "length", count)
+    location = entries.get("location", "")
+    path = _inside(tensor, location, store)
+    try:
+        with closed_afterwards(lambda: path.open("rb")) as file:
+            size = os.fstat(file.fileno()).st_size
+            if offset + length > size:
+                span = f"bytes {offset} to {offset + length} of {location}, which has {size}"
+                raise _refusal(tensor, f"needs {span}. Is the file complete?")
+            if length != count:
+                raise _refusal(tensor, f"takes {length} bytes of {location} where its shape needs {count}.")
+            file.seek(offset)
+            return np.fromfile(file, np.uint8, count)
+    except OSError as error:
+        raise _refusal(tensor, f"is in {location}, which cannot be read: {error.strerror}.") from error
+
+
+def _number(tensor: TensorProto, entries: dict[str, str], key: str, default: int) -> int:
+    given = entries.get(key, "").strip()
+    if not given:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) <= 19):
+        raise _refusal(tensor, f"has the {key} {given[:40]!r} in its external data, which is no size.")
+    return int(given)
+
+
+def _inside(tensor: TensorProto, location: str, store: Store) -> Path:
+    """The file at `location`, certain to lie in one of the store's folders."""
+    if not store.folders:
+        raise _refusal(tensor, f"is kept in another file, {location!r}, and this model has no folder.")
+    if not location or "\0" in location or _leaves(location):
+        raise _refusal(tensor, f"is said to be in {location!r}, which is not in the model's folder.")
+    try:
+        path = (store.folders[0] / location).resolve()
+        if not any(path.is_relative_to(folder.resolve()) for folder in store.folders):
+            raise _refusal(tensor, f"is in {location}, a symbolic link that leaves the model's folder.")
+        found, regular = path.exists(), path.is_file()
+    except (OSError, RuntimeError) as error:
+        raise _refusal(tensor, f"is in {location}, which cannot be read.") from error
+    if not found:
+        text = f"{store.uri} keeps its weights in {location}, which is not beside it."
+        raise ModelError(text, code="GC402")
+    if not regular:
+        raise _refusal(tensor, f"is said to be in {location}, which is no regular file.")
+    return path
+
+
+def _leaves(location: str) -> bool:
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    return posix.is_absolute() or bool(windows.anchor) or ".." in posix.parts or ".." in windows.parts
+
+
+def _refusal(tensor: TensorProto, reason: str) -> ModelError:
+    return ModelError(f"{_label(tensor)} {reason}", code="GC402")

@@ -1,0 +1,215 @@
+"""Writes a `Graph` as an ONNX file: at the lowest opset that has its operators, all at once or not at all.
+
+A graph in the newest form is written at an opset that runtimes know; what it means is the same there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Protocol
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from gradcheck_cli.errors import LimitError, UsageError
+from gradcheck_cli.formats.onnx.onnx_attribute_protos import (
+    attribute_proto,
+    declare_devices,
+    elem_type,
+    tensor_proto,
+    write_metadata,
+)
+from gradcheck_cli.formats.onnx.onnx_heading import has_external_data, put_heading
+from gradcheck_cli.formats.onnx.onnx_opset import LOWEST, needed_opset, written_attrs
+from gradcheck_cli.formats.onnx.onnx_types import value_info
+from gradcheck_cli.formats.onnx.opset import signature
+from gradcheck_cli.graph import Array, Graph, Node, TensorType
+
+EXTERNAL_ABOVE = 1_500_000_000  # bytes of constants in one file; a protobuf message ends at 2 GiB
+_KEPT_INSIDE = 1024  # bytes of a constant that stays in the model file anyway: shapes, axes, scalars
+_ALIGNMENT = 4096
+_IR_OF_METADATA = 10
+_IR_OF_DEVICES = 11
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Constants(Protocol):
+    """Where the constants of a model go."""
+
+    def tensor(self, name: str, array: Array) -> TensorProto:
+        """The tensor that stands for an array in the model file."""
+
+
+class Inside:
+    """Constants in the model file itself."""
+
+    def tensor(self, name: str, array: Array) -> TensorProto:
+        """The array as a tensor."""
+        elem_type(array, f"constant {name!r}")
+        return tensor_proto(name, array)
+
+
+class Beside:
+    """Large constants in a data file, which the model refers to by its name."""
+
+    def __init__(self, file: IO[bytes], location: str) -> None:
+        self._file, self._location = file, location
+
+    def tensor(self, name: str, array: Array) -> TensorProto:
+        """A small array as a tensor, a large one as a reference."""
+        if array.dtype == object or array.nbytes <= _KEPT_INSIDE:
+            return Inside().tensor(name, array)
+        proto = TensorProto(name=name, dims=array.shape, data_type=elem_type(array, f"constant {name!r}"))
+        proto.data_location = TensorProto.EXTERNAL
+        offset, length = self._append(_packed(array))
+        for key, value in (("location", self._location), ("offset", offset), ("length", length)):
+            proto.external_data.add(key=key, value=str(value))
+        return proto
+
+    def _append(self, data: memoryview) -> tuple[int, int]:
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        offset = self._file.tell()
+        self._file.write(data)
+        return offset, data.nbytes
+
+
+def to_proto(
+    graph: Graph, *, least: int = LOWEST, constants: Constants | None = None, original: ModelProto | None = None
+) -> ModelProto:
+    """The graph as a model of opset `least`, or of the lowest above it that its operators need.
+
+    Every input needs a dtype in `graph.types`; what is declared of the outputs is written too.  Documentation and
+    properties are those of the `original`.
+    """
+    opset = needed_opset(graph, least)
+    imports = {"": opset, **{domain: graph.opset.get(domain, 1) for domain in _domains(graph)}}
+    model = ModelProto(producer_name="gradcheck")
+    for domain, version in sorted(imports.items()):
+        model.opset_import.add(domain=domain, version=version)
+    for name in graph.inputs:
+        if _declared(graph, name).dtype is None:
+            raise UsageError(f"input {name!r} has no dtype, which a file must declare.")
+    _put_graph(model.graph, graph, opset, constants or Inside())
+    if original is not None:
+        put_heading(model, original)
+    declare_devices(model)
+    model.ir_version = _ir_version(model)
+    return model
+
+
+def write(
+    graph: Graph, path: str | os.PathLike[str], *, least: int = LOWEST, original: ModelProto | None = None
+) -> None:
+    """Writes the graph to a file; with more than 1.5 GB of constants also a file `<name>.data` beside it.
+
+    So it does where the `original` keeps its own beside it; what that says beside its graph the file says too.
+    """
+    target = Path(path)
+    if _size(graph) <= EXTERNAL_ABOVE and (original is None or not has_external_data(original)):
+        data = _serialized(to_proto(graph, least=least, original=original))
+        with _replacing(target) as file:
+            file.write(data)
+        return
+    beside = data_file(target)
+    with _replacing(target) as file, _replacing(beside) as weights:
+        model = to_proto(graph, least=least, constants=Beside(weights, beside.name), original=original)
+        file.write(_serialized(model))
+
+
+def data_file(target: Path) -> Path:
+    """Where the constants of a model lie that are not in its own file."""
+    return target.parent / f"{target.name}.data"
+
+
+def _graph(graph: Graph, opset: int, constants: Constants) -> GraphProto:
+    proto = GraphProto()
+    _put_graph(proto, graph, opset, constants)
+    return proto
+
+
+def _put_graph(proto: GraphProto, graph: Graph, opset: int, constants: Constants) -> None:
+    proto.name = graph.name or "graph"
+    proto.node.extend(_node(node, opset, constants) for node in graph.nodes)
+    proto.initializer.extend(constants.tensor(name, array) for name, array in graph.constants.items())
+    proto.input.extend(_value_info(graph, name) for name in graph.inputs)
+    proto.output.extend(_value_info(graph, name) for name in graph.outputs)
+
+
+def _node(node: Node, opset: int, constants: Constants) -> NodeProto:
+    proto = NodeProto(op_type=node.op, domain=node.domain, name=node.name, input=node.inputs, output=node.outputs)
+    schema = None if node.domain else signature(node.op, opset)
+    kinds = schema.attributes if schema is not None else {}
+    for name, value in written_attrs(node, opset).items():
+        attribute = attribute_proto(name, value, kinds.get(name, ""), lambda g: _graph(g, opset, constants))
+        proto.attribute.append(attribute)
+    write_metadata(proto, node)
+    return proto
+
+
+def _declared(graph: Graph, name: str) -> TensorType:
+    """The declared type of a tensor, or the one that its constant has."""
+    declared = graph.types.get(name, TensorType())
+    if declared.dtype is not None or name not in graph.constants:
+        return declared
+    return TensorType(graph.constants[name].dtype, graph.constants[name].shape)
+
+
+def _value_info(graph: Graph, name: str) -> ValueInfoProto:
+    return value_info(name, _declared(graph, name))
+
+
+def _domains(graph: Graph) -> set[str]:
+    """The domains other than ONNX's own, at every level."""
+    inner = (_domains(subgraph) for node in graph.nodes for subgraph in node.subgraphs)
+    return {node.domain for node in graph.nodes if node.domain}.union(*inner)
+
+
+def _ir_version(model: ModelProto) -> int:
+    """The lowest version of the format that has the opsets and fields of the model."""
+    lowest = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
+    if model.configuration:
+        return max(lowest, _IR_OF_DEVICES)
+    return max(lowest, _IR_OF_METADATA) if any(node.metadata_props for node in model.graph.node) else lowest
+
+
+def _size(graph: Graph) -> int:
+    """Bytes of all constants at every level."""
+    inner = sum(_size(subgraph) for node in graph.nodes for subgraph in node.subgraphs)
+    return inner + sum(array.nbytes for array in graph.constants.values())
+
+
+def _packed(array: Array) -> memoryview:
+    """The bytes of an array as files hold them."""
+    if array.dtype.itemsize == 1 and array.dtype.kind not in "biu":  # some of these lie two or more in a byte
+        return memoryview(tensor_proto("", array).raw_data)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _serialized(model: ModelProto) -> bytes:
+    try:
+        return bytes(model.SerializeToString(deterministic=True))
+    except ValueError as error:
+        raise LimitError("the model would be larger than 2 GiB in one file.", code="GC602") from error
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `target` once it is complete; on an error `target` stays as it was."""
+    if "\0" in str(target):
+        raise UsageError(f"{str(target)!r} cannot be written: it is no path.")
+    target = Path(os.path.realpath(target))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        os.replace(temporary, target)
+    except OSError as error:
+        kind = LimitError if error.errno in _NO_SPACE else UsageError
+        raise kind(f"{target} cannot be written: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,213 @@
+"""Operators that a spec defines under `ops`, and what an operator's name in a node means.
+
+An operator with attributes has one body for each combination of values that nodes ask for: `acme.Elu`
+with its defaults, `acme.Elu[alpha=2.0]` and so on, so that a body is a plain graph.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.formats.source import OperatorBody, Source
+from gradcheck_cli.formats.yaml.fields import listed
+from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
+from gradcheck_cli.formats.yaml.places import Spot
+from gradcheck_cli.formats.yaml.spec_models import OperatorSpec
+from gradcheck_cli.graph import Graph, Node
+
+COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # ONNX has none of them
+DOMAINS = frozenset(("", "gradcheck", "ai.onnx.ml", "com.microsoft", "ai.onnx.training", "ai.onnx.preview.training"))
+_ONNX = ("ai.onnx",)  # the long name of the domain ""
+
+
+@dataclass(slots=True)
+class OperatorTable:
+    """The operators of one spec; makes their bodies as nodes ask for them."""
+
+    specs: dict[str, OperatorSpec]
+    spot: Spot  # of the `ops` key
+    allow_python: bool = False
+    _bodies: dict[str, OperatorBody] = field(default_factory=dict)
+    _open: list[str] = field(default_factory=list)
+
+    @property
+    def bodies(self) -> tuple[OperatorBody, ...]:
+        """Every body made so far, those that others call first."""
+        return tuple(self._bodies.values())
+
+    def read_all(self) -> None:
+        """Makes each operator with its defaults, so that mistakes in unused ones are found too."""
+        for name in list(self.specs):
+            with self.spot.document.collecting():
+                self._prepare(name)
+                self._body(name, {})
+
+    def resolve(self, node: Node) -> Node:
+        """The node with its true domain, operator and attributes; a UsageError where it names none."""
+        domain = "" if node.domain in _ONNX else node.domain
+        if not domain and node.op in COMPLEX:
+            return replace(node, domain="gradcheck")
+        full = f"{domain}.{node.op}"
+        if domain and full in self.specs:
+            return self._call(full, node)
+        if domain in DOMAINS:
+            return replace(node, domain=domain)
+        near = did_you_mean(full, self.specs) or f" Other domains known: {listed(sorted(DOMAINS - {''}))}."
+        raise UsageError(f"the operator {full!r} is not defined in 'ops'.{near}")
+
+    def given_to(self, source: Source) -> Source:
+        """A model of another file, whose nodes may be operators of this spec."""
+        if not self.specs:
+            return source
+        try:
+            graph = self._in_graph(source.graph)
+        except UsageError as error:
+            raise UsageError(f"{source.uri}: {error}") from None
+        return replace(source, graph=graph, operators=(*source.operators, *self.bodies))
+
+    def _in_graph(self, graph: Graph) -> Graph:
+        return replace(graph, nodes=tuple(self._in_node(node) for node in graph.nodes))
+
+    def _in_node(self, node: Node) -> Node:
+        if any(node.subgraphs):
+            inner = {k: self._in_graph(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+            node = replace(node, attrs=inner)
+        full = f"{node.domain}.{node.op}"
+        return self._call(full, node) if full in self.specs else node
+
+    def _call(self, full: str, node: Node) -> Node:
+        spec = self.specs[full]
+        inputs, outputs = spec.inputs or [], spec.outputs or []
+        if len(node.inputs) != len(inputs) or "" in node.inputs:
+            raise UsageError(f"{full} takes the inputs {listed(inputs)}; here are {len(node.inputs)}")
+        if len(node.outputs) > len(outputs):
+            raise UsageError(f"{full} gives the outputs {listed(outputs)}; here are {len(node.outputs)}")
+        for name in node.attrs:
+            if name not in spec.attrs:
+                raise UsageError(f"{full} has no attribute {name!r}.{did_you_mean(name, spec.attrs)}")
+        body = self._body(full, node.attrs)
+        return replace(node, op=body.name, domain=body.domain, attrs={})
+
+    def _prepare(self, name: str) -> None:
+        """Checks an operator's entry; fetches it where a Python function gives it."""
+        spot = self.spot / name
+        domain, _, op = name.rpartition(".")
+        if not domain or not op or domain in (*DOMAINS, *_ONNX):
+            message = f"an operator of one's own is called domain.Name, such as acme.{op or 'Softplus'}"
+            raise spot.error(message, key=True)
+        if self.specs[name].python is not None:
+            self.specs[name] = self._from_python(str(self.specs[name].python), spot)
+        spec = self.specs[name]
+        for key in ("inputs", "outputs", "forward"):
+            if getattr(spec, key) is None:
+                raise spot.error(f"{spot} lacks the key {key!r}", key=True)
+        _check_own_names(spec, spot)
+
+    def _body(self, name: str, attrs: Mapping[str, Any]) -> OperatorBody:
+        """The body of an operator for given attributes."""
+        spec, spot = self.specs[name], self.spot / name
+        default = {key: plain_attribute(value, spot / "attrs" / key) for key, value in spec.attrs.items()}
+        bound = {**default, **attrs}
+        changed = {key: bound[key] for key in default if _differs(bound[key], default[key])}
+        label = name + (f"[{', '.join(f'{key}={_brief(value)}' for key, value in changed.items())}]" if changed else "")
+        if label in self._bodies:
+            return self._bodies[label]
+        if name in self._open:
+            raise UsageError(f"the operator {name!r} is defined by itself: {' -> '.join([*self._open, name])}")
+        if spec.forward is None:  # reported where it is defined
+            return OperatorBody(name.rpartition(".")[2], name.rpartition(".")[0], Graph((), (), ()))
+        self._open.append(name)
+        try:
+            self._bodies[label] = self._made(name, label, spec, bound)
+        finally:
+            self._open.remove(name)
+        return self._bodies[label]
+
+    def _made(self, name: str, label: str, spec: OperatorSpec, bound: Mapping[str, Any]) -> OperatorBody:
+        domain, spot = name.rpartition(".")[0], self.spot / name
+        inputs, outputs = spec.inputs or [], spec.outputs or []
+        forward = self._graph(label, spec.forward, inputs, outputs, spot / "forward", bound)
+        unknown = next((each for each in spec.cuts if each not in inputs), None)
+        if unknown is not None:
+            raise (spot / "cuts").error(f"{unknown!r} is none of the inputs: {listed(inputs)}")
+        cuts = tuple(inputs.index(each) for each in spec.cuts)
+        if spec.gradient is None:
+            return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, cuts=cuts)
+        given = [*inputs, *outputs, *(f"d{output}" for output in outputs)]
+        gradient_of = {f"d{each}": each for each in inputs}
+        place, title = spot / "gradient", f"{label} gradient"
+        gradient = self._graph(title, spec.gradient, given, list(gradient_of), place, bound, partial=True)
+        if not gradient.outputs:
+            raise place.error(f"computes none of {listed(gradient_of)}, the gradients of its inputs", key=True)
+        found = {output: gradient_of[output] for output in gradient.outputs}
+        return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found, cuts)
+
+    def _graph(
+        self,
+        name: str,
+        nodes: Any,
+        inputs: list[str],
+        outputs: list[str],
+        spot: Spot,
+        bound: Mapping[str, Any],
+        partial: bool = False,
+    ) -> Graph:
+        scope = Scope(self, np.dtype(np.float32), local=set(inputs), bound=bound)
+        read = read_nodes(nodes, spot, scope)
+        if partial:
+            outputs = [output for output in outputs if output in scope.local]
+        else:
+            _check_computed(outputs, spot, scope)
+        return Graph(tuple(inputs), tuple(outputs), tuple(read), scope.constants, opset={"": 21}, name=name)
+
+    def _from_python(self, target: str, spot: Spot) -> OperatorSpec:
+        if not self.allow_python:
+            raise (spot / "python").error("runs code, which a spec may do only with --allow-python", key=True)
+        module, _, function = target.partition(":")
+        try:
+            given = getattr(importlib.import_module(module), function)()
+            return OperatorSpec.model_validate(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise (spot / "python").error(f"{target} returns no operator: {where}: {first['msg']}") from None
+        except Exception as error:
+            raise (spot / "python").error(f"{target} cannot be called: {type(error).__name__}: {error}") from error
+
+
+def _check_own_names(spec: OperatorSpec, spot: Spot) -> None:
+    inputs, outputs = spec.inputs or [], spec.outputs or []
+    names: list[str] = []
+    for part, given in (("inputs", inputs), ("outputs", outputs)):
+        for index, name in enumerate(given):
+            if name in names:
+                raise (spot / part / index).error(f"{name!r} stands here a second time")
+            names.append(name)
+    derived = [f"d{name}" for name in names]
+    for name in names:
+        if name in derived and spec.gradient is not None:
+            raise spot.error(f"{name!r} is also the name of the gradient of {name[1:]!r}; choose another", key=True)
+
+
+def _check_computed(outputs: list[str], spot: Spot, scope: Scope) -> None:
+    missing = [name for name in outputs if name not in scope.local]
+    if missing:
+        near = did_you_mean(missing[0], scope.local)
+        raise spot.error(f"does not compute {missing[0]!r}, an output of the operator.{near}", key=True)
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return _brief(one) != _brief(other)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}{value.tolist()}"
+    return str(value) if isinstance(value, Graph) else repr(value)

@@ -1,0 +1,189 @@
+"""The graphs of a spec as sources: inputs with their types, parameters with their values, nodes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.errors import ModelError, did_you_mean
+from gradcheck_cli.formats.gradient_nodes import with_bodies
+from gradcheck_cli.formats.source import Initialization, Source
+from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
+from gradcheck_cli.formats.yaml.nodes import Dialect, Scope, add_constants, check_outputs, read_nodes
+from gradcheck_cli.formats.yaml.places import Document, Spot
+from gradcheck_cli.formats.yaml.spec_models import GraphSpec, InputSpec, ParamSpec
+from gradcheck_cli.formats.yaml.values import Values, constant, dtype_of, graph_float
+from gradcheck_cli.graph import Array, Graph, TensorType
+
+DEFAULT_OPSET = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the graphs of one spec share while they are read."""
+
+    document: Document
+    operators: OperatorTable
+    values: Values
+    dims: Mapping[str, int]  # given by the caller: they win over the file's
+
+
+def read_graph(name: str, written: GraphSpec, spot: Spot, reading: Reading) -> Source:
+    """One entry of `graphs`."""
+    dims = {**written.dims, **{key: size for key, size in reading.dims.items() if key in _symbols(written)}}
+    _check_dims(written, spot)
+    types = {key: _type(value) for key, value in written.inputs.items()}
+    params = _params(name, written, dims, spot, reading)
+    types |= {key: TensorType(array.dtype, array.shape) for key, array in params.items()}
+    float_dtype = graph_float([kind.dtype for kind in types.values() if kind.dtype is not None])
+    local = {*written.inputs, *written.params}
+    dialect = _dialect(written, spot, types)
+    scope = Scope(reading.operators, float_dtype, local, constants=dict(params), dialect=dialect)
+    add_constants(written.constants, spot / "constants", scope)
+    nodes = read_nodes(written.nodes, spot / "nodes", scope)
+    check_outputs(written.outputs, spot / "outputs", scope)
+    version = written.opset or DEFAULT_OPSET
+    opset = {"": version, **dict.fromkeys(sorted({node.domain for node in nodes} - {""}), 1)}
+    newest = {**opset, "": _newest()} if written.opset else opset
+    try:
+        outputs = tuple(written.outputs)
+        nodes_in_order, inputs, trained = with_bodies(nodes, types), tuple(written.inputs), frozenset(params)
+        graph = Graph(inputs, outputs, nodes_in_order, scope.constants, types, newest, name, trained)
+    except ModelError as error:
+        raise spot.error(str(error), key=True) from None
+    return Source(
+        graph=graph,
+        uri=reading.document.path,
+        sha256=hashlib.sha256(reading.document.data).hexdigest(),
+        opset=opset,
+        nodes=len(nodes),
+        operators=reading.operators.bodies,
+        ranges={key: _range(value) for key, value in written.inputs.items() if value.range is not None},
+        dims=dims,
+    )
+
+
+def read_initializations(
+    groups: Mapping[str, Mapping[str, Any]], sources: Mapping[str, Source], spot: Spot, values: Values
+) -> dict[str, dict[str, Initialization]]:
+    """The groups of `init` for each graph that has some of their tensors."""
+    found: dict[str, dict[str, Initialization]] = {name: {} for name in sources}
+    for group, written in groups.items():
+        with spot.document.collecting():
+            _check_group(group, written, sources, spot / group, values)
+            for name, source in sources.items():
+                arrays = _group_values(group, written, source, spot / group, values)
+                if arrays:
+                    graph = Graph((), tuple(arrays), (), arrays, name=group)
+                    found[name][group] = Initialization(graph, {tensor: tensor for tensor in arrays})
+    return found
+
+
+def parameters(source: Source) -> dict[str, Array]:
+    """The parameters of a graph: constants whose type is declared."""
+    return {name: array for name, array in source.graph.constants.items() if name in source.graph.types}
+
+
+def _type(written: InputSpec) -> TensorType:
+    return TensorType(dtype_of(written.dtype), None if written.shape is None else tuple(written.shape))
+
+
+def _range(written: InputSpec) -> tuple[float, float]:
+    low, high = written.range or (0.0, 0.0)
+    return low, high
+
+
+def _symbols(written: GraphSpec) -> set[str]:
+    values = [*written.inputs.values(), *written.params.values()]
+    shapes = [value.shape or () for value in values if isinstance(value, (InputSpec, ParamSpec))]
+    return {dim for shape in shapes for dim in shape if isinstance(dim, str)}
+
+
+def _check_dims(written: GraphSpec, spot: Spot) -> None:
+    symbols = _symbols(written)
+    for name in written.dims:
+        if name not in symbols:
+            with spot.document.collecting():
+                message = f"no shape of this graph uses the size {name!r}.{did_you_mean(name, symbols)}"
+                raise (spot / "dims" / name).error(message, key=True)
+
+
+def _params(name: str, written: GraphSpec, dims: Mapping[str, int], spot: Spot, reading: Reading) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for key, value in written.params.items():
+        with spot.document.collecting():
+            place = spot / "params" / key
+            if key in written.inputs:
+                raise place.error(f"{key!r} is an input already", key=True)
+            found[key] = _param(value, dims, place, reading.values, name, key)
+    return found
+
+
+def _param(written: Any, dims: Mapping[str, int], spot: Spot, values: Values, *identity: str) -> Array:
+    if not isinstance(written, ParamSpec):  # a bare number or list, as a float
+        array = constant(written, np.dtype(np.float32), spot)
+        return array.astype(np.float32) if array.dtype.kind in "iu" else array
+    shape = None if written.shape is None else _sizes(written.shape, dims, spot / "shape")
+    return values.initial(written.init, shape, dtype_of(written.dtype), spot / "init", *identity)
+
+
+def _sizes(shape: list[Any], dims: Mapping[str, int], spot: Spot) -> tuple[int, ...]:
+    for index, dim in enumerate(shape):
+        if not isinstance(dim, int) and dim not in dims:
+            unknown = "an unknown size" if dim is None else f"the size {dim!r}, which 'dims' does not give"
+            raise (spot / index).error(f"a parameter has {unknown}.{did_you_mean(str(dim), dims)}")
+    return tuple(dim if isinstance(dim, int) else dims[dim] for dim in shape)
+
+
+def _dialect(written: GraphSpec, spot: Spot, types: dict[str, TensorType]) -> Dialect | None:
+    if written.opset is None:
+        return None
+    from gradcheck_cli.formats.yaml.spec_opset import Opset
+
+    if written.opset > _newest():
+        raise (spot / "opset").error(f"opset {written.opset} is not known; the newest known is {_newest()}")
+    return Opset(written.opset, types)
+
+
+def _newest() -> int:
+    from gradcheck_cli.formats.onnx.opset import NEWEST
+
+    return NEWEST
+
+
+def _check_group(
+    group: str, written: Mapping[str, Any], sources: Mapping[str, Source], spot: Spot, values: Values
+) -> None:
+    known = {name for source in sources.values() for name in parameters(source)}
+    for name in written:
+        if name != "from" and name not in known:
+            message = f"no parameter is called {name!r}.{did_you_mean(name, known)}"
+            raise (spot / name).error(message, key=True)
+    if "from" in written:
+        if not isinstance(written["from"], str):
+            raise (spot / "from").error("must be the path of a .npz file")
+        names = values.folder.names(written["from"], spot / "from")
+        if known.isdisjoint(names):
+            shown = ", ".join(names[:10])
+            message = f"{written['from']!r} has no array called like a parameter; it has {shown}"
+            raise (spot / "from").error(message)
+
+
+def _group_values(
+    group: str, written: Mapping[str, Any], source: Source, spot: Spot, values: Values
+) -> dict[str, Array]:
+    params = parameters(source)
+    inits = {name: (init, spot / name) for name, init in written.items() if name != "from"}
+    if "from" in written:
+        path = written["from"]
+        for name in values.folder.names(path, spot / "from"):
+            inits.setdefault(name, ({"kind": "file", "path": path, "key": name}, spot / "from"))
+    return {
+        name: values.initial(init, params[name].shape, params[name].dtype, place, group, name)
+        for name, (init, place) in inits.items()
+        if name in params
+    }

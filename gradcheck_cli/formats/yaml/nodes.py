@@ -1,0 +1,291 @@
+"""The nodes of a spec as `Node`s: mappings and ONNX text, mixed as one likes, each error at its own place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from gradcheck_cli.errors import GradcheckError, SpecError, UnsupportedError, did_you_mean
+from gradcheck_cli.formats.yaml.fields import is_number, show
+from gradcheck_cli.formats.yaml.places import Spot
+from gradcheck_cli.formats.yaml.spec_models import AttributeReference, NodeSpec, Subgraph, TensorLiteral
+from gradcheck_cli.formats.yaml.spec_text import (
+    Statement,
+    TextReader,
+    constant_value,
+    missing_reference,
+    statements,
+)
+from gradcheck_cli.formats.yaml.values import DType, constant, dtype_of, is_constant, literal
+from gradcheck_cli.graph import Array, Graph, Node
+
+GRAPH_ATTRIBUTES = {("If", "then_branch"), ("If", "else_branch"), ("Loop", "body"), ("Scan", "body")}
+_DTYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
+_DTYPE_NUMBERS = {  # of ONNX's TensorProto.DataType
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
+    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14,
+    "complex128": 15, "bfloat16": 16,
+}  # fmt: skip
+
+
+class Operators(Protocol):
+    """Who knows the operators that nodes may name."""
+
+    def resolve(self, node: Node) -> Node:
+        """The node with its true domain, operator and attributes; a UsageError where it names none."""
+
+
+class Dialect(Protocol):
+    """The opset in which nodes are written."""
+
+    def modern(self, node: Node, scope: Scope) -> list[Node]:
+        """Nodes in the newest opset that do the same."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """What the nodes of one graph may read, as it grows; `around` are names of the graphs around it."""
+
+    operators: Operators
+    float_dtype: DType
+    local: set[str] = field(default_factory=set)
+    around: frozenset[str] = frozenset()
+    constants: dict[str, Array] = field(default_factory=dict)
+    outer_constants: Mapping[str, Array] = field(default_factory=dict)
+    bound: Mapping[str, Any] | None = None  # attributes that a body refers to; None outside of bodies
+    dialect: Dialect | None = None
+    later: frozenset[str] = frozenset()
+
+    def inner(self, names: Iterable[str]) -> Scope:
+        """The scope of a graph inside this one, with names of its own."""
+        known = {**self.outer_constants, **self.constants}
+        around = self.around | self.local
+        return replace(self, local=set(names), around=around, constants={}, outer_constants=known, later=frozenset())
+
+    def fresh(self, hint: str) -> str:
+        """A name that nothing in this graph or around it has."""
+        name, number = hint, 0
+        while name in self.local or name in self.around or name in self.later:
+            number += 1
+            name = f"{hint}_{number}"
+        self.local.add(name)
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of `nodes`, or one statement of a text."""
+
+    written: NodeSpec | Statement
+    spot: Spot
+
+    @property
+    def outputs(self) -> list[str]:
+        return [name for name in self.written.outputs if name]
+
+    def error(self, message: str) -> SpecError:
+        """The error to raise for the node as a whole."""
+        if isinstance(self.written, Statement):
+            return self.spot.error_in_text(message, self.written.line, self.written.column)
+        return self.spot.error(message)
+
+    def error_at(self, message: str, name: str, part: str) -> SpecError:
+        """The error to raise for a name among the node's inputs or outputs."""
+        if isinstance(self.written, Statement):
+            return self.spot.error_in_text(message, *self.written.place_of(name, last=part == "inputs"))
+        names = getattr(self.written, part)
+        return (self.spot / part / names.index(name)).error(message) if name in names else self.spot.error(message)
+
+
+def read_nodes(written: Any, spot: Spot, scope: Scope) -> list[Node]:
+    """The nodes under a `nodes` key; adds their names to the scope, and constants found on the way."""
+    items = list(_items(written, spot))
+    scope.later = frozenset(name for item in items for name in item.outputs)
+    nodes: list[Node] = []
+    for item in items:
+        with spot.document.collecting():
+            nodes.extend(_read(item, scope))
+        scope.local.update(item.outputs)
+    return nodes
+
+
+def read_subgraph(written: Subgraph, spot: Spot, scope: Scope) -> Graph:
+    """A graph that is an attribute."""
+    inner, before = scope.inner(written.inputs), len(spot.document.problems)
+    add_constants(written.constants, spot / "constants", inner)
+    nodes = read_nodes(written.nodes, spot / "nodes", inner)
+    check_outputs(written.outputs, spot / "outputs", inner)
+    if len(spot.document.problems) > before:
+        raise SpecError(problems=())  # they are collected: the node around has nothing to add
+    name = str(spot.path[-1])
+    return Graph(tuple(written.inputs), tuple(written.outputs), tuple(nodes), inner.constants, name=name)
+
+
+def add_constants(written: Mapping[str, Any], spot: Spot, scope: Scope) -> None:
+    """Takes over a `constants` section."""
+    for name, value in written.items():
+        with spot.document.collecting():
+            if name in scope.local:
+                raise (spot / name).error(f"{name!r} exists already", key=True)
+            scope.constants[name] = _tensor(value, spot / name, scope)
+        scope.local.add(name)
+
+
+def check_outputs(names: Iterable[str], spot: Spot, scope: Scope) -> None:
+    """Collects an error for each output that nothing computes."""
+    known = scope.local | scope.around
+    for index, name in enumerate(names):
+        if name not in known:
+            error = (spot / index).error(f"no tensor is called {name!r}.{did_you_mean(name, known)}")
+            spot.document.problems.extend(error.problems)
+
+
+def _items(written: Any, spot: Spot) -> Iterator[Item]:
+    if isinstance(written, str):
+        yield from (Item(statement, spot) for statement in statements(written, spot))
+        return
+    for index, each in enumerate(written):
+        if isinstance(each, str):
+            yield from _items(each, spot / index)
+        else:
+            yield Item(each, spot / index)
+
+
+def _read(item: Item, scope: Scope) -> list[Node]:
+    try:
+        return _nodes_of(item, scope)
+    except SpecError:
+        raise
+    except UnsupportedError as error:
+        raise UnsupportedError(str(item.error(str(error))), code=error.code) from None
+    except GradcheckError as error:
+        raise item.error(str(error)) from None
+
+
+def _nodes_of(item: Item, scope: Scope) -> list[Node]:
+    if isinstance(item.written, Statement):
+        node = _text_reader(item.spot, scope).node(item.written)
+    else:
+        node = _from_mapping(item.written, item, scope)
+    _check_names(node, item, scope)
+    value = constant_value(node)
+    if value is not None:
+        scope.constants[node.outputs[0]] = value
+        return []
+    return scope.dialect.modern(node, scope) if scope.dialect else [node]
+
+
+def _text_reader(spot: Spot, scope: Scope) -> TextReader:
+    return TextReader(spot, scope.bound, scope.operators.resolve)
+
+
+def _from_mapping(written: NodeSpec, item: Item, scope: Scope) -> Node:
+    spot = item.spot
+    domain, _, op = written.op.rpartition(".")
+    if domain and written.domain and domain != written.domain:
+        raise (spot / "domain").error(f"the domain is {domain!r} in 'op' and {written.domain!r} here")
+    attrs = {name: _attribute(op, name, value, spot / "attrs" / name, scope) for name, value in written.attrs.items()}
+    inputs = tuple(_input(index, value, item, scope) for index, value in enumerate(written.inputs))
+    node = Node(op, inputs, tuple(written.outputs), attrs, domain or written.domain, written.name)
+    try:
+        return scope.operators.resolve(node)
+    except SpecError:
+        raise
+    except GradcheckError as error:
+        raise (spot / "op").error(str(error)) from None
+
+
+def _input(index: int, value: Any, item: Item, scope: Scope) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    spot = item.spot / "inputs" / index
+    if not is_constant(value):
+        raise spot.error(f"{show(value)} is neither a tensor's name nor a number")
+    array = constant(value, scope.float_dtype, spot)
+    name = scope.fresh(f"{next(iter(item.outputs), 'node')}/input{index}")
+    scope.constants[name] = array
+    return name
+
+
+def _check_names(node: Node, item: Item, scope: Scope) -> None:
+    known = scope.local | scope.around
+    for name in node.reads:
+        if name not in known:
+            raise item.error_at(_unknown(name, item, scope, known), name, "inputs")
+    for index, name in enumerate(node.outputs):
+        if name and (name in scope.local or name in node.outputs[:index]):
+            raise item.error_at(f"{name!r} exists already; every tensor is computed once", name, "outputs")
+
+
+def _unknown(name: str, item: Item, scope: Scope, known: set[str]) -> str:
+    if name in item.outputs:
+        return f"{name!r} is computed from itself"
+    if name in scope.later:
+        return f"{name!r} is read before it is computed; nodes stand in the order of computation"
+    return f"no tensor is called {name!r}.{did_you_mean(name, known)}"
+
+
+def _attribute(op: str, name: str, value: Any, spot: Spot, scope: Scope) -> Any:
+    if isinstance(value, Subgraph):
+        return read_subgraph(value, spot, scope)
+    if isinstance(value, AttributeReference):
+        if value.ref not in (scope.bound or {}):
+            raise (spot / "ref").error(missing_reference(value.ref, scope.bound))
+        return (scope.bound or {})[value.ref]
+    if isinstance(value, TensorLiteral):
+        return _tensor(value, spot, scope)
+    if isinstance(value, str) and (op, name) in GRAPH_ATTRIBUTES:
+        return _text_reader(spot, scope).graph(value)
+    if name in _DTYPE_ATTRIBUTES and isinstance(value, str) and value in _DTYPE_NUMBERS:
+        return _DTYPE_NUMBERS[value]
+    return plain_attribute(value, spot)
+
+
+def plain_attribute(value: Any, spot: Spot) -> Any:
+    """A number, text or list as an attribute: int, str, float (rounded to float32, as ONNX's are), tuple."""
+    if isinstance(value, list):
+        values = tuple(_scalar(each, spot / index) for index, each in enumerate(value))
+        if any(isinstance(each, str) for each in values) and not all(isinstance(each, str) for each in values):
+            raise spot.error("texts and numbers in one list")
+        return tuple(map(float, values)) if any(isinstance(each, float) for each in values) else values
+    return _scalar(value, spot)
+
+
+def _scalar(value: Any, spot: Spot) -> int | float | str:
+    if isinstance(value, (bool, int)):
+        if not -(2**63) <= value < 2**63:
+            raise spot.error(f"{value} does not fit into int64")
+        return int(value)
+    if isinstance(value, str):
+        return value
+    if not is_number(value):
+        raise spot.error(f"{show(value)} is no value of an attribute; a tensor is written {{values: ..., dtype: ...}}")
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(value))
+    if math.isinf(rounded) and not math.isinf(value):
+        raise spot.error(f"{value} does not fit into float32, the type of ONNX's attributes")
+    return rounded
+
+
+def _tensor(written: Any, spot: Spot, scope: Scope) -> Array:
+    if not isinstance(written, TensorLiteral):
+        return constant(written, scope.float_dtype, spot)
+    shape = None if written.shape is None else tuple(written.shape)
+    if written.dtype is not None:
+        return _shaped(literal(written.values, dtype_of(written.dtype), None, spot / "values"), shape, spot)
+    return _shaped(constant(written.values, scope.float_dtype, spot / "values"), shape, spot)
+
+
+def _shaped(array: Array, shape: tuple[int, ...] | None, spot: Spot) -> Array:
+    """Values in a shape: a list in row-major order, or one number everywhere."""
+    if shape is None or array.shape == shape:
+        return array
+    if array.ndim == 0 and math.prod(shape) < 2**28:
+        return np.full(shape, array)
+    if array.size != math.prod(shape):
+        raise (spot / "shape").error(f"{array.size} values do not fill the shape {list(shape)}")
+    return array.reshape(shape)

@@ -1,0 +1,265 @@
+"""Arrays that a spec asks for: written out, drawn by a rule, or read from a file.
+
+Everything drawn depends on the spec's seed and on the tensor's own name only, so that a new tensor in a spec
+changes no other one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.errors import did_you_mean
+from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, is_number, listed, show
+from gradcheck_cli.formats.yaml.places import Spot
+from gradcheck_cli.formats.yaml.spec_files import MAX_ARRAY_BYTES, Folder
+from gradcheck_cli.graph import Array
+
+Shape = tuple[int, ...]
+DType = np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Makes the arrays of one spec: knows its folder and its seed."""
+
+    folder: Folder
+    seed: int
+
+    def initial(self, init: Any, shape: Shape | None, dtype: DType, spot: Spot, *identity: str) -> Array:
+        """The array that an `init` means, of a shape if one is given; drawn by seed and `identity`."""
+        kind, options = _normal_form(init, spot)
+        if kind == "file":
+            found = self.folder.array(options["path"], options["key"], spot)
+            return _fitting(_cast(found, dtype, spot), shape, spot)
+        if kind == "values":
+            return literal(options["values"], dtype, shape, spot)
+        if kind == "constant":
+            return literal(options["value"], dtype, shape, spot)
+        if shape is None:
+            raise spot.error(f"{kind} needs a shape")
+        _check_size(shape, dtype, spot)
+        return _drawn(kind, options, shape, dtype, spot, self._random(identity))
+
+    def _random(self, identity: tuple[str, ...]) -> np.random.Generator:
+        digest = hashlib.sha256("\0".join((str(self.seed), *identity)).encode()).digest()
+        return np.random.default_rng(list(np.frombuffer(digest, dtype="<u4").tolist()))
+
+
+def dtype_of(name: str) -> DType:
+    """The dtype that a spec calls so."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        name = ml_dtypes.bfloat16
+    return np.dtype(name)
+
+
+def literal(values: Any, dtype: DType | None, shape: Shape | None, spot: Spot) -> Array:
+    """Written values as an array; one number fills a shape.  Without a dtype: numpy's own choice."""
+    array = _cast(_written(values, spot), dtype, spot)
+    if shape is not None:
+        _check_size(shape, array.dtype, spot)
+    return _fitting(array, shape, spot)
+
+
+def _written(values: Any, spot: Spot) -> Array:
+    flat = _flat(values)
+    if any(isinstance(value, str) for value in flat):
+        values = _map_nested(lambda value: _number_in(value, spot), values)
+        flat = _flat(values)
+    wrong = [value for value in flat if not isinstance(value, (bool, int, float, complex))]
+    if wrong:
+        raise spot.error(f"{show(wrong[0])} is no number")
+    if any(isinstance(value, bool) for value in flat) and not all(isinstance(value, bool) for value in flat):
+        raise spot.error("true and false stand among numbers")
+    whole = bool(flat) and all(isinstance(value, int) for value in flat)
+    try:
+        return np.array(values) if whole else np.array(values, dtype=None if flat else np.float64)
+    except (ValueError, OverflowError):
+        raise spot.error("the lists have different lengths, so they are no tensor") from None
+
+
+def _flat(values: Any) -> list[Any]:
+    """The numbers of nested lists, in order."""
+    return [each for value in values for each in _flat(value)] if isinstance(values, list) else [values]
+
+
+def _map_nested(change: Callable[[Any], Any], values: Any) -> Any:
+    return [_map_nested(change, value) for value in values] if isinstance(values, list) else change(values)
+
+
+def _number_in(value: Any, spot: Spot) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return complex(value.replace(" ", ""))
+    except ValueError:
+        raise spot.error(f"{show(value)} is no number; a complex one is written '1+2j'") from None
+
+
+def _cast(array: Array, dtype: DType | None, spot: Spot) -> Array:
+    if dtype is None or array.dtype == dtype:
+        return array
+    with np.errstate(all="ignore"):
+        cast = _attempt_cast(array, dtype, spot)
+    if dtype.kind in "iub" and not np.array_equal(cast.astype(object), array.astype(object)):
+        changed = np.flatnonzero((cast.astype(object) != array.astype(object)).ravel())[0]
+        raise spot.error(f"{array.ravel()[changed]} is no {dtype}")
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        raise spot.error(f"complex values for a tensor of {dtype}")
+    return cast
+
+
+def _attempt_cast(array: Array, dtype: DType, spot: Spot) -> Array:
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        raise spot.error(f"complex values for a tensor of {dtype}")
+    try:
+        return array.astype(dtype)
+    except (TypeError, ValueError, OverflowError):
+        raise spot.error(f"values of {array.dtype} are no {dtype}") from None
+
+
+def _fitting(array: Array, shape: Shape | None, spot: Spot) -> Array:
+    if shape is None or array.shape == shape:
+        return array
+    if array.ndim == 0:
+        return np.full(shape, array)
+    raise spot.error(f"the values have the shape {list(array.shape)}, declared is {list(shape)}")
+
+
+def _check_size(shape: Shape, dtype: DType, spot: Spot) -> None:
+    size = math.prod(shape) * dtype.itemsize
+    if size > MAX_ARRAY_BYTES or len(shape) > 32:
+        raise spot.error(f"a tensor of shape {list(shape)} is too large: {size / 2**30:.3g} GiB")
+
+
+def _normal_form(init: Any, spot: Spot) -> tuple[str, dict[str, Any]]:
+    """The kind of an `init` and all options of that kind."""
+    if isinstance(init, dict):
+        given = {key: value for key, value in init.items() if key != "kind"}
+        return init["kind"], {**KINDS[init["kind"]], **given}
+    if isinstance(init, str) and init in KINDS:
+        needed = [name for name, default in KINDS[init].items() if default is REQUIRED]
+        if needed:
+            raise spot.error(f"{init} needs {needed[0]!r}: write {{kind: {init}, {needed[0]}: ...}}")
+        return init, KINDS[init]
+    if isinstance(init, str) and not is_complex(init):
+        near = did_you_mean(init, KINDS)
+        raise spot.error(f"{show(init)} is no way to initialise; known are {listed(KINDS)}.{near}")
+    return "values", {"values": init}
+
+
+def is_complex(text: str) -> bool:
+    """Whether a text is a complex number as Python writes it: 1+2j."""
+    try:
+        complex(text.replace(" ", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def _drawn(
+    kind: str, options: dict[str, Any], shape: Shape, dtype: DType, spot: Spot, random: np.random.Generator
+) -> Array:
+    if kind in ("zeros", "ones"):
+        return np.full(shape, kind == "ones").astype(dtype)
+    if kind == "arange":
+        steps = np.arange(math.prod(shape)).reshape(shape)
+        return _cast(options["start"] + options["step"] * steps, dtype, spot)
+    if kind in ("identity", "eye"):
+        _check_rank(kind, shape, spot)
+        return _cast(options["gain"] * np.eye(shape[-2], shape[-1]) * np.ones(shape), dtype, spot)
+    if dtype.kind in "iu" and kind == "uniform":
+        return _integers(options, shape, dtype, spot, random)
+    if dtype.kind in "iub":
+        raise spot.error(f"{kind} gives no values of {dtype}")
+    drawn: Array = _real(kind, options, shape, spot, random)
+    if dtype.kind == "c":  # half the variance for each part: as large as a real tensor
+        drawn = (drawn + 1j * _real(kind, options, shape, spot, random)) / math.sqrt(2)
+    result: Array = drawn.astype(dtype)
+    return result
+
+
+def _integers(options: dict[str, Any], shape: Shape, dtype: DType, spot: Spot, random: np.random.Generator) -> Array:
+    low, high = math.ceil(options["low"]), math.floor(options["high"])
+    limits = np.iinfo(dtype)
+    if not limits.min <= low <= high <= limits.max:
+        raise spot.error(f"no values of {dtype} from {options['low']} to {options['high']}")
+    return random.integers(low, high, shape, dtype=dtype, endpoint=True)
+
+
+def _real(kind: str, options: dict[str, Any], shape: Shape, spot: Spot, random: np.random.Generator) -> Array:
+    if kind == "uniform":
+        low, high = options["low"], options["high"]
+        if not low <= high or not math.isfinite(high - low):
+            raise spot.error(f"uniform from {low} to {high} is empty")
+        return random.uniform(low, high, shape)
+    if kind == "normal":
+        if options["std"] < 0:
+            raise (spot / "std").error("the standard deviation must not be below 0")
+        return float(options["mean"]) + float(options["std"]) * random.standard_normal(shape)
+    if kind == "orthogonal":
+        return float(options["gain"]) * _orthogonal(shape, spot, random)
+    return float(options["gain"]) * _scaled_by_fans(kind, shape, random)
+
+
+def _scaled_by_fans(kind: str, shape: Shape, random: np.random.Generator) -> Array:
+    rule, distribution = kind.split("_")
+    inward, outward = _fans(shape)
+    variance = {
+        "glorot": 2 / max(1, inward + outward),
+        "he": 2 / max(1, inward),
+        "lecun": 1 / max(1, inward),
+    }[rule]
+    if distribution == "normal":
+        return math.sqrt(variance) * random.standard_normal(shape)
+    return random.uniform(-1, 1, shape) * math.sqrt(3 * variance)
+
+
+def _fans(shape: Shape) -> tuple[int, int]:
+    """Connections in and out: [in, out] of a matrix, [out, in, *space] of a convolution's kernel."""
+    if len(shape) < 2:
+        return (math.prod(shape),) * 2
+    space = math.prod(shape[2:])
+    return (shape[0], shape[1]) if len(shape) == 2 else (shape[1] * space, shape[0] * space)
+
+
+def _orthogonal(shape: Shape, spot: Spot, random: np.random.Generator) -> Array:
+    _check_rank("orthogonal", shape, spot)
+    rows, columns = shape[0], math.prod(shape[1:])
+    q, r = np.linalg.qr(random.standard_normal((max(rows, columns), min(rows, columns))))
+    q = q * np.sign(np.diag(r))
+    return (q if rows >= columns else q.T).reshape(shape)
+
+
+def _check_rank(kind: str, shape: Shape, spot: Spot) -> None:
+    if len(shape) < 2:
+        raise spot.error(f"{kind} needs a shape of two or more dimensions, not {list(shape)}")
+
+
+def graph_float(dtypes: list[DType]) -> DType:
+    """The float type of written constants: that of the graph's tensors if they share one, else float32."""
+    parts = {np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype for dtype in dtypes}
+    floats = {dtype for dtype in parts if dtype.kind == "f"}
+    return floats.pop() if len(floats) == 1 else np.dtype(np.float32)
+
+
+def constant(values: Any, float_dtype: DType, spot: Spot) -> Array:
+    """A constant written without a dtype."""
+    array = literal(values, None, None, spot)
+    if array.dtype.kind == "f":
+        return array.astype(float_dtype)
+    if array.dtype.kind == "O":
+        raise spot.error("a number too large for int64")
+    return array.astype(np.int64) if array.dtype.kind in "iu" else array
+
+
+def is_constant(value: Any) -> bool:
+    """Whether an input of a node is written out instead of named."""
+    return isinstance(value, (bool, list)) or is_number(value)

@@ -1,1 +1,0 @@
-"""Whether a model can be trained through."""

@@ -1,0 +1,107 @@
+"""What a check will cost, counted before it runs: the same on every machine, so that the mode chosen is too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.engine.program import Program
+
+_ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as
+_READ = 6.0  # and an entry that is read for it, where there are more of those
+_WINDOWED, _CHOSEN = 8.0, 60.0  # and for each tap along an axis of a window: what is summed, what is compared
+_SLOW = {"Softmax": 5.0, "LogSoftmax": 5.0, "ReduceMax": 8.0, "ReduceMin": 8.0, "TopK": 30.0}  # times as much
+PICKS = {"Gather", "GatherElements", "GatherND", "Slice"}  # read no more than they make
+_DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
+COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors counts as, and for each step on the way
+SOON = 1e9  # operations that nobody waits for: some tenths of a second
+FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
+HELD = 28  # bytes of an entry: of both sides, of what the numerical one can have wrong, of what its status takes
+OPERATIONS = 1.5e10  # in a second, roughly
+_STEP = 5e6  # operations that all passes over a step count as besides: Python, some tenths of a millisecond
+_ENTRY = 300.0  # operations that comparing one entry counts as
+_RUNS = {"nodes": 200.0, "directional": 100.0, "sampled": 400.0}  # of the model that the other modes are worth
+_UNIT = {"nodes": 3e7}  # operations that a step on its own counts as besides
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Predicted size of a full check: entries of the Jacobian, operations, bytes for both Jacobians."""
+
+    entries: int
+    work: float
+    memory: int
+
+    @property
+    def seconds(self) -> float:
+        """A rough time for it."""
+        return self.work / OPERATIONS
+
+    @property
+    def duration(self) -> str:
+        """A rough time for it, as one says it: 31 h."""
+        return lasting(self.work)
+
+
+def lasting(work: float) -> str:
+    """A rough time for so many operations, the same on every machine."""
+    seconds = work / OPERATIONS
+    for unit, name in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{max(seconds, 1):.0f} s"
+
+
+def full_cost(program: Program, rows: int, columns: int, probed: int | None = None, probe: float | None = None) -> Cost:
+    """The cost of all rows by the complex step, and all columns by one backward pass each.
+
+    probed  probes that tell all rows: as many as colors, or rows that reach anything
+    probe   operations of one; those of a whole run where it is not known to reach less
+    """
+    one, probes = forward_work(program), rows if probed is None else probed
+    work = probes * (one if probe is None else probe) + 3.0 * columns * one
+    return Cost(rows * columns, work + _ENTRY * rows * columns + _STEP * len(program.steps), HELD * rows * columns)
+
+
+def partial_work(program: Program, mode: str) -> float:
+    """Operations of a check in a mode that does not compare all entries."""
+    return _RUNS[mode] * forward_work(program) + _UNIT.get(mode, _STEP) * len(program.steps)
+
+
+def pattern_work(program: Program, rows: int) -> float:
+    """Operations that finding the sparsity pattern takes: some for each word of each entry on the way."""
+    made = sum(program.tape.values[n].size for _, step in program.steps for n in step.node.outputs if n)
+    return _ELEMENTWISE * made * (rows / 64)
+
+
+def forward_work(program: Program) -> float:
+    """Operations of one probe."""
+    return sum(step_work(program.tape, step) for _, step in program.steps) or 1.0
+
+
+def step_work(tape: Tape, step: Step) -> float:
+    """Operations of one step of a run."""
+    made = sum(tape.values[n].size for n in step.node.outputs if n and n in tape.values)
+    if step.op.name not in _DENSE or len(step.operands) < 2:
+        read = 0 if step.op.name in PICKS else max((tape.values.like(n).size for n in step.operands if n), default=0)
+        taps = float(sum(step.metadata.get("kernel_shape") or (0,)))
+        window = taps * (_CHOSEN if step.op.name == "MaxPool" else _WINDOWED)
+        slow = _SLOW.get(step.op.name, 1.0)
+        return slow * max(_ELEMENTWISE * made, _READ * read) + window * max(made, read)
+    if step.op.name == "ConvTranspose":
+        return 2.0 * tape.values[step.operands[0]].size * terms(tape, step)
+    return 2.0 * made * terms(tape, step)
+
+
+def terms(tape: Tape, step: Step) -> float:
+    """How many products or entries one entry of a result is the sum of, for a transposed convolution at most."""
+    shapes = [tape.values.like(n).shape for n in step.operands[:2] if n]
+    if step.op.name in _DENSE and len(shapes) == 2:
+        if step.op.name in ("MatMul", "Einsum") and shapes[0]:
+            return float(shapes[0][-1])
+        return float(math.prod(shapes[1][1:]))
+    made = max((tape.values[n].size for n in step.node.outputs if n and n in tape.values), default=0)
+    read = max((tape.values.like(n).size for n in step.operands if n), default=0)
+    return read / made if made else 0.0

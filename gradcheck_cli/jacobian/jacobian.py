@@ -1,0 +1,327 @@
+"""The two Jacobians of y with respect to x: theoretical by the rules, numerical by probes on the forward run.
+
+Both have TensorFlow's orientation `(x_size, y_size)`: a row for each entry of x, a column for each entry of y.  A
+complex x or y counts as twice as many reals, in blocks: all real parts, then all imaginary parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.engine.chunks import Budget, in_chunks
+from gradcheck_cli.engine.outcome import Decisions, Outcome, any_of
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.engine.rounding import ROUNDINGS, Apart
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobian import units
+from gradcheck_cli.jacobian.directions import Directions, Joined, flat, flat_stack, reals
+from gradcheck_cli.jacobian.rows import Rows
+from gradcheck_cli.jacobian.spread import reach, soon, taken
+from gradcheck_cli.jacobian.units import Room
+from gradcheck_cli.op.boxes import Stack
+from gradcheck_cli.verdict.differences import (
+    CENTRAL,
+    Stencil,
+    richardson,
+    rungs,
+)
+from gradcheck_cli.verdict.rule import Ground, Grounds, epsilon
+
+EPS = float(np.finfo(np.float64).eps)
+JITTERED = 4  # runs that measure rounding
+_TOGETHER = 16 << 20  # bytes that they may take as one stack
+
+
+class Backward:
+    """The derivative of y by several tensors, put on the tape once and run for stacks of cotangents."""
+
+    def __init__(self, tape: Tape, y: str, xs: Sequence[str]) -> None:
+        self.tape, self.y, self.xs = tape, y, tuple(xs)
+        self.seed = tape.hold(tape.fresh(f"{y}/seed"), np.ones_like(tape.values[y]))
+        self.cts = gradients(tape, {y: self.seed}, xs)
+        self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
+
+    def jacobians(self, budget: Budget, jitter: int | None = None) -> list[Array]:
+        """Theoretical Jacobians `(x_size, y_size)` by each x; zeros where y does not depend on it.
+
+        `jitter` as in `along`.
+        """
+        columns = reals(self.seed.value)
+        found = [np.zeros((reals(self.tape.values[x]), columns)) for x in self.xs]
+        for piece, rows in self._chunks(None, budget, jitter):
+            for jacobian, cotangents in zip(found, rows, strict=True):
+                jacobian[:, piece.start : piece.stop] = cotangents.T  # in the order of what it is held against
+        return found
+
+    def spreads(self, theoretical: Sequence[Array], budget: Budget, some: Sequence[range] | None = None) -> list[Array]:
+        """How far the entries of all `jacobians`, or of some of their rows, move if every result on the way is moved by
+        some roundings."""
+        found = [np.zeros(jacobian.shape) for jacobian in theoretical]
+        wanted = [slice(None)] * len(found) if some is None else [slice(rows.start, rows.stop) for rows in some]
+        for seed in range(JITTERED):
+            for piece, every in self._chunks(None, budget, seed):
+                for spread, jacobian, rows, cotangents in zip(found, theoretical, wanted, every, strict=True):
+                    part = spread[:, piece.start : piece.stop]
+                    moved = np.abs(cotangents[:, rows].T - jacobian[:, piece.start : piece.stop])
+                    np.fmax(part, moved, out=part)
+        return found
+
+    def rows(self, some: Sequence[range], budget: Budget) -> tuple[list[Array], list[Ground]]:
+        """Some rows of the Jacobian by each x, and the ground of the whole one for these rows."""
+        columns, sizes = reals(self.seed.value), [np.abs(flat(self.tape.values[x])) for x in self.xs]
+        found = [np.zeros((len(rows), columns)) for rows in some]
+        grounds = [Grounds(size, columns) for size in sizes]
+        for piece, every in self._chunks(None, budget):
+            for jacobian, ground, rows, cotangents in zip(found, grounds, some, every, strict=True):
+                jacobian[:, piece.start : piece.stop] = cotangents[:, rows.start : rows.stop].T
+                ground.add(cotangents.T, cotangents.T, slice(piece.start, piece.stop))
+        return found, [ground.found.of(np.asarray(rows, np.int64)) for ground, rows in zip(grounds, some, strict=True)]
+
+    def along(self, weights: Array, budget: Budget, jitter: int | None = None) -> list[Array]:
+        """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`.
+
+        With a seed `jitter` every result on the way is moved by some roundings.
+        """
+        found = [np.zeros((len(weights), reals(self.tape.values[x]))) for x in self.xs]
+        for piece, rows in self._chunks(weights, budget, jitter):
+            for total, cotangents in zip(found, rows, strict=True):
+                total[piece.start : piece.stop] = cotangents
+        return found
+
+    def at_ones(self) -> list[Array]:
+        """Cotangents `(x_size,)` of each x for a y that is weighed by ones, as the tape computed them: without a lift."""
+        return [self._nothing(x, range(1))[0] if ct is None else derivatives(ct.value[None])[0]
+                for ct, x in zip(self.cts, self.xs, strict=True)]  # fmt: skip
+
+    def cotangents(self, weights: Array) -> Array:
+        """Cotangents `(P, *shape)` of y for weighted sums of its reals `(P, y_size)`."""
+        return _as_cotangent(weights, self.seed.value)
+
+    def reduced(
+        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, jitter: int | None = None
+    ) -> list[Array]:
+        """What `reduce` makes of the cotangents `(p, x_size)` of each x, piece by piece: `(P, ...)`; see `along`."""
+        found: list[list[Array]] = [[reduce(i, self._nothing(x, range(0)))] for i, x in enumerate(self.xs)]
+        for _, rows in self._chunks(weights, budget, jitter):
+            for i, (made, cotangents) in enumerate(zip(found, rows, strict=True)):
+                made.append(reduce(i, cotangents))
+        whole = [np.concatenate(made) for made in found]
+        return [np.zeros((len(weights), *each.shape[1:])) if len(each) < len(weights) else each for each in whole]
+
+    def _chunks(
+        self, weights: Array | None, budget: Budget, jitter: int | None = None
+    ) -> Iterator[tuple[range, list[Array]]]:
+        """Cotangents of every x, piece by piece, for weighted sums of y or, without weights, each of its reals."""
+        names = [None if ct is None else ct.name for ct in self.cts]
+        if not any(names) or not self.seed.size:
+            return
+        count = reals(self.seed.value) if weights is None else len(weights)
+        size, room = self.program.bytes_per_probe(), None
+        if (
+            weights is None
+            and (wanted := units.wanted_room(self.program, self.seed.value, count, size, budget))
+            and self.silent
+        ):
+            ends = sum(reals(self.tape.values[n]) for n in self.program.outputs)
+            size, room = units.bytes_each(size, wanted, reach(self.program).entries + ends), wanted
+
+        def run(piece: range) -> list[Array]:
+            seeds = self._seeds(weights, piece, room)
+            rng = None if jitter is None else np.random.default_rng(jitter)
+            made = iter(self.program.run({self.seed.name: seeds}, jitter=rng).outputs)
+            return [
+                self._nothing(x, piece) if n is None else derivatives(next(made))
+                for n, x in zip(names, self.xs, strict=True)
+            ]
+
+        yield from in_chunks(run, count, size, budget, self.program.worth, soon(self.program, room))
+
+    def _seeds(self, weights: Array | None, piece: range, room: Room | None) -> Stack:
+        """Cotangents of y for some of the weights, or some of its reals."""
+        if room is not None:
+            return units.cotangents(self.seed.value, np.asarray(piece), room)
+        if weights is not None:
+            return self.cotangents(weights[piece.start : piece.stop])
+        unit = np.zeros((len(piece), reals(self.seed.value)))
+        unit[np.arange(len(piece)), list(piece)] = 1
+        return self.cotangents(unit)
+
+    @cached_property
+    def silent(self) -> bool:
+        """All on the way is zero where the cotangent of y is: rules may do what they like with it."""
+        reached = [n for n in self.program.reached if n and n != self.seed.name]
+        nothing = Program(self.tape, [self.seed.name], reached).run({self.seed.name: np.zeros((1, *self.seed.shape))})
+        return not any(value.any() for value in nothing.outputs)
+
+    def _nothing(self, x: str, piece: range) -> Array:
+        return np.zeros((len(piece), reals(self.tape.values[x])))
+
+
+def _as_cotangent(weights: Array, like: Array) -> Array:
+    """Cotangents of y that weigh its reals: 1 picks a real part out, -i an imaginary one."""
+    if like.dtype.kind == "c":
+        weights = weights[:, : like.size] - 1j * weights[:, like.size :]
+    return weights.reshape(len(weights), *like.shape).astype(like.dtype, copy=False)
+
+
+def by_complex_step(program: Program, directions: Directions, budget: Budget, jitter: int | None = None) -> Array:
+    """Derivatives of y along directions of x, `(rows, y_size)`, by the complex step: exact to rounding.
+
+    With a seed `jitter` every result on the way is moved by 16 roundings, up or down.
+    """
+    (x,), (y,) = program.probes, program.outputs
+    here = program.tape.values[x]
+    found = np.zeros((directions.count, reals(program.tape.values[y])))
+    moving = None if directions.entries(range(0)) is None else taken(program)
+    if moving is not None and not (some := moving[directions.rows]).all():
+        few = directions.part(np.flatnonzero(some))
+        found[some] = by_complex_step(program, few, budget, jitter) if few.count else 0.0
+        return found
+
+    def run(piece: range) -> Array:
+        rng = None if jitter is None else np.random.default_rng(jitter)
+        return program.tangents({x: directions.tangents(piece, here, room)}, rng)[0]
+
+    size, room = directions.room(program, budget, doubled=2)
+    for piece, tangent in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
+        found[piece.start : piece.stop] = flat_stack(tangent)
+    return found
+
+
+def by_differences(
+    program: Program, directions: Directions, stencil: Stencil, steps: Array, budget: Budget
+) -> tuple[Array, dict[int, Array]]:
+    """Difference quotients `(rows, y_size)` with `steps` (rows,), and at which steps of the tape branches were crossed."""
+    return next(each_difference(program, [(directions, steps)], stencil, budget))
+
+
+def each_difference(
+    program: Program, moves: Sequence[tuple[Directions, Array]], stencil: Stencil, budget: Budget
+) -> Iterator[tuple[Array, dict[int, Array]]]:
+    """The same for directions and steps of several kinds, one after the other."""
+    seen = each_beside(program, [(along, offset * h) for along, h in moves for offset in stencil.offsets], budget)
+    for _, steps in moves:
+        total: Array | float = 0.0
+        crossed: dict[int, Array] = {}
+        for weight, (values, changes, _) in zip(stencil.weights, seen):  # noqa: B905  (of seen there is more)
+            with np.errstate(invalid="ignore"):  # infinity less infinity
+                total = total + weight * values
+            for step, change in changes.items():
+                crossed[step] = crossed.get(step, False) | change
+        yield total / steps[:, None], crossed
+
+
+Seen: TypeAlias = "tuple[Array, dict[int, Array], Decisions]"
+
+
+def each_beside(program: Program, moves: Sequence[tuple[Directions, Array]], budget: Budget) -> Iterator[Seen]:
+    """`beside` for several directions with their offsets; those of few probes are run as one stack."""
+    counts = [directions.count for directions, _ in moves]
+    if len(moves) == 1 or sum(counts) > budget.chunk(program.bytes_per_probe()):
+        yield from (beside(program, directions, offsets, budget) for directions, offsets in moves)
+        return
+    together = Joined([directions for directions, _ in moves])
+    values, crossed, kinds = beside(program, together, np.concatenate([offsets for _, offsets in moves]), budget)
+    for stop, count in zip(np.cumsum(counts), counts, strict=True):
+        rows = slice(stop - count, stop)
+        here = {step: change[rows] for step, change in crossed.items() if change[rows].any()}
+        yield values[rows], here, Decisions(kinds.kind[rows], kinds.places[rows], kinds.where[rows])
+
+
+def beside(
+    program: Program, directions: Directions, offsets: Array, budget: Budget
+) -> tuple[Array, dict[int, Array], Decisions]:
+    """y at x + offsets (rows,) along directions, `(rows, y_size)`, the steps crossed on the way, and all decisions."""
+    (x,), (y,) = program.probes, program.outputs
+    here = program.tape.values[x]
+    real = np.result_type(program.tape.values[y].real.dtype, np.float64)  # longer numbers stay as long
+    found = np.zeros((directions.count, reals(program.tape.values[y])), real)
+    crossed: dict[int, Array] = {}
+    decisions = [Decisions.none(0)]
+
+    def run(piece: range) -> Outcome:
+        moved = directions.beside(piece, here, offsets[piece.start : piece.stop], room)
+        return program.run({x: moved}, branches=True)
+
+    size, room = directions.room(program, budget)
+    for piece, outcome in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
+        found[piece.start : piece.stop] = flat_stack(outcome.outputs[0])
+        decisions.append(outcome.decisions)
+        for step, change in outcome.crossed.items():
+            crossed.setdefault(step, np.zeros(directions.count, bool))[piece.start : piece.stop] |= change
+    return found, crossed, Decisions.joined(decisions)
+
+
+def by_ladder(program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget) -> Rows:
+    """Rows by Richardson's extrapolation of central differences over rungs `ks` of the ladder."""
+    return by_steps(program, directions, np.stack([directions.representable(h) for h in rungs(ks)]), noise, budget)
+
+
+def by_steps(program: Program, directions: Directions, steps: Array, noise: Array, budget: Budget) -> Rows:
+    """The same with steps `(K, rows)`, from coarse to fine."""
+
+    def run(piece: range) -> Rows:
+        some = slice(piece.start, piece.stop)
+        part = directions if len(piece) == directions.count else directions.part(np.asarray(piece))
+        return _extrapolated(program, part, steps[:, some], noise, budget)
+
+    if not directions.count:  # of nothing there is still a shape
+        return run(range(0))
+    size, room = directions.room(program, budget)
+    made = in_chunks(run, directions.count, size, budget, program.worth, soon(program, room))
+    return Rows.joined((rows for _, rows in made), directions.count)
+
+
+def _extrapolated(program: Program, directions: Directions, steps: Array, noise: Array, budget: Budget) -> Rows:
+    taken = list(each_difference(program, [(directions, h) for h in steps], CENTRAL, budget))
+    smooth = smooth_rungs([crossed for _, crossed in taken], directions.count)
+    differences = np.stack([quotients for quotients, _ in taken])
+    return Rows(richardson(differences, steps, noise, smooth), taken[-1][1])
+
+
+def smooth_rungs(crossed: Sequence[dict[int, Array]], count: int) -> Array:
+    """Rungs, from coarse to fine, at which neither a probe nor any finer one crossed a branch, `(K, count)`."""
+    changed = np.stack([any_of(by_step, count) for by_step in crossed])
+    return np.asarray(~np.logical_or.accumulate(changed[::-1], axis=0)[::-1])
+
+
+def forward_noise(program: Program, seed: int = 0) -> Array:
+    """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding."""
+    y = flat(program.tape.values[program.outputs[0]])
+    with np.errstate(invalid="ignore"):
+        spread = np.max(np.abs(moved_by_rounding(program, seed) - y), axis=0, initial=0.0)
+    return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
+
+
+def moved_by_rounding(program: Program, seed: int = 0, kind: type[Apart] = Apart) -> Array:
+    """y of some runs in which every result moves by `ROUNDINGS`, `(runs, y_size)`; `kind` says whose they are.
+
+    Runs in which that changes a decision of the model tell nothing of rounding.
+    """
+    (x,) = program.probes
+    here = program.tape.values[x]
+    size = JITTERED if JITTERED * program.bytes_per_probe() <= _TOGETHER else 1
+    values = np.zeros((0, reals(program.tape.values[program.outputs[0]])))
+    for i in range(0, JITTERED, size):
+        apart = kind([np.random.default_rng([seed, n]) for n in range(i, i + size)])
+        moved = program.run({x: np.repeat(here[None], size, axis=0)}, branches=True, jitter=apart)
+        values = np.concatenate([values, flat_stack(moved.outputs[0])[~moved.any_crossed(size)]])
+    return values
+
+
+def own_rounding(program: Program) -> Array:
+    """One rounding of y itself, `(y_size,)`."""
+    y = program.tape.values[program.outputs[0]]
+    return np.asarray(epsilon(y.dtype) * np.abs(flat_stack(y[None])[0]))
+
+
+def derivatives(ct: Array) -> Array:
+    """Derivatives by the reals of x, `(P, x_size)`: Re g by real parts, -Im g by imaginary ones."""
+    rows = ct.reshape(ct.shape[0], -1)
+    return np.concatenate([rows.real, -rows.imag], axis=1) if ct.dtype.kind == "c" else rows

@@ -1,0 +1,136 @@
+"""The ladder in longer numbers: what rounding of float64 leaves open, long doubles may see, with three digits more.
+
+Rounding is measured as elsewhere, and not taken for granted: a kernel may pass through float64 somewhere inside.  So it
+is also read off the values of y at points next to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import cast
+
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.engine.chunks import Budget, in_chunks
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.directions import Directions
+from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step, by_ladder, derivatives, forward_noise
+from gradcheck_cli.jacobian.roughness import noise_beside
+from gradcheck_cli.jacobian.rows import Rows
+from gradcheck_cli.op import Op
+from gradcheck_cli.verdict.differences import ALL_RUNGS, Estimate
+
+_APART = (2.0**-44, 2.0**-34, 2.0**-24)  # of each other, in units of the scale of x: closer than that, or steps, show
+_SAFETY = 8.0
+
+
+class Longer:
+    """A program in long doubles."""
+
+    def __init__(self, program: Program, budget: Budget) -> None:
+        self.program, self.budget = program.upon(cast(Tape, _LongTape(program.tape))), budget
+
+    @staticmethod
+    def possible() -> bool:
+        """This machine has numbers longer than float64."""
+        return float(np.finfo(np.longdouble).eps) < 1e-18
+
+    def ladder(self, directions: Directions) -> Rows:
+        """Rows by the whole ladder."""
+        rows = by_ladder(self.program, directions, ALL_RUNGS, self.noise, self.budget)
+        parts = (rows.estimate.value, rows.estimate.error, rows.estimate.rounding)
+        return Rows(Estimate(*(np.asarray(part, np.float64) for part in parts)), rows.crossed)
+
+    @cached_property
+    def noise(self) -> Array:
+        """Rounding error of one value of y, `(y_size,)`; infinite where a branch lies next to x."""
+        seen = noise_beside(self.program, _APART, self.budget)
+        return np.asarray(np.maximum(_SAFETY * seen, forward_noise(self.program)), np.float64)
+
+
+class Both:
+    """Derivatives of y by x in long doubles from either side: all that depends on x is computed once more."""
+
+    def __init__(self, backward: Backward, x: str, budget: Budget) -> None:
+        self.backward, self.x, self.budget = backward, x, budget
+        self.ct = backward.cts[backward.xs.index(x)]
+        self._tape = cast(Tape, _LongTape(tape := backward.tape))
+        made = (n for step in tape.steps for n in step.node.outputs if n in tape.values)
+        floats = [n for n in made if is_inexact(tape.values.like(n).dtype)]
+        names = [n for n in floats if n in Program(tape, [x], floats).reached]
+        outputs = Program(tape, [x], names).upon(self._tape).run({x: self._tape.values[x][None]}).outputs
+        cast(_LongValues, self._tape.values).known(dict(zip(names, (y[0] for y in outputs), strict=True)))
+
+    def by_rules(self, directions: Directions, weights: Array, jitter: int | None = None) -> Array:
+        """Derivatives of weighted sums of y along directions of x, `(rows, len(weights))`."""
+        found = np.zeros((directions.count, len(weights)))
+        if self.ct is None:
+            return found
+        program = Program(self.backward.tape, [self.backward.seed.name], [self.ct.name]).upon(self._tape)
+
+        def run(piece: range) -> Array:
+            rng = None if jitter is None else np.random.default_rng(jitter)
+            seeds = _longer(self.backward.cotangents(weights[piece.start : piece.stop]))
+            [made] = program.run({self.backward.seed.name: seeds}, jitter=rng).outputs
+            return directions.slopes(derivatives(made)).T
+
+        for piece, slopes in in_chunks(run, len(weights), 2 * program.bytes_per_probe(), self.budget):
+            found[:, piece.start : piece.stop] = slopes
+        return found
+
+    def by_kernels(self, program: Program, directions: Directions, jitter: int | None = None) -> Array:
+        """Derivatives of y along directions of x, `(rows, y_size)`, by the complex step."""
+        return by_complex_step(program.upon(self._tape), directions, self.budget, jitter)
+
+
+class _LongTape:
+    """A tape whose values are long doubles; the rest is that of the tape."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape, self.values = tape, _LongValues(tape.values)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._tape, name)
+
+
+class _LongValues(Mapping[str, Array]):
+    """Values of a tape, made longer when they are asked for."""
+
+    recipes: Mapping[str, object] = MappingProxyType({})  # none of them is widened when it is read
+
+    def __init__(self, values: Mapping[str, Array]) -> None:
+        self._short, self._long = values, dict[str, Array]()
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._long:
+            self._long[name] = _longer(self._short[name])
+        return self._long[name]
+
+    def known(self, values: Mapping[str, Array]) -> None:
+        """Take values that were computed in long doubles, or by a kernel that knows none, made longer."""
+        self._long.update({name: _longer(value) for name, value in values.items()})
+
+    def like(self, name: str) -> Array:
+        return self[name]
+
+    def narrowest(self, name: str) -> Array:
+        return self[name]
+
+    def operand(self, op: Op, name: str) -> Array:
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._short)
+
+    def __len__(self) -> int:
+        return len(self._short)
+
+
+def _longer(x: Array) -> Array:
+    if not is_inexact(x.dtype):
+        return x
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)

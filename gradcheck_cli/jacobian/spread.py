@@ -1,0 +1,169 @@
+"""What probing a single entry of x costs, where it reaches little of the model: a few are followed, and counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.weights import Values
+from gradcheck_cli.engine.jvp import Pushforward
+from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobian import units
+from gradcheck_cli.jacobian.cost import OPERATIONS, PICKS, SOON, forward_work, step_work
+from gradcheck_cli.jacobian.pattern import selecting
+from gradcheck_cli.op.batching import Ragged
+from gradcheck_cli.op.boxes import Crowded, Patch, Stack
+from gradcheck_cli.op.sparsity import moved
+
+_FOLLOWED = 4  # entries
+_STEP = 1e4  # operations that a step counts as for each probe, however little it computes
+_LARGE = 32  # bytes of a whole stack for an entry that patches may hold, as when all entries are probed
+_UNKNOWN = (
+    Crowded,
+    Ragged,
+    GradcheckError,
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+)
+
+
+class Reach(NamedTuple):
+    """Operations of a probe of one entry of x, and the most entries of a tensor that it moves."""
+
+    work: float
+    entries: float
+
+
+_known: WeakKeyDictionary[Program, Reach] = WeakKeyDictionary()
+_taken: WeakKeyDictionary[Program, Array | None] = WeakKeyDictionary()
+
+
+def probe_work(program: Program) -> float:
+    """Operations of a probe of one entry of x: of the whole run where it reaches all, or nobody can tell soon."""
+    return reach(program).work
+
+
+def reach(program: Program) -> Reach:
+    """All that a probe of one entry of x takes; of the whole run where it reaches all, or nobody can tell soon."""
+    if program not in _known:
+        _known[program] = _reach(program)
+    return _known[program]
+
+
+def soon(program: Program, room: units.Room | None) -> float:
+    """How many probes are done in a second at most, as predicted; with `room` they are patches of single entries."""
+    return OPERATIONS / (units.work(program) if room is None else probe_work(program))
+
+
+def _reach(program: Program) -> Reach:
+    whole = Reach(forward_work(program), math.inf)
+    x = program.tape.values[program.probes[0]]
+    if not program.analytic or x.size < _FOLLOWED or 2 * _FOLLOWED * whole.work > SOON:
+        return whole
+    try:
+        found = _followed(program, x.size)
+    except _UNKNOWN:
+        return whole
+    return found if found.work < whole.work else whole
+
+
+def _followed(program: Program, size: int) -> Reach:
+    """The same of some entries, from the first of x to the last."""
+    (x,), values = program.probes, program.tape.values
+    room = units.Room(0, _FOLLOWED * program.bytes_per_probe() // _LARGE)
+    live: dict[str, Stack] = {x: units.tangents(values[x], np.linspace(0, size - 1, _FOLLOWED).astype(int), room)}
+    pushforward, work, most = Pushforward(program.tape), 0.0, 1.0
+    with np.errstate(all="ignore"):
+        for position, (index, step) in enumerate(program.steps):
+            try:
+                made = pushforward.through(index, step, live, None)
+            except Crowded:  # from here on probes are whole
+                rest = sum(step_work(program.tape, later) for _, later in program.steps[position:])
+                return Reach(work + rest, math.inf)
+            given = {n: live[n] for n in step.operands if n in live}
+            shares = [
+                _share(given, values),
+                _share(made, values),
+            ]  # a sum costs as much as it reads, a product as it makes
+            reads = max((values.like(n).size for n in step.operands if n), default=0) > sum(
+                values[n].size for n in made
+            )
+            work += _STEP + shares[0 if reads else 1] * step_work(program.tape, step)
+            live.update(made)
+            most = max(most, *(_held(stack) for stack in live.values()))
+            for name in program.dies.get(position, ()):
+                live.pop(name, None)
+    return Reach(work, most)
+
+
+def taken(program: Program) -> Array | None:
+    """Which reals of x anything is made of, `(x_size,)`: those that selections take, behind steps that move entries
+    about; None where all may be.
+
+    A row of an embedding that no index names is no operand of anything: no probe of it moves anything.
+    """
+    if program not in _taken:
+        selects = any(step.op.name in PICKS for _, step in program.steps)
+        _taken[program] = _taken_of(program) if selects else None
+    return _taken[program]
+
+
+def _taken_of(program: Program) -> Array | None:
+    """The same, by entries of x sent through all that moves them: numbered from 1, so that 0 is none of them."""
+    x, values = program.tape.values[program.probes[0]], program.tape.values
+    number = np.int32 if x.size < np.iinfo(np.int32).max else np.int64
+    places = {program.probes[0]: np.arange(1, x.size + 1, dtype=number).reshape(x.shape)}
+    found = np.zeros(x.size + 1, bool)
+    for position, (_, step) in enumerate(program.steps):
+        try:
+            places.update(_moved(step, places, values))
+        except _UNKNOWN:
+            for name in {*step.operands, *step.statics} & places.keys():
+                found[places[name]] = True
+        if 2 * np.count_nonzero(found) > x.size:
+            return None
+        for name in program.dies.get(position, ()):
+            places.pop(name, None)
+    for name in {*program.outputs, *program.tape.guards} & places.keys():
+        found[places[name]] = True
+    return found[1:] if x.dtype.kind != "c" else np.tile(found[1:], 2)
+
+
+def _moved(step: Step, places: Mapping[str, Array], values: Values) -> dict[str, Array]:
+    """Where a step puts entries that it does nothing else to; TypeError of a step that does."""
+    given = [n for n in step.operands if n in places]
+    if not given and places.keys().isdisjoint(step.statics):
+        return {}
+    chooses = any(n in places for n, selects in zip(step.operands, selecting(step), strict=True) if selects)
+    if step.op.reads is not moved or chooses or not places.keys().isdisjoint(step.statics):
+        raise TypeError
+    operands = [
+        places[n] if n in places else values[n] if n and selects else np.zeros(values[n].shape, int) if n else None
+        for n, selects in zip(step.operands, selecting(step), strict=True)
+    ]
+    made = step.op.forward(*operands, **step.metadata)
+    results = dict(zip(step.node.outputs, made if step.op.many else (made,), strict=False))
+    if any(y.dtype.kind != "i" or y.shape != values[n].shape for n, y in results.items() if n):
+        raise TypeError
+    return {n: y for n, y in results.items() if n}
+
+
+def _held(stack: Stack) -> float:
+    """Entries of a tensor that each probe holds."""
+    return (stack.values if isinstance(stack, Patch) else stack).size / _FOLLOWED
+
+
+def _share(stacks: Mapping[str, Stack], values: Values) -> float:
+    """The share of its tensor that each probe holds, the largest of some."""
+    return max((_held(stack) / max(values[n].size, 1) for n, stack in stacks.items()), default=0.0)

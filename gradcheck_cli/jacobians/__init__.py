@@ -1,1 +1,0 @@
-"""Both Jacobians: by the rules, and by probes on the forward run."""

@@ -1,0 +1,303 @@
+"""A model as the Python API holds it: a mutable handle over a frozen graph and the derivatives asked of it.
+
+A derivative is a request: nothing is computed until tensors are run, then the request adds its nodes to that
+run's tape.  A sample run at drawn values tells names, shapes and what is connected; where the model does not run at
+drawn values, and where another branch may connect more, the graph tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff.custom import ops_for
+from gradcheck_cli.autodiff.dependence import Dependence
+from gradcheck_cli.autodiff.reach import nodes_between, without_rule
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, is_inexact
+from gradcheck_cli.model.request import Request, Seed, derive, name_results
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.dims import open_dims
+from gradcheck_cli.points.elements import ready_to_draw, spread, with_element
+from gradcheck_cli.points.point import Point, find_point
+from gradcheck_cli.settings import Settings
+
+
+class Tensor:
+    """A handle of one tensor of a model: `name`, `shape`, `dtype`, and the `model` itself.
+
+    `model[name]` and `gradients` give them; they stay valid whatever is added to the model later.
+    """
+
+    __slots__ = ("model", "name")
+
+    def __init__(self, model: Model, name: str) -> None:
+        self.model, self.name = model, name
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """Its dimensions: ints; names of symbolic ones, or None, where the file or the values fed leave them open.
+
+        Raises:
+            GradcheckError: nothing is known, since the file says nothing and the model does not run at drawn values.
+        """
+        return self.model.shape(self.name)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype that the model computes it in.
+
+        Raises:
+            GradcheckError: nothing is known, as for `shape`.
+        """
+        return self.model.dtype(self.name)
+
+    def __repr__(self) -> str:
+        try:
+            return f"<Tensor {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+        except GradcheckError:
+            return f"<Tensor {self.name!r}>"
+
+
+class Model:
+    """What `load` gives: a mutable handle over a frozen graph, to which `gradients` adds derivatives.
+
+    `model["name"]` is the handle of a tensor, `model["s[0]"]` of what is inside of a sequence, an optional or a map;
+    `"name" in model` says whether there is one, `model.graph` is the graph as it was read.
+    """
+
+    def __init__(self, source: Source, ops: Ops, dims: Mapping[str, int] | None = None) -> None:
+        self.source, self.ops = source, ops_for(source, ops)
+        self.dims = dict(dims or {})
+        self.requests: list[Request] = []
+        self._sample: Tape | GradcheckError | None = None
+        self._dependence: Dependence | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The model's graph as it was read."""
+        return self.source.graph
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of all tensors, those of derivatives included."""
+        results = (name for request in self.requests for name in request.results if name)
+        seeds = (seed.name for request in self.requests for seed in request.seeds)
+        return tuple(dict.fromkeys([*self.graph.tensors, *seeds, *results]))
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not isinstance(name, str):
+            raise UsageError(f"model[{name!r}]: the name of a tensor is a string.")
+        if name not in self.tensors:
+            self._open(name)
+        if name not in self.tensors:
+            raise UsageError(f"{self.source.uri} has no tensor {name!r}.{did_you_mean(name, self.tensors)}")
+        return Tensor(self, name)
+
+    def _open(self, name: str) -> None:
+        """Make what is inside of a sequence, an optional or a map a tensor of the graph: `s[0]`."""
+        opened = with_element(self.source, name)
+        if opened is not self.source:
+            self.source, self._sample, self._dependence = opened, None, None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors
+
+    def __repr__(self) -> str:
+        graph = self.graph
+        return f"<Model {self.source.uri!r}: ({', '.join(graph.inputs)}) -> ({', '.join(graph.outputs)})>"
+
+    def shape(self, name: str) -> tuple[Dim, ...]:
+        """The declared shape of a tensor; where it says nothing, that of the sample run.
+
+        None stands where nothing is declared and other runs may have other sizes.
+        """
+        declared = self._declared_shape(name)
+        if declared is not None and (self.free_dims or all(isinstance(d, int) for d in declared)):
+            return declared
+        x = next((x for r in self.requests for x, made in zip(r.xs, r.results, strict=True) if made == name), None)
+        if x is not None:
+            return self.shape(x)
+        sampled = self._sampled(name)
+        if self.free_dims or sampled.name in self._dependent().shapes:
+            return declared or (None,) * sampled.ndim
+        return sampled.shape
+
+    def _declared_shape(self, name: str) -> tuple[Dim, ...] | None:
+        if name in self.graph.constants:
+            return tuple(self.graph.constants[name].shape)
+        shape = self.graph.types.get(name, TensorType()).shape
+        return None if shape is None else tuple(self.dims.get(d, d) if isinstance(d, str) else d for d in shape)
+
+    @property
+    def free_dims(self) -> tuple[str, ...]:
+        """Open dimensions of the inputs to which `load` gave no size."""
+        return tuple(d for d in open_dims(self.graph) if d not in self.dims and d not in self.source.dims)
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """The declared dtype of a tensor, or that of the sample run."""
+        declared = self.declared_dtype(name)
+        return self._sampled(name).dtype if declared is None else declared
+
+    def declared_dtype(self, name: str) -> np.dtype[Any] | None:
+        """The dtype that the file says a tensor has; None where it does not."""
+        if name in self.graph.constants:
+            return self.graph.constants[name].dtype
+        declared = self.graph.types.get(name)
+        return None if declared is None else declared.dtype
+
+    def kind(self, name: str) -> str:
+        """What a value is, as far as that is known: "tensor", "sequence", "optional" or "map"."""
+        if name in self.graph.types or name in self.graph.constants:
+            return self.graph.types.get(name, TensorType()).kind
+        tape = self.sample()
+        made = tape.compounds.get(name) if isinstance(tape, Tape) else None
+        return "tensor" if made is None else type(made).__name__.lower()
+
+    def known_dtype(self, name: str) -> np.dtype[Any] | None:
+        """The declared dtype of a tensor, or that of the sample run; None where neither says it."""
+        with suppress(GradcheckError):
+            return self.dtype(name)
+        return None
+
+    def known_shape(self, name: str) -> tuple[Dim, ...] | None:
+        """The declared shape of a tensor, or that of the sample run; None where neither says it."""
+        with suppress(GradcheckError):
+            return self.shape(name)
+        return None
+
+    def sample(self) -> Tape | GradcheckError:
+        """A run at drawn values with every derivative that was asked for, or why there is none."""
+        if self._sample is None:
+            try:
+                self._sample = self.tape(self.tensors, Settings(dims=self.dims, dtype="model"))
+            except GradcheckError as error:
+                self._sample = error
+        return self._sample
+
+    def scope(self, name: str) -> str:
+        """`name`, or with a number behind it where an earlier request or the graph has it."""
+        scopes = {request.scope for request in self.requests}
+        names = (*self.graph.tensors, *(node.name for node in self.graph.nodes))
+        candidates = (f"{name}_{i}" if i else name for i in count())
+        return next(c for c in candidates if c not in scopes and not any(f"{n}/".startswith(f"{c}/") for n in names))
+
+    def add(self, request: Request) -> Request:
+        """Keep a request, with the names of its results: None where y and x are not connected."""
+        tape = self.sample()
+        if not isinstance(tape, Tape) or any(name not in tape.named for name in request.reads):
+            self._check_rules(request)
+            done = self._named(request, [None] * len(request.xs), by_graph=True)
+        else:
+            found = derive(tape, _as_sampled(request, tape))
+            done = self._named(request, found, by_graph=False)
+            name_results(tape, done, found)
+            self._dependence = None
+        self.requests.append(done)
+        return done
+
+    def tape(
+        self, targets: Sequence[str], settings: Settings, ops: Ops | None = None, *, general: bool = False
+    ) -> Tape:
+        """A run as far as `targets`, with the derivatives that they need; by other operators than the model's, if given.
+
+        `general` is that of the tape while the derivatives are added.
+        """
+        tape = self.point(targets, settings, ops).tape
+        tape.general = general
+        for request in self.requests_for(targets):
+            name_results(tape, request, derive(tape, request))
+        return tape
+
+    def point(self, targets: Sequence[str], settings: Settings, ops: Ops | None = None) -> Point:
+        """A run of the model itself, as far as `targets` and their derivatives need it."""
+        forward = {n for r in self.requests_for(targets) for n in r.reads}
+        names = [n for n in dict.fromkeys([*targets, *forward]) if n in set(self.graph.tensors)]
+        feeds = spread(self.graph, settings.extra_feed_dict)
+        settings = replace(settings, dims={**self.dims, **settings.dims}, extra_feed_dict=feeds)
+        return find_point(ready_to_draw(self.source, feeds), settings, ops or self.ops, names)
+
+    def requests_for(self, targets: Sequence[str]) -> list[Request]:
+        """The derivatives that some tensors need, in order."""
+        needed, wanted = set(targets), []
+        for request in reversed(self.requests):
+            if needed.intersection(n for n in request.results if n):
+                wanted.append(request)
+                needed.update(request.reads)
+        return wanted[::-1]
+
+    def _named(self, request: Request, found: Sequence[Var | None], *, by_graph: bool) -> Request:
+        each = zip(request.xs, found, request.names or [""] * len(request.xs), strict=True)
+        return replace(request, results=tuple(self._result(request, x, v, n, by_graph=by_graph) for x, v, n in each))
+
+    def _result(self, request: Request, x: str, found: Var | None, wanted: str, *, by_graph: bool) -> str | None:
+        """The name of a result; one that is a tensor of the model already gets another."""
+        if found is None and not request.zeros and not self._may_connect(request, x, by_graph=by_graph):
+            return None
+        name, taken = wanted or (f"{request.scope}/{x}" if found is None else found.name), set(self.tensors)
+        candidates = (f"{name}:{i}" if i else name for i in count())
+        return next(n for n in candidates if n not in taken)
+
+    def ways(self, xs: Sequence[str], ys: Sequence[str], stop: Collection[str] = ()) -> list[tuple[int, Node]]:
+        """The nodes, by index, through which a derivative of ys by xs may flow in some branch; read off the graph.
+
+        Behind the nodes of the graph stands one for each derivative that was added.
+        """
+        nodes = [*self.graph.nodes, *(request.node for request in self.requests)]
+        between = nodes_between(nodes, xs, ys, self.ops, stop=stop, is_cut=self._is_cut)
+        return [(index, nodes[index]) for index in between]
+
+    def _may_connect(self, request: Request, x: str, *, by_graph: bool) -> bool:
+        """y and x are connected by the graph; if a run has shown that they are not, then in another branch."""
+        if not by_graph and not any(any(node.subgraphs) for node in self.graph.nodes):
+            return False
+        between = self.ways([x], request.ys, request.stop)
+        return bool(between) or x in request.ys if by_graph else any(any(node.subgraphs) for _, node in between)
+
+    def _is_cut(self, name: str) -> bool:
+        dtype = self.known_dtype(name)
+        return dtype is not None and not is_inexact(dtype)
+
+    def _check_rules(self, request: Request) -> None:
+        """NoGradientError for operators without a rule, read off the graph."""
+        between = self.ways(request.xs, request.ys, request.stop)
+        missing = list(without_rule(((i, node) for i, node in between if i < len(self.graph.nodes)), self.ops))
+        if missing:
+            raise NoGradientError("no gradient", missing)
+
+    def _sampled(self, name: str) -> Var:
+        tape = self.sample()
+        if isinstance(tape, GradcheckError):
+            raise tape
+        if name in tape.blocked:
+            raise tape.blocked[name]
+        if name not in tape.named:
+            raise UsageError(f"{self.source.uri}: nothing is known of {name!r} before it is run.")
+        return tape.named[name]
+
+    def _dependent(self) -> Dependence:
+        """What depends on the values of the inputs on the sample run."""
+        tape = self.sample()
+        assert isinstance(tape, Tape)
+        if self._dependence is None:
+            self._dependence = Dependence.on(self.graph.inputs, tape, self.graph)
+        return self._dependence
+
+
+def _as_sampled(request: Request, tape: Tape) -> Request:
+    """The request with ones for initial gradients that do not have the size that y has on this tape."""
+
+    def fitting(y: str, given: str | Array | Seed | None) -> str | Array | Seed | None:
+        if isinstance(given, Seed):
+            return given
+        value = tape.named[given].value if isinstance(given, str) else given
+        return given if value is not None and value.shape == tape.named[y].shape else None
+
+    return replace(request, grad_ys=tuple(map(fitting, request.ys, request.grad_ys)))

@@ -1,0 +1,122 @@
+"""One derivative that was asked of a model, and how it is put on a tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import gradients
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.graph import Array, Node
+from gradcheck_cli.graph.containers import described
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """An initial gradient that is an input of its own, of the shape of its y.
+
+    One that is not `open` is of no matter to any result: it is only differentiated by.
+    """
+
+    name: str
+    open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of `gradients`: names of tensors, and how to add the nodes.
+
+    `grad_ys` are names, arrays, seeds or None (ones); `names` are those that the results are to have, if any;
+    `results` the names of the handles that the call gave, None where y and x are not connected.
+    """
+
+    scope: str
+    ys: tuple[str, ...]
+    xs: tuple[str, ...]
+    grad_ys: tuple[str | Array | Seed | None, ...]
+    stop: tuple[str, ...]
+    aggregate: Callable[[Sequence[Var]], Var]
+    gate: bool
+    colocate: bool
+    zeros: bool
+    results: tuple[str | None, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def seeds(self) -> tuple[Seed, ...]:
+        """Inputs that it adds."""
+        return tuple(given for given in self.grad_ys if isinstance(given, Seed))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the tensors that it needs."""
+        return (*self.ys, *self.xs, *(g for g in self.grad_ys if isinstance(g, str)))
+
+    @property
+    def node(self) -> Node:
+        """The derivative as one node, for questions about what depends on what."""
+        return Node("gradients", self.reads, tuple(n or "" for n in self.results), domain="gradcheck")
+
+
+def derive(tape: Tape, request: Request) -> list[Var | None]:
+    """Add the nodes of one derivative to a tape; a `Var` for each x, None where nothing flows.
+
+    Rules are plain transposes; what users give and get are gradients in TensorFlow's sense, d/dRe + i d/dIm of a real
+    function, which is the conjugate.
+    """
+    for name in request.reads:
+        if name in tape.blocked:
+            raise tape.blocked[name]
+        if name in tape.compounds:
+            raise UsageError(f"{name!r} is {described(tape.compounds[name])}: only tensors have gradients.")
+    with tape.scope(request.scope), tape.from_node(-1, {}):
+        seeds: dict[str, Var] = {}
+        for i, (y, given) in enumerate(zip(request.ys, request.grad_ys, strict=True)):
+            var, seed = tape.named[y], sym.conj(_seed(tape, tape.named[y], given, i))
+            seeds[var.name] = seeds[var.name] + seed if var.name in seeds else seed
+        found = gradients(
+            tape,
+            seeds,
+            [tape.named[x].name for x in request.xs],
+            stop=[tape.named[s].name for s in request.stop if s in tape.named],
+            aggregate=request.aggregate,
+            gate=request.gate,
+            colocate=request.colocate,
+        )
+        return [None if ct is None else sym.conj(ct) for ct in found]
+
+
+def name_results(tape: Tape, request: Request, found: Sequence[Var | None]) -> None:
+    """Let the results be had by their names; zeros where a result was promised and this run connects nothing."""
+    for name, x, var in zip(request.results, request.xs, found, strict=True):
+        if name is not None:
+            with tape.scope(request.scope), tape.from_node(-1, {}):
+                tape.named[name] = sym.zeros_like(tape.named[x]) if var is None else var
+
+
+def _seed(tape: Tape, y: Var, given: str | Array | Seed | None, index: int) -> Var:
+    """The cotangent of y that a call gave: a tensor, numbers, an input, or ones."""
+    if given is None:
+        return tape.constant(np.ones(y.shape, y.dtype), name=f"grad_ys_{index}")
+    if isinstance(given, Seed):
+        return _input(tape, y, given)
+    value = tape.named[given].value if isinstance(given, str) else given
+    if value.shape != y.shape:
+        raise UsageError(f"grad_ys[{index}] has shape {list(value.shape)}; {y.name!r} has {list(y.shape)} in this run.")
+    if isinstance(given, str):
+        return sym.cast(tape.named[given], y.dtype)
+    return tape.constant(value.astype(y.dtype), name=f"grad_ys_{index}")
+
+
+def _input(tape: Tape, y: Var, seed: Seed) -> Var:
+    """The input that a seed is on a tape."""
+    if seed.name not in tape.named:
+        name = tape.fresh(seed.name)
+        rng = np.random.default_rng(len(tape.steps))
+        values = rng.uniform(-1, 1, y.shape).astype(y.dtype)
+        tape.named[seed.name] = tape.hold(name, values) if seed.open else tape.weight(name, np.zeros_like(values))
+    return tape.named[seed.name]

@@ -1,0 +1,368 @@
+"""One operator is one `Op` record: its forward kernel, its gradient rule, and how it meets the probe axis.
+
+A kernel takes operands (arrays, positional) and metadata (keyword); its keyword signature is the operator's schema.
+`bind` turns a node's attributes and static inputs into that metadata, once, with axes counted from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from inspect import Parameter
+from keyword import iskeyword
+from typing import Any, Literal, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, respelled
+from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.graph.containers import COMPOUND, described
+from gradcheck_cli.graph.memory import require, require_broadcast
+from gradcheck_cli.op.batching import Kernel, Lift, elementwise, loop, shape_only
+from gradcheck_cli.op.box_rules import Ways, same_place
+from gradcheck_cli.op.signature import Signature
+from gradcheck_cli.op.sparsity import Reads
+
+Vjp: TypeAlias = Callable[..., Any]
+Metadata: TypeAlias = Mapping[str, Any]
+Cut: TypeAlias = Literal[
+    "", "rounds", "steps", "decides", "sizes"
+]  # why there is no derivative by nature; "": there is one
+Cuts: TypeAlias = Callable[[Metadata, int, int], Cut]  # attributes, index of an input, index of an output
+Ops: TypeAlias = Mapping[tuple[str, str], "Op"]
+
+DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataType
+    number: np.dtype(name)
+    for number, name in [
+        (1, np.float32), (2, np.uint8), (3, np.int8), (4, np.uint16), (5, np.int16), (6, np.int32), (7, np.int64),
+        (8, object), (9, np.bool_), (10, np.float16), (11, np.float64), (12, np.uint32), (13, np.uint64),
+        (14, np.complex64), (15, np.complex128), (16, ml_dtypes.bfloat16), (17, ml_dtypes.float8_e4m3fn),
+        (18, ml_dtypes.float8_e4m3fnuz), (19, ml_dtypes.float8_e5m2), (20, ml_dtypes.float8_e5m2fnuz),
+        (21, ml_dtypes.uint4), (22, ml_dtypes.int4), (23, ml_dtypes.float4_e2m1fn), (24, ml_dtypes.float8_e8m0fnu),
+        (25, ml_dtypes.uint2), (26, ml_dtypes.int2), (27, ml_dtypes.float6_e2m3fn), (28, ml_dtypes.float6_e3m2fn),
+    ]
+}  # fmt: skip
+_MS = "com.microsoft"
+_OUTSIDE: Mapping[str, Sequence[str]] = {  # of onnxruntime's own: why an operator is left out -> which
+    "PyTorch runs it, outside of the model; its outputs can be fed": (
+        f"{_MS}.YieldOp", f"{_MS}.PythonOp", f"{_MS}.PythonOpGrad", f"{_MS}.TritonOp", "org.pytorch.aten.ATen",
+        f"{_MS}.ExternalGradient",
+    ),
+    "it exchanges data with other processes; its outputs can be fed": tuple(
+        f"{_MS}.{name}" for name in (
+            "AdasumAllReduce", "MegatronF", "MegatronG", "NcclAllGather", "NcclAllReduce", "NcclReduceScatter",
+            "RecordEvent", "Recv", "Send", "WaitEvent",
+        )
+    ),
+    "it stores an activation in fewer bits, in a format of its runtime": tuple(
+        f"{_MS}.Gist{name}{side}" for name in ("Binarize", "Pack1", "Pack8", "Pack16", "PackMsfp15")
+        for side in ("Encoder", "Decoder")
+    ),
+    "it writes a message of TensorBoard": tuple(
+        f"{_MS}.Summary{kind}" for kind in ("Histogram", "Merge", "Scalar", "Text")
+    ),
+    "it runs a model in a loop of its own, to generate text; its outputs can be fed": tuple(
+        f"{_MS}.{name}" for name in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
+    ),
+    "its layout is that of the processor that the file was optimized on, which no file says; optimize it to the level "
+    "'extended', not 'all'": tuple(
+        f"{_MS}.nchwc.{name}" for name in (
+            "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReorderInput", "ReorderOutput",
+            "Upsample",
+        )
+    ),
+    "it is defined by a kernel for GPUs alone": (f"{_MS}.LambOptimizer",),
+}  # fmt: skip
+_IGNORED = ("stash_type", "precision")  # the dtype of inner computations is the run's own choice
+
+
+def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:
+    """The rule of an operator whose derivative is zero wherever it exists (Floor, Sign, comparisons)."""
+    return (None,) * len(primals)
+
+
+def rounding(attrs: Metadata, operand: int, output: int) -> Cut:
+    """The word for an operator whose result stands for its operand, rounded: arithmetic goes on with it."""
+    return "rounds"
+
+
+def rounding_into(*outputs: int) -> Cuts:
+    """The word for a quantizer some of whose outputs are rounded."""
+    return lambda attrs, operand, output: "rounds" if output in outputs else ""
+
+
+def rounding_of(*operands: int) -> Cuts:
+    """The word for an operator that rounds some of its operands on their way."""
+    return lambda attrs, operand, output: "rounds" if operand in operands else ""
+
+
+def stepping(attrs: Metadata, operand: int, output: int) -> Cut:
+    """The word for a function with steps, such as a tree, and for samples."""
+    return "steps"
+
+
+def either(*words: Cuts) -> Cuts:
+    """The first of several words that says something."""
+    return lambda attrs, operand, output: next((cut for word in words if (cut := word(attrs, operand, output))), "")
+
+
+def deciding(*operands: int) -> Cuts:
+    """The word for an operator that looks something up, selects or is sized by some of its operands."""
+    return lambda attrs, operand, output: "decides" if operand in operands else ""
+
+
+def counting(*outputs: int) -> Cuts:
+    """The word for an operator some of whose outputs are integers or flags."""
+    return lambda attrs, operand, output: "decides" if output in outputs else ""
+
+
+def narrowing(attrs: Metadata, operand: int, output: int) -> Cut:
+    """The word for a cast: to integers, and to floating-point numbers of 8 bits and fewer, it rounds."""
+    dtype = DTYPES.get(attrs.get("to", 0))
+    return "rounds" if dtype is not None and not is_inexact(dtype) else ""
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator.
+
+    forward   `(*arrays, **metadata) -> array`, or a tuple of arrays if `many`; ONNX semantics at one point.  If
+              `composed` it is written in symbolic functions of `Var`s and records what it is made of.
+    vjp       `(ct, ans, *primals, **metadata) -> one cotangent or None per primal`; `ct` and `ans` are tuples if `many`.
+              None: there is no rule (a composed operator needs none).  `zero`: nothing flows, by nature.
+    static    metadata that ONNX passes as an input: keyword -> index of that input.
+    linear    groups of operands; the operator is a sum over the groups of something linear in each operand of the
+              group.  "each": every operand is a group of its own.
+    analytic  the kernel takes complex operands and decides on their real parts, so that a complex step goes through.
+    step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
+    reads     the word for what of its operands an entry of a result is made from (`gradcheck_cli/op/sparsity.py`).  None: the
+              entries at the same place if it is lifted elementwise, else everything.
+    ways      the word for how boxes go through it (`gradcheck_cli/op/box_rules.py`).  None: as any operator
+              that is lifted elementwise; else a stack is made whole.
+    branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
+    ordered   it compares values, so that it has no meaning for complex numbers.
+    normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
+    backward_stable  its result is exact for operands moved by a rounding, which may be far from exact for these ones:
+              a factorization of a matrix.
+    stored    it works on how numbers are stored: its kernel gets the dtypes that the model names, not wider ones.
+    widens    it takes an operand in narrower floating-point numbers beside others as it takes it in theirs.
+    compound  the operator where operands are sequences, optionals or maps, written in symbolic functions of what is
+              in them.  None: it takes tensors only.
+    cuts      the word for operands that have no derivative by nature (`rounding`, `deciding`).  None: all of them where
+              the rule is `zero`, else none but the static ones.
+    inner     the graph that it is composed of, where that is one.
+    bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
+
+    What an operator of others says of its kernel by `lift`, `linear`, `analytic`, `step`, `reads` and `ways` is tried in
+    a check, at the values that the kernel has there; what does not hold counts as not said.
+    """
+
+    name: str
+    forward: Kernel
+    vjp: Vjp | None = None
+    lift: Lift = loop
+    domain: str = ""
+    static: Mapping[str, int] = field(default_factory=dict)
+    linear: tuple[tuple[int, ...], ...] | Literal["each"] = ()
+    composed: bool = False
+    analytic: bool = True
+    step: Kernel | None = None
+    reads: Reads | None = None
+    ways: Ways | None = None
+    branch: Kernel | None = None
+    bind: Callable[..., dict[str, Any]] | None = None
+    many: bool = False
+    ordered: bool = False
+    normwise: bool = False
+    backward_stable: bool = False
+    stored: bool = False
+    widens: bool = False
+    compound: Kernel | None = None
+    cuts: Cuts | None = None
+    inner: Graph | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its place in the operator table."""
+        return self.domain, self.name
+
+    @property
+    def way(self) -> Ways | None:
+        """How boxes go through it, if that is known."""
+        return self.ways or (same_place if self.lift is elementwise and not self.many else None)
+
+    @property
+    def differentiable(self) -> bool:
+        """A derivative can go through it: by its rule, or by what it is composed of."""
+        return self.vjp is not None or self.composed
+
+    def cut(self, attrs: Metadata, operand: int, output: int) -> Cut:
+        """Why an output has no derivative by an input by nature; "" where it has one."""
+        if operand in self.static.values():
+            return "sizes"
+        if self.cuts is not None:
+            return self.cuts(attrs, operand, output)
+        return ("sizes" if self.lift is shape_only else "decides") if self.vjp is zero else ""
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What its kernel takes."""
+        return Signature(self.forward, self.static)
+
+    @cached_property
+    def on_compounds(self) -> Op:
+        """The operator as it is for sequences, optionals and maps."""
+        return replace(self, forward=self.compound or self.forward, composed=True, vjp=None, lift=loop)
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """Metadata keyword -> default; `inspect.Parameter.empty` where it is required."""
+        return self.signature.schema
+
+
+def for_operands(op: Op, operands: Sequence[Any], where: Callable[[], str]) -> Op:
+    """The operator as it is for these operands; ModelError where one is no tensor and the operator takes only those."""
+    other = next(((i, x) for i, x in enumerate(operands) if isinstance(x, COMPOUND)), None)
+    if other is None:
+        return op
+    if op.compound is None:
+        raise ModelError(f"{where()} takes tensors; its input {other[0]} is {described(other[1])}")
+    return op.on_compounds
+
+
+def fitting(number: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:
+    """The dtype that a number takes beside a tensor of a dtype; None for its own."""
+    if dtype is None or isinstance(number, np.ndarray | np.generic):
+        return None
+    return np.result_type(dtype, np.complex64) if isinstance(number, complex) else dtype
+
+
+def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
+    """The error for an operator that is not in the table; `where` names the node that uses it."""
+    full = f"{domain}.{op}" if domain else op
+    reason = next((f": {reason}" for reason, names in _OUTSIDE.items() if full in names), "")
+    meant = next((name for d, name in ops if d == domain and respelled(op, name)), "")
+    hint = f". Did you mean {meant!r}?" if meant and not reason else ""
+    message = f"no forward for {full!r} ({where}){reason or hint}"
+    return UnsupportedError(message, code="GC502", operators=[full])
+
+
+def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
+    """An elementwise operator of one operand; its rule gives one cotangent.  Without a rule it is zero by nature."""
+    rule = zero if vjp is None else lambda ct, y, x, **metadata: (vjp(ct, y, x, **metadata),)
+    return Op(name, forward, rule, elementwise, **more)
+
+
+def binary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
+    """An elementwise operator of operands that broadcast.  Without a rule it is zero by nature."""
+    return Op(name, forward, vjp or zero, elementwise, **more)
+
+
+def composite(name: str, forward: Kernel, **more: Any) -> Op:
+    """An operator written in symbolic functions: it needs no rule and no lift."""
+    return Op(name, forward, composed=True, **more)
+
+
+def table(*families: Sequence[Op]) -> dict[tuple[str, str], Op]:
+    """The operators by (domain, name)."""
+    return {op.key: op for family in families for op in family}
+
+
+def bind(
+    op: Op, attrs: Metadata, inputs: Sequence[Array | None], *, cast: Callable[[Any], Any], supplied: Metadata
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Positions of the operands among `inputs`, and the metadata for the kernel.
+
+    `cast` maps a dtype of the model to the one that is computed with; `supplied` is what a kernel may ask the tape for:
+    the number of outputs that are used, a random generator.
+    """
+    signature = op.signature
+    metadata = _attributes(op, attrs) if attrs else {}
+    for keyword, index in signature.static:
+        if index < len(inputs) and (value := inputs[index]) is not None:
+            require(64.0 * value.size, f"{keyword!r} as a list of {value.size:,} numbers")
+            metadata[keyword] = value.item() if value.ndim == 0 else tuple(value.ravel().tolist())
+    for keyword in signature.dtypes:
+        _settle_dtype(op, keyword, metadata, cast)
+    for keyword in signature.needed:
+        if keyword not in metadata:
+            raise ModelError(f"{op.name} needs {keyword!r}, which is missing")
+    if signature.supplied:
+        metadata.update((k, supplied[k]) for k in signature.supplied if k in supplied)
+    positions, required = signature.inputs(len(inputs))
+    for index in required:
+        if index >= len(inputs) or inputs[index] is None:
+            raise ModelError(f"{op.name} needs its input {index}, which is left out")
+    operands = inputs if len(positions) == len(inputs) else [inputs[i] for i in positions]
+    if op.lift is elementwise and len(operands) > 1:
+        require_broadcast(operands)
+    return positions, (op.bind or negative_axes)(metadata, *operands)
+
+
+def _attributes(op: Op, attrs: Metadata) -> dict[str, Any]:
+    """A node's attributes as keywords; UnsupportedError for one that the operator has not."""
+    given = op.signature.given
+    metadata = {f"{k}_" if iskeyword(k) else k: v for k, v in attrs.items()}  # an optimizer's `lambda`
+    if given.issuperset(metadata):
+        return metadata
+    unknown = [k for k in metadata if k not in given and k not in _IGNORED]
+    if unknown:
+        known = [k for k in op.schema if k in given and k not in op.static]
+        hint = did_you_mean(unknown[0], known) or f" It takes {', '.join(known) or 'none'}."
+        raise UnsupportedError(f"{op.name} has no attribute {unknown[0]!r}.{hint}")
+    return {k: v for k, v in metadata.items() if k in given}
+
+
+def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
+    """`axis` and `axes`, which ONNX counts from the front of operand 0, counted from its end."""
+    if not metadata:
+        return metadata
+    first = operands[0] if operands else None
+    rank = first.ndim if isinstance(first, np.ndarray) else 0
+    axes = metadata.get("axes")
+    if axes is not None:
+        metadata["axes"] = tuple(from_end(a, rank) for a in (axes if isinstance(axes, tuple) else (axes,)))
+    if isinstance(metadata.get("axis"), int):
+        metadata["axis"] = from_end(metadata["axis"], rank)
+    return metadata
+
+
+def as_given(metadata: dict[str, Any], *operands: Any) -> dict[str, Any]:
+    """A binding for an operator whose axes are not those of its first operand: nothing is counted anew."""
+    return metadata
+
+
+def with_axis(default: int) -> Callable[..., dict[str, Any]]:
+    """A binding for an operator whose `axis` has a default that ONNX counts from the front."""
+
+    def bound(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
+        return negative_axes({"axis": default, **metadata}, *operands)
+
+    return bound
+
+
+def from_end(axis: int, rank: int) -> int:
+    """An axis as a negative number; ModelError if there is none such."""
+    if not -rank <= axis < max(rank, 1):
+        raise ModelError(f"axis {axis} is out of range for {rank} dimensions")
+    return axis - rank if axis >= 0 and rank else axis
+
+
+def _settle_dtype(op: Op, keyword: str, metadata: dict[str, Any], cast: Callable[[Any], np.dtype[Any]]) -> None:
+    """The number of a dtype, or the default for it, becomes the dtype that is computed with."""
+    given = metadata.pop(keyword, None)
+    if given is None or given == 0:  # "undefined": the default counts
+        given = op.schema[keyword]
+    if given is not None and given is not Parameter.empty:
+        dtype = _dtype(given)
+        metadata[keyword] = dtype if op.stored else cast(dtype)
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    if isinstance(value, np.dtype | type):
+        return np.dtype(value)
+    if value not in DTYPES:
+        raise UnsupportedError(f"dtype number {value} is not known", code="GC503")
+    return DTYPES[value]

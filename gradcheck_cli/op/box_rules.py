@@ -1,0 +1,294 @@
+"""How boxes go through an operator: words that say which boxes of its results a perturbation reaches, and what of the
+operands the kernel needs to compute those.
+
+The kernel then runs on stacks of such small operands.  Where the operator is linear, operands are moves, zero outside
+of their boxes; everywhere else, and for the words in `VALUES`, they are values, and a word has to ask for
+all that an entry of the result is made of.  A word that does not know gives None: then stacks are made whole, which is
+always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradcheck_cli.op.boxes import Box, Shape, Span, clipped, extent
+
+Boxes: TypeAlias = "Sequence[Box | None]"  # of the operands, None for one that no probe reaches
+Ways: TypeAlias = "Callable[[Boxes, Site], Sequence[Way] | None]"  # one for each output
+_COPY = 16  # products that one entry of an operand copied for a probe takes as long as
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One evaluated node: shapes of its operands and outputs, its metadata."""
+
+    operands: tuple[Shape | None, ...]
+    metadata: Mapping[str, Any]
+    outputs: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Through one operator to one of its outputs.
+
+    out       the boxes of the result; they may reach beyond it, where nothing is.
+    needs     what the kernel gets of each operand; None: all of it.
+    metadata  what it gets besides.
+    reached   which boxes have a part in the result, `(Q,)` or one word for all.
+    share     what the result is to be multiplied by.
+    terms     how many products an entry of a whole result is the sum of, and `summed` here.
+    """
+
+    out: Box
+    needs: Sequence[Box | None]
+    metadata: Mapping[str, Any]
+    reached: Any = True
+    share: float = 1.0
+    terms: int = 1
+    summed: int = 1
+
+
+def same_place(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """The box that holds those of all operands, which broadcast."""
+    (y,) = site.outputs
+    pairs = zip(boxes, site.operands, strict=True)
+    out = _union([_raised(box, x, y) for box, x in pairs if box is not None and x is not None], y)
+    return [Way(out, [None if x is None else _lowered(out, x) for x in site.operands], site.metadata)]
+
+
+def along(*axes: int | str) -> Ways:
+    """The box of the first operand with all of some axes, counted from the end: given, or named by metadata."""
+
+    def ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+        if boxes[0] is None or any(box is not None for box in boxes[1:]):
+            return None
+        box, chosen = list(boxes[0]), _chosen(axes, site, len(boxes[0]))
+        for axis in chosen:
+            box[axis] = Span(0, site.operands[0][axis])  # type: ignore[index]
+        needs = [tuple(box), *(None for _ in boxes[1:])]
+        return [Way(_reduced(box, chosen, y), needs, site.metadata) for y in site.outputs]
+
+    return ways
+
+
+def summed(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """A sum along `axes`: of moves alone."""
+    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    assert box is not None
+    assert x is not None
+    return [Way(_reduced(box, _chosen(("axes",), site, len(x)), y), [box], site.metadata)]
+
+
+def averaged(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """A mean along `axes`: that of the moves in a box, by its share."""
+    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    assert box is not None
+    assert x is not None
+    chosen = _chosen(("axes",), site, len(x))
+    share = float(np.prod([box[a].length / x[a] for a in chosen]))
+    return [Way(_reduced(box, chosen, y), [box], site.metadata, share=share)]
+
+
+def products(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Rows by all columns, or columns by all rows; summed over what moves alone, if that is narrow."""
+    (a, b), (y,) = site.operands, site.outputs
+    if a is None or b is None or min(len(a), len(b)) < 2 or None not in boxes:
+        return None
+    left = boxes[1] is None
+    box, mine, other = (boxes[0], a, b) if left else (boxes[1], b, a)
+    assert box is not None
+    *lead, row, column = box
+    inner, free = (column, row) if left else (row, column)
+    length, across = (mine[-1], other[-1]) if left else (mine[-2], other[-2])
+    if (free.length + _COPY) * inner.length > free.length * length:
+        inner = Span(0, length)
+    front = _raised(tuple(lead), mine[:-2], y[:-2])
+    beside, whole = _lowered(front, other[:-2]), Span(0, across)
+    if left:
+        needs = [(*lead, free, inner), (*beside, inner, whole)]
+        return [Way((*front, free, whole), needs, site.metadata, terms=length, summed=inner.length)]
+    needs = [(*beside, whole, inner), (*lead, inner, free)]
+    return [Way((*front, whole, free), needs, site.metadata, terms=length, summed=inner.length)]
+
+
+def transposed(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Axes in another order."""
+    box = boxes[0]
+    assert box is not None
+    return [Way(tuple(box[p] for p in site.metadata["perm"]), [box], site.metadata)]
+
+
+def expanded(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """All along the axes that are repeated."""
+    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    assert box is not None
+    assert x is not None
+    out = _raised(box, x, y)
+    return [Way(out, [box], {**site.metadata, "shape": extent(out)})]
+
+
+def joined(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """The box that holds those of all operands, all along the axis of `Concat`."""
+    axis, (y,) = site.metadata["axis"], site.outputs
+    found = [[*box[:axis], Span(0, y[axis]), *box[len(box) + axis + 1 :]] for box in boxes if box is not None]
+    out = _union([tuple(box) for box in found], y)
+    needs = [None if x is None else (*out[:axis], Span(0, x[axis]), *out[len(out) + axis + 1 :]) for x in site.operands]
+    return [Way(out, needs, site.metadata)]
+
+
+def sliced(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """What lies in the slice; `starts`, `ends` and `steps` of a piece are its own."""
+    box, metadata, (y,) = boxes[0], site.metadata, site.outputs
+    if box is None or min(metadata["steps"], default=1) < 1:
+        return None
+    need, out, reached, ends = list(box), list(box), np.True_, []
+    for axis, start, step in zip(metadata["axes"], metadata["starts"], metadata["steps"], strict=True):
+        first, length, meets = _taken(box[axis], start, step, y[axis])
+        out[axis], need[axis] = Span(first, length), Span(start + first * step, (length - 1) * step + 1)
+        reached = reached & meets
+        ends.append(need[axis].length)
+    own = {**metadata, "starts": (0,) * len(ends), "ends": tuple(ends)}
+    return [Way(tuple(out), [tuple(need)], own, reached=reached)]
+
+
+def cut(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """What lies in each piece of a `Split`, which goes on as a whole along the axis."""
+    box, axis, start, found = boxes[0], site.metadata["axis"], 0, []
+    assert box is not None
+    for number, length in enumerate(site.metadata["split"][: len(site.outputs)]):
+        need, out = list(box), list(box)
+        first, taken, meets = _taken(box[axis], start, 1, length)
+        need[axis], out[axis] = Span(first + start, taken), Span(first, taken)
+        sizes = tuple(taken if i == number else 0 for i in range(len(site.outputs)))
+        found.append(Way(tuple(out), [tuple(need)], {**site.metadata, "split": sizes}, reached=meets))
+        start += length
+    return found
+
+
+def reshaped(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """A box that is one run of entries along all axes that become others together."""
+    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    assert box is not None
+    assert x is not None
+    need: list[Span] = []
+    out: list[Span] = []
+    for before, behind in _matched(x, y):
+        part, run = _run(box[before.start : before.stop], x[before.start : before.stop])
+        spans = _spread(run, y[behind.start : behind.stop])
+        if spans is None:
+            return None
+        need, out = [*need, *part], [*out, *spans]
+    shape = {"shape": extent(tuple(out))}
+    return [Way(tuple(out), [tuple(need)], {**site.metadata, **shape})]
+
+
+def _matched(x: Shape, y: Shape) -> list[tuple[range, range]]:
+    """Axes of x and axes of y that hold the same entries, in pieces as small as they can be."""
+    i = j = 0
+    found = []
+    while i < len(x) or j < len(y):
+        start, begin, n, m = i, j, 1, 1
+        while True:
+            if n == m and (i > start or j > begin) and (n > 1 or not (i < len(x) and j < len(y))):
+                break
+            if n <= m and i < len(x):
+                n, i = n * x[i], i + 1
+            elif j < len(y):
+                m, j = m * y[j], j + 1
+            else:
+                break
+        found.append((range(start, i), range(begin, j)))
+    return found
+
+
+def _run(box: Box, shape: Shape) -> tuple[list[Span], Span]:
+    """A box widened until it is one run of entries, and that run."""
+    wide = next((d for d, span in enumerate(box) if span.length > 1), len(box))
+    part = [span if d <= wide else Span(0, n) for d, (span, n) in enumerate(zip(box, shape, strict=True))]
+    strides = _strides(shape)
+    start = sum((span.start * stride for span, stride in zip(part, strides, strict=True)), 0)
+    return part, Span(start, int(np.prod([span.length for span in part])))
+
+
+def _spread(run: Span, shape: Shape) -> list[Span] | None:
+    """The box that a run of entries is; None if it is none."""
+    strides, first, last = _strides(shape), run.start, run.start + (run.length - 1)
+    for d in range(len(shape))[::-1]:  # the axis along which it extends, whole behind and of length 1 before
+        outer = strides[d] * shape[d]
+        if run.length <= outer and np.all(np.asarray(first) // outer == np.asarray(last) // outer):
+            break
+    else:
+        d = 0
+    if not shape:
+        return []
+    if run.length % strides[d] or np.any(np.asarray(first) % strides[d]):
+        return None
+    before = [Span(first // stride % n, 1) for stride, n in zip(strides[:d], shape[:d], strict=True)]
+    here = Span(first // strides[d] % shape[d], run.length // strides[d])
+    return [*before, here, *(Span(0, n) for n in shape[d + 1 :])]
+
+
+def _strides(shape: Shape) -> list[int]:
+    """How many entries a step along each axis goes."""
+    return list(accumulate(shape[:0:-1], mul, initial=1))[::-1] if shape else []
+
+
+def _taken(span: Span, start: int, step: int, length: int) -> tuple[Any, int, Any]:
+    """Along an axis of a slice: where boxes begin in it, how long they are, and whether they meet it."""
+    first, last = -((start - span.start) // step), (span.start + span.length - 1 - start) // step
+    taken = min((span.length - 1) // step + 1, length)
+    return clipped(first, 0, length - taken), taken, (first <= last) & (last >= 0) & (first < length)
+
+
+def _union(boxes: Sequence[Box], shape: Shape) -> Box:
+    """Boxes of one size that hold some boxes each."""
+    if len(boxes) == 1:
+        return boxes[0]
+    found = []
+    for spans, n in zip(zip(*boxes, strict=True), shape, strict=True):
+        first, last = spans[0].start, spans[0].start + spans[0].length
+        for span in spans[1:]:
+            first, last = np.minimum(first, span.start), np.maximum(last, span.start + span.length)
+        length = int(np.max(last - first, initial=0))
+        found.append(Span(clipped(first, 0, n - length), length))
+    return tuple(found)
+
+
+def _raised(box: Box, x: Shape, y: Shape) -> Box:
+    """The box of a result that a box of x is broadcast to."""
+    spans = [Span(0, n) if m == 1 else span for span, m, n in zip(box, x, y[len(y) - len(x) :], strict=True)]
+    return (*(Span(0, n) for n in y[: len(y) - len(x)]), *spans)
+
+
+def _lowered(out: Box, x: Shape) -> Box:
+    """What an operand of shape x has to give for a box of the result."""
+    return tuple(Span(0, 1) if n == 1 else span for span, n in zip(out[len(out) - len(x) :], x, strict=True))
+
+
+def _reduced(box: Sequence[Span], axes: Sequence[int], y: Shape) -> Box:
+    """The box of a result that has all of some axes, or one entry, or has them no more."""
+    gone = len(box) > len(y)
+    kept = [(span, d - len(box) in axes) for d, span in enumerate(box)]
+    spans = [span for span, chosen in kept if not (gone and chosen)]
+    chosen = [False] * len(y) if gone else [chosen for _, chosen in kept]
+    return tuple(Span(0, n) if whole else span for span, whole, n in zip(spans, chosen, y, strict=True))
+
+
+def _chosen(axes: Sequence[int | str], site: Site, rank: int) -> list[int]:
+    """Axes counted from the end: given, or named by metadata."""
+    found: list[int] = []
+    for name in axes:
+        value = site.metadata[name] if isinstance(name, str) else name
+        found.extend(value if isinstance(value, tuple | list) else [value])
+    return [axis - rank if axis >= 0 else axis for axis in found]
+
+
+VALUES: frozenset[Ways] = frozenset(
+    {same_place, transposed, expanded, joined, sliced, cut, reshaped}
+)  # taken as they are

@@ -1,0 +1,196 @@
+"""What `gradcheck ops` says of each operator: read off the operator table and off ONNX's own schemas."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from gradcheck_cli.autodiff.installed import installed
+from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.op import DTYPES, Op, Ops, zero
+from gradcheck_cli.ops import OPS
+
+REQUIRED = "required"
+FORWARD = {
+    "kernel": "by a kernel of its own",
+    "composed": "composed of other operators",
+    "none": "none: a check stops here",
+}
+GRADIENT = {
+    "rule": "by a rule of its own",
+    "composed": "that of the operators it is composed of",
+    "zero": "zero wherever it exists",
+    "none": "none: a check stops here",
+}
+_READ_AS = {  # operators that a file may hold and a graph never does
+    ("", "Constant"): "a constant",
+    ("", "Scatter"): "ScatterElements",
+    ("", "Upsample"): "Resize",
+}
+_THROUGH = "--straight-through goes through it where its result is computed with further"
+_FLOWS = {  # what there is to say of a gradient beside where it comes from
+    ("", "Cast"): "between floating-point numbers of 16 bits and more and complex ones; to integers, booleans, strings "
+    "and the small floats it is zero by nature, and --straight-through goes through those that are cast back",
+    ("", "CastLike"): "between floating-point numbers of 16 bits and more and complex ones; else it is zero by nature",
+    **dict.fromkeys([("", "Round"), ("", "Floor"), ("", "Ceil")], _THROUGH),
+    **dict.fromkeys([("", "QuantizeLinear"), ("", "DynamicQuantizeLinear")], _THROUGH),
+}
+_COMPOUND = {"seq(": "sequence", "map(": "map", "optional(": "optional"}  # ONNX's types that are no tensors
+_FOR_COMPLEX = ("Angle", "Complex", "Conj", "FFT", "IFFT", "Imag", "Real")  # in the domain gradcheck: ONNX lacks them
+_DTYPES = {("gradcheck", name): {"x": ("float32", "float64", "complex64", "complex128")} for name in _FOR_COMPLEX}
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """An operator: how its value and its gradient are known, in which versions and dtypes, and what its node may say.
+
+    `kinks` and `complex_step` are "yes", "no", or "parts" where they are those of the operators it is composed of.
+    """
+
+    name: str
+    domain: str
+    forward: str  # a key of FORWARD
+    gradient: str  # a key of GRADIENT
+    versions: tuple[int, ...]  # of its domain, in which its definition changed; all are read
+    dtypes: Mapping[str, tuple[str, ...]]  # of each input, or of the outputs where there are none
+    data: str  # the input whose dtype the output has, else the first one
+    kinks: str
+    complex_step: str
+    constants: Mapping[str, int]  # inputs that must be constants: what they are called -> position
+    attributes: Mapping[str, Any]  # with defaults
+    read_as: str = ""  # what a file's node of it becomes
+    flows: str = ""  # in which cases there is a gradient
+    does: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """domain.Name, or the name alone for ONNX's own."""
+        return f"{self.domain}.{self.name}" if self.domain else self.name
+
+    @property
+    def known(self) -> bool:
+        """A model that has it can be run."""
+        return self.forward != "none"
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--output-format json` prints."""
+        return asdict(self)
+
+
+def all_facts() -> list[OperatorFacts]:
+    """Every operator that is known or that ONNX defines: ONNX's own first, by name."""
+    return [_facts(key) for key in sorted({*_operators(), *_schemas()})]
+
+
+def facts_named(name: str) -> list[OperatorFacts]:
+    """The operators of a name, in any domain and any case; UsageError where there is none."""
+    found = [f for f in all_facts() if name.lower() in (f.name.lower(), f.full_name.lower())]
+    if not found:
+        known = [each.full_name for each in all_facts()]
+        raise UsageError(
+            f"no operator {name!r} is known.{did_you_mean(name, known)} `gradcheck ops` lists all of them."
+        )
+    return found
+
+
+def _operators() -> Ops:
+    """gradcheck's own, and those of installed packages."""
+    return {**installed(), **OPS}
+
+
+def _facts(key: tuple[str, str]) -> OperatorFacts:
+    op, history = _operators().get(key), _schemas().get(key, ())
+    more = _of_op(op) if op is not None else _of_unknown(history[-1], _READ_AS.get(key, ""))
+    formals = (history[-1].inputs or history[-1].outputs) if history else ()
+    return OperatorFacts(
+        name=key[1],
+        domain=key[0],
+        flows=_FLOWS.get(key, ""),
+        versions=tuple(schema.since_version for schema in history),
+        dtypes={f.name: _named(f.types) for f in formals} or _DTYPES.get(key, {}),
+        data=_data(history[-1]) if history else "x",
+        **more,
+    )
+
+
+def _of_op(op: Op) -> dict[str, Any]:
+    """What the operator table says."""
+    own = {k: v for k, v in op.schema.items() if k in op.signature.given and k not in op.static}
+    gradient = "zero" if op.vjp is zero else "rule" if op.vjp is not None else "composed" if op.composed else "none"
+    return {
+        "forward": "composed" if op.composed else "kernel",
+        "gradient": gradient,
+        "kinks": "parts" if op.composed else _yes(op.branch is not None),
+        "complex_step": "parts" if op.composed else _yes(op.analytic or bool(op.linear)),
+        "constants": dict(op.static),
+        "attributes": {k.rstrip("_"): REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},
+        "does": _first_line(op),
+    }
+
+
+def _of_unknown(schema: Any, read_as: str) -> dict[str, Any]:
+    """What is left to say of an operator that only ONNX knows."""
+    known = "kernel" if read_as else "none"
+    return {
+        "forward": known,
+        "gradient": "rule" if read_as else "none",
+        "kinks": "parts" if read_as else "no",
+        "complex_step": "parts" if read_as else "no",
+        "constants": {},
+        "attributes": {},
+        "read_as": read_as,
+    }
+
+
+def _yes(claim: bool) -> str:
+    return "yes" if claim else "no"
+
+
+@cache
+def _schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
+    """ONNX's schemas of each operator, oldest first, without those that only say that it is deprecated."""
+    from onnx import defs
+
+    found: dict[tuple[str, str], list[Any]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.deprecated:
+            found.setdefault((schema.domain, schema.name), []).append(schema)
+    return {key: tuple(sorted(schemas, key=lambda s: s.since_version)) for key, schemas in found.items()}
+
+
+def _data(schema: Any) -> str:
+    """The input that the output's dtype comes from, else the first: Where's is X, not its condition."""
+    formals = schema.inputs or schema.outputs
+    same = (f.name for f in formals if f.type_str == schema.outputs[0].type_str)
+    return str(next(same, formals[0].name))
+
+
+def _named(types: Iterable[str]) -> tuple[str, ...]:
+    """ONNX's types as NumPy calls their dtypes, in ONNX's order; then kinds of values that are no tensors."""
+    given = set(types)
+    tensors = [dtype for text, dtype in _dtype_names().items() if text in given]
+    return (*tensors, *(kind for mark, kind in _COMPOUND.items() if any(text.startswith(mark) for text in given)))
+
+
+@cache
+def _dtype_names() -> Mapping[str, str]:
+    """ONNX's `tensor(float)` -> NumPy's float32."""
+    from onnx import TensorProto
+
+    kinds = TensorProto.DataType
+    return {
+        f"tensor({kinds.Name(kinds.ValueType(number)).lower()})": "string" if dtype.kind == "O" else dtype.name
+        for number, dtype in DTYPES.items()
+        if number in kinds.values()  # an older onnx has fewer
+    }
+
+
+def _first_line(op: Op) -> str:
+    """The sentence that the kernel is documented with; nothing for kernels of others."""
+    if not getattr(op.forward, "__module__", "").startswith("gradcheck_cli"):
+        return ""
+    text = inspect.getdoc(op.forward) or ""
+    return text.split("\n\n")[0].replace("\n", " ")

@@ -1,0 +1,288 @@
+"""Operators of com.microsoft into which onnxruntime fuses others: Gelu's kin, products with what follows them.
+
+All are compositions of ONNX's own operators; definitions are those of onnxruntime's contributed operators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.op import Op, as_given, composite, counting, deciding, either
+from gradcheck_cli.ops.index import INDEX
+from gradcheck_cli.ops.pad import PAD
+from gradcheck_cli.ops.quantize import QUANTIZE
+
+DOMAIN = "com.microsoft"
+QUICK_ALPHA = 1.7020000219345093
+# What is named after ONNX's own operator and means the same.
+_ALIASES = ("DequantizeLinear", "GatherND", "Pad", "QuantizeLinear", "Trilu")
+_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+
+
+def gelu(x: Var, bias: Var | None = None) -> Var:
+    """x Phi(x), a bias added to x first."""
+    return x.tape.apply("Gelu", _shifted(x, bias))
+
+
+def fast_gelu(x: Var, bias: Var | None = None) -> Var:
+    """Gelu by tanh, a bias added to x first."""
+    return x.tape.apply("Gelu", _shifted(x, bias), approximate="tanh")
+
+
+def quick_gelu(x: Var, *, alpha: float = QUICK_ALPHA) -> Var:
+    """x sigmoid(alpha x)."""
+    return x * sym.sigmoid(x * alpha)
+
+
+def bias_split_gelu(x: Var, bias: Var) -> Var:
+    """The first half of the features of x + bias, times the Gelu of the second half."""
+    if x.shape[-1] % 2:
+        raise ValueError(f"{x.shape[-1]} features have no halves")
+    left, right = sym.split(x + bias, (x.shape[-1] // 2,) * 2, -1)
+    return left * x.tape.apply("Gelu", right)
+
+
+def scaled_silu(x: Var, scale: Var | None = None, *, alpha: float = 1.0) -> Var:
+    """z sigmoid(z) of x times a scale."""
+    z = x * alpha if scale is None else x * sym.cast(sym.reshape(scale, ()), x.dtype)
+    return z * sym.sigmoid(z)
+
+
+def bias_add(x: Var, bias: Var, skip: Var) -> Var:
+    """x + bias + skip."""
+    return x + bias + skip
+
+
+def bias_softmax(data: Var, bias: Var, *, axis: int = 1, is_inner_broadcast: int) -> Var:
+    """Softmax over all axes from `axis` on, of data + bias; the bias is repeated before or after its first ones.
+
+    It is repeated along the axes right before `axis` if `is_inner_broadcast`, else along the foremost ones.
+    """
+    axis = axis % data.ndim
+    lead = data.shape[:axis]
+    if is_inner_broadcast:
+        ones = data.ndim - bias.ndim
+        first = bias.ndim - (data.ndim - axis)
+        bias = sym.unsqueeze(bias, range(first, first + ones)) if ones > 0 else bias
+    rows = sym.reshape(data + bias, (*lead, -1) if 0 not in data.shape else (*lead, int(np.prod(data.shape[axis:]))))
+    return sym.reshape(data.tape.apply("Softmax", rows, axis=-1), data.shape)
+
+
+def bias_dropout(
+    data: Var, bias: Var, residual: Var | None = None, ratio: Var | None = None, training_mode: Var | None = None, *,
+    seed: int | None = None,
+) -> tuple[Var, ...]:  # fmt: skip
+    """Dropout of data + bias, plus a residual."""
+    attrs = {} if seed is None else {"seed": seed}
+    y, mask = data.tape.emit("Dropout", (data + bias, ratio, training_mode), attrs, n_outputs=2)
+    return (y if residual is None else y + residual), mask
+
+
+def fused_matmul(
+    a: Var, b: Var, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Var:  # fmt: skip
+    """alpha A B, either with its matrices transposed, or with its first axis put right before the last one.
+
+    A vector is never transposed.
+    """
+    left, right = _turned(a, bool(transA), bool(transBatchA)), _turned(b, bool(transB), bool(transBatchB))
+    y = sym.matmul(left, right)
+    return y if alpha == 1 else y * alpha
+
+
+def fused_matmul_activation(
+    a: Var, b: Var, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0,
+    transBatchB: int = 0, activation: str, activation_alpha: float | None = None, activation_axis: int | None = None,
+    activation_beta: float | None = None, activation_gamma: float | None = None,
+) -> Var:  # fmt: skip
+    """FusedMatMul, then an activation."""
+    y = fused_matmul(a, b, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
+    return _activated(y, activation, activation_alpha, activation_beta, activation_gamma, axis=activation_axis)
+
+
+def fused_gemm(
+    a: Var, b: Var, c: Var | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0,
+    activation: str = "", activation_alpha: float | None = None, activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+) -> Var:  # fmt: skip
+    """Gemm, then an activation."""
+    y = a.tape.apply("Gemm", a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return _activated(y, activation, activation_alpha, activation_beta, activation_gamma)
+
+
+def gemm_fast_gelu(x: Var, w: Var, bias: Var | None = None) -> Var:
+    """FastGelu of a product."""
+    return fast_gelu(sym.matmul(x, w), bias)
+
+
+def fused_conv(
+    x: Var, w: Var, b: Var | None = None, z: Var | None = None, *, activation: str = "",
+    activation_params: tuple[float, ...] = (), auto_pad: str = "NOTSET", dilations: tuple[int, ...] = (),
+    group: int = 1, kernel_shape: tuple[int, ...] = (), pads: tuple[int, ...] = (), strides: tuple[int, ...] = (),
+) -> Var:  # fmt: skip
+    """Conv, plus z, then an activation."""
+    lists = {"dilations": dilations, "kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+    given = {name: value for name, value in lists.items() if value}
+    y = x.tape.apply("Conv", x, w, b, auto_pad=auto_pad, group=group, **given)
+    return _activated(y if z is None else y + z, activation, *activation_params)
+
+
+def expand_dims(x: Var, *, axis: int) -> Var:
+    """x with an axis of length 1 put in, counted in the result."""
+    return sym.unsqueeze(x, (axis,))
+
+
+def complex_mul(a: Var, b: Var, *, conjugated: bool = False) -> Var:
+    """The product of complex numbers written as pairs along the last axis; of b its conjugate if asked for."""
+    if a.shape[-1:] != (2,) or b.shape[-1:] != (2,):
+        raise ValueError("complex numbers are pairs along the last axis")
+    (ar, ai), (br, bi) = (sym.split(x, (1, 1), -1) for x in (a, b))
+    bi = -bi if conjugated else bi
+    return sym.concat([ar * br - ai * bi, ar * bi + ai * br], -1)
+
+
+def grid_sample(
+    x: Var, grid: Var, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
+) -> Var:
+    """ONNX's own, with older names of its modes."""
+    known = {"align_corners": align_corners, "mode": _MODES.get(mode, mode), "padding_mode": padding_mode}
+    return x.tape.apply("GridSample", x, grid, **known)
+
+
+def range_(start: Var, limit: Var, delta: Var | None = None) -> Var:
+    """ONNX's own, with steps of 1 by default."""
+    return start.tape.apply("Range", start, limit, sym.ones_like(start) if delta is None else delta)
+
+
+def same(x: Var) -> Var:
+    """x itself, which the runtime copies to another device or echoes."""
+    return sym.identity(x)
+
+
+def scaled(x: Var, *, scale: float = 1.0) -> Var:
+    """x times a number."""
+    return x * scale
+
+
+def dynamic_slice(data: Var, starts: Var, ends: Var, axes: Var | None = None) -> Var:
+    """Slice, as it was called while it was tried out."""
+    return data.tape.apply("Slice", data, starts, ends, axes)
+
+
+def torch_embedding(weight: Var, indices: Var, *unused: Var | None) -> Var:
+    """Rows of a matrix."""
+    return weight.tape.apply("Gather", weight, indices)
+
+
+def unfold_tensor(x: Var, *, dim: int = -1, size: int, step: int = 1) -> Var:
+    """All slices of `size` entries along an axis, `step` apart, along a new last axis."""
+    axis = dim % x.ndim
+    if size < 1 or step < 1 or size > x.shape[axis]:
+        raise ValueError(f"slices of {size}, {step} apart, do not fit {x.shape[axis]} entries")
+    starts = np.arange(0, x.shape[axis] - size + 1, step)
+    places = x.tape.constant(starts[:, None] + np.arange(size))
+    windows = x.tape.apply("Gather", x, places, axis=axis)
+    order = [i for i in range(windows.ndim) if i != axis + 1]
+    return sym.transpose(windows, (*order, axis + 1))
+
+
+def cdist(a: Var, b: Var, *, metric: str = "sqeuclidean") -> Var:
+    """Distances of the rows of two matrices: "euclidean", or their squares "sqeuclidean"."""
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise ValueError(f"metric is {metric!r}; known are 'euclidean' and 'sqeuclidean'")
+    apart = sym.unsqueeze(a, (1,)) - sym.unsqueeze(b, (0,))
+    squares = sym.sum(apart * apart, (-1,), keepdims=False)
+    return sym.sqrt(squares) if metric == "euclidean" else squares
+
+
+def _shifted(x: Var, bias: Var | None) -> Var:
+    return x if bias is None else x + bias
+
+
+def _turned(x: Var, matrices: bool, batch: bool) -> Var:
+    if x.ndim < 2:
+        return x
+    order = [*range(x.ndim)]
+    if batch:
+        order.insert(x.ndim - 2, order.pop(0))
+    if matrices:
+        order[-2:] = order[-1], order[-2]
+    return sym.transpose(x, order)
+
+
+def _activated(
+    y: Var, name: str, alpha: float | None = None, beta: float | None = None, gamma: float | None = None, *,
+    axis: int | None = None,
+) -> Var:  # fmt: skip
+    """An activation by its name, as fusions have it: its parameters come in a fixed order."""
+    if not name:
+        return y
+    if name == "Clip":
+        return sym.clip(y, -np.inf if alpha is None else alpha, np.inf if beta is None else beta)
+    if name == "ScaledTanh":
+        return sym.tanh(y * (1.0 if beta is None else beta)) * (1.0 if alpha is None else alpha)
+    if name == "ParametricSoftplus":
+        return sym.softplus(y * (1.0 if beta is None else beta)) * (1.0 if alpha is None else alpha)
+    if name not in _PARAMETERS:
+        raise ValueError(f"activation is {name!r}; known are {', '.join(_PARAMETERS)}")
+    values = {"alpha": alpha, "beta": beta, "gamma": gamma}
+    given = {key: value for key in _PARAMETERS[name] if (value := values[key]) is not None}
+    return y.tape.apply(name, y, **given, **({} if axis is None else {"axis": axis}))
+
+
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "Elu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "HardSwish": (), "LeakyRelu": ("alpha",), "Relu": (),
+    "Selu": ("alpha", "gamma"), "Sigmoid": (), "Softmax": (), "Softplus": (), "Softsign": (), "Tanh": (),
+    "ThresholdedRelu": ("alpha",), "Gelu": (), "Mish": (), "Celu": ("alpha",),
+}  # fmt: skip
+
+
+def _same(*families: list[Op]) -> list[Op]:
+    return [replace(op, domain=DOMAIN) for family in families for op in family if not op.domain and op.name in _ALIASES]
+
+
+def fused(name: str, forward: Any, **more: Any) -> Op:
+    """An operator of com.microsoft as a composition."""
+    return composite(name, forward, domain=DOMAIN, **more)
+
+
+FUSED: list[Op] = [
+    *_same(INDEX, PAD, QUANTIZE),
+    composite(
+        "DynamicSlice", dynamic_slice, cuts=deciding(1, 2, 3)
+    ),  # this one and the next three are in ONNX's domain, but not ONNX's
+    composite("MemcpyFromHost", same),
+    composite("MemcpyToHost", same),
+    composite("Scale", scaled),
+    fused("BiasAdd", bias_add),
+    fused("BiasDropout", bias_dropout, cuts=either(counting(1), deciding(3))),
+    fused("BiasGelu", gelu),
+    fused("BiasSoftmax", bias_softmax),
+    fused("BiasSplitGelu", bias_split_gelu),
+    fused("CDist", cdist),
+    fused("ComplexMul", complex_mul),
+    fused("ComplexMulConj", lambda a, b: complex_mul(a, b, conjugated=True)),
+    fused("ExpandDims", expand_dims, static={"axis": 1}, bind=as_given),
+    fused("FastGelu", fast_gelu),
+    fused("FusedConv", fused_conv),
+    fused("FusedGemm", fused_gemm),
+    fused("FusedMatMul", fused_matmul),
+    fused("FusedMatMulActivation", fused_matmul_activation),
+    fused("Gelu", gelu),
+    fused("GridSample", grid_sample),
+    fused("GemmFastGelu", gemm_fast_gelu),
+    fused("QuickGelu", quick_gelu),
+    fused("Range", range_, cuts=deciding(1)),
+    fused("SampleOp", same),
+    fused("ScaledSiLU", scaled_silu),
+    fused("SparseToDenseMatMul", fused_matmul),
+    fused("TorchEmbedding", torch_embedding, cuts=deciding(1)),
+    fused("TransposeMatMul", fused_matmul),
+    fused("UnfoldTensor", unfold_tensor),
+]

@@ -1,0 +1,267 @@
+"""Quantized operators of com.microsoft: out of integers, the operator itself, back into integers.
+
+Nothing flows through integers, by nature; scales, biases and the left side of a product with packed weights are
+floats, and have gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.op import Op, as_given, rounding_of
+from gradcheck_cli.ops.activation import LEAK
+from gradcheck_cli.ops.onnxruntime.fused import fused
+from gradcheck_cli.ops.pool import bind_pool, windows_of
+from gradcheck_cli.ops.windows import counts
+
+Ints = tuple[int, ...]
+
+
+def of_one(function: Callable[..., Var]) -> Callable[..., Var]:
+    """A quantized operator of one operand: x with its scale and zero point, then those of y."""
+
+    def forward(x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var | None = None) -> Var:
+        return _coded(function(_decoded(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+
+    return forward
+
+
+def of_two(function: Callable[[Var, Var], Var]) -> Callable[..., Var]:
+    """A quantized operator of two operands that broadcast."""
+
+    def forward(
+        a: Var, a_scale: Var, a_zero_point: Var | None, b: Var, b_scale: Var, b_zero_point: Var | None, c_scale: Var,
+        c_zero_point: Var | None = None,
+    ) -> Var:  # fmt: skip
+        y = function(_decoded(a, a_scale, a_zero_point), _decoded(b, b_scale, b_zero_point))
+        return _coded(y, c_scale, c_zero_point, a)
+
+    return forward
+
+
+def qlinear_leaky_relu(
+    x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var | None = None, *,
+    alpha: float = LEAK,
+) -> Var:  # fmt: skip
+    """LeakyRelu."""
+    leaky = of_one(lambda v: v.tape.apply("LeakyRelu", v, alpha=alpha))
+    return leaky(x, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+def qlinear_softmax(
+    x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var, *, axis: int = -1, opset: int
+) -> Var:
+    """Softmax along an axis; before opset 13 over all axes from there on."""
+    size = int(np.prod(x.shape[axis:])) if opset < 13 else 0
+    rows = (*x.shape[:axis], size) if opset < 13 else x.shape
+    softmax = of_one(
+        lambda v: sym.reshape(v.tape.apply("Softmax", sym.reshape(v, rows), axis=-1 if opset < 13 else axis), x.shape)
+    )
+    return softmax(x, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+def qlinear_concat(y_scale: Var, y_zero_point: Var, *parts: Var, axis: int) -> Var:
+    """Tensors, each with its scale and zero point, one behind the other."""
+    if len(parts) % 3:
+        raise ValueError("a part is a tensor, its scale and its zero point")
+    decoded = [_decoded(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+    return _coded(sym.concat(decoded, axis), y_scale, y_zero_point, parts[0])
+
+
+def qlinear_where(
+    condition: Var, x: Var, x_scale: Var, x_zero_point: Var, y: Var, y_scale: Var, y_zero_point: Var, z_scale: Var,
+    z_zero_point: Var,
+) -> Var:  # fmt: skip
+    """x where the condition holds, else y."""
+    chosen = sym.where(condition, _decoded(x, x_scale, x_zero_point), _decoded(y, y_scale, y_zero_point))
+    return _coded(chosen, z_scale, z_zero_point, x)
+
+
+def qlinear_average_pool(
+    x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var | None = None, *,
+    auto_pad: str = "NOTSET", ceil_mode: int = 0, channels_last: int = 0, count_include_pad: int = 0,
+    kernel_shape: Ints, pads: Ints = (), strides: Ints = (),
+) -> Var:  # fmt: skip
+    """AveragePool, with channels last if asked for.
+
+    A window that `ceil_mode` lets beyond the padding is divided by all of its size if padding counts: onnxruntime's
+    kernel does so, other than the standard's AveragePool, which leaves out what lies beyond.
+    """
+    geometry = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "kernel_shape": kernel_shape}
+    geometry |= {name: value for name, value in (("pads", pads), ("strides", strides)) if value}
+
+    def pooled(v: Var) -> Var:
+        mean = v.tape.apply("AveragePool", v, count_include_pad=count_include_pad, **geometry)
+        if not (count_include_pad and ceil_mode):
+            return mean
+        counted = counts(windows_of(v.value, bind_pool(dict(geometry), v.value)), 1)
+        return mean * v.tape.constant(counted / math.prod(kernel_shape), v.dtype)
+
+    average = of_one(lambda v: _channels_last(pooled(_channels_first(v))) if channels_last else pooled(v))
+    return average(x, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+def qlinear_global_average_pool(
+    x: Var, x_scale: Var, x_zero_point: Var, y_scale: Var, y_zero_point: Var, *, channels_last: int = 0
+) -> Var:
+    """The mean over the spatial axes."""
+    axes = range(1, x.ndim - 1) if channels_last else range(2, x.ndim)
+    average = of_one(lambda v: sym.mean(v, axes))
+    return average(x, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+def qlinear_conv(
+    x: Var, x_scale: Var, x_zero_point: Var, w: Var, w_scale: Var, w_zero_point: Var, y_scale: Var,
+    y_zero_point: Var, b: Var | None = None, *, auto_pad: str = "NOTSET", channels_last: int = 0, dilations: Ints = (),
+    group: int = 1, kernel_shape: Ints = (), pads: Ints = (), strides: Ints = (),
+) -> Var:  # fmt: skip
+    """ONNX's own, with channels last if asked for."""
+    lists = {"dilations": dilations, "kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+    given = {name: value for name, value in lists.items() if value}
+    quanta = x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, b
+    first = _channels_first(x) if channels_last else x
+    y = x.tape.apply("QLinearConv", first, *quanta, auto_pad=auto_pad, group=group, **given)
+    return _channels_last(y) if channels_last else y
+
+
+def nhwc_max_pool(
+    x: Var, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Ints = (), kernel_shape: Ints,
+    pads: Ints = (), strides: Ints = (),
+) -> Var:  # fmt: skip
+    """MaxPool of integers, with channels last."""
+    lists = {"dilations": dilations, "pads": pads, "strides": strides}
+    given = {name: value for name, value in lists.items() if value}
+    y = x.tape.apply(
+        "MaxPool", _channels_first(x), auto_pad=auto_pad, ceil_mode=ceil_mode, kernel_shape=kernel_shape, **given
+    )
+    return _channels_last(y)
+
+
+def qgemm(
+    a: Var, a_scale: Var, a_zero_point: Var, b: Var, b_scale: Var, b_zero_point: Var, c: Var | None = None,
+    y_scale: Var | None = None, y_zero_point: Var | None = None, *, alpha: float = 1.0, transA: int = 0,
+    transB: int = 0,
+) -> Var:  # fmt: skip
+    """alpha A B + C, where C counts in units of alpha times both scales; quantized if there is a scale for y."""
+    wide = [sym.cast(x, a_scale.dtype) for x in (a, a_zero_point, b, b_zero_point)]
+    left = wide[0] - wide[1]
+    right = (sym.swap(wide[2]) if transB else wide[2]) - wide[3]
+    product = sym.matmul(sym.swap(left) if transA else left, right)
+    product = product if c is None else product + sym.cast(c, product.dtype)
+    y = product * (a_scale * b_scale * alpha)
+    return y if y_scale is None else _coded(y, y_scale, y_zero_point, a)
+
+
+def dynamic_quantize_matmul(
+    a: Var, b: Var, b_scale: Var, b_zero_point: Var | None = None, bias: Var | None = None
+) -> Var:
+    """a quantized by its own range, times a quantized matrix, plus a bias."""
+    codes, scale, zero = a.tape.emit("DynamicQuantizeLinear", (a,), {}, n_outputs=3)
+    return matmul_integer_to_float(codes, b, scale, b_scale, zero, b_zero_point, bias)
+
+
+def matmul_integer_to_float(
+    a: Var, b: Var, a_scale: Var, b_scale: Var, a_zero_point: Var | None = None, b_zero_point: Var | None = None,
+    bias: Var | None = None,
+) -> Var:  # fmt: skip
+    """The product of quantized matrices as floats, plus a bias."""
+    y = sym.matmul(_less(a, a_zero_point, a_scale), _less(b, b_zero_point, a_scale)) * (a_scale * b_scale)
+    return y if bias is None else y + bias
+
+
+def matmul_integer16(a: Var, b: Var) -> Var:
+    """The product of integer matrices, as int32."""
+    return sym.cast(sym.matmul(sym.cast(a, np.float64), sym.cast(b, np.float64)), np.int32)
+
+
+def mul_integer(a: Var, a_zero_point: Var | None, b: Var, b_zero_point: Var | None = None) -> Var:
+    """The product of integers less their zero points, as int32."""
+    left, right = (
+        sym.cast(x, np.int32) if zero is None else sym.cast(x, np.int32) - sym.cast(zero, np.int32)
+        for x, zero in ((a, a_zero_point), (b, b_zero_point))
+    )
+    return left * right
+
+
+def matmul_nbits(
+    a: Var, b: Var, scales: Var, zero_points: Var | None = None, g_idx: Var | None = None, bias: Var | None = None, *,
+    K: int, N: int, accuracy_level: int = 0, bits: int = 4, block_size: int, weight_prepacked: int = 0,
+) -> Var:  # fmt: skip
+    """a times the transpose of weights `(N, K)` that are packed in bits, by blocks with a scale and zero point."""
+    if bits not in (2, 4, 8) or block_size < 16 or block_size & (block_size - 1) or weight_prepacked or g_idx:
+        raise UnsupportedError("MatMulNBits of 2, 4 or 8 bits, with blocks of 16 or more, is known", code="GC502")
+    blocks = -(-K // block_size)
+    codes = sym.reshape(unpacked(sym.reshape(b, (N, -1)), bits), (N, blocks, block_size))
+    zero = 2.0 ** (bits - 1) if zero_points is None else _zero_points(zero_points, bits, N, blocks, a.dtype)
+    weights = (sym.cast(codes, a.dtype) - zero) * sym.reshape(scales, (N, blocks, 1))
+    flat = sym.slice(sym.reshape(weights, (N, blocks * block_size)), (0,), (K,), (1,))
+    y = sym.matmul(a, sym.swap(flat))
+    return y if bias is None else y + bias
+
+
+def _zero_points(packed: Var, bits: int, n: int, blocks: int, dtype: np.dtype) -> Var:
+    """One for each block, which may be packed like the weights."""
+    if packed.dtype != np.uint8:
+        return sym.reshape(packed, (n, blocks, 1))
+    every = unpacked(sym.reshape(packed, (n, -1)), bits)
+    return sym.cast(sym.unsqueeze(sym.slice(every, (0,), (blocks,), (1,)), (2,)), dtype)
+
+
+def unpacked(x: Var, bits: int) -> Var:
+    """Numbers of so many bits out of bytes, the lowest bits first, along the last axis."""
+    if bits == 8:
+        return x
+    mask = x.tape.constant(np.uint8(2**bits - 1))
+    shifted = [x.tape.apply("BitShift", x, x.tape.constant(np.uint8(s)), direction="RIGHT") for s in range(0, 8, bits)]
+    parts = [sym.unsqueeze(x.tape.apply("BitwiseAnd", part, mask), (-1,)) for part in shifted]
+    return sym.reshape(sym.concat(parts, -1), (*x.shape[:-1], x.shape[-1] * len(parts)))
+
+
+def _decoded(x: Var, scale: Var, zero_point: Var | None) -> Var:
+    return x.tape.apply("DequantizeLinear", x, scale, zero_point)
+
+
+def _coded(y: Var, scale: Var, zero_point: Var | None, like: Var) -> Var:
+    """y quantized, without a zero point to the type of another tensor."""
+    zero = y.tape.constant(np.zeros((), like.dtype)) if zero_point is None else zero_point
+    return y.tape.apply("QuantizeLinear", y, scale, zero)
+
+
+def _less(x: Var, zero_point: Var | None, scale: Var) -> Var:
+    number = sym.cast(x, scale.dtype)
+    return number if zero_point is None else number - sym.cast(zero_point, scale.dtype)
+
+
+def _channels_first(x: Var) -> Var:
+    return sym.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def _channels_last(x: Var) -> Var:
+    return sym.transpose(x, (0, *range(2, x.ndim), 1))
+
+
+FUSED_QUANTIZE: list[Op] = [
+    fused("DynamicQuantizeMatMul", dynamic_quantize_matmul, cuts=rounding_of(0)),
+    fused("MatMulInteger16", matmul_integer16),
+    fused("MatMulIntegerToFloat", matmul_integer_to_float),
+    fused("MatMulNBits", matmul_nbits),
+    fused("MulInteger", mul_integer),
+    fused("NhwcMaxPool", nhwc_max_pool),
+    fused("QGemm", qgemm),
+    fused("QLinearAdd", of_two(lambda a, b: a + b)),
+    fused("QLinearAveragePool", qlinear_average_pool),
+    fused("QLinearConv", qlinear_conv),
+    fused("QLinearConcat", qlinear_concat, bind=as_given),
+    fused("QLinearGlobalAveragePool", qlinear_global_average_pool),
+    fused("QLinearLeakyRelu", qlinear_leaky_relu),
+    fused("QLinearMul", of_two(lambda a, b: a * b)),
+    fused("QLinearSigmoid", of_one(sym.sigmoid)),
+    fused("QLinearSoftmax", qlinear_softmax),
+    fused("QLinearWhere", qlinear_where),
+]

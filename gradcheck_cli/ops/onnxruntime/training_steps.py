@@ -1,0 +1,253 @@
+"""What onnxruntime's training graphs do with gradients: scale, clip, accumulate them, and step along them.
+
+Operators of several tensors take them as sequences.  A tensor that an operator changes in place there is an output of
+its own here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.graph.containers import COMPOUND, described
+from gradcheck_cli.graph.containers import Sequence as Tensors
+from gradcheck_cli.op import Op, as_given
+from gradcheck_cli.ops.onnxruntime.fused import fused
+from gradcheck_cli.ops.sequence import items_of
+
+GUARD = 1e-6  # what a norm is enlarged by before gradients are divided by it
+
+
+def scale(x: Var, factor: Var, *, scale_down: int = 0) -> Var:
+    """x times a number, or divided by it."""
+    number = sym.cast(sym.reshape(factor, ()), x.dtype)
+    return x / number if scale_down else x * number
+
+
+def scaled_sum(a: Var, b: Var, c: Var | None = None, *, scale_0: float, scale_1: float, scale_2: float = 1.0) -> Var:
+    """The sum of tensors, each times a number."""
+    y = a * scale_0 + b * scale_1
+    return y if c is None else y + c * scale_2
+
+
+def batch_scale(
+    x: Var, *, scale_0: float, scale_1: float, scale_2: float | None = None, n_outputs: int = 2
+) -> tuple[Var, ...]:
+    """x times several numbers, one by one."""
+    return tuple(x * factor for factor in (scale_0, scale_1, scale_2) if factor is not None)
+
+
+def mixed_precision_scale(factor: Var, *xs: Var, to: Any, fuse_outputs: int = 0) -> tuple[Var, ...]:
+    """Each x times a number in another dtype; all in one vector if fused."""
+    number = sym.reshape(factor, ())
+    scaled = [sym.cast(x * sym.cast(number, x.dtype), to) for x in xs]
+    return (sym.concat([sym.reshape(y, (y.size,)) for y in scaled], 0),) if fuse_outputs else tuple(scaled)
+
+
+def reduce_all_l2(*xs: Var) -> Var:
+    """The norm of all entries of all tensors."""
+    return _norm(xs)
+
+
+def in_place_accumulator(total: Var, value: Var, update: Var | None = None) -> Var:
+    """total + value, unless the signal says no."""
+    more = total + sym.cast(value, total.dtype)
+    return more if update is None else sym.where(sym.reshape(update, ()), more, total)
+
+
+def in_place_accumulator_v2(total: Var, value: Var, overwrite: Var | None = None) -> tuple[Var, Var]:
+    """That it is done, and total + value, or the value alone."""
+    value = sym.cast(value, total.dtype)
+    more = total + value
+    return _done(total.tape), more if overwrite is None else sym.where(sym.reshape(overwrite, ()), value, more)
+
+
+def zero_gradient(total: Var, reset: Var) -> Var:
+    """Zeros."""
+    return sym.zeros_like(total)
+
+
+def clip_grad_norm(gradients: Any, *, max_norm: float = 1.0) -> Tensors:
+    """Gradients divided by their norm over `max_norm`, if it is larger."""
+    items = _tensors(gradients)
+    if not items:
+        raise ValueError("there are no gradients to clip")
+    share = sym.minimum(sym.reciprocal(_norm(items) + GUARD) * max_norm, 1.0)
+    return Tensors(tuple(g * share for g in items))
+
+
+def is_finite(x: Var) -> Var:
+    """Neither infinite nor NaN, entry by entry."""
+    return sym.abs(x) < np.inf
+
+
+def is_all_finite(*xs: Var, isinf_only: int = 0, isnan_only: int = 0) -> Var:
+    """No entry of any tensor is infinite or NaN, of which one may be left out."""
+    if isinf_only and isnan_only:
+        raise ValueError("isinf_only and isnan_only exclude each other")
+    good = _not_infinite if isinf_only else _not_nan if isnan_only else is_finite
+    return all_true(sym.concat([sym.reshape(good(x), (x.size,)) for x in xs], 0))
+
+
+def all_true(x: Var) -> Var:
+    """Every entry is true."""
+    return sym.cast(x.tape.apply("ReduceMin", sym.cast(x, np.int32), keepdims=0), np.bool_)
+
+
+def sgd(rate: Var, w: Var, g: Var) -> tuple[Var, Var]:
+    """The weights after a step, and the step."""
+    step = g * -sym.reshape(rate, ())
+    return w + step, step
+
+
+def sgd_of_sequences(rate: Var, weights: Any, gradients: Any, update: Var | None = None) -> tuple[Var, Tensors]:
+    """Whether there was a step, and the weights after it."""
+    stepped = [sgd(_single(rate), w, g)[0] for w, g in _rows(weights, gradients)]
+    return _signal(_single(update), rate), _unless(update, stepped, _tensors(weights))
+
+
+def adam(
+    rate: Var, count: Var, w: Var, g: Var, m: Var, v: Var, *refused: Var | None, alpha: float = 0.9,
+    beta: float = 0.999, lambda_: float = 0.0, epsilon: float = 1e-8, max_norm_clip: float = 1.0,
+    do_bias_correction: int = 1, weight_decay_mode: int = 0,
+) -> tuple[Var, ...]:  # fmt: skip
+    """The next count, both means, the weights after a step along them, and the step, which decays the weights."""
+    if any(x is not None for x in refused) or weight_decay_mode:
+        raise ValueError("known are six inputs and weight_decay_mode 0")
+    grown = _corrections(count, alpha, beta, do_bias_correction, g)
+    m, v = _means(m, v, g, alpha, beta)
+    step = -sym.reshape(rate, ()) * (m / grown[0] / (sym.sqrt(v / grown[1]) + epsilon) + w * lambda_)
+    return count + 1, m, v, w + step, step
+
+
+def adam_w(
+    rate: Var, count: Var, weights: Any, gradients: Any, means: Any, squares: Any, update: Var | None = None, *,
+    alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 1e-2,
+    adam_mode: int = 0, correct_bias: int = 1,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Whether there was a step; the weights after it, and both means.
+
+    The weights decay before the step, and each mean is corrected (mode 0); or after it, and the rate is (mode 1).
+    """
+    if adam_mode not in (0, 1):
+        raise ValueError(f"adam_mode is {adam_mode}; known are 0 and 1")
+    stepped, rate, count, update = [], sym.reshape(_single(rate), ()), _single(count), _single(update)
+    for w, g, m, v in _rows(weights, gradients, means, squares):
+        first, second = _corrections(count, alpha, beta, correct_bias, g)
+        m, v = _means(m, v, g, alpha, beta)
+        if adam_mode == 0:
+            w = w - w * rate * weight_decay
+            w = w - rate * m / (first * (sym.sqrt(v / second) + epsilon))
+        else:
+            w = w - rate * (sym.sqrt(second) / first) * m / (sym.sqrt(v) + epsilon)
+            w = w - w * rate * weight_decay
+        stepped.append((w, m, v))
+    olds = [_tensors(old) for old in (weights, means, squares)]
+    news = zip(*stepped, strict=True)
+    return _signal(update, count), *(_unless(update, new, old) for new, old in zip(news, olds, strict=True))
+
+
+def group(*xs: Any, tape: Tape) -> Var:
+    """True, once everything is there."""
+    return _done(tape)
+
+
+def pass_through(*xs: Var) -> tuple[Var, ...]:
+    """Everything as it is."""
+    return tuple(sym.identity(x) for x in xs)
+
+
+def _norm(xs: Sequence[Var]) -> Var:
+    whole = sym.concat([sym.reshape(sym.identity(x), (x.size,)) for x in xs], 0)
+    return whole.tape.apply("ReduceL2", whole, keepdims=0)
+
+
+def _not_infinite(x: Var) -> Var:
+    return sym.not_(sym.equal(sym.abs(x), np.inf))
+
+
+def _not_nan(x: Var) -> Var:
+    return sym.not_(sym.is_nan(x))
+
+
+def _means(m: Var, v: Var, g: Var, alpha: float, beta: float) -> tuple[Var, Var]:
+    """The running means of gradients and of their squares."""
+    return m * alpha + g * (1 - alpha), v * beta + g * g * (1 - beta)
+
+
+def _corrections(count: Var, alpha: float, beta: float, wanted: int, like: Var) -> tuple[Var, Var]:
+    """1 - alpha^t and 1 - beta^t: what running means that began at 0 lack; 1 if not wanted."""
+    steps = sym.cast(sym.reshape(count, ()), like.dtype)
+    bases = [like.tape.constant(base if wanted else 0.0, like.dtype) for base in (alpha, beta)]
+    first, second = (1.0 - base.tape.apply("Pow", base, steps) for base in bases)
+    return first, second
+
+
+def _tensors(sequence: Any) -> tuple[Var, ...]:
+    """The tensors of a sequence."""
+    return tuple(_single(item) for item in items_of(sequence))
+
+
+def _single(x: Any) -> Any:
+    """A tensor, or nothing."""
+    if isinstance(x, COMPOUND):
+        raise ValueError(f"a tensor is needed, not {described(x)}")
+    return x
+
+
+def _rows(*sequences: Any) -> list[tuple[Var, ...]]:
+    """The tensors of several sequences side by side."""
+    items = [_tensors(sequence) for sequence in sequences]
+    if len({len(each) for each in items}) > 1 or not items[0]:
+        raise ValueError(f"sequences of {', '.join(str(len(each)) for each in items)} tensors do not go together")
+    for row in zip(*items, strict=True):
+        if len({x.shape for x in row}) > 1:
+            raise ValueError(f"tensors of shapes {[list(x.shape) for x in row]} do not go together")
+    return list(zip(*items, strict=True))
+
+
+def _unless(update: Var | None, new: Sequence[Var], old: Sequence[Var]) -> Tensors:
+    """The new tensors, or the old ones where the signal says no."""
+    if update is None:
+        return Tensors(tuple(new))
+    signal = sym.reshape(update, ())
+    return Tensors(tuple(sym.where(signal, n, o) for n, o in zip(new, old, strict=True)))
+
+
+def _done(tape: Tape, shape: tuple[int, ...] = (1,)) -> Var:
+    return tape.constant(np.ones(shape, np.bool_))
+
+
+def _signal(update: Var | None, like: Var) -> Var:
+    """Whether there was a step, in the shape of another tensor of one entry."""
+    return _done(like.tape, like.shape) if update is None else sym.reshape(sym.identity(update), like.shape)
+
+
+def _of_sequences(name: str, forward: Callable[..., Any]) -> Op:
+    return fused(name, forward, compound=forward, bind=as_given)
+
+
+TRAINING_STEPS: list[Op] = [
+    _of_sequences("AdamWOptimizer", adam_w),
+    _of_sequences("InplaceClipGradNorm", clip_grad_norm),
+    _of_sequences("SGDOptimizerV2", sgd_of_sequences),
+    fused("AdamOptimizer", adam),
+    fused("All", all_true),
+    fused("BatchScale", batch_scale),
+    fused("Group", group),
+    fused("InPlaceAccumulator", in_place_accumulator),
+    fused("InPlaceAccumulatorV2", in_place_accumulator_v2),
+    fused("IsAllFinite", is_all_finite),
+    fused("IsFinite", is_finite),
+    fused("MixedPrecisionScale", mixed_precision_scale),
+    fused("PassThrough", pass_through),
+    fused("ReduceAllL2", reduce_all_l2),
+    fused("SGDOptimizer", sgd),
+    fused("Scale", scale),
+    fused("ScaledSum", scaled_sum),
+    fused("ZeroGradient", zero_gradient),
+]

@@ -1,0 +1,158 @@
+"""Control flow: If, Loop and Scan dissolve into the nodes that ran.
+
+What decided the way (a condition, a trip count) is left on the tape as a guard: a probe that changes it
+crosses a branch.  Results are new tensors even where a body only hands one through, so that each can be
+asked for by name.  Sequences and optionals go round a loop as tensors do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import MAX_STEPS, Var
+from gradcheck_cli.autodiff.trace import Body
+from gradcheck_cli.errors import LimitError
+from gradcheck_cli.graph.containers import COMPOUND, described, mapped
+from gradcheck_cli.op import Op, composite, from_end
+
+_FORWARD, _REVERSE = 0, 1
+
+
+def if_(condition: Var, *, then_branch: Body, else_branch: Body) -> tuple[Any, ...]:
+    """The outputs of the branch that the condition chooses."""
+    branch = then_branch if _holds(condition) else else_branch
+    return tuple(_handed_on(y) for y in branch())
+
+
+def loop(trips: Var | None, condition: Var | None = None, *states: Any, body: Body) -> tuple[Any, ...]:
+    """Final states, and every scan output of all iterations, while `trips` last and the condition holds."""
+    tape, most = body.tape, None if trips is None else _count(trips)
+    going = condition is None or _holds(condition)
+    flag = condition if condition is not None else tape.constant(True)
+    rows: list[tuple[Any, ...]] = []
+    while going and (most is None or len(rows) < most):
+        if len(rows) >= MAX_STEPS:
+            raise LimitError(f"more than {MAX_STEPS:,} iterations; the loop may never end")
+        with tape.scope(f"iteration{len(rows)}"):
+            flag, *results = body(tape.constant(len(rows), np.int64), flag, *states)
+        going = _holds(flag)
+        states, scanned = tuple(results[: len(states)]), tuple(results[len(states) :])
+        rows.append(scanned)
+    outputs = body.graph.outputs[1 + len(states) :]
+    scans = [_stacked(body, name, [row[i] for row in rows]) for i, name in enumerate(outputs)]
+    return (*map(_handed_on, states), *scans)
+
+
+def scan(
+    *operands: Any,
+    body: Body,
+    num_scan_inputs: int,
+    scan_input_axes: tuple[int, ...] | None = None,
+    scan_input_directions: tuple[int, ...] | None = None,
+    scan_output_axes: tuple[int, ...] | None = None,
+    scan_output_directions: tuple[int, ...] | None = None,
+) -> tuple[Any, ...]:
+    """Final states, and every scan output of all iterations: one for each slice of the scan inputs."""
+    if not 0 < num_scan_inputs <= len(operands):
+        raise ValueError(f"num_scan_inputs is {num_scan_inputs} for {len(operands)} inputs")
+    count = len(operands) - num_scan_inputs
+    states, inputs = operands[:count], operands[count:]
+    outputs = body.graph.outputs[count:]
+    slices = [
+        _slices(x, axis, direction)
+        for x, axis, direction in zip(
+            inputs,
+            _each(scan_input_axes, len(inputs), "scan_input_axes"),
+            _each(scan_input_directions, len(inputs), "scan_input_directions"),
+            strict=True,
+        )
+    ]
+    if len({len(s) for s in slices}) > 1:
+        raise ValueError(f"scan inputs differ in length: {[len(s) for s in slices]}")
+    rows: list[tuple[Any, ...]] = []
+    for i, pieces in enumerate(zip(*slices, strict=True)):
+        with body.tape.scope(f"iteration{i}"):
+            results = body(*states, *pieces)
+        states = results[:count]
+        rows.append(results[count:])
+    axes = _each(scan_output_axes, len(outputs), "scan_output_axes")
+    directions = _each(scan_output_directions, len(outputs), "scan_output_directions")
+    scans = [_stacked(body, name, [row[i] for row in rows], axes[i], directions[i]) for i, name in enumerate(outputs)]
+    return (*map(_handed_on, states), *scans)
+
+
+def _slices(x: Any, axis: int, direction: int) -> list[Var]:
+    """x along an axis, entry by entry, in the order they are read."""
+    _require_tensor(x, "a scan input")
+    axis = from_end(axis, x.ndim)
+    length = x.shape[axis]
+    pieces = [sym.squeeze(piece, (axis,)) for piece in sym.split(x, [1] * length, axis)] if length else []
+    return pieces[::-1] if direction == _REVERSE else pieces
+
+
+def _stacked(body: Body, name: str, rows: Sequence[Any], axis: int = 0, direction: int = _FORWARD) -> Var:
+    """Values of all iterations, one behind the other along a new axis."""
+    if not rows:
+        return _no_rows(body, name, axis)
+    for row in rows:
+        _require_tensor(row, f"scan output {name!r}")
+    if any(row.shape != rows[0].shape for row in rows):
+        raise ValueError(f"scan output {name!r} changes its shape: {sorted({row.shape for row in rows})}")
+    axis = from_end(axis, rows[0].ndim + 1)
+    pieces = [sym.unsqueeze(row, (axis,)) for row in rows]
+    stacked = sym.concat(pieces[::-1] if direction == _REVERSE else pieces, axis)
+    return stacked if len(pieces) > 1 else _handed_on(stacked)
+
+
+def _no_rows(body: Body, name: str, axis: int) -> Var:
+    """The scan output of no iteration, as it is declared; dimensions that are not fixed are 0."""
+    declared = body.graph.types.get(name)
+    dtype = np.float32 if declared is None or declared.dtype is None else declared.dtype
+    shape = (
+        [] if declared is None or declared.shape is None else [d if isinstance(d, int) else 0 for d in declared.shape]
+    )
+    shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
+    return sym.identity(body.tape.constant(np.zeros(shape, dtype)))
+
+
+def _require_tensor(value: Any, what: str) -> None:
+    if value is None or isinstance(value, COMPOUND):
+        raise ValueError(f"{what} is {'nothing' if value is None else described(value)}; it must be a tensor")
+
+
+def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, ...]:
+    """A list with one entry for each scan, 0 where it is left out."""
+    if values is not None and len(values) != count:
+        raise ValueError(f"{what} has {len(values)} entries for {count} scans")
+    return (0,) * count if values is None else tuple(values)
+
+
+def _holds(condition: Any) -> bool:
+    _require_tensor(condition, "a condition")
+    value = condition.tape.guard(condition)
+    if value.size != 1:
+        raise ValueError(f"a condition has one entry, not shape {list(value.shape)}")
+    return bool(value.item())
+
+
+def _count(trips: Any) -> int:
+    _require_tensor(trips, "a trip count")
+    value = trips.tape.guard(trips)
+    if value.size != 1:
+        raise ValueError(f"a trip count has one entry, not shape {list(value.shape)}")
+    return int(value.item())
+
+
+def _handed_on(value: Any) -> Any:
+    return mapped(sym.identity, value)
+
+
+CONTROL_FLOW: list[Op] = [
+    composite("If", if_),
+    composite("Loop", loop, compound=loop),
+    composite("Scan", scan, compound=scan),
+]

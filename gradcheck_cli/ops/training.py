@@ -1,0 +1,80 @@
+"""One step of an optimizer, as ONNX's training domain has it: Adagrad, Adam and Momentum.
+
+Inputs are the rate R, the number of steps T done so far, then the tensors X, their gradients G and what was accumulated
+for them: all X first, then all G ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.op import Op, composite
+
+DOMAIN = "ai.onnx.preview.training"
+
+
+def adagrad(
+    r: Var, t: Var, *xs: Var, decay_factor: float = 0.0, epsilon: float = 1e-6, norm_coefficient: float = 0.0
+) -> list[Var]:
+    """Steps by the gradient over the root of all squares so far; new X, then new sums of squares."""
+    rate = r / (sym.cast(t, r.dtype) * decay_factor + 1.0)
+
+    def step(x: Var, g: Var, h: Var) -> tuple[Var, ...]:
+        g = g + x * norm_coefficient
+        h = h + g * g
+        return x - rate * g / (sym.sqrt(h) + epsilon), h
+
+    return _each(step, xs, 3)
+
+
+def adam(
+    r: Var, t: Var, *xs: Var, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-6,
+    norm_coefficient: float = 0.0, norm_coefficient_post: float = 0.0,
+) -> list[Var]:  # fmt: skip
+    """Steps by a running mean of gradients over the root of one of squares; new X, then both new means."""
+    count = sym.cast(sym.maximum(t, 1), r.dtype)
+    grown = [1.0 - t.tape.apply("Pow", t.tape.constant(base, r.dtype), count) for base in (alpha, beta)]
+    rate = r * sym.where(t > 0, sym.sqrt(grown[1]) / grown[0], 1)
+
+    def step(x: Var, g: Var, v: Var, h: Var) -> tuple[Var, ...]:
+        g = g + x * norm_coefficient
+        v = v * alpha + g * (1 - alpha)
+        h = h * beta + g * g * (1 - beta)
+        return (x - rate * v / (sym.sqrt(h) + epsilon)) * (1 - norm_coefficient_post), v, h
+
+    return _each(step, xs, 4)
+
+
+def momentum(
+    r: Var, t: Var, *xs: Var, alpha: float, beta: float, mode: str, norm_coefficient: float
+) -> list[Var]:  # fmt: skip
+    """Steps by a running sum of gradients, or one ahead of it (nesterov); new X, then new sums."""
+    if mode not in ("standard", "nesterov"):
+        raise ValueError(f"mode is {mode!r}; known are standard, nesterov")
+    share = sym.where(t > 0, t.tape.constant(beta, r.dtype), 1)
+
+    def step(x: Var, g: Var, v: Var) -> tuple[Var, ...]:
+        g = g + x * norm_coefficient
+        v = v * alpha + share * g
+        return x - r * (v if mode == "standard" else g + v * alpha), v
+
+    return _each(step, xs, 3)
+
+
+def _each(step: Callable[..., Any], xs: Sequence[Var], kinds: int) -> list[Var]:
+    """The step for each tensor by itself; results by kind."""
+    if not xs or len(xs) % kinds:
+        raise ValueError(f"{len(xs)} tensors are not {kinds} for each of those that are optimized")
+    count = len(xs) // kinds
+    made = [step(*xs[i::count]) for i in range(count)]
+    return [y for kind in zip(*made, strict=True) for y in kind]
+
+
+OPTIMIZER: list[Op] = [
+    composite("Adagrad", adagrad, domain=DOMAIN),
+    composite("Adam", adam, domain=DOMAIN),
+    composite("Momentum", momentum, domain=DOMAIN),
+]

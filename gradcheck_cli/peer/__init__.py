@@ -1,1 +1,0 @@
-"""The forward run held against another implementation."""

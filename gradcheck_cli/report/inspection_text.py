@@ -1,0 +1,130 @@
+"""What `gradcheck inspect` prints of a model."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gradcheck_cli.checks.inspection import Inspection, TensorFacts
+from gradcheck_cli.report.text import Style, count, cut, name, paint, shape, table
+from gradcheck_cli.results.record import sizes_said
+
+_ROLES = {
+    "input": "inputs", "weight": "weights", "statistic": "statistics", "quantization": "quantization",
+    "constant": "constants", "output": "outputs", "inner": "inner tensors",
+}  # fmt: skip
+_MOST = {"input": 40, "weight": 12, "statistic": 4, "quantization": 4, "constant": 4, "output": 40}  # rows, without -v
+_CUT = 10  # severed pairs shown, unless all are asked for
+
+
+def text(found: Inspection, style: Style) -> str:
+    """All of it: tensors, operators, what is blocked, what a check would cost."""
+    opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(found.opset.items())]
+    head = f"{paint(name(found.uri), 'bold', style.color)}  {', '.join([*opsets, count(found.nodes, 'node')])}"
+    parts = [
+        [head],
+        [*_tensors(found, style)],
+        [*_facts(found, style)],
+        [*_blocked(found, style), *_severed(found, style)],
+        [*_costs(found, style)],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _tensors(found: Inspection, style: Style) -> Iterator[str]:
+    groups = {role: [t for t in found.tensors if t.role == role] for role in _ROLES}
+    shown = {role: group if style.verbosity > 0 else group[: _MOST.get(role, 1000)] for role, group in groups.items()}
+    widest = max(20, style.width - 46)
+    rows = [(cut(name(t.name), widest), name(t.shape), t.dtype, _known(t)) for g in shown.values() for t in g]
+    lines = iter(table([("", "", "", ""), *rows], "<<<<")[1:])
+    for role, group in shown.items():
+        if group:
+            yield _title(role, groups[role])
+            yield from (f"  {next(lines)}" for _ in group)
+            hidden = len(groups[role]) - len(group)
+            yield from [f"  ... {hidden} more, -v"] * (hidden > 0)
+
+
+def _known(tensor: TensorFacts) -> str:
+    """What is known of a gradient, and of a constant the rule of its role."""
+    return (
+        f"{tensor.gradient}  (rule {tensor.rule}: {name(tensor.why.partition(': ')[2])})"
+        if tensor.rule
+        else tensor.gradient
+    )
+
+
+def _title(role: str, group: Sequence[TensorFacts]) -> str:
+    return _ROLES[role] + (f" ({len(group)})" if len(group) > 1 else "")
+
+
+def _facts(found: Inspection, style: Style) -> Iterator[str]:
+    operators = ", ".join(f"{name(op)} {number}" for op, number in found.operators.items())
+    yield from _wrapped("operators", operators, style)
+    if found.init_targets:
+        yield from _wrapped("init", ", ".join(map(name, found.init_targets)), style)
+    if found.updates:
+        yield from _wrapped("updates", ", ".join(f"{name(k)} by {name(v)}" for k, v in found.updates.items()), style)
+    if found.dims:
+        yield from _wrapped("dims", name(sizes_said(found.dims, found.notes)), style)
+
+
+def _blocked(found: Inspection, style: Style) -> Iterator[str]:
+    for each in found.blocked:
+        what = "cannot be computed" if each.lacks == "forward" else "has no gradient"
+        stops = (
+            f"; it stops {', '.join(map(name, each.stops[:4]))}{' ...' if len(each.stops) > 4 else ''}"
+            if each.stops
+            else ""
+        )
+        yield from _wrapped(paint("blocked", "yellow", style.color), f"{name(each.where)} {what}{stops}", style)
+
+
+def _severed(found: Inspection, style: Style) -> Iterator[str]:
+    for each in found.severed if style.verbosity > 0 else found.severed[:_CUT]:
+        text = f"d {name(each.y)}/d {name(each.x)}: {name(each.sentence)}"
+        yield from _wrapped(paint("severed", "yellow", style.color), text, style)
+    if len(found.severed) > _CUT and style.verbosity < 1:
+        yield f"... {len(found.severed) - _CUT} more, -v"
+
+
+def _costs(found: Inspection, style: Style) -> Iterator[str]:
+    if found.obstacle:
+        yield from (
+            f"{paint('does not run', 'yellow', style.color)}  {name(line)}" for line in found.obstacle.split("\n")
+        )
+        return
+    if not found.costs:
+        yield "there is no gradient to check"
+        return
+    shown = found.costs if style.verbosity > 0 else found.costs[:20]
+    numbers = [(f"{c.entries:,}", f"{c.runs:,}", _spell(c.seconds)) for c in shown]
+    widths = [max(map(len, column)) + 2 for column in zip(("entries", "runs", "about"), *numbers, strict=True)]
+    free = style.width - sum(widths)
+    rows = [("x", "y", "entries", "runs", "about")]
+    rows += [
+        (_label(c.x, c.x_shape, free // 2 - 2), _label(c.y, c.y_shape, free // 2 - 2), *n)
+        for c, n in zip(shown, numbers, strict=True)
+    ]
+    yield from table(rows, "<<>>>")
+    if len(found.costs) > len(shown):
+        yield f"... {len(found.costs) - len(shown)} more, -v"
+
+
+def _label(tensor: str, sizes: Sequence[int], width: int) -> str:
+    return f"{cut(name(tensor), max(8, width - len(shape(sizes)) - 1))} {shape(sizes)}"
+
+
+def _wrapped(title: str, words: str, style: Style) -> list[str]:
+    lines = textwrap.wrap(words, style.width - 11, break_long_words=False, break_on_hyphens=False)
+    return [
+        f"{title}{' ' * max(2, 11 - len(title))}{line}" if i == 0 else f"{'':11}{line}" for i, line in enumerate(lines)
+    ]
+
+
+def _spell(seconds: float) -> str:
+    """A rough time."""
+    for unit, word in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:,.0f} {word}"
+    return f"{seconds:.0f} s" if seconds >= 1 else "<1 s"

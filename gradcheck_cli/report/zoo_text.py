@@ -1,0 +1,78 @@
+"""A zoo summed up for people: how models and checks came out, then the models that did not pass, the worst first."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from gradcheck_cli.report.findings import CODE, WORD
+from gradcheck_cli.report.full import COUNTED, said_of, totals
+from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, table
+from gradcheck_cli.results.record import SEVERITY, Check, Report
+
+_LEAST_NAME = 16
+_WORDS = {**COUNTED, "error": "errors"}
+
+
+class Group(NamedTuple):
+    """The records of one job."""
+
+    name: str
+    checks: Sequence[Check]
+
+
+def document(
+    groups: Sequence[Group], report: Report, detail: Callable[[str], str], style: Style, most: int, more: str
+) -> str:
+    """The summary; `detail` says more of a job by its name, `most` failing ones are shown, `more` shows all."""
+    failing = [group for group in groups if not passed(group.checks)]
+    failing.sort(key=lambda group: SEVERITY.index(worst(group.checks).exit_code))  # the worst first, else as they were
+    parts = [_counts(groups)] if style.verbosity >= 0 and groups else []
+    parts += ["\n".join(line for group in failing[:most] for line in _lines(group, detail(group.name), style))]
+    parts += [f"... {count(len(failing) - most, 'more model')}: {name(more)}"] if len(failing) > most else []
+    last = f"{totals(report)}" + (f" in {seconds(report.duration_s)}" if report.duration_s else "")
+    return "\n\n".join([part for part in parts if part] + [last]) + "\n"
+
+
+def passed(checks: Sequence[Check]) -> bool:
+    """Nothing is to be said of them."""
+    return all(check.passes for check in checks)
+
+
+def worst(checks: Sequence[Check]) -> Check:
+    """The record that decides what a job came to: the first of the worst."""
+    return min(checks, key=lambda check: (SEVERITY.index(check.exit_code), not check.gates, check.status == "pass"))
+
+
+def verdict(check: Check) -> str:
+    """FAIL GC101."""
+    if check.gradient_passes and check.forward_differs:
+        return f"{WORD} {CODE}"
+    code = check.code if check.status != "waived" else ""
+    return f"{said_of(check)[0]} {code}".strip()
+
+
+def _counts(groups: Sequence[Group]) -> str:
+    """How many models and checks came out how."""
+    models = [worst(group.checks).status for group in groups]
+    checks = [check.status for group in groups for check in group.checks]
+    rows = [("", "models", "checks")]
+    rows += [(word, str(models.count(status)), str(checks.count(status)))
+             for status, word in _WORDS.items() if status in checks]  # fmt: skip
+    return "\n".join(table(rows, "<>>"))
+
+
+def _lines(group: Group, detail: str, style: Style) -> Iterator[str]:
+    """A failing job: what it came to and its name, cut, and how much of it failed; then why."""
+    check = worst(group.checks)
+    said = verdict(check)
+    failed = sum(not passed([each]) for each in group.checks)
+    share = f"{failed} of {count(len(group.checks), 'check')}" if len(group.checks) > 1 else ""
+    label = cut(name(group.name), max(_LEAST_NAME, style.width - len(said) - len(share) - 2 - 2 * bool(share)))
+    space = " " * max(2, style.width - len(said) - 2 - columns(label) - len(share)) if share else ""
+    yield f"{paint(said, said_of(check)[1], style.color)}  {label}{space}{share}"
+    yield from textwrap.wrap(
+        detail, style.width, initial_indent="  ", subsequent_indent="  ", max_lines=3, placeholder=" ...",
+        break_on_hyphens=False,
+    )  # fmt: skip

@@ -1,0 +1,376 @@
+"""The verdict on two Jacobians, entry by entry: arrays only.
+
+A mismatch counts only beyond what the numerical side can have wrong; what it cannot resolve is inconclusive, never a
+pass and never a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.verdict.differences import Estimate
+from gradcheck_cli.verdict.differences import blocks as blocks  # here for those who go through statuses
+
+UNIT = 2.0**-53
+RTOL, ATOL = 5e-7, 0.0
+NEGLIGIBLE = 1e-9
+_COMPARABLE = 64.0  # sizes of x that differ by no more than this are of one scale
+GROUND = 1e-2  # of a column's largest entry: relative errors of smaller ones are relative to this
+_LEAST = float(np.finfo(float).smallest_subnormal)
+UNDERFLOW = 1e-250  # products of numbers below this lose digits
+HUGE = 1e150  # squares of numbers beyond this, or below its inverse, are no floating-point numbers
+
+
+class Status(IntEnum):
+    """What became of one entry; the name of one that stayed open is its reason."""
+
+    PASS = 0
+    FAIL = 1
+    NOISE = 2  # rounding hides what there is to see
+    CURVATURE = 3  # the function bends too much within the steps that rounding allows
+    DOMAIN = 4  # the numerical side is not finite
+    JUMP = 5  # y jumps or is infinitely steep here, or the perturbation crosses a decision of the model
+    UNDERFLOW = 6  # numbers so small, or so large, that products of them are lost
+    NONDERIVATIVE = 7  # at a tie: not what the slopes from both sides say, which no rule has to know
+    KINK_OK = 8  # at a tie: one of the slopes from both sides, or between them
+    LEFT_OUT = 9  # y itself is not finite
+
+
+PASSED = (Status.PASS, Status.KINK_OK)
+REASONS = {  # of what stays open -> code
+    Status.NOISE: "GC303", Status.CURVATURE: "GC303", Status.UNDERFLOW: "GC303", Status.DOMAIN: "GC304",
+    Status.JUMP: "GC301", Status.NONDERIVATIVE: "GC301",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Errors that do not matter to the user: relative to an entry, and absolute."""
+
+    rtol: float = RTOL
+    atol: float = ATOL
+    negligible: float = NEGLIGIBLE  # of the largest entry for the same y
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both Jacobians of a pair `(x_size, y_size)`, the numerical one's error bound, and a `Status` for each entry.
+
+    `noise` may be a broadcast view: bounds by column.  `slopes` has what was measured from the left and from the right
+    of rows at a tie: row -> `(2, y_size)`.
+    """
+
+    theoretical: Array
+    numerical: Array
+    noise: Array
+    status: Array
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    slopes: Mapping[int, Array] = field(default_factory=dict)
+    ties: Mapping[int, Array] = field(default_factory=dict)  # step of the tape -> kinked rows at a tie there
+    crossed: Mapping[int, Array] = field(default_factory=dict)  # the same for rows whose perturbation goes too far
+    unfit: int = 0  # failed entries outside of the different slopes that y has at a tie
+    outside: int = 0  # failed entries that are zero by the structure of the model
+    known: Ground | None = None  # of the whole Jacobian, where these are some of its rows; or as it was measured
+
+    @property
+    def ground(self) -> Ground:
+        """What entries are small beside."""
+        return ground_of(self.theoretical, self.numerical) if self.known is None else self.known
+
+    @property
+    def scale(self) -> Array:
+        """The largest finite magnitude in each column, `(y_size,)`."""
+        return self.ground.largest
+
+    def count(self, *statuses: Status) -> int:
+        """How many entries have one of the statuses."""
+        if self.clean:
+            return self.status.size * (Status.PASS in statuses)
+        return sum(int(np.count_nonzero(self.status == status)) for status in statuses)
+
+    @property
+    def clean(self) -> bool:
+        """Every entry passes."""
+        return not self.status.any()
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Sizes beside which an entry is a trifle: the largest entry for the same y, `(y_size,)`, or less than that.
+
+    An entry of a feature that is much larger than others, such as a time in seconds among shares, moves y as much by
+    what is a small derivative.  Where rows differ that much in `scale`, `(rows,)`, none counts as larger than what moves
+    y by its scale as much as any row does: `effect`, `(y_size,)`, has the largest product of an entry and its scale.
+    """
+
+    largest: Array
+    effect: Array | None = None
+    scale: Array | None = None
+
+    def at(self, rows: slice | Array = slice(None)) -> Array:
+        """That of some rows, in a shape that goes with theirs."""
+        if self.effect is None or self.scale is None:
+            return self.largest
+        share = self.scale[rows, None]
+        with np.errstate(divide="ignore", over="ignore"):
+            by_effect = np.where(share > 0, self.effect / share, np.inf)
+        return np.where(_COMPARABLE * by_effect < self.largest, by_effect, self.largest)
+
+    def of(self, rows: Array) -> Ground:
+        """The ground of some rows."""
+        return self if self.scale is None else replace(self, scale=self.scale[rows])
+
+
+class Grounds:
+    """The ground of a whole Jacobian as its columns come; `scale` has the size of x in each of its rows."""
+
+    def __init__(self, scale: Array | None, columns: int) -> None:
+        scale, none = _relative(scale), np.zeros(columns)
+        self.found = Ground(none) if scale is None else Ground(none, none.copy(), scale)
+        self._by = None if scale is None else np.where(scale > 0, scale, np.min(scale[scale > 0]))
+
+    def add(self, theoretical: Array, numerical: Array, columns: slice = slice(None)) -> None:
+        """Some columns: both sides, of which the larger counts."""
+        largest, effect = self.found.largest[columns], self.found.effect
+        for rows in blocks(*theoretical.shape):
+            size = magnitude(theoretical[rows], numerical[rows])
+            np.maximum(largest, np.max(size, axis=0, initial=0.0), out=largest)
+            if effect is not None and self._by is not None:
+                most = np.max(size * self._by[rows, None], axis=0, initial=0.0)
+                np.maximum(effect[columns], most, out=effect[columns])
+
+
+def ground_of(theoretical: Array, numerical: Array, scale: Array | None = None) -> Ground:
+    """The ground of both sides of a whole Jacobian, whose rows belong to entries of x of such sizes, 0 if unknown."""
+    grounds = Grounds(scale, theoretical.shape[1])
+    grounds.add(theoretical, numerical)
+    return grounds.found
+
+
+def _relative(scale: Array | None) -> Array | None:
+    """Sizes in units of the largest of them; None where no two of them are far apart."""
+    if scale is None or not np.isfinite(scale).all():
+        return None
+    some = scale[scale > 0]
+    if not some.size or float(some.max()) <= _COMPARABLE * float(some.min()):
+        return None
+    return np.asarray(scale / some.max())
+
+
+def largest_by_column(theoretical: Array, numerical: Array) -> Array:
+    """The largest finite magnitude in each column of either side, `(y_size,)`: the natural scale of that y."""
+    return ground_of(theoretical, numerical).largest
+
+
+def allowance(size: Array, largest: Array, tolerance: Tolerance) -> Array:
+    """How far entries of this magnitude may differ: by rtol, and by a trifle of their ground."""
+    return tolerance.rtol * size + (tolerance.negligible * largest + tolerance.atol)
+
+
+def magnitude(theoretical: Array, numerical: Array) -> Array:
+    """The larger of two entries, 0 where neither is finite."""
+    both = np.abs(theoretical)
+    both = np.maximum(both, np.abs(numerical), out=both if np.ndim(both) else None)
+    if np.isfinite(both).all():
+        return both
+    both = np.fmax(np.abs(theoretical), np.abs(numerical))
+    return np.where(np.isfinite(both), both, 0.0)
+
+
+def screened(
+    theoretical: Array, numerical: Array, relative_error: float, tolerance: Tolerance, ground: Ground | None = None
+) -> Array:
+    """`Status` of each entry where the numerical side is right to a relative error: PASS, or NOISE for "not yet".
+
+    The same rule as `judge`, for many entries at once; `ground` is theirs, if known.
+    """
+    status = np.empty(theoretical.shape, np.int8)
+    slack = 8 * relative_error + 64 * UNIT - tolerance.rtol
+    ground = ground_of(theoretical, numerical) if ground is None else ground
+    for rows in blocks(*theoretical.shape):
+        t, d = theoretical[rows], numerical[rows]
+        size = magnitude(t, d)
+        with np.errstate(invalid="ignore"):
+            gap = t - d
+            np.abs(gap, out=gap)
+            np.multiply(size, slack, out=size)
+            np.add(gap, size, out=gap)
+            trifle = tolerance.negligible * ground.at(rows) + tolerance.atol  # finite: what is not passes nowhere
+            np.multiply(~(gap <= trifle), np.int8(Status.NOISE), out=status[rows])
+    return status
+
+
+def judge(
+    theoretical: Array,
+    estimate: Estimate,
+    largest: Array,
+    floor: Array,
+    tolerance: Tolerance,
+    reach: Array | float = np.inf,
+) -> Array:
+    """A `Status` for each entry of some rows.
+
+    largest  the ground of these rows; floor  (rows, y_size), below this neither side can be told from
+    zero in the forward run's rounding; reach  (rows, 1), a numerical zero with an error beyond this tells nothing.
+    """
+    numerical, size = estimate.value, magnitude(theoretical, estimate.value)
+    tol, allow = 8 * estimate.error + 64 * UNIT * size, allowance(size, largest, tolerance)
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(theoretical - numerical)
+        status = np.where(estimate.error > 2 * estimate.rounding, Status.CURVATURE, Status.NOISE)
+        status = np.where(gap + tol <= allow, Status.PASS, status)
+        status = np.where(gap - tol > allow, Status.FAIL, status)
+        zero = (size <= floor) & (estimate.error <= reach)
+        status = np.where((status != Status.PASS) & zero, Status.PASS, status)
+    status = np.where(np.isfinite(numerical), status, Status.DOMAIN)
+    status = np.where(~np.isfinite(theoretical) & np.isfinite(numerical), Status.FAIL, status)
+    lost = np.isin(status, (Status.FAIL, Status.NOISE, Status.CURVATURE)) & too_small(theoretical, size)
+    return np.where(lost, Status.UNDERFLOW, status).astype(np.int8)
+
+
+def judge_between(
+    theoretical: Array,
+    left: Estimate,
+    right: Estimate,
+    largest: Array,
+    floor: Array,
+    tolerance: Tolerance,
+    passed: Array,
+) -> tuple[Array, Array]:
+    """A `Status` for each entry of rows at a tie by the slopes from both sides, and where these differ.
+
+    The others as in `judge`; passed  entries that another numerical side finds right already.
+    """
+    low, high = np.fmin(left.value, right.value), np.fmax(left.value, right.value)
+    size = np.maximum(magnitude(theoretical, left.value), magnitude(theoretical, right.value))
+    most = np.max(size, axis=0, initial=0.0) if largest.ndim == 1 else size  # slopes may be larger than what was known
+    allow = allowance(size, np.maximum(largest, most), tolerance)
+    tol = 8 * np.maximum(left.error, right.error) + 64 * UNIT * size
+    finite = np.isfinite(left.value) & np.isfinite(right.value)
+    with np.errstate(invalid="ignore"):
+        beside = np.maximum(low - theoretical, theoretical - high)
+        apart = finite & (high - low > allow + 2 * tol)
+        fits = (beside + tol <= allow) | (passed & (beside - tol <= allow)) | (size <= floor)
+        status = np.where(beside - tol > allow, Status.NONDERIVATIVE, Status.NOISE)
+    status = np.where(fits, np.where(apart, Status.KINK_OK, Status.PASS), status)
+    status = np.where(np.isfinite(theoretical), status, Status.FAIL)
+    status = np.where(np.isfinite(tol), status, Status.JUMP)
+    status = np.where(finite, status, Status.DOMAIN)
+    lost = ~np.isin(status, PASSED) & too_small(theoretical, size)
+    return np.where(lost, Status.UNDERFLOW, status).astype(np.int8), apart
+
+
+def too_small(theoretical: Array, size: Array) -> Array:
+    """Entries where underflow may have eaten digits of either side."""
+    return (size > 0) & (size < UNDERFLOW) & np.isfinite(theoretical)
+
+
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The distance from 1 to the next number of a floating-point or complex dtype; 0 for one that counts or quantizes."""
+    if not is_inexact(dtype):
+        return 0.0
+    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
+
+
+def pattern(theoretical: float, numerical: float, sizes: Sequence[int] = ()) -> str:
+    """What a wrong entry looks like: "missing", "spurious", "sign", "x 0.5" ... or nothing."""
+    if not np.isfinite(theoretical):
+        return "not finite"
+    if theoretical == 0:
+        return "missing"
+    ratio = numerical / theoretical
+    if abs(ratio) < 1e-6:
+        return "spurious"
+    if abs(ratio + 1) < 1e-4:
+        return "sign"
+    known = [2.0, 0.5, *(float(n) for n in sizes if n > 2), *(1.0 / n for n in sizes if n > 2)]
+    factor = next((f for f in known if abs(1 / ratio / f - 1) < 1e-4), None)
+    return f"x {factor:.3g}" if factor else ""
+
+
+def needed(comparison: Comparison) -> tuple[float, float]:
+    """The rtol alone, and the atol alone, with which every entry would pass."""
+    relative, absolute = 0.0, 0.0
+    for rows in () if comparison.clean else blocks(*comparison.status.shape):
+        failed = comparison.status[rows] == Status.FAIL
+        theoretical, numerical = comparison.theoretical[rows][failed], comparison.numerical[rows][failed]
+        gap = np.abs(theoretical - numerical)
+        finite = np.isfinite(gap)
+        ratio = gap[finite] / magnitude(theoretical, numerical)[finite]
+        relative = max(relative, float(np.max(ratio, initial=0.0)))
+        absolute = max(absolute, float(np.max(gap[finite], initial=0.0)))
+    return relative, absolute
+
+
+def errors(comparison: Comparison) -> tuple[float, float]:
+    """The largest absolute error, and the largest relative to an entry or to a hundredth of its column's largest.
+
+    Entries that could not be judged do not count, unless none could.
+    """
+    theoretical, numerical, ground = comparison.theoretical, comparison.numerical, comparison.ground
+    some = not comparison.clean and comparison.count(*PASSED, Status.FAIL) > 0
+    absolute, relative = 0.0, 0.0
+    for rows in blocks(*theoretical.shape):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            gap = theoretical[rows] - numerical[rows]
+            np.abs(gap, out=gap)
+            if some:
+                gap[~np.isin(comparison.status[rows], (*PASSED, Status.FAIL))] = 0.0
+            absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
+            size = magnitude(theoretical[rows], numerical[rows])
+            np.maximum(size, np.maximum(GROUND * ground.at(rows), _LEAST), out=size)  # of nothing, no error is none
+            np.divide(gap, size, out=gap)
+        relative = float(np.maximum(relative, np.max(gap, initial=0.0)))
+    return absolute, relative
+
+
+def apart(comparison: Comparison, v: Array, u: Array) -> float:
+    """How far both sides are apart, summed with weights `(x_size,)` and `(y_size,)`."""
+    total = 0.0
+    for rows in blocks(*comparison.status.shape):
+        gap = comparison.theoretical[rows] - comparison.numerical[rows]
+        total += float(v[rows] @ (np.abs(gap, out=gap) @ u))
+    return total
+
+
+def worst(comparison: Comparison, count: int | None = None) -> list[tuple[int, int]]:
+    """Row and column of the entries that did not simply pass: failures first, kinks that did last, then by error."""
+    found = np.zeros((4, 0))  # columns, rows, errors with the largest first, ranks
+    for some in () if comparison.clean else blocks(*comparison.status.shape):
+        status = comparison.status[some]
+        rows, columns = at = np.nonzero((status != Status.PASS) & (status != Status.LEFT_OUT))
+        gap = np.abs(comparison.theoretical[some][at] - comparison.numerical[some][at])
+        rank = np.where(status[at] == Status.FAIL, 0, np.where(status[at] == Status.KINK_OK, 2, 1))
+        keys = np.stack([columns, rows + some.start, -np.where(np.isfinite(gap), gap, np.inf), rank])
+        found = np.concatenate([found, keys], axis=1)
+        found = found[:, np.lexsort(found)[:count]]
+    return [(int(row), int(column)) for column, row in found[:2].T]
+
+
+def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
+    """The size that an error of some entries must have to be seen for certain: infinity where nothing can be seen."""
+    theoretical, numerical = comparison.theoretical, comparison.numerical
+    size = magnitude(theoretical[rows, columns], numerical[rows, columns])
+    tol = 8 * comparison.noise[rows, columns] + 64 * UNIT * size
+    allow = allowance(size, _ground_at(comparison, rows, columns), comparison.tolerance)
+    measured = np.isin(comparison.status[rows, columns], (*PASSED, Status.FAIL, Status.NOISE, Status.CURVATURE))
+    return np.where(measured & np.isfinite(tol), allow + 2 * tol, np.inf)
+
+
+def _ground_at(comparison: Comparison, rows: Array, columns: Array) -> Array:
+    """The ground of single entries."""
+    some, place = np.unique(columns, return_inverse=True)
+    if (known := comparison.known) is None:
+        return largest_by_column(comparison.theoretical[:, some], comparison.numerical[:, some])[place]
+    if known.effect is None:
+        return known.largest[columns]
+    part = Ground(known.largest[some], known.effect[some], known.scale)
+    return np.asarray(
+        [part.at(np.asarray([row]))[0, at] for row, at in zip(rows.tolist(), place.tolist(), strict=True)]
+    )

@@ -1,0 +1,362 @@
+"""A failing check as a folder: everything that is needed to run it again exactly.
+
+    bundle.json   what was checked and how, the versions of what took part, the command, the records
+    values.npz    the inputs that were drawn, and the values that were given
+    model/        the model with its external data, or the spec with the files it names; larger ones stay where they are
+    shipped/      inputs and outputs that ship with the model, where its forward run differs
+
+A bundle is written in two steps: `bundle.json` alone before the check, so that a crash leaves one, the rest after it.
+One that comes from elsewhere is read as any other file is: nothing in it is run, unpickled, or led out of its folder by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.formats import SPEC_SUFFIXES, read
+from gradcheck_cli.formats.source import Source
+from gradcheck_cli.formats.untrusted import content, sha256_of
+from gradcheck_cli.graph.memory import installed
+from gradcheck_cli.results.record import strict
+from gradcheck_cli.settings import Numbers, Settings
+from gradcheck_cli.zoo.saved_values import Reader, Writer, write_arrays
+
+SCHEMA, MANIFEST, VALUES, MODEL = "gradcheck.bundle/1", "bundle.json", "values.npz", "model"
+SHIPPED = "shipped"  # the folder of values that ship with a model whose forward run differs from them
+GRAD_MODEL = "grad_model"  # the folder of another model, whose gradients are checked
+COPIED = 64 << 20  # bytes of a model that are copied; a larger one is referred to by path and digest
+DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again by seed
+_LONGEST = 64 << 20  # bytes of a bundle.json
+_TARGETS, _FEEDS = ("x", "y"), ("x_init_value", "extra_feed_dict")
+_ABSENT = ("test_data",)  # shipped values are among those that were drawn
+_CLAIMS = ("grad", "grad_model")
+_NO_IDENTITY = ("x", "y", "pictures", "memory_limit", "jobs", "timeout")  # targets are part of a bundle's name anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is checked: the model at `path`, or the graph of that name in the spec there; `dims` are sizes it is read with.
+
+    `files` are digests of what belongs to it, by path relative to its folder; `copy` is the model inside of the bundle.
+    """
+
+    path: str
+    sha256: str = ""
+    graph: str = ""
+    dims: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    copy: str = ""
+
+    def place(self, folder: Path) -> Path:
+        """Where the model is now; UsageError for a place outside of the bundle that is no ordinary path."""
+        if not self.copy:
+            if not os.path.isabs(self.path) or self.path.startswith(("//", "\\\\")):
+                raise UsageError(f"{shown(self.path)!r} is no absolute path of a model")
+            return Path(self.path)
+        place = _resolved(folder / self.copy)
+        if not place.is_relative_to(_resolved(folder)):
+            raise UsageError(f"{shown(self.copy)!r} lies outside of the bundle")
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle as read; `state` is "running" where the check did not end."""
+
+    folder: Path
+    check: str
+    subject: Subject
+    settings: Settings
+    sizes: Mapping[str, int] = field(default_factory=dict)  # that were chosen for open dimensions
+    drawn: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    records: Sequence[Mapping[str, Any]] = ()
+    error: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    state: str = "ended"
+
+    def source(self, *, allow_python: bool = False) -> Source:
+        """The model."""
+        place, graph = self.subject.place(self.folder), self.subject.graph
+        found = read(place, dims=self.subject.dims or None, allow_python=allow_python).sources
+        if graph and graph not in found:
+            raise UsageError(f"{place} has no graph {shown(graph)!r}")
+        source = found[graph] if graph else next(iter(found.values()), None)
+        if source is None:
+            raise UsageError(f"{place} holds no model")
+        return source
+
+    @property
+    def shipped(self) -> Path | None:
+        """The folder of values that shipped with the model, where its outputs are not these."""
+        place = _resolved(self.folder / SHIPPED)
+        return place if place.is_dir() and place.is_relative_to(_resolved(self.folder)) else None
+
+    def changes(self) -> list[str]:
+        """What is no longer as it was when the bundle was saved."""
+        now = versions_now(self.versions)
+        found = [f"{name} was {was}, and is {now.get(name, 'absent')} here" for name, was in self.versions.items()
+                 if now.get(name) != was]  # fmt: skip
+        place = self.subject.place(self.folder)
+        digests = {"": self.subject.sha256, **self.subject.files}
+        for path, digest in digests.items():
+            file = place.parent / path if path else place
+            inside = _resolved(file).is_relative_to(_resolved(place.parent))
+            if digest and inside and digest_of(file) not in (digest, ""):
+                found.append(f"{file} is not the file that was checked: its digest differs")
+        return found
+
+
+def begin(
+    folder: Path, check: str, subject: Subject, settings: Settings, command: Sequence[str], versions: Mapping[str, str]
+) -> dict[str, Any]:
+    """Writes what is known before a check into a new folder, and gives it; OSError if that cannot be done."""
+    writer = Writer()
+    manifest = {
+        "schema": SCHEMA,
+        "state": "running",
+        "check": check,
+        "model": _plain(subject),
+        "settings": _settings_entry(settings, writer),
+        "sizes": {},
+        "drawn": {},
+        "records": [],
+        "error": "",
+        "command": list(command),
+        "versions": dict(versions),
+    }
+    os.mkdir(folder)
+    if writer.arrays:
+        write_arrays(folder / VALUES, writer.arrays)
+    _write(folder, manifest)
+    return manifest
+
+
+def complete(
+    folder: Path,
+    manifest: Mapping[str, Any],
+    settings: Settings,
+    drawn: Mapping[int, Mapping[str, Any]],
+    sizes: Mapping[str, int],
+    records: Sequence[Mapping[str, Any]],
+    error: str = "",
+    shipped: Path | None = None,
+) -> None:
+    """Adds what a check has found, the values that it drew, and its model; `shipped` is a folder of values beside it."""
+    writer = Writer()
+    entry = _settings_entry(settings, writer)
+    if settings.grad_model is not None:
+        entry["grad_model"] = _copied(settings.grad_model, folder / GRAD_MODEL)
+    total = sum(getattr(v, "nbytes", 0) for values in drawn.values() for v in values.values())
+    kept = drawn if total <= DRAWN else {}
+    values = {str(i): {n: writer.entry(v) for n, v in values.items()} for i, values in kept.items()}
+    subject = _with_copy(Subject(**manifest["model"]), folder)
+    if shipped is not None:
+        _copy_values(shipped, folder / SHIPPED)
+    if writer.arrays:
+        write_arrays(folder / VALUES, writer.arrays)
+    found = {"state": "ended", "model": _plain(subject), "settings": entry, "sizes": dict(sizes), "drawn": values}
+    shown_records = [_shortened(record) for record in records]
+    _write(folder, {**manifest, **found, "records": shown_records, "error": error})
+
+
+def load(path: str | os.PathLike[str]) -> Bundle:
+    """The bundle in a folder, or beside a `bundle.json`; UsageError for what is none."""
+    given = Path(path)
+    file = given / MANIFEST if given.is_dir() else given
+    manifest = _manifest(file)
+    try:
+        return _bundle(file.parent, manifest)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UsageError(f"{file} is no bundle: {type(error).__name__}: {error}") from None
+
+
+def versions_now(names: Mapping[str, Any]) -> dict[str, str]:
+    """Versions of what takes part, and of the packages among `names` that are installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from gradcheck_cli import __version__
+
+    found = {"gradcheck": __version__, "python": platform.python_version()}
+    for name in ("numpy", "onnx", "onnxruntime"):
+        try:
+            if name in names:
+                found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def digest_of(file: Path) -> str:
+    """The SHA-256 of a file; "" for one that cannot be read, of which others will speak."""
+    try:
+        return sha256_of(file)
+    except OSError:
+        return ""
+
+
+def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
+    from gradcheck_cli.model import call_options as options
+
+    reader = Reader(folder / VALUES if (folder / VALUES).is_file() else None)
+    model = manifest["model"]
+    subject = Subject(
+        _path(model["path"]), _text(model["sha256"]), _text(model["graph"]), options.sizes(model["dims"], "dims"),
+        {_path(name): _text(digest) for name, digest in model["files"].items()}, _path(model["copy"]),
+    )  # fmt: skip
+    drawn = {int(i): {_text(n): reader.value(v) for n, v in values.items()} for i, values in manifest["drawn"].items()}
+    return Bundle(
+        folder=folder,
+        check=_text(manifest["check"]),
+        subject=subject,
+        settings=_settings(manifest["settings"], reader, folder),
+        sizes=options.sizes(manifest["sizes"], "sizes"),
+        drawn=drawn,
+        records=tuple(dict(record) for record in manifest["records"]),
+        error=_text(manifest["error"]),
+        versions={_text(name): _text(version) for name, version in manifest["versions"].items()},
+        state=_text(manifest["state"]),
+    )
+
+
+def _settings(entry: Mapping[str, Any], reader: Reader, folder: Path) -> Settings:
+    """Settings as they were, each value as one that a call could give; nothing beyond what this machine has."""
+    from gradcheck_cli.model import call_options as options
+
+    unfit = [name for name in entry if name not in Settings.__dataclass_fields__]
+    if unfit:
+        raise UsageError(f"it has the setting {shown(str(unfit[0]))!r}, which this version of gradcheck does not know")
+    named = {name: options.targets(entry[name], name) for name in _TARGETS if entry.get(name) is not None}
+    feeds = {name: {_text(n): reader.value(v) for n, v in entry.get(name, {}).items()} for name in _FEEDS}
+    plain = options.settings({n: v for n, v in entry.items() if n not in (*_TARGETS, *_FEEDS, *_ABSENT, *_CLAIMS)})
+    claims = {_text(n): _claim(v, reader) for n, v in entry.get("grad", {}).items()}
+    other = _other_model(entry.get("grad_model"), folder)
+    given: dict[str, Any] = {**named, **feeds, **plain, "grad": claims, "grad_model": other}
+    found = Settings(**given)
+    jobs, memory = min(found.jobs, os.cpu_count() or 1), min(found.memory_limit, installed())
+    return replace(found, jobs=jobs, memory_limit=memory)
+
+
+def _settings_entry(settings: Settings, writer: Writer) -> dict[str, Any]:
+    entry = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in (*_FEEDS, *_ABSENT, *_CLAIMS)}
+    claims = {n: by if isinstance(by, str) else [by.origin, writer.entry(by.values)] for n, by in settings.grad.items()}
+    entry |= {"grad": claims, "grad_model": settings.grad_model and os.path.abspath(settings.grad_model)}
+    given = {name: {n: writer.entry(v) for n, v in getattr(settings, name).items()} for name in _FEEDS}
+    return {**{name: value for name, value in entry.items() if value is not None}, **given}
+
+
+def identity(settings: Settings) -> str:
+    """What tells a check with these settings from the same one with others; nothing for those of nobody's asking.
+
+    How long it may take, and on how many cores, is no part of it.
+    """
+    writer, usual = Writer(), _settings_entry(Settings(), Writer())
+    entry = _settings_entry(settings, writer)
+    given = {n: v for n, v in entry.items() if n not in _NO_IDENTITY and v != usual.get(n)}
+    arrays = [sha256(array.tobytes()).hexdigest() for array in writer.arrays.values()]
+    return json.dumps([given, arrays], sort_keys=True, default=str) if given else ""
+
+
+def _claim(entry: Any, reader: Reader) -> str | Numbers:
+    """A claimed gradient: the name of a tensor, or numbers with where they were from."""
+    if isinstance(entry, str):
+        return entry
+    origin, values = entry
+    return Numbers(np.asarray(reader.value(values)), _text(origin))
+
+
+def _other_model(path: Any, folder: Path) -> str | None:
+    """The model that computes the gradients, in the bundle or where it was."""
+    return None if path is None else str(Subject(_path(path), copy="" if os.path.isabs(path) else path).place(folder))
+
+
+def _copied(model: str, folder: Path) -> str:
+    """A model with what belongs to it, copied; where that is too large, the path it stays at."""
+    from gradcheck_cli.formats.companions import belongings, copied
+
+    path = Path(os.path.abspath(model))
+    others = belongings(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
+    if sum(file.stat().st_size for file in (path, *others.values())) > COPIED:
+        return str(path)
+    copied({path.name: path, **others}, folder)
+    return f"{folder.name}/{path.name}"
+
+
+def _with_copy(subject: Subject, folder: Path) -> Subject:
+    """The model copied into the bundle, unless it is too large for that."""
+    from gradcheck_cli.formats.companions import belongings, copied
+
+    path = Path(subject.path)
+    others = belongings(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
+    digests = {name: digest_of(file) for name, file in others.items()}
+    subject = replace(subject, sha256=subject.sha256 or digest_of(path), files=digests)
+    if sum(file.stat().st_size for file in (path, *others.values())) > COPIED:
+        return subject
+    copied({path.name: path, **others}, folder / MODEL)
+    return replace(subject, copy=f"{MODEL}/{path.name}")
+
+
+def _copy_values(given: Path, folder: Path) -> None:
+    """Values that ship with a model, copied: outputs among them that a forward run is held against."""
+    from gradcheck_cli.formats.companions import copied
+
+    files = {file.name: file for file in given.glob("*put_*.pb")} if given.is_dir() else {}
+    if files and sum(file.stat().st_size for file in files.values()) <= COPIED:
+        copied(files, folder)
+
+
+def _plain(subject: Subject) -> dict[str, Any]:
+    return {f.name: getattr(subject, f.name) for f in fields(subject)}
+
+
+def _shortened(record: Mapping[str, Any], most: int = 100) -> dict[str, Any]:
+    return {**record, "worst": list(record.get("worst", ()))[:most]}
+
+
+def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """The manifest as a whole or not at all."""
+    new = folder / f"{MANIFEST}.new"
+    new.write_text(json.dumps(strict(manifest), indent=1), encoding="utf-8")
+    os.replace(new, folder / MANIFEST)
+
+
+def _manifest(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(content(file, _LONGEST))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise UsageError(f"{file} is no bundle of a failed check: its schema is not {SCHEMA}")
+    return found
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # links that lead in circles
+        raise UsageError(f"{shown(str(path))} cannot be read: {error}") from None
+
+
+def _path(value: Any) -> str:
+    if "\0" in _text(value):
+        raise UsageError(f"{value[:40]!r} is no path")
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{str(value)[:40]!r} is no text")
+    return value
