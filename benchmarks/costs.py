@@ -18,9 +18,9 @@ import onnx
 from onnx import parser
 
 import gradcheck_cli as gc
-from gradcheck_cli.checks.footprint import needed
 from gradcheck_cli.checks.isolation import Bounds, run
 from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.checks.timing import needed
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.point import find_point
 from gradcheck_cli.settings import Mode, Settings

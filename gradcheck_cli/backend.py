@@ -14,9 +14,9 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.errors import GradcheckError, UsageError
-from gradcheck_cli.formats.onnx.onnx_types import value_info
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.formats.onnx.tensors import value_info
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import TensorType
 from gradcheck_cli.graph.containers import plain

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.checks.health.gates import gates_given, with_gates
+from gradcheck_cli.checks.health.checkup import gates_given, with_gates
 from gradcheck_cli.checks.procedure import check as check_source
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats import read

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.compare.compat import jacobians
+from gradcheck_cli.compare.pair import jacobians
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import UsageError

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.step import Place, Region, Step
-from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.tape import Place, Region, Step, Tape, Var
 from gradcheck_cli.errors import NoGradientError
 from gradcheck_cli.graph import Array, Node, is_inexact
 from gradcheck_cli.op import Op

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from gradcheck_cli.checks.assemble import Outcome, Pair, passes
 from gradcheck_cli.checks.diagnose.laws import Laws
-from gradcheck_cli.checks.diagnose.suspects_part import lawless_suspect, suspect_record, trapped
-from gradcheck_cli.checks.footprint import needed
+from gradcheck_cli.checks.diagnose.suspects import lawless_suspect, suspect_record, trapped
 from gradcheck_cli.checks.half_precision import Precisions
 from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import LADDER, PARTIAL, Partial, blameless, lesser, survey_of, trap_in
-from gradcheck_cli.checks.obstacles import without_gradient
 from gradcheck_cli.checks.parts import Part, row_theories
 from gradcheck_cli.checks.second_order import asymmetric
-from gradcheck_cli.checks.sides import Sides
-from gradcheck_cli.compare.compat import compare_as_tensorflow
-from gradcheck_cli.compare.pair import Found, Job, Theory, compare_full
+from gradcheck_cli.checks.sides import Sides, without_gradient
+from gradcheck_cli.checks.timing import needed
+from gradcheck_cli.compare.pair import Found, Job, Theory, compare_as_tensorflow, compare_full
 from gradcheck_cli.compare.ties import judged_together, projected_together
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError

@@ -2,6 +2,10 @@
 
 The process begins as this one is, so that nothing has to be sent to it.  It is told off by the system where it asks for
 more memory than it may have, watched from here, with all that it starts, and killed when its time is over.
+
+Bounds that a process sets to itself, and the leash on which it dies with the process that started it.
+
+How much memory groups of processes hold, as Linux tells it; nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -12,18 +16,97 @@ import pickle
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from gradcheck_cli.checks.bounds import data, hold, keep_apart, leave_no_core
-from gradcheck_cli.checks.resident import members, resident
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph.memory import spell
+
+LEAST = 64 << 20  # bytes beside what a process has from the start
+
+
+def leave_no_core() -> None:
+    """No file is written of a process that crashes; the system ends it first where memory ends."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def hold(size: int) -> None:
+    """Allocations fail once the process has so many bytes of data, where the system can do that."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        there = [hard for hard in (resource.getrlimit(resource.RLIMIT_DATA)[1],) if hard != resource.RLIM_INFINITY]
+        size = min([max(size, data() + LEAST), *there])
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+def data() -> int:
+    """Bytes that the limit of data counts already."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmData")).split()[1]) << 10
+    return 0
+
+
+def keep_apart(leash: int) -> None:
+    """A process group of its own, which dies when nobody holds the other end of the leash, a pipe."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever holds it decides
+    try:
+        import fcntl
+
+        fcntl.fcntl(leash, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
+    except (AttributeError, OSError):  # only Linux does that by itself
+        threading.Thread(target=_hang_on, args=(leash,), daemon=True).start()
+
+
+def _hang_on(leash: int) -> None:
+    with suppress(OSError):
+        os.read(leash, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+_HELD = (b"RssAnon", b"RssShmem")  # what is mapped from files can be dropped at any time
+_GROUP = 2  # where a line of /proc/*/stat has the process group, counted from behind the name
+
+
+def resident(process: int) -> int:
+    """Bytes of its own that a process has in memory."""
+    with suppress(OSError, ValueError):
+        rows = (line.split() for line in Path(f"/proc/{process}/status").read_bytes().splitlines())
+        return sum(int(row[1]) << 10 for row in rows if row[0].rstrip(b":") in _HELD)
+    return 0
+
+
+def members(groups: Collection[int]) -> dict[int, list[int]]:
+    """The processes of each group."""
+    found: dict[int, list[int]] = {group: [] for group in groups}
+    with suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and (group := _group(int(name))) in found:
+                found[group].append(int(name))
+    return found
+
+
+def _group(process: int) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2].split()[_GROUP])
+    return 0
+
 
 T = TypeVar("T")
 GRACE = 0.75  # seconds beyond the limit: the call stops by itself, unless it is stuck

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradcheck_cli.checks.assemble import Outcome, Pair
-from gradcheck_cli.checks.footprint import beyond, threads
-from gradcheck_cli.checks.obstacles import too_large
-from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.checks.sides import Sides, too_large
+from gradcheck_cli.checks.timing import beyond, threads
 from gradcheck_cli.compare.pair import Found, Job
 from gradcheck_cli.compare.partial import DOT_TESTS, Part, entries_at_ties, projections, sample
 from gradcheck_cli.engine.chunks import Budget
@@ -28,8 +27,7 @@ from gradcheck_cli.settings import Mode, Settings
 from gradcheck_cli.verdict.rule import Status, worst
 
 if TYPE_CHECKING:
-    from gradcheck_cli.checks.diagnose.suspects import Survey
-    from gradcheck_cli.checks.diagnose.traps import Trap
+    from gradcheck_cli.checks.diagnose.suspects import Survey, Trap
 
 PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
 LADDER: tuple[Mode, ...] = ("full", "nodes", "directional")  # of `auto`, from what says most to what takes least

@@ -1,45 +1,49 @@
-"""The whole procedure of checking one model: choose what to differentiate, find a point, compare, judge, record."""
+"""The whole procedure of checking one model: choose what to differentiate, find a point, compare, judge, record.
+
+Sizes of open dimensions at which a check fits the memory limit and images are soon done: smaller ones than at first.
+
+Operations are counted and not timed, so that every machine chooses the same.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.evaluation import quietly
-from gradcheck_cli.checks.assemble import Pair, record_of
-from gradcheck_cli.checks.claims.asked import Asked, asked
+from gradcheck_cli.checks.assemble import Pair, model_of, record_of
+from gradcheck_cli.checks.claims.claim import Asked, asked
 from gradcheck_cli.checks.comparing import Comparing
-from gradcheck_cli.checks.comparing import Listener as Listener  # here for those who check
-from gradcheck_cli.checks.fitting import fitting
-from gradcheck_cli.checks.footprint import beyond, threads
+from gradcheck_cli.checks.comparing import Listener as Listener
 from gradcheck_cli.checks.forward.comparison import Primal, require_runtime
 from gradcheck_cli.checks.half_precision import Precisions, in_half
 from gradcheck_cli.checks.health.checkup import Checkups
-from gradcheck_cli.checks.modes import plan
-from gradcheck_cli.checks.obstacles import is_floating, obstacle, require_floats, require_shape, without_forward
-from gradcheck_cli.checks.origin import model_of
+from gradcheck_cli.checks.modes import plan, predicted, work_for
 from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_together, require_whole, share_of
 from gradcheck_cli.checks.second_order import SecondOrder
 from gradcheck_cli.checks.severing import last_float, severance_of, severed
-from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.checks.sides import Sides, is_floating, obstacle, require_floats, require_shape, without_forward
+from gradcheck_cli.checks.timing import beyond, threads
 from gradcheck_cli.compare.branches import Branches
-from gradcheck_cli.compare.compat import as_tensorflow
-from gradcheck_cli.errors import LimitError, PointError, UnsupportedError, shown
+from gradcheck_cli.compare.pair import as_tensorflow
+from gradcheck_cli.errors import GradcheckError, LimitError, PointError, UnsupportedError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted
-from gradcheck_cli.jacobian.cost import full_cost
+from gradcheck_cli.jacobian.cost import OPERATIONS, full_cost, lasting
 from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
+from gradcheck_cli.points.dims import roles, sizes_given
 from gradcheck_cli.points.elements import opened
-from gradcheck_cli.points.more import Further
-from gradcheck_cli.points.point import Point
-from gradcheck_cli.points.redraw import finite_point
+from gradcheck_cli.points.more import Further, finite_point
+from gradcheck_cli.points.point import Point, dims_behind
+from gradcheck_cli.points.sizes import smaller
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import ANY, Settings
@@ -47,6 +51,76 @@ from gradcheck_cli.settings import ANY, Settings
 if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.claimed import Claiming
     from gradcheck_cli.checks.timing import Forecast
+
+
+_TOO_MUCH = "would take more than the memory limit"
+_SECONDS = 10.0  # after which images are checked at smaller sizes
+
+
+def fitting(
+    source: Source,
+    settings: Settings,
+    ops: Ops,
+    pairs: Iterable[tuple[str, str]],
+    at: Callable[[Mapping[str, int]], Point],
+) -> tuple[Point, str]:
+    """A point at which all pairs (x, y) fit in some mode, and what to say of its sizes; the first one where there is none.
+
+    Images are smaller, 16 x 24, where they would take more than ten seconds.  `at` gives the point of some sizes, of
+    none the first one, which is not held while smaller ones are tried.
+    """
+    pairs, point = tuple(pairs), at({})
+    start, first = point.dims, {**point.dims, **point.over}
+    known = {**source.dims, **settings.dims, **sizes_given(source.graph, settings)}
+    fits = settings.mode != "auto" or not start or _fits(point, source, settings, pairs)
+    why = _too_long(point, source, settings, ops, pairs, known) if fits else _TOO_MUCH
+    if not why:
+        return point, _said(start, first, _TOO_MUCH)
+    del point
+    for sizes in smaller(source.graph, start, known, ops, images_alone=fits):
+        with suppress(GradcheckError, MemoryError):
+            other = at(sizes)
+            if fits or _fits(other, source, settings, pairs):
+                return other, _said(other.dims, first, why)
+            del other
+    return at(start), _said(start, first, _TOO_MUCH)
+
+
+def _fits(point: Point, source: Source, settings: Settings, pairs: Sequence[tuple[str, str]]) -> bool:
+    """Every pair that there is at a point fits in the mode that takes least."""
+    ends = _there(point, pairs)
+    sides = _sides(point, settings, ends)
+    return all(threads(sides[y], x, source.graph, "directional") for x, y in ends)
+
+
+def _too_long(
+    point: Point, source: Source, settings: Settings, ops: Ops, pairs: Sequence[tuple[str, str]], known: Collection[str]
+) -> str:
+    """That a check would take more than ten seconds, where there are images of which nobody gave the size; else ""."""
+    drawn = dims_behind(source.graph, point.random).intersection(point.dims).difference(known)
+    if not drawn or drawn.isdisjoint(roles(source.graph, ops).images):
+        return ""
+    ends = _there(point, pairs)
+    work = predicted(ends, _sides(point, settings, ends), settings)
+    return f"would take about {lasting(work)}" if work > work_for(settings, _SECONDS * OPERATIONS) else ""
+
+
+def _there(point: Point, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pairs that can be compared at a point."""
+    named = point.tape.named
+    return [pair for pair in pairs if all(name in named and is_floating(point.tape, name) for name in pair)]
+
+
+def _sides(point: Point, settings: Settings, ends: Sequence[tuple[str, str]]) -> dict[str, Sides]:
+    return {y: Sides(point.tape, y, settings) for y in dict.fromkeys(y for _, y in ends)}
+
+
+def _said(sizes: Mapping[str, int], first: Mapping[str, int], why: str) -> str:
+    """What there is to say of sizes that are not those tried first."""
+    if sizes == first:
+        return ""
+    here, there = (", ".join(f"{name}={size}" for name, size in each.items()) for each in (sizes, first))
+    return f"{here}: {there} {why}"
 
 
 def check(

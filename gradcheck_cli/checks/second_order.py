@@ -18,8 +18,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.diagnose.laws import NEARBY, WRONG, Broken, differ
-from gradcheck_cli.checks.obstacles import without_gradient
-from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.checks.sides import Sides, without_gradient
 from gradcheck_cli.compare.pair import Theory
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import NoGradientError

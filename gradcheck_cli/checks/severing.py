@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_cli.autodiff.flow import Flow, any_way, live, straight
-from gradcheck_cli.autodiff.partly import in_part
-from gradcheck_cli.autodiff.severed import Severance, last_with_gradient
-from gradcheck_cli.checks.claims.names import Gradients
+from gradcheck_cli.autodiff.reach import Flow, any_way, live, straight
+from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient
+from gradcheck_cli.checks.claims.claim import Gradients
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, is_float

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.checks.origin import versions
+from gradcheck_cli.checks.assemble import versions
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError

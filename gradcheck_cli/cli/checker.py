@@ -15,20 +15,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
-from gradcheck_cli.checks.health.gates import with_gates
+from gradcheck_cli.checks.health.checkup import with_gates
 from gradcheck_cli.checks.procedure import Listener, check
-from gradcheck_cli.cli.apart import bounds_of, limits
-from gradcheck_cli.cli.apart import run as run_apart
-from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.baseline import Baseline, with_waiver
 from gradcheck_cli.cli.bugs import describe_bug
 from gradcheck_cli.cli.bundles import Bundles, Keeper
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.idle import refuse_idle_rounding
-from gradcheck_cli.cli.limits import time_limit
+from gradcheck_cli.cli.limits import bounds_of, limits, time_limit
+from gradcheck_cli.cli.limits import run as run_apart
 from gradcheck_cli.cli.reproduce import command_for
-from gradcheck_cli.cli.resolve import resolve
+from gradcheck_cli.cli.resolve import refuse_idle_rounding, resolve
 from gradcheck_cli.cli.tasks import Task
-from gradcheck_cli.cli.waivers import with_waiver
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted, held, share

@@ -11,16 +11,14 @@ import rich_click as click
 from click.core import ParameterSource
 from click.exceptions import Exit
 
-from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.gates import gates_of
-from gradcheck_cli.cli.models import Found, common_folder
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.run import planned
-from gradcheck_cli.cli.tasks import Task
+from gradcheck_cli.cli.tasks import Found, Task, common_folder
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.report import concise, full

@@ -6,7 +6,7 @@ import sys
 
 import rich_click as click
 
-from gradcheck_cli.cli.param_types import OneOf
+from gradcheck_cli.cli.options import OneOf
 
 _HOW = {
     "bash": 'eval "$(gradcheck completion bash)"  in ~/.bashrc',

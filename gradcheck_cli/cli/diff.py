@@ -8,8 +8,7 @@ import rich_click as click
 
 from gradcheck_cli.cli import keeping
 from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
-from gradcheck_cli.cli.options import OPTIONS
-from gradcheck_cli.cli.param_types import OneOf, Text
+from gradcheck_cli.cli.options import OPTIONS, OneOf, Text
 from gradcheck_cli.cli.typed_options import TypedCommand
 
 _SHARED = (  # options that mean what they mean in a check, in the panels of its help

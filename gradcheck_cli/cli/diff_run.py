@@ -17,15 +17,13 @@ from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.diff.two_models import compare
 from gradcheck_cli.checks.isolation import Bounds, possible
 from gradcheck_cli.checks.isolation import run as isolated
-from gradcheck_cli.cli.apart import limits
+from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.gates import gates_of
-from gradcheck_cli.cli.idle import refuse_idle_rounding
-from gradcheck_cli.cli.limits import time_limit
+from gradcheck_cli.cli.limits import limits, time_limit
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.reproduce import chosen_sizes, quoted
-from gradcheck_cli.cli.resolve import dims_of, resolve
+from gradcheck_cli.cli.resolve import dims_of, refuse_idle_rounding, resolve
 from gradcheck_cli.errors import GradcheckError, UsageError, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import Source

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import rich_click as click
 
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
-from gradcheck_cli.cli.options import OPTIONS, complete_tensor
-from gradcheck_cli.cli.param_types import OneOf, Text
+from gradcheck_cli.cli.options import OPTIONS, OneOf, Text, complete_tensor
 from gradcheck_cli.cli.typed_options import TypedCommand
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
 
 def _straight(model: Model, ctx: click.Context, options: Mapping[str, Any]) -> Model:
     """The model with a derivative of what rounds."""
-    from gradcheck_cli.cli.idle import refuse_idle_rounding
+    from gradcheck_cli.cli.resolve import refuse_idle_rounding
     from gradcheck_cli.model import Model
     from gradcheck_cli.ops.straight import estimated
     from gradcheck_cli.settings import Settings
@@ -160,7 +159,7 @@ def _known(model: Model, names: Sequence[str]) -> tuple[str, ...]:
 
 def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
     """What --grad-ys means: `ones`, `inputs`, or tensors and numbers by the name of their y."""
-    from gradcheck_cli.cli.values import array_of
+    from gradcheck_cli.cli.resolve import array_of
     from gradcheck_cli.errors import UsageError, did_you_mean
 
     words = [text for text in given if text in ("ones", "inputs")]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import rich_click as click
 
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
-from gradcheck_cli.cli.options import OPTIONS, complete_tensor
-from gradcheck_cli.cli.param_types import OneOf, Text
+from gradcheck_cli.cli.options import OPTIONS, OneOf, Text, complete_tensor
 from gradcheck_cli.cli.typed_options import TypedCommand
 
 if TYPE_CHECKING:
@@ -50,8 +49,8 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     """Show a model's tensors, what is differentiable, what blocks a gradient, and what a check would cost."""
     refuse_unknown_variables(OPTIONS)
     from gradcheck_cli.cli import say
-    from gradcheck_cli.cli.models import expand
     from gradcheck_cli.cli.output import style_of
+    from gradcheck_cli.cli.tasks import expand
     from gradcheck_cli.errors import GradcheckError
     from gradcheck_cli.graph.memory import exhausted, held
     from gradcheck_cli.report.inspection_text import text
@@ -84,7 +83,7 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
     from gradcheck_cli.checks.inspection import inspect
     from gradcheck_cli.cli.config import settings_above
     from gradcheck_cli.cli.resolve import dims_of, resolve
-    from gradcheck_cli.cli.training_steps import fitting, targets
+    from gradcheck_cli.cli.tasks import fitting, targets
     from gradcheck_cli.errors import NothingChecked
     from gradcheck_cli.formats import read
 
@@ -102,7 +101,7 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
 
 def _defaults(file: str, spec: Spec, allow_python: bool) -> Mapping[str, Any]:
     """What the spec says under `defaults`; that of a model is the one beside it."""
-    from gradcheck_cli.cli.models import side_car
+    from gradcheck_cli.cli.tasks import side_car
     from gradcheck_cli.formats import read
 
     beside = side_car(file)

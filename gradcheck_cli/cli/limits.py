@@ -1,16 +1,30 @@
-"""The time that one model may take."""
+"""The time that one model may take.
+
+Checks in a process of their own: those that come with limits, and those of models that will take much.
+
+Limits hold there whatever runs: a call that does not return is killed, and so is one that takes too much memory.  Output,
+progress, bundles and exit codes are as without.
+"""
 
 from __future__ import annotations
 
 import _thread
+import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradcheck_cli.errors import LimitError
+from gradcheck_cli.cli.resolve import dims_of
+from gradcheck_cli.cli.tasks import Task
+from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.formats.untrusted import is_opening
+from gradcheck_cli.graph.memory import held, share
+
+if TYPE_CHECKING:
+    from gradcheck_cli.checks.isolation import Bounds
+
 
 _AGAIN = 1e-3  # seconds after which an alarm that came in the midst of an opening comes again
 
@@ -68,3 +82,71 @@ def _by_thread(seconds: float) -> Iterator[None]:
 
 def _exceeded(seconds: float) -> LimitError:
     return LimitError(f"took longer than {seconds:g} s (--timeout)")
+
+
+T = TypeVar("T")
+LARGE = 512 << 20  # bytes of a model that gets a process of its own
+_LARGE_FILE = 128 << 20
+
+
+def limits(layers: Sequence[Mapping[str, Any]]) -> tuple[float | None, int | None]:
+    """The time and memory limits that were given, in layers from weak to strong."""
+    timeout, memory = (
+        next((layer[name] for layer in reversed(layers) if layer.get(name)), None)
+        for name in ("timeout", "memory_limit")
+    )
+    return timeout, memory
+
+
+def bounds_of(task: Task, layers: Sequence[Mapping[str, Any]]) -> Bounds | None:
+    """What the process of a task may take; None for one that needs none of its own."""
+    timeout, memory = limits(layers)
+    if (timeout is None and memory is None and not _large(task, layers)) or not hasattr(os, "fork"):
+        return None
+    from gradcheck_cli.checks.isolation import Bounds  # where one is needed
+
+    return Bounds(timeout, memory or share())
+
+
+def run(call: Callable[[], T], bounds: Bounds, *, ask: bool) -> T:
+    """What a call gives in a process of its own; `ask` has onnxruntime get ready there, and here no more."""
+    from gradcheck_cli.checks.forward.runtime import WORKER
+    from gradcheck_cli.checks.isolation import run as isolated
+
+    WORKER.stop()
+
+    def warmed() -> T:
+        if ask:
+            WORKER.warm()
+        return call()
+
+    return isolated(warmed, bounds)
+
+
+def _large(task: Task, layers: Sequence[Mapping[str, Any]]) -> bool:
+    """A model will take much, by its file and the shapes alone; one that cannot be read will say so soon enough."""
+    with suppress(OSError):
+        if os.path.getsize(task.model or task.path) > _LARGE_FILE:
+            return True
+    with suppress(GradcheckError, MemoryError, RecursionError, ValueError, OverflowError), held(share()):
+        from gradcheck_cli.points.sizes import outlook
+
+        source = task.load()
+        dims = {**source.dims, **(dims_of(_last(layers, "dim")) if _last(layers, "dim") else {})}
+        return outlook(source.graph, dims) + _typed(_last(layers, "x_shape")) > LARGE
+    return False
+
+
+def _last(layers: Sequence[Mapping[str, Any]], name: str) -> Any:
+    return next((layer[name] for layer in reversed(layers) if layer.get(name)), ())
+
+
+def _typed(shapes: Any) -> float:
+    """Bytes of inputs in shapes that were given, as text or by name."""
+    total = 0.0
+    for shape in shapes.values() if isinstance(shapes, Mapping) else shapes:
+        size = 8.0
+        for part in str(shape).rpartition(":")[2].strip("[]()").replace("x", ",").split(","):
+            size *= float(part) if part.strip().isdecimal() else 1.0
+        total += size
+    return total

@@ -8,7 +8,7 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.param_types import OneOf
+from gradcheck_cli.cli.options import OneOf
 
 
 @click.command("ops")

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report import axes, file_format, parts, streamed, write
-from gradcheck_cli.report.job_summary import add_summary, job_summary
+from gradcheck_cli.report import file_format, parts, streamed, write
+from gradcheck_cli.report import heatmap as axes
+from gradcheck_cli.report.markdown import add_summary, job_summary
 from gradcheck_cli.report.text import Style, clean
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures

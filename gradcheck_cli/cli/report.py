@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
-from gradcheck_cli.cli.options import OPTIONS
-from gradcheck_cli.cli.param_types import AnyPath, OneOf, ReportPath, Text
+from gradcheck_cli.cli.options import OPTIONS, AnyPath, OneOf, ReportPath, Text
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.record import Kept
@@ -66,7 +65,7 @@ command = click.RichCommand(
 
 
 def _run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) -> int:
-    from gradcheck_cli.cli.gates import gates_of
+    from gradcheck_cli.cli.baseline import gates_of
     from gradcheck_cli.cli.output import Output
     from gradcheck_cli.results.measures import WORDS
     from gradcheck_cli.results.record import Report
@@ -90,7 +89,7 @@ def _writable(path: str, kind: ReportPath, ctx: click.Context) -> str:
 
 def _read(results: Sequence[str], pictured: bool) -> Kept:
     """The records of all files, and of runs of a zoo, with what pictures are drawn from only where there will be some."""
-    from gradcheck_cli.results.kept import joined, put_aside
+    from gradcheck_cli.results import joined, put_aside
     from gradcheck_cli.zoo.folder import is_run
 
     parts = []
@@ -106,7 +105,7 @@ def _read(results: Sequence[str], pictured: bool) -> Kept:
 
 def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:
     """The records as a baseline and --fail-on see them, if those are given."""
-    from gradcheck_cli.checks.health.gates import with_gates
+    from gradcheck_cli.checks.health.checkup import with_gates
     from gradcheck_cli.cli.baseline import Baseline
 
     if options.get("baseline"):

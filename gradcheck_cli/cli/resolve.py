@@ -2,10 +2,18 @@
 
 A layer is what one place says: a configuration file, a spec's check, or environment and command line.  Of an
 option by tensor name, a stronger layer replaces the weaker if it speaks of every tensor, else adds to it.
+
+Values that are typed or lie in files: numbers, nested lists, .npy, .npz, .pb and .json.
+
+What was typed must bear on the check: an option that could only be ignored is an error.
+
+Only what stands on the command line or in the environment is held to this; a file speaks of several checks, and so
+does the environment where models differ.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -16,14 +24,187 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import rich_click as click
+from click.core import ParameterSource
 
-from gradcheck_cli.cli.idle import refuse_idle
-from gradcheck_cli.cli.values import array_of, value_of
-from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
+from gradcheck_cli.formats.arrays import Npz, read_npy
 from gradcheck_cli.formats.source import Source
+from gradcheck_cli.formats.untrusted import content
 from gradcheck_cli.graph import Array, Graph, TensorType
+from gradcheck_cli.graph.containers import typed
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.ops.straight import rounds
 from gradcheck_cli.points.targets import choose_x, choose_y, expanded, is_float
 from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings
+
+_WORDS = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+_LARGEST = 256 << 20  # bytes of a .json
+_SPECIAL = re.compile(r"(?<![\w.\"'])(nan|inf|infinity)(?![\w.\"'])", re.IGNORECASE)
+
+
+def array_of(text: str) -> Array:
+    """The array that VALUE or @FILE[:KEY] means."""
+    return _from_file(text[1:], _read) if text.startswith("@") else written(text)
+
+
+def value_of(text: str, declared: TensorType) -> Any:
+    """What VALUE or @FILE[:KEY] means for strings, a sequence, an optional or a map: lists, null, mappings."""
+    if text.startswith("@"):
+        return _from_file(text[1:], lambda path, key: _read_value(path, key, declared))
+    return _typed(_loaded(text), declared, repr(text))
+
+
+def written(text: str) -> Array:
+    """A number or nested lists of numbers, nan, inf and complex ones included."""
+    return _numbers(_loaded(text), f"{text!r} is no number and no list of numbers")
+
+
+def _loaded(text: str) -> Any:
+    """A text as JSON with nan and inf, or as it is."""
+    try:
+        return json.loads(_SPECIAL.sub(lambda m: _WORDS[m[0].lower()], text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _typed(value: Any, declared: TensorType, what: str) -> Any:
+    if declared.kind == "tensor" and declared.dtype is not None and declared.dtype.kind == "O":
+        return np.asarray(value, object)
+    try:
+        return typed(value, declared, what)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _numbers(value: Any, reason: str) -> Array:
+    try:
+        array = np.array(_complex_where_needed(value))
+    except (ValueError, OverflowError, RecursionError):
+        array = np.array(None)
+    if array.dtype.kind not in "biufc":
+        raise UsageError(f"{reason}; write 0.5, [1, 2], [[1, nan], [3, inf]], 1+2j or @file.npy")
+    return array
+
+
+def _complex_where_needed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_complex_where_needed(each) for each in value]
+    return complex(value.replace(" ", "")) if isinstance(value, str) else value
+
+
+def _from_file(given: str, read: Callable[[str, str | None], Any]) -> Any:
+    path, key = _path_and_key(given)
+    try:
+        return read(path, key)
+    except (GradcheckError, MemoryError):
+        raise
+    except OSError as error:
+        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # whatever NumPy's, zip's and Python's readers say of bytes that make no sense
+        raise UsageError(f"{shown(path)} cannot be read as an array: {error}") from None
+
+
+def _path_and_key(given: str) -> tuple[str, str | None]:
+    """FILE or FILE:KEY; a path may have colons of its own."""
+    path, colon, key = given.rpartition(":")
+    if not colon or os.path.exists(given) or not os.path.exists(path):
+        return given, None
+    return path, key
+
+
+def _read(path: str, key: str | None) -> Array:
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".npz":
+        arrays = Npz(path)
+        return arrays[_chosen(path, list(arrays), key)]
+    if suffix == ".json":
+        return _from_json(path, key)
+    if key is not None:
+        raise UsageError(f"{path} holds a single array; leave out the key {key!r}")
+    if suffix == ".npy":
+        return read_npy(path)
+    if suffix == ".pb":
+        from gradcheck_cli.formats.onnx.read import read_tensor
+
+        return read_tensor(path)
+    raise UsageError(f"{path} is neither .npy, .npz, .pb nor .json")
+
+
+def _read_value(path: str, key: str | None, declared: TensorType) -> Any:
+    """What a file holds for a value that is no tensor of numbers; a .npz holds a sequence in the order of its arrays."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".pb":
+        from gradcheck_cli.formats.onnx.read import read_value
+
+        return read_value(path, declared)
+    if suffix == ".npz" and key is None and declared.kind == "sequence":
+        return _typed([*Npz(path).values()], declared, path)
+    if suffix == ".json" and key is None:
+        return _typed(json.loads(content(path, _LARGEST)), declared, path)
+    return _typed(_read(path, key), declared, path)
+
+
+def _from_json(path: str, key: str | None) -> Array:
+    value = json.loads(content(path, _LARGEST))
+    if isinstance(value, dict):
+        value = value[_chosen(path, list(value), key)]
+    elif key is not None:
+        raise UsageError(f"{path} holds a single array; leave out the key {key!r}")
+    return _numbers(value, f"{path} holds no numbers")
+
+
+def _chosen(path: str, names: list[str], key: str | None) -> str:
+    if key is None and len(names) == 1:
+        return names[0]
+    if key not in names:
+        known = ", ".join(names[:10]) or "none"
+        wrong = f"has no array {key!r}" if key else "has several arrays; choose one as @FILE:KEY"
+        raise UsageError(f"{path} {wrong}.{did_you_mean(key or '', names)} It has: {known}.")
+    return key
+
+
+def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, graph: Graph) -> None:
+    """UsageError for an option by tensor that speaks of none to which it applies.
+
+    `typed` holds what was typed, option -> tensor -> value.  Names that the model does not have are left to others.
+    """
+    ys = settings.y or choose_y(graph)
+    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param)
+    drawn = [n for n in graph.free_inputs if n not in settings.x_init_value and n not in settings.extra_feed_dict]
+    for option, known, what in (
+        ("rtol", [*xs, *ys], "is neither x nor y of this check"),
+        ("atol", [*xs, *ys], "is neither x nor y of this check"),
+        ("y_shape", ys, "is no y of this check"),
+        ("x_shape", [*graph.free_inputs, *xs], "is no input and no x of this check"),
+        ("val_range", drawn, "is not drawn at random, as others are"),
+    ):
+        _refuse(option, typed.get(option, {}), known, what, graph)
+
+
+def refuse_idle_rounding(ctx: click.Context, settings: Settings, *sources: Source) -> None:
+    """UsageError where --straight-through was typed, and nothing in these models rounds that it could go through."""
+    typed = ctx.get_parameter_source("straight_through") is ParameterSource.COMMANDLINE
+    if typed and settings.straight_through and not any(rounds(source, settings, OPS) for source in sources):
+        names = " and ".join(source.uri for source in sources)
+        raise UsageError(
+            f"--straight-through has no effect: nothing in {names} is rounded and then computed with; what ends as a "
+            "shape, an index or a condition is rounded as before."
+        )
+
+
+def _refuse(option: str, given: Iterable[str], known: Sequence[str], what: str, graph: Graph) -> None:
+    for name in given:
+        if name != ANY and name in graph.tensors and name not in known:
+            typed = f"--{option.replace('_', '-')} {name}"
+            raise UsageError(f"{typed} has no effect: {name!r} {what} ({_listed(known)}).")
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    several = list(dict.fromkeys(names))
+    more = f", ... {len(several) - most} more" if len(several) > most else ""
+    return ", ".join(several[:most]) + more or "nothing"
+
 
 _T = TypeVar("_T")
 _DIGITS = 18  # of a size: more are not addressed anyway

@@ -1,34 +1,111 @@
-"""One run of `gradcheck check`: tasks one after another, what is found printed as it comes."""
+"""One run of `gradcheck check`: tasks one after another, what is found printed as it comes.
+
+Choosing checks by name: `-k` as in pytest (substrings with and, or, not), `--check` exactly.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import file_above, settings_above
-from gradcheck_cli.cli.gates import gates_of
-from gradcheck_cli.cli.models import Found, common_folder, expand
 from gradcheck_cli.cli.options import GATE, OUTPUT
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.resolve import dims_of
-from gradcheck_cli.cli.selection import select
-from gradcheck_cli.cli.tasks import Planner, Task, raising
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, expand, raising
+from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, did_you_mean
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
 from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.zoo.shelf import FOLDER
+
+Matcher = Callable[[str], bool]
+_TOKEN = re.compile(r"\s*(?:(?P<mark>[()])|(?P<word>[^\s()]+))")
+
+
+def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -> list[int]:
+    """Indices of the checks that are wanted; NothingChecked if there is none."""
+    wanted = set(exact)
+    for name in wanted:
+        if name not in names:
+            raise UsageError(f"no check is called {name!r}.{did_you_mean(name, names)}{_known(names)}")
+    matches = matcher(expression) if expression is not None else lambda name: True
+    chosen = [i for i, name in enumerate(names) if (not wanted or name in wanted) and matches(name)]
+    if not chosen:
+        raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {len(names)} checks")
+    return chosen
+
+
+def matcher(expression: str) -> Matcher:
+    """Whether a name matches an expression; a word matches as part of the name, in any case."""
+    return _Parser(expression).run()
+
+
+class _Parser:
+    """any: all (or all)*; all: factor (and factor)*; factor: not factor, ( any ), or a word."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = [match["mark"] or match["word"] for match in _TOKEN.finditer(text)]
+
+    def run(self) -> Matcher:
+        matches = self._any()
+        if self.tokens:
+            self._fail(f"{self.tokens[0]!r} is not expected there")
+        return matches
+
+    def _any(self) -> Matcher:
+        parts = [self._all()]
+        while self._take("or"):
+            parts.append(self._all())
+        return lambda name: any(part(name) for part in parts)
+
+    def _all(self) -> Matcher:
+        parts = [self._factor()]
+        while self._take("and"):
+            parts.append(self._factor())
+        return lambda name: all(part(name) for part in parts)
+
+    def _factor(self) -> Matcher:
+        if self._take("not"):
+            inner = self._factor()
+            return lambda name: not inner(name)
+        if self._take("("):
+            inner = self._any()
+            if not self._take(")"):
+                self._fail("a ')' is missing")
+            return inner
+        if not self.tokens or self.tokens[0] in ("and", "or", ")"):
+            self._fail("a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end"))
+        word = self.tokens.pop(0).lower()
+        return lambda name: word in name.lower()
+
+    def _take(self, token: str) -> bool:
+        if self.tokens and self.tokens[0] == token:
+            self.tokens.pop(0)
+            return True
+        return False
+
+    def _fail(self, reason: str) -> None:
+        raise UsageError(f"-k {self.text!r}: {reason}; write words joined by and, or, not and brackets")
+
+
+def _known(names: Sequence[str], most: int = 8) -> str:
+    more = f", ... {len(names) - most} more" if len(names) > most else ""
+    return f" Checks: {', '.join(names[:most])}{more}."
+
 
 OF_THE_RUN = tuple(option.name for option in (*GATE, *OUTPUT) if option.name)
 

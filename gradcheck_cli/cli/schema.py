@@ -7,7 +7,7 @@ import sys
 
 import rich_click as click
 
-from gradcheck_cli.cli.param_types import OneOf
+from gradcheck_cli.cli.options import OneOf
 
 
 @click.command("schema")
@@ -15,7 +15,7 @@ from gradcheck_cli.cli.param_types import OneOf
 def command(kind: str) -> int:
     """Print the JSON Schema (draft-07) of *.gradcheck.yaml files, or of the JSON that a check gives."""
     if kind == "spec":
-        from gradcheck_cli.formats.yaml.spec_models import spec_schema as schema
+        from gradcheck_cli.formats.yaml.fields import spec_schema as schema
     else:
         from gradcheck_cli.results.json_schema import result_schema as schema
     sys.stdout.write(json.dumps(schema(), indent=2) + "\n")

@@ -1,20 +1,211 @@
-"""What a run has to do: a task for each check of a spec, and one for each model that has none."""
+"""What a run has to do: a task for each check of a spec, and one for each model that has none.
+
+The steps of a model's training algorithm, each checked as a model of its own: what its gradient nodes differentiate.
+
+MODEL arguments as files: folders searched, patterns expanded, each file once.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gradcheck_cli.cli.models import is_spec, side_car
-from gradcheck_cli.cli.training_steps import has_training, with_steps
-from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError
+from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError
 from gradcheck_cli.formats import read
+from gradcheck_cli.formats.onnx.file import fields_of
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
-from gradcheck_cli.formats.untrusted import inside
+from gradcheck_cli.formats.untrusted import inside, opened
 from gradcheck_cli.graph.memory import exhausted, share
+
+_FIELD = 20  # of a model in a file: its training information
+
+
+def has_training(path: str) -> bool:
+    """A file has training information; of its content no more is read than that."""
+    try:
+        with opened(path) as file:
+            return _FIELD in fields_of(file)
+    except (OSError, ValueError):  # as reading it will say
+        return False
+
+
+def with_steps(whole: Task, load: Callable[[], Source], typed: Mapping[str, Any]) -> list[Task]:
+    """The task of a model and those of its steps; where tensors are named, the first of them that has all of these."""
+    model = load()
+    sources = {"": model, **{name: model.at_step(name) for name in model.steps}}
+    named = {name for option in ("x", "y") for said in (whole.said, typed) for name in _names(said.get(option))}
+    return [_task(whole, name, load) if name else whole for name, _ in fitting(sources, named)]
+
+
+def fitting(sources: Mapping[str, Source], named: Collection[str]) -> list[tuple[str, Source]]:
+    """A model and its steps, or of them the first that has all tensors that are named; other sources as they are."""
+    if not named or not any(source.step for source in sources.values()):
+        return [*sources.items()]
+    return [each for each in sources.items() if {*named} <= {*each[1].graph.tensors}][:1] or [*sources.items()][-1:]
+
+
+def _task(whole: Task, name: str, load: Callable[[], Source]) -> Task:
+    said = {**targets(load().at_step(name)), **whole.said}
+    return replace(whole, name=f"{whole.name}::{name}", load=lambda: load().at_step(name), said=said, graph=name)
+
+
+def _names(said: Any) -> Iterator[str]:
+    yield from [said] if isinstance(said, str) else said or ()
+
+
+def targets(step: Source) -> dict[str, tuple[str, ...]]:
+    """What a step differentiates, and by what: as its nodes `Gradient` say, else by what it updates.
+
+    Of any other model there is nothing to say.
+    """
+    from gradcheck_cli.formats.node_order import KEY
+    from gradcheck_cli.points.targets import is_float
+
+    graph = step.graph
+    if not step.step:
+        return {}
+    nodes = [node for node in graph.nodes if node.key == KEY]
+    ys = dict.fromkeys(node.attrs["y"] for node in nodes)
+    xs = dict.fromkeys(x for node in nodes for x in node.attrs["xs"])
+    if not nodes:
+        left = [name for name in graph.outputs if name not in step.updates.values()]
+        ys = dict.fromkeys(name for name in left if is_float(graph, name, unknown=True))
+        needed = graph.needed_for(ys)
+        xs = dict.fromkeys(x for x in step.updates if x in needed and is_float(graph, x))
+    return {"x": (*xs,), "y": (*ys,)} if xs and ys else {}
+
+
+SPEC_SUFFIXES = (".gradcheck.yaml", ".gradcheck.yml")
+
+
+class Found(NamedTuple):
+    """The files that arguments mean, in their order, and the arguments that mean none, with the reason."""
+
+    files: list[str]
+    missing: list[tuple[str, GradcheckError]]
+
+
+def expand(arguments: Iterable[str]) -> Found:
+    """Each file once; GradcheckError if no argument means any."""
+    files: dict[str, str] = {}
+    missing: list[tuple[str, GradcheckError]] = []
+    for argument in arguments:
+        try:
+            files.update((real, path) for path in _files(argument) if (real := os.path.realpath(path)) not in files)
+        except GradcheckError as error:
+            missing.append((argument, error))
+    if missing and not files:
+        raise missing[0][1]
+    return Found(_without_side_cars(list(files.values())), missing)
+
+
+def side_car(model: str) -> str | None:
+    """The spec beside a model that says how it is checked: model.gradcheck.yaml for model.onnx.
+
+    A spec with graphs of its own is none: it is about those, whatever it is called.
+    """
+    candidates = (os.path.splitext(model)[0] + suffix for suffix in SPEC_SUFFIXES)
+    return next((p for p in candidates if not is_spec(model) and os.path.isfile(p) and not _has_graphs(p)), None)
+
+
+def is_spec(path: str) -> bool:
+    """It is a YAML spec, by its name."""
+    return path.lower().endswith((".yaml", ".yml"))
+
+
+def _has_graphs(spec: str) -> bool:
+    from gradcheck_cli.errors import SpecError
+    from gradcheck_cli.formats.yaml.places import Document
+
+    try:
+        return "graphs" in Document.read(spec).root.children
+    except SpecError:  # said when it is read with the model
+        return False
+
+
+def common_folder(paths: Sequence[str]) -> str:
+    """The folder that all files lie in, however deep."""
+    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    try:
+        return os.path.commonpath(folders)
+    except ValueError:  # on different drives
+        return os.getcwd()
+
+
+def _files(argument: str) -> list[str]:
+    if argument == "-":
+        raise ModelError("models are read from files, which is where their weights are looked for; not from stdin")
+    if "://" in argument:
+        raise ModelError(f"{argument} is a URL; download the file and give its path")
+    if os.path.isdir(argument):
+        return _without_side_cars(sorted(_inside(argument))) or _nothing(
+            f"{argument!r} holds no *.onnx or *.gradcheck.yaml"
+        )
+    if os.path.exists(argument) or not glob.has_magic(argument):
+        return [argument]
+    matches = sorted(_matching(argument))
+    files = [path for match in matches for path in (_inside(match) if os.path.isdir(match) else [match])]
+    wanted = [path for path in files if _is_model(path) or (path in matches and not _any_model(files))]
+    return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    """What matches a pattern; ** stands for folders, however deep, but for links to folders, which may lead back."""
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        yield from glob.glob(pattern)
+        return
+    depth = parts.index("**")
+    for root in glob.glob(str(Path(*parts[:depth]))) if depth else ["."]:
+        for path in _below(root):
+            if _fits(Path(path).relative_to(root).parts, parts[depth:]):
+                yield path
+
+
+def _below(root: str) -> Iterator[str]:
+    """A folder, and all in it that is not hidden."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield str(Path(folder))
+        yield from (str(Path(folder) / name) for name in names if not name.startswith("."))
+
+
+def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    """The parts of a path match those of a pattern."""
+    if not pattern or pattern[0] != "**":
+        return (not path and not pattern) or (
+            bool(path and pattern) and fnmatch.fnmatchcase(path[0], pattern[0]) and _fits(path[1:], pattern[1:])
+        )
+    return any(_fits(path[start:], pattern[1:]) for start in range(len(path) + 1))
+
+
+def _any_model(files: Iterable[str]) -> bool:
+    return any(_is_model(path) for path in files)
+
+
+def _inside(folder: str) -> Iterator[str]:
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (str(Path(root) / name) for name in sorted(names) if _is_model(name))
+
+
+def _is_model(name: str) -> bool:
+    return name.lower().endswith((".onnx", *SPEC_SUFFIXES))
+
+
+def _without_side_cars(paths: list[str]) -> list[str]:
+    """The files but for specs that are read together with the model they lie beside."""
+    read_along = {side_car(path) for path in paths}
+    return [path for path in paths if path not in read_along]
+
+
+def _nothing(reason: str) -> list[str]:
+    raise NothingChecked(f"nothing to check: {reason}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
-from gradcheck_cli.cli.param_types import OneOf
+from gradcheck_cli.cli.options import OneOf
 
 
 def _always(value: Any) -> bool:

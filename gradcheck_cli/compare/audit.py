@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step
-from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.autodiff.tape import Step
+from gradcheck_cli.engine.chunks import any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, forward_noise

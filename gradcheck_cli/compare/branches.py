@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.compare.kinks import listed
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, Graph

@@ -14,17 +14,15 @@ from functools import cached_property
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step, Trial
-from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.autodiff.tape import Step, Tape, Trial
+from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, reals, shaped
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, each_beside, forward_noise
 from gradcheck_cli.jacobian.pattern import BITS, sample
 from gradcheck_cli.jacobian.roughness import heard
-from gradcheck_cli.jacobian.units import Room, values
+from gradcheck_cli.jacobian.spread import Room, values
 from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import loop
 from gradcheck_cli.ops import OPS

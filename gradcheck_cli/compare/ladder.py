@@ -2,40 +2,49 @@
 
 The complex step is exact but for rounding, which is measured; real differences carry a bound of their own.  Where both
 see, they must agree before a gradient counts as wrong: a mistake in a complex kernel is none of the rule's.
+
+The comparison by Richardson's ladder of real differences: a few rungs for all rows, more for those that stay open.
+
+What rounding hides is looked for with larger steps, with all rungs, and at last in long doubles; each only ever betters
+what is known of an entry.
+
+Slopes of compositions that one rule covers, as far as rounding inside of them carries them.
+
+The rule of a normalization takes for granted that what is centered sums to zero.  Where the mean is a million times the
+deviation it does not, by the rounding of the mean: neither side is wrong by more than that moves the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gradcheck_cli.autodiff.tape import Region, Tape
 from gradcheck_cli.compare.audit import audited
-from gradcheck_cli.compare.conditioned import moved_inside
-from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, flat
-from gradcheck_cli.jacobian.formulas import by_stencil
-from gradcheck_cli.jacobian.grouped import Colored, grouped_complex_step, grouped_stencil
+from gradcheck_cli.jacobian.grouped import Colored, grouped_complex_step, grouped_ladder, grouped_stencil
 from gradcheck_cli.jacobian.jacobian import (
     EPS,
     JITTERED,
     Backward,
+    Rows,
     by_complex_step,
     by_ladder,
+    by_stencil,
     forward_noise,
     own_rounding,
 )
-from gradcheck_cli.jacobian.precise import Both, Longer
+from gradcheck_cli.jacobian.precise import Both, Longer, wider_ladder
 from gradcheck_cli.jacobian.roughness import noise_beside
-from gradcheck_cli.jacobian.rows import Rows
 from gradcheck_cli.settings import Method
-from gradcheck_cli.verdict.differences import ALL_RUNGS, Estimate, Stencil, rms, scales
+from gradcheck_cli.verdict.differences import ALL_RUNGS, CHEAP_RUNGS, Estimate, Stencil, rms, scales
 from gradcheck_cli.verdict.rule import (
     UNIT,
     Comparison,
@@ -49,6 +58,46 @@ from gradcheck_cli.verdict.rule import (
     magnitude,
     screened,
 )
+
+
+def moved_inside(program: Program, count: int) -> Iterator[Program]:
+    """The program at values that some roundings move inside of each composition on its way, `count` times.
+
+    What lies between compositions stays: both sides have it in common.  Where nothing is moved there is none.
+    """
+    regions = [r for r in program.tape.regions if r.op.vjp is not None and _on(program, r)]
+    for seed in range(count if regions else 0):
+        rng = np.random.default_rng([seed, 5])
+        values: dict[str, Array] = {}
+        for region in regions:
+            values |= _moved(program.tape, region, rng)
+        if values:
+            yield Program(_with(program.tape, values), program.probes, program.outputs)
+
+
+def _on(program: Program, region: Region) -> bool:
+    return any(region.start <= index < region.stop for index, _ in program.steps)
+
+
+def _moved(tape: Tape, region: Region, rng: np.random.Generator) -> dict[str, Array]:
+    """What a composition makes, moved; nothing where that changes a decision."""
+    probes = list(dict.fromkeys(n for n in region.operands if n and is_inexact(tape.values[n].dtype)))
+    made = {n for step in tape.steps[region.start : region.stop] for n in step.node.outputs if n}
+    within = Program(tape, probes, list(made))
+    names = [n for n in made if n in within.reached and is_inexact(tape.values[n].dtype)]
+    run = Program(tape, probes, names).run({n: tape.values[n][None] for n in probes}, branches=True, jitter=rng)
+    if run.any_crossed(1).any():
+        return {}
+    return {n: y[0].astype(tape.values[n].dtype) for n, y in zip(names, run.outputs, strict=True)}
+
+
+def _with(tape: Tape, values: dict[str, Array]) -> Tape:
+    """The tape with other values of some tensors."""
+    part = Tape(tape.ops, dtype=tape.dtype, seed=tape.seed)
+    part.steps, part.guards, part.values = tape.steps, tape.guards, tape.values.copy()
+    part.values.update(values)
+    return part
+
 
 _APART = (2.0**-24,)  # of points that noise is read off at, in units of the scale of x
 _HEARD = 3.0  # of noise that is heard: rows by the thousand meet more than its usual size
@@ -428,3 +477,62 @@ def _agree(given: Array, right: Array, largest: Array, tolerance: Tolerance, err
 def _beyond(theoretical: Array, numerical: Array, blur: Array) -> Array:
     """Entries of which one side is not finite, or more than a rounding error."""
     return ~np.isfinite(theoretical - numerical) | (magnitude(theoretical, numerical) > blur)
+
+
+_FEW = 8  # rows for each group from which on groups take the whole ladder at once
+_MANY = 32  # rows from which on noise is heard first: what it says is worth more than it costs
+_LADDER_WORK = 1e8  # operations of one probe, times rows, that long doubles are worth
+
+
+def laddered(numeric: Numeric, theoretical: Array) -> Comparison:
+    """The comparison of all rows."""
+    if numeric.directions.count >= _MANY:
+        numeric.listen()
+    rows = _first(numeric, theoretical)
+    comparison = numeric.judged(theoretical, rows)
+    for ladder in (_wider, _whole, _longer):
+        some, better = ladder(numeric, comparison.status)
+        if better is not None:
+            rows = rows.bettered(some, better)
+            comparison = numeric.judged(theoretical, rows)
+    return comparison
+
+
+def _first(numeric: Numeric, theoretical: Array) -> Rows:
+    def alone(rows: Array) -> Rows:
+        return numeric.ladder(rows, CHEAP_RUNGS)
+
+    def together(rows: Colored) -> Rows | None:
+        ks = ALL_RUNGS if _FEW * rows.coloring.count <= rows.count else CHEAP_RUNGS
+        return grouped_ladder(numeric.program, rows, ks, numeric.noise, numeric.job.budget)
+
+    return numeric.all_rows(theoretical, together, alone)
+
+
+def _wider(numeric: Numeric, status: Array) -> tuple[Array, Rows | None]:
+    """Rows that noise left open, by larger steps."""
+    some = _blurred(status)
+    if not len(some):
+        return some, None
+    parts = (numeric.directions.part(rows) for rows in numeric.pieces(some))
+    wider = (wider_ladder(numeric.program, part, numeric.noise, numeric.job.budget) for part in parts)
+    return some, Rows.joined(wider, len(some))
+
+
+def _whole(numeric: Numeric, status: Array) -> tuple[Array, Rows | None]:
+    """Rows that anything left open, by all rungs."""
+    some = np.flatnonzero((status != Status.PASS).any(axis=1))
+    return some, numeric.ladder(some, ALL_RUNGS) if len(some) else None
+
+
+def _longer(numeric: Numeric, status: Array) -> tuple[Array, Rows | None]:
+    """Rows that noise left open, in long doubles where that is soon done."""
+    some = _blurred(status)
+    if not len(some) or not Longer.possible() or forward_work(numeric.program) * len(some) > _LADDER_WORK:
+        return some, None
+    return some, Longer(numeric.program, numeric.job.budget).ladder(numeric.directions.part(some))
+
+
+def _blurred(status: Array) -> Array:
+    """Rows with an entry that noise left open."""
+    return np.flatnonzero(((status == Status.NOISE) | (status == Status.CURVATURE)).any(axis=1))

@@ -15,15 +15,13 @@ import numpy as np
 
 from gradcheck_cli.compare.kinks import decides
 from gradcheck_cli.compare.pair import Found, Job, Theory, compare_along
-from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.directions import Directions, flat, reals
 from gradcheck_cli.jacobian.grouped import crossed_by
 from gradcheck_cli.jacobian.jacobian import JITTERED, Backward, each_beside
-from gradcheck_cli.jacobian.slopes import TIE
-from gradcheck_cli.jacobian.tied import MOST_TRIED, keeping_ties
+from gradcheck_cli.jacobian.tied import MOST_TRIED, TIE, keeping_ties
 from gradcheck_cli.verdict.differences import rms, scales
 from gradcheck_cli.verdict.rule import Comparison, Status, allowance, magnitude
 

@@ -14,8 +14,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.compare.kinks import decides, kink_notes, listed
 from gradcheck_cli.compare.pair import Found, Job
-from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, reals, shaped

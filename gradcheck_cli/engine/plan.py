@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.autodiff.weights import Values
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import elementwise, shape_only, trailing
 from gradcheck_cli.op.boxes import as_stack
-from gradcheck_cli.op.exact import expressed
-from gradcheck_cli.op.fusion import Chain, Formula, parts
+from gradcheck_cli.op.fusion import Chain, Formula, expressed, parts
 
 _CHAINED = (np.dtype(np.float32), np.dtype(np.float64))
 _FEWEST = 2  # steps of a chain: NumPy runs one as fast

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.boxes import Patch, windows
 

@@ -3,32 +3,119 @@
 The model's own nodes stay as they are.  Where a derivative reads something inside of one, what makes it stands beside
 the node; or in its place, if that is most of what the node is composed of.  Where the way through the model follows
 from values of an input, a file would be wrong for others, and is refused.
+
+Sizes that an operator works out by itself: -1 and 0 in a Reshape, 1 in an Expand, the end of an axis in a Slice.
+
+Rules of fewer nodes for files, where runtimes have the operators that these take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Step, Var
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files
-from gradcheck_cli.export.declarations import Declarations
-from gradcheck_cli.export.relaxed import relaxed
-from gradcheck_cli.export.runs import Laid
+from gradcheck_cli.export.runs import Laid, Sizes
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, Measured
-from gradcheck_cli.export.sparing import sparing
-from gradcheck_cli.export.traced import Traced, refused, traced
+from gradcheck_cli.export.traced import Declarations, Traced, refused, traced
 from gradcheck_cli.export.trials import Trials, trials
 from gradcheck_cli.formats.onnx.opset import versions
 from gradcheck_cli.graph import Array, Graph, Node
 from gradcheck_cli.model import Model
+from gradcheck_cli.op import Ops
+from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import rounded_again
 from gradcheck_cli.settings import Settings
+
+Shapes = Mapping[str, tuple[Sizes, ...]]
+_END = np.iinfo(np.int64).max
+
+
+def relaxed(
+    node: Node, place: int, entries: Sequence[Sizes], shapes: Shapes, constants: Mapping[str, Array]
+) -> list[Sizes]:
+    """The entries of a vector that a node reads at a place of its inputs, with as few open ones as will do."""
+    rule = _RULES.get((node.op, place))
+    shape = shapes.get(node.inputs[0])
+    if rule is None or shape is None:
+        return list(entries)
+    return rule(node, entries, shape, constants)
+
+
+def _reshape(
+    node: Node, entries: Sequence[Sizes], shape: tuple[Sizes, ...], constants: Mapping[str, Array]
+) -> list[Sizes]:
+    """0 is the size that the axis has already, -1 what is left."""
+    if node.attrs.get("allowzero"):
+        return list(entries)
+    if sum(map(_is_open, entries)) > 1:
+        entries = [
+            _always(0, e) if i < len(shape) and _is_open(e) and e == shape[i] else e for i, e in enumerate(entries)
+        ]
+    if sum(map(_is_open, entries)) == 1:
+        entries = [_always(-1, e) if _is_open(e) else e for e in entries]
+    return list(entries)
+
+
+def _expand(
+    node: Node, entries: Sequence[Sizes], shape: tuple[Sizes, ...], constants: Mapping[str, Array]
+) -> list[Sizes]:
+    """1 is the size that the axis has already."""
+    front = len(entries) - len(shape)
+    kept = [_always(1, e) if i >= front and e == shape[i - front] and _is_open(e) else e for i, e in enumerate(entries)]
+    return list(entries) if any(map(_is_open, kept)) else kept
+
+
+def _slice(
+    node: Node, entries: Sequence[Sizes], shape: tuple[Sizes, ...], constants: Mapping[str, Array]
+) -> list[Sizes]:
+    """An end may lie behind the end."""
+    axes = constants.get(node.inputs[3]) if len(node.inputs) > 3 else np.arange(len(entries))
+    steps = constants.get(node.inputs[4]) if len(node.inputs) > 4 else np.ones(len(entries))
+    if axes is None or steps is None:
+        return list(entries)
+    return [
+        _always(_END, e) if step > 0 and e == shape[int(axis)] and _is_open(e) else e
+        for e, axis, step in zip(entries, axes, steps, strict=True)
+    ]
+
+
+def _is_open(sizes: Sizes) -> bool:
+    return len(set(sizes)) > 1
+
+
+def _always(value: int, sizes: Sizes) -> Sizes:
+    return (value,) * len(sizes)
+
+
+_RULES: Mapping[tuple[str, int], Callable[..., list[Sizes]]] = {
+    ("Reshape", 1): _reshape, ("Expand", 1): _expand, ("Slice", 2): _slice,
+}  # fmt: skip
+
+
+_TANH = OPS["", "Tanh"]
+
+
+def sparing(ops: Ops) -> Ops:
+    """The table with rules for files in the place of those for checks, except where somebody gave other ones."""
+    return {**ops, _TANH.key: replace(_TANH, vjp=tanh_vjp)} if ops.get(_TANH.key) is _TANH else ops
+
+
+def tanh_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
+    """1 / cosh(x)^2, as precise as the rule for checks; runtimes have a hyperbolic cosine in float32 alone."""
+    if x.dtype != np.float32:
+        assert _TANH.vjp is not None
+        return tuple(_TANH.vjp(ct, y, x))
+    c = sym.cosh(x)
+    return (ct / (c * c),)
+
 
 _MADE_ABOVE = 1024  # bytes of a constant of one value that is made at run time
 

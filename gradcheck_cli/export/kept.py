@@ -9,12 +9,10 @@ from functools import partial
 from typing import Any
 
 from gradcheck_cli.autodiff.evaluation import run
-from gradcheck_cli.autodiff.step import Step
-from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.tape import Step, Tape, Var
 from gradcheck_cli.autodiff.trace import run_node
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.export.bodies import captured
-from gradcheck_cli.export.inner import taken
+from gradcheck_cli.export.inner import captured, taken
 from gradcheck_cli.graph import Array, Node, TensorType
 from gradcheck_cli.graph.containers import described
 from gradcheck_cli.op import Op, Ops, table

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
 

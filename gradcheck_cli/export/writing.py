@@ -1,26 +1,80 @@
-"""Writes a model with its derivatives as an ONNX file, never over what it was read from."""
+"""Writes a model with its derivatives as an ONNX file, never over what it was read from.
+
+The graph of a file held against the model's own derivatives at sizes that it was not made from.
+
+What a file does at other sizes follows from what runs had in common.  Tensors whose sizes agree in every run need not
+agree at others: at very small ones dimensions of 1 broadcast where larger ones would have to be equal.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.errors import UsageError, shown
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.errors import GradcheckError, UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
-from gradcheck_cli.export.proof import objections
-from gradcheck_cli.graph import Graph
+from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.model import Model
+from gradcheck_cli.points.dims import sizes_in
+from gradcheck_cli.settings import Settings
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 
+_ROUNDING = 1e-4  # of the largest entry; formulas that differ are far beyond, sums in another order far below
+
+
+def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
+    """Sizes at which the file computes something else, as notes; the model is run in float64 at values of its own."""
+    fixed = {**model.dims, **made.trials.fixed}
+    ones = dict.fromkeys(made.open_dims, 1)
+    for dims in (fixed, {**fixed, **ones}) if made.open_dims else ():
+        settings = Settings(dims=dims, extra_feed_dict=feeds)
+        try:
+            tape = model.tape(made.graph.outputs, settings)
+        except GradcheckError:  # sizes at which the model does not run
+            continue
+        if not _agree(model, made, tape):
+            there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
+            sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
+            yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
+            return
+
+
+def _agree(model: Model, made: Written, tape: Tape) -> bool:
+    """The graph of the file gives what the tape has, from the same inputs."""
+    given = {n: tape.named[n].value for n in made.graph.inputs if n in tape.named}
+    if {*made.graph.free_inputs} - {*given}:
+        return True  # a sequence or a seed is among them: nothing to hold against
+    try:
+        found = trace(made.graph, given, ops=model.ops, targets=made.graph.outputs)
+    except GradcheckError:
+        return False
+    both = [
+        (tape.named[n].value, found.named[n].value) for n in made.graph.outputs if n in found.named and n in tape.named
+    ]
+    return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f)) for w, f in both)
+
+
+def _near(wanted: Array, found: Array) -> bool:
+    """Equal but for rounding, wherever there is a number."""
+    with np.errstate(all="ignore"):
+        off = np.abs(wanted - found)
+        allowed = _ROUNDING * np.max(np.abs(wanted), initial=0, where=np.isfinite(wanted))
+    return bool(np.all((off <= allowed) | ~np.isfinite(wanted)))
+
+
 def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any]) -> Written:
     """Write the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants."""
-    from gradcheck_cli.formats.onnx.onnx_opset import LOWEST
+    from gradcheck_cli.formats.onnx.opset import LOWEST
     from gradcheck_cli.formats.onnx.write import write
 
     require_other_file(model, Path(path))
@@ -61,7 +115,7 @@ def require_other_file(model: Model, path: Path) -> None:
 
 def _original(model: Model) -> ModelProto | None:
     """What the model's file says beside its graph; None where there is no such file."""
-    from gradcheck_cli.formats.onnx.onnx_heading import outline_of
+    from gradcheck_cli.formats.onnx.write import outline_of
 
     own = _file(model)
     return outline_of(own) if own is not None and not _is_spec(own) else None

@@ -56,8 +56,7 @@ def _external_data(path: Path) -> Iterator[str]:
     import onnx
     from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-    from gradcheck_cli.formats.onnx.file import opened, parse_model
-    from gradcheck_cli.formats.onnx.onnx_outline import Outline
+    from gradcheck_cli.formats.onnx.file import Outline, opened, parse_model
 
     with opened(path) as file:
         data = Outline(file).data

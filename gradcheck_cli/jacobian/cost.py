@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gradcheck_cli.autodiff.step import Step
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
 
 _ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as

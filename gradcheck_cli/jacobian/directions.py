@@ -10,9 +10,8 @@ import numpy as np
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian import units
-from gradcheck_cli.jacobian.spread import reach
-from gradcheck_cli.jacobian.units import Room
+from gradcheck_cli.jacobian import spread as units
+from gradcheck_cli.jacobian.spread import Room, reach
 from gradcheck_cli.op.boxes import Stack
 from gradcheck_cli.verdict.differences import representable, rms, scales
 

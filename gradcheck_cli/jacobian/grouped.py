@@ -9,22 +9,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.engine.outcome import any_of
+from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.coloring import Coloring
 from gradcheck_cli.jacobian.directions import Directions
-from gradcheck_cli.jacobian.formulas import default_steps
 from gradcheck_cli.jacobian.jacobian import (
     JITTERED,
+    Rows,
     by_complex_step,
     by_differences,
     by_ladder,
+    default_steps,
     forward_noise,
     smooth_rungs,
 )
-from gradcheck_cli.jacobian.rows import Rows
 from gradcheck_cli.verdict.differences import CENTRAL, CHEAP_RUNGS, Estimate, Stencil, richardson, rungs, two_steps
 
 _APART = 1e100  # sizes of entries that one probe can hold

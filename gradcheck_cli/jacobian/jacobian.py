@@ -2,11 +2,16 @@
 
 Both have TensorFlow's orientation `(x_size, y_size)`: a row for each entry of x, a column for each entry of y.  A
 complex x or y counts as twice as many reals, in blocks: all real parts, then all imaginary parts.
+
+Some rows of a numerical Jacobian, with what they can have wrong.
+
+Rows of a numerical Jacobian by one difference formula, whose error a second step tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
@@ -14,24 +19,70 @@ import numpy as np
 
 from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.engine.chunks import Budget, in_chunks
-from gradcheck_cli.engine.outcome import Decisions, Outcome, any_of
+from gradcheck_cli.engine.chunks import Budget, Decisions, Outcome, any_of, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import ROUNDINGS, Apart
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian import units
+from gradcheck_cli.jacobian import spread as units
 from gradcheck_cli.jacobian.directions import Directions, Joined, flat, flat_stack, reals
-from gradcheck_cli.jacobian.rows import Rows
-from gradcheck_cli.jacobian.spread import reach, soon, taken
-from gradcheck_cli.jacobian.units import Room
+from gradcheck_cli.jacobian.spread import Room, reach, soon, taken
 from gradcheck_cli.op.boxes import Stack
-from gradcheck_cli.verdict.differences import (
-    CENTRAL,
-    Stencil,
-    richardson,
-    rungs,
-)
+from gradcheck_cli.verdict.differences import CENTRAL, Estimate, Stencil, richardson, rungs, two_steps
 from gradcheck_cli.verdict.rule import Ground, Grounds, epsilon
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a numerical Jacobian.
+
+    `estimate` has shape `(rows, y_size)`; `crossed` names the steps of the tape at which even the smallest
+    perturbation of a row crossed a branch: step -> `(rows,)`.
+    """
+
+    estimate: Estimate
+    crossed: dict[int, Array]
+
+    @staticmethod
+    def joined(parts: Iterable[Rows], count: int) -> Rows:
+        """Several as one, of so many rows; no two of them have to exist at once."""
+        start, crossed, whole = 0, dict[int, Array](), list[Array]()
+        for part in parts:
+            rows = slice(start, start + len(part.estimate.value))
+            if rows.stop - start == count:
+                return part
+            whole = whole or [np.empty((count, part.estimate.value.shape[1])) for _ in range(3)]
+            for all_, some in zip(whole, _parts(part.estimate), strict=True):
+                all_[rows] = some
+            for step, changed in part.crossed.items():
+                crossed.setdefault(step, np.zeros(count, bool))[rows] = changed
+            start = rows.stop
+        return Rows(Estimate(*whole), crossed)
+
+    def replaced(self, at: Array, by: Rows) -> Rows:
+        """The rows with others in their places `at`."""
+        parts = [np.array(part) for part in _parts(self.estimate)]
+        for part, new in zip(parts, _parts(by.estimate), strict=True):
+            part[at] = new
+        crossed = {step: np.zeros(len(parts[0]), bool) for step in {*self.crossed, *by.crossed}}
+        for step, changed in crossed.items():
+            changed[:] = self.crossed.get(step, False)
+            changed[at] = by.crossed.get(step, False)
+        return Rows(Estimate(*parts), crossed)
+
+    def bettered(self, at: Array, by: Rows) -> Rows:
+        """The rows with those in places `at` replaced by others, entry by entry, where these have the smaller error."""
+        better = by.estimate.error < self.estimate.error[at]
+        pairs = zip(_parts(self.estimate), _parts(by.estimate), strict=True)
+        mixed = [np.where(better, new, old[at]) for old, new in pairs]
+        return self.replaced(at, Rows(Estimate(*mixed), by.crossed))
+
+
+def _parts(estimate: Estimate) -> tuple[Array, ...]:
+    """Value, error and rounding, each of the shape of the value."""
+    return tuple(
+        np.broadcast_to(part, estimate.value.shape) for part in (estimate.value, estimate.error, estimate.rounding)
+    )
+
 
 EPS = float(np.finfo(np.float64).eps)
 JITTERED = 4  # runs that measure rounding
@@ -325,3 +376,27 @@ def derivatives(ct: Array) -> Array:
     """Derivatives by the reals of x, `(P, x_size)`: Re g by real parts, -Im g by imaginary ones."""
     rows = ct.reshape(ct.shape[0], -1)
     return np.concatenate([rows.real, -rows.imag], axis=1) if ct.dtype.kind == "c" else rows
+
+
+def default_steps(directions: Directions, stencil: Stencil, delta: float | None) -> Array:
+    """Steps of a difference formula: as given, or those that balance truncation and rounding by the scale of x."""
+    return directions.representable(EPS ** (1 / (stencil.order + 1))) if delta is None else directions.fixed(delta)
+
+
+def by_stencil(
+    program: Program,
+    directions: Directions,
+    stencil: Stencil,
+    delta: float | None,
+    noise: Array,
+    budget: Budget,
+) -> Rows:
+    """Rows by one difference formula, its error read off a second run with twice the step.
+
+    delta None: `default_steps`.
+    """
+    steps = default_steps(directions, stencil, delta)
+    moves = [(directions, steps), (directions, 2 * steps)]
+    (fine, crossed), (coarse, _) = each_difference(program, moves, stencil, budget)
+    weight = sum(abs(w) for w in stencil.weights)
+    return Rows(two_steps(coarse, fine, stencil.order, weight * noise / steps[:, None]), crossed)

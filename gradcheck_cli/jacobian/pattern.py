@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array

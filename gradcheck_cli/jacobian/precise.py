@@ -2,6 +2,11 @@
 
 Rounding is measured as elsewhere, and not taken for granted: a kernel may pass through float64 somewhere inside.  So it
 is also read off the values of y at points next to each other.
+
+The ladder from larger steps on, for rows that rounding left open.
+
+Steps go by the size of an entry of x, so that no function of it is left behind; where they are small, rounding hides
+what there is to see.  Steps by the size of the whole tensor may see it, if the small ones, as far as they see, agree.
 """
 
 from __future__ import annotations
@@ -18,11 +23,18 @@ from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions
-from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step, by_ladder, derivatives, forward_noise
+from gradcheck_cli.jacobian.jacobian import (
+    Backward,
+    Rows,
+    by_complex_step,
+    by_ladder,
+    by_steps,
+    derivatives,
+    forward_noise,
+)
 from gradcheck_cli.jacobian.roughness import noise_beside
-from gradcheck_cli.jacobian.rows import Rows
 from gradcheck_cli.op import Op
-from gradcheck_cli.verdict.differences import ALL_RUNGS, Estimate
+from gradcheck_cli.verdict.differences import ALL_RUNGS, CHEAP_RUNGS, Estimate, rms, rung, scales
 
 _APART = (2.0**-44, 2.0**-34, 2.0**-24)  # of each other, in units of the scale of x: closer than that, or steps, show
 _SAFETY = 8.0
@@ -134,3 +146,18 @@ def _longer(x: Array) -> Array:
     if not is_inexact(x.dtype):
         return x
     return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
+_STEPS = 8
+_COARSEST, _FINEST = 0, CHEAP_RUNGS[-2]  # rungs: the first by the size of the tensor, the last by the entry's
+
+
+def wider_ladder(program: Program, directions: Directions, noise: Array, budget: Budget) -> Rows:
+    """Rows by Richardson's extrapolation, from steps by the size of the tensor down to those by the size of an entry."""
+    size = scales(directions.here)
+    own = size[directions.rows] if directions.given is None else np.full(directions.count, rms(size))
+    ratio = rung(_FINEST) / rung(_COARSEST) * np.minimum(own / rms(size), 1.0)  # of the finest step to the coarsest
+    coarsest = rung(_FINEST) / ratio
+    steps = [directions.representable(coarsest * ratio ** (i / (_STEPS - 1))) for i in range(_STEPS)]
+    steps.append(directions.representable(rung(CHEAP_RUNGS[-1])))  # the sentinel against aliasing
+    return by_steps(program, directions, np.stack(steps), noise, budget)

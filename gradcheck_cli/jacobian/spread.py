@@ -1,4 +1,7 @@
-"""What probing a single entry of x costs, where it reaches little of the model: a few are followed, and counted."""
+"""What probing a single entry of x costs, where it reaches little of the model: a few are followed, and counted.
+
+Stacks in which each probe moves a single real: patches of one entry each, where enough is computed from them.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,80 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gradcheck_cli.autodiff.step import Step
+from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.autodiff.weights import Values
+from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.jvp import Pushforward
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian import units
 from gradcheck_cli.jacobian.cost import OPERATIONS, PICKS, SOON, forward_work, step_work
 from gradcheck_cli.jacobian.pattern import selecting
 from gradcheck_cli.op.batching import Ragged
-from gradcheck_cli.op.boxes import Crowded, Patch, Stack
+from gradcheck_cli.op.boxes import Crowded, Patch, Span, Stack
 from gradcheck_cli.op.sparsity import moved
+
+_NARROW = 16  # times as many probes go on together, as long as they are patches
+_LARGE_STACK = 32  # bytes of whole stacks for an entry that patches may hold: a quarter of them
+_FEWEST = 16  # entries of a tensor whose boxes are small beside it
+_PROBE, _HELD = 1 << 10, 64  # bytes of a probe that is a patch: of what is known of it, and of each entry
+_UNIT_STEP = 1e7  # operations of all probes from which on a step takes far longer than to find its boxes
+_works: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
+
+
+class Room(NamedTuple):
+    """What patches have: how many `probes` may be whole at once, and how many `entries` they hold until then."""
+
+    probes: int
+    entries: int
+
+
+def wanted_room(program: Program, x: Array, count: int, bytes_per_probe: int, budget: Budget) -> Room | None:
+    """The room for a patch of each of some entries of x; None where they are worth no patches."""
+    if x.size < _FEWEST or count * work(program) < _UNIT_STEP * len(program.steps):
+        return None
+    probes = budget.chunk(bytes_per_probe, program.worth)
+    return Room(probes, probes * bytes_per_probe // _LARGE_STACK)
+
+
+def bytes_each(bytes_per_probe: int, room: Room | None, entries: float = math.inf) -> int:
+    """Memory that a probe counts as; `entries` is how many it is known to hold at most, on the way and at the end."""
+    if room is None:
+        return bytes_per_probe
+    return int(max(min(bytes_per_probe // _NARROW, _PROBE + _HELD * entries), 1))
+
+
+def tangents(x: Array, reals: Array, room: Room) -> Patch:
+    """Unit tangents: of each probe one of the reals of x, `(P,)`; of a complex x the imaginary parts come second."""
+    parts = np.ones(len(reals)) if x.dtype.kind != "c" else np.where(reals < x.size, 1, 1j)
+    return _patch(x, reals, parts, None, room)
+
+
+def cotangents(y: Array, reals: Array, room: Room) -> Patch:
+    """Cotangents that pick one of the reals of y each: 1 a real part, -i an imaginary one."""
+    parts = np.ones(len(reals)) if y.dtype.kind != "c" else np.where(reals < y.size, 1, -1j)
+    return _patch(y, reals, parts.astype(y.dtype), None, room)
+
+
+def values(x: Array, reals: Array, offsets: Array, room: Room) -> Patch:
+    """x, of which each probe moves one of the reals by an offset."""
+    here = x.reshape(-1)[reals % x.size]
+    moved = here + (offsets if x.dtype.kind != "c" else np.where(reals < x.size, 1, 1j) * offsets)
+    return _patch(x, reals, moved.astype(x.dtype), x, room)
+
+
+def _patch(x: Array, reals: Array, entries: Array, base: Array | None, room: Room) -> Patch:
+    box = tuple(Span(start, 1) for start in np.unravel_index(reals % x.size, x.shape))
+    stacked = entries.reshape(-1, *(1,) * x.ndim)
+    return Patch(stacked, box, np.arange(len(reals)), len(reals), x.shape, base, room.probes, room.entries)
+
+
+def work(program: Program) -> float:
+    """Operations of one probe, counted once."""
+    if program not in _works:
+        _works[program] = forward_work(program)
+    return _works[program]
+
 
 _FOLLOWED = 4  # entries
 _STEP = 1e4  # operations that a step counts as for each probe, however little it computes
@@ -61,9 +126,9 @@ def reach(program: Program) -> Reach:
     return _known[program]
 
 
-def soon(program: Program, room: units.Room | None) -> float:
+def soon(program: Program, room: Room | None) -> float:
     """How many probes are done in a second at most, as predicted; with `room` they are patches of single entries."""
-    return OPERATIONS / (units.work(program) if room is None else probe_work(program))
+    return OPERATIONS / (work(program) if room is None else probe_work(program))
 
 
 def _reach(program: Program) -> Reach:
@@ -81,8 +146,8 @@ def _reach(program: Program) -> Reach:
 def _followed(program: Program, size: int) -> Reach:
     """The same of some entries, from the first of x to the last."""
     (x,), values = program.probes, program.tape.values
-    room = units.Room(0, _FOLLOWED * program.bytes_per_probe() // _LARGE)
-    live: dict[str, Stack] = {x: units.tangents(values[x], np.linspace(0, size - 1, _FOLLOWED).astype(int), room)}
+    room = Room(0, _FOLLOWED * program.bytes_per_probe() // _LARGE)
+    live: dict[str, Stack] = {x: tangents(values[x], np.linspace(0, size - 1, _FOLLOWED).astype(int), room)}
     pushforward, work, most = Pushforward(program.tape), 0.0, 1.0
     with np.errstate(all="ignore"):
         for position, (index, step) in enumerate(program.steps):

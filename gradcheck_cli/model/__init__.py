@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.custom import ops_for
-from gradcheck_cli.autodiff.dependence import Dependence
-from gradcheck_cli.autodiff.reach import nodes_between, without_rule
+from gradcheck_cli.autodiff.reach import Dependence, nodes_between, without_rule
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean
 from gradcheck_cli.formats.source import Source

@@ -5,64 +5,52 @@ from __future__ import annotations
 from gradcheck_cli.op import table
 from gradcheck_cli.ops.activation import ACTIVATION
 from gradcheck_cli.ops.attention import ATTENTION
-from gradcheck_cli.ops.binary import BINARY
-from gradcheck_cli.ops.bits import BITS
+from gradcheck_cli.ops.binary import BINARY, BITS
 from gradcheck_cli.ops.conv import CONV
 from gradcheck_cli.ops.deform import COLUMNS
-from gradcheck_cli.ops.einsum import EINSUM
-from gradcheck_cli.ops.gradient import GRADIENT
-from gradcheck_cli.ops.image import IMAGE
-from gradcheck_cli.ops.images import ROI
+from gradcheck_cli.ops.images import IMAGE, ROI
 from gradcheck_cli.ops.index import INDEX
 from gradcheck_cli.ops.linalg import LINALG
 from gradcheck_cli.ops.loss import LOSS
-from gradcheck_cli.ops.matmul import MATMUL
+from gradcheck_cli.ops.matmul import EINSUM, MATMUL
 from gradcheck_cli.ops.ml.classic import CLASSIC
-from gradcheck_cli.ops.ml.maps import MAPS
 from gradcheck_cli.ops.ml.svm import SVM
-from gradcheck_cli.ops.ml.tables import TABLES
+from gradcheck_cli.ops.ml.tables import MAPS, TABLES
 from gradcheck_cli.ops.ml.trees import TREES
-from gradcheck_cli.ops.ngrams import NGRAMS
 from gradcheck_cli.ops.normalization import NORMALIZATION
-from gradcheck_cli.ops.onnxruntime.fused import FUSED
+from gradcheck_cli.ops.onnxruntime.fused import FUSED, FUSED_IMAGES
 from gradcheck_cli.ops.onnxruntime.fused_attention import FUSED_ATTENTION
-from gradcheck_cli.ops.onnxruntime.fused_experts import FUSED_EXPERTS
-from gradcheck_cli.ops.onnxruntime.fused_images import FUSED_IMAGES
-from gradcheck_cli.ops.onnxruntime.fused_layers import FUSED_LAYERS
+from gradcheck_cli.ops.onnxruntime.fused_experts import FUSED_EXPERTS, FUSED_WEIGHTS
+from gradcheck_cli.ops.onnxruntime.fused_layers import FUSED_LAYERS, FUSED_STATEFUL, FUSED_STREAMS
 from gradcheck_cli.ops.onnxruntime.fused_packed import FUSED_PACKED
-from gradcheck_cli.ops.onnxruntime.fused_quantize import FUSED_QUANTIZE
-from gradcheck_cli.ops.onnxruntime.fused_recurrent import FUSED_RECURRENT
-from gradcheck_cli.ops.onnxruntime.fused_stateful import FUSED_STATEFUL
-from gradcheck_cli.ops.onnxruntime.fused_streams import FUSED_STREAMS
+from gradcheck_cli.ops.onnxruntime.fused_quantize import FUSED_QUANTIZE, FUSED_RECURRENT
 from gradcheck_cli.ops.onnxruntime.fused_tokens import FUSED_TOKENS
-from gradcheck_cli.ops.onnxruntime.fused_weights import FUSED_WEIGHTS
 from gradcheck_cli.ops.onnxruntime.packed_formats import PACKED_FORMATS
-from gradcheck_cli.ops.onnxruntime.training_dropout import TRAINING_DROPOUT
-from gradcheck_cli.ops.onnxruntime.training_index import TRAINING_INDEX
-from gradcheck_cli.ops.onnxruntime.training_layers import TRAINING_ACTIVATION
-from gradcheck_cli.ops.onnxruntime.training_loss import TRAINING_LOSS
-from gradcheck_cli.ops.onnxruntime.training_normalization import TRAINING_NORMALIZATION
+from gradcheck_cli.ops.onnxruntime.training_index import TRAINING_INDEX, TRAINING_WINDOWS
+from gradcheck_cli.ops.onnxruntime.training_layers import (
+    TRAINING_ACTIVATION,
+    TRAINING_DROPOUT,
+    TRAINING_LOSS,
+    TRAINING_NORMALIZATION,
+)
 from gradcheck_cli.ops.onnxruntime.training_recurrent import TRAINING_RECURRENT
 from gradcheck_cli.ops.onnxruntime.training_steps import TRAINING_STEPS
-from gradcheck_cli.ops.onnxruntime.training_windows import TRAINING_WINDOWS
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.pool import POOL
 from gradcheck_cli.ops.quantize import QUANTIZE
 from gradcheck_cli.ops.random import RANDOM
-from gradcheck_cli.ops.recurrent import RECURRENT
+from gradcheck_cli.ops.recurrent import RECURRENT, STATEFUL
 from gradcheck_cli.ops.reduce import REDUCE
 from gradcheck_cli.ops.resize import RESIZE
 from gradcheck_cli.ops.sampling import SAMPLING
 from gradcheck_cli.ops.scatter import SCATTER
 from gradcheck_cli.ops.sequence import SEQUENCE
 from gradcheck_cli.ops.shape import SHAPE
-from gradcheck_cli.ops.signal import SIGNAL
 from gradcheck_cli.ops.sort import SORT
-from gradcheck_cli.ops.spectral import SPECTRAL
-from gradcheck_cli.ops.stateful import STATEFUL
-from gradcheck_cli.ops.strings import STRINGS
+from gradcheck_cli.ops.spectral import SIGNAL, SPECTRAL
+from gradcheck_cli.ops.strings import NGRAMS, STRINGS
 from gradcheck_cli.ops.subgraphs import CONTROL_FLOW
-from gradcheck_cli.ops.training import OPTIMIZER
+from gradcheck_cli.ops.training import GRADIENT, OPTIMIZER
 from gradcheck_cli.ops.unary import UNARY
 
 OPS = table(

@@ -19,7 +19,7 @@ from gradcheck_cli.op.batching import elementwise, trailing
 from gradcheck_cli.op.sparsity import lines
 from gradcheck_cli.ops.binary import larger, smaller
 from gradcheck_cli.ops.reduce import SHORT, total
-from gradcheck_cli.ops.special import log1p
+from gradcheck_cli.ops.unary import log1p
 
 SELU_ALPHA, SELU_GAMMA = 1.6732631921768188, 1.0507010221481323
 LEAK = 0.009999999776482582

@@ -16,11 +16,14 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import trailing
-from gradcheck_cli.ops.receptive import conv_reads, conv_transpose_reads, conv_transpose_ways, conv_ways
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
     Ints,
     auto_padding,
+    conv_reads,
+    conv_transpose_reads,
+    conv_transpose_ways,
+    conv_ways,
     distributed,
     explicit_pads,
     misfit,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from gradcheck_cli.autodiff.installed import installed
+from gradcheck_cli.autodiff.custom import installed
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.op import DTYPES, Op, Ops, zero
 from gradcheck_cli.ops import OPS

@@ -1,8 +1,16 @@
-"""Products: MatMul, Gemm."""
+"""Products: MatMul, Gemm.
+
+Einsum: sums of products by an equation.
+
+An equation is made explicit when a node is bound: letters alone, no ellipsis, and the term of the result.  A
+gradient is then the equation with the result and one operand exchanged.
+"""
 
 from __future__ import annotations
 
 import itertools
+import string
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -11,11 +19,14 @@ import numpy as np
 from gradcheck_cli import native
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, composite
 from gradcheck_cli.op import box_rules as ways
 from gradcheck_cli.op.batching import Kernel, Operands
-from gradcheck_cli.op.sparsity import products
+from gradcheck_cli.op.sparsity import Reading, Sets, products
+from gradcheck_cli.ops.index import along
+from gradcheck_cli.ops.reduce import total
 
 _BLOCK = 4 << 20  # bytes of a matrix in narrower numbers that are widened at a time
 
@@ -86,3 +97,173 @@ MATMUL: list[Op] = [
     Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products, ways=ways.products, widens=True),
     composite("Gemm", gemm),
 ]
+
+
+_MOST = 64  # operands of one node
+
+
+def einsum(*xs: Array, equation: str) -> Array:
+    """Sums of products, one operand after the other."""
+    terms, result = split_equation(equation)
+    y, term = xs[0], terms[0]
+    for i in range(1, len(xs)):
+        y, term = _product(y, term, xs[i], terms[i], {*result, *"".join(terms[i + 1 :])})
+    y, term = _summed(y, term, set(result))
+    return y.transpose([term.index(c) for c in result])
+
+
+def split_equation(equation: str) -> tuple[list[str], str]:
+    """The terms of the operands and that of the result."""
+    left, _, result = equation.partition("->")
+    return left.split(","), result
+
+
+def _product(x: Array, s: str, y: Array, t: str, needed: set[str]) -> tuple[Array, str]:
+    """The product of two operands, summed over letters that are not needed any more, and its term."""
+    x, s = _summed(x, s, needed | set(t))
+    y, t = _summed(y, t, needed | set(s))
+    x, s, y, t = *_narrowed(x, s, y, t), *_narrowed(y, t, x, s)
+    x, s = _summed(x, s, needed | set(t))
+    y, t = _summed(y, t, needed | set(s))
+    batch = [c for c in s if c in t and c in needed]
+    inner = [c for c in s if c in t and c not in needed]
+    left, right = [c for c in s if c not in t], [c for c in t if c not in s]
+    if inner:
+        a, b = _matrix(x, s, batch, left, inner), _matrix(y, t, batch, inner, right)
+        z = native.matmul(a, b)
+    else:
+        z = _matrix(x, s, batch, left, []) * _matrix(y, t, batch, [], right)
+    sizes = {**dict(zip(t, y.shape, strict=True)), **dict(zip(s, x.shape, strict=True))}
+    term = [*batch, *left, *right]
+    return z.reshape([sizes[c] for c in term]), "".join(term)
+
+
+def _summed(x: Array, term: str, needed: set[str]) -> tuple[Array, str]:
+    """The diagonal of letters that are repeated, and the sum over those that are not needed."""
+    for c in dict.fromkeys(term):
+        while term.count(c) > 1:
+            first, last = term.index(c), term.rindex(c)
+            x = np.diagonal(x, axis1=first, axis2=last)
+            term = term[:first] + term[first + 1 : last] + term[last + 1 :] + c
+    gone = tuple(i for i, c in enumerate(term) if c not in needed)
+    return (total(x, gone, False).astype(x.dtype, copy=False) if gone else x), "".join(c for c in term if c in needed)
+
+
+def _narrowed(x: Array, s: str, y: Array, t: str) -> tuple[Array, str]:
+    """x without axes of length 1 that y has longer: they broadcast."""
+    gone = [i for i, c in enumerate(s) if x.shape[i] == 1 and c in t and y.shape[t.index(c)] != 1]
+    return np.squeeze(x, tuple(gone)), "".join(c for i, c in enumerate(s) if i not in gone)
+
+
+def _matrix(x: Array, term: str, *groups: Sequence[str]) -> Array:
+    """x with one axis for each group of letters."""
+    moved = x.transpose([term.index(c) for group in groups for c in group])
+    sizes = [[x.shape[term.index(c)] for c in group] for group in groups]
+    return moved.reshape([int(np.prod(group)) for group in sizes])
+
+
+def bind_einsum(metadata: dict[str, Any], *xs: Array) -> dict[str, Any]:
+    """The equation without spaces and ellipses, with its result written out."""
+    left, arrow, result = metadata["equation"].replace(" ", "").partition("->")
+    terms = left.split(",")
+    if any(t.count("...") > 1 for t in (*terms, result)):
+        raise ModelError(f"a term of {metadata['equation']!r} has two ellipses")
+    if len(terms) != len(xs) or len(xs) > _MOST:
+        raise ModelError(f"equation {metadata['equation']!r} has {len(terms)} terms for {len(xs)} operands")
+    widths = [x.ndim - len(t.replace("...", "")) if "..." in t else 0 for t, x in zip(terms, xs, strict=True)]
+    dots = _unused(left + result, max(widths))
+    terms = [t.replace("...", dots[len(dots) - max(w, 0) :]) for t, w in zip(terms, widths, strict=True)]
+    letters = "".join(terms)
+    once = sorted(c for c in set(letters) if letters.count(c) == 1 and c not in dots)
+    result = result.replace("...", dots) if arrow else dots + "".join(once)
+    _check(terms, result, xs)
+    return {"equation": f"{','.join(terms)}->{result}"}
+
+
+def _unused(text: str, count: int) -> str:
+    """Letters that an equation does not use."""
+    free = [c for c in string.ascii_letters if c not in text]
+    if len(free) < count:
+        raise ModelError(f"an equation has {len(string.ascii_letters)} letters at most")
+    return "".join(free[: max(count, 0)])
+
+
+def _check(terms: Sequence[str], result: str, xs: Sequence[Array]) -> None:
+    equation = f"{','.join(terms)}->{result}"
+    sizes: dict[str, int] = {}
+    if (
+        not "".join((*terms, result, "a")).isalpha()
+        or len(set(result)) < len(result)
+        or set(result) - set("".join(terms))
+    ):
+        raise ModelError(f"equation {equation!r} is not valid")
+    for term, x in zip(terms, xs, strict=True):
+        if len(term) != x.ndim:
+            raise ModelError(f"term {term!r} of {equation!r} does not fit an operand of {x.ndim} dimensions")
+        for c, length in zip(term, x.shape, strict=True):
+            if length != x.shape[term.index(c)] or (sizes.setdefault(c, length) not in (length, 1) and length != 1):
+                raise ModelError(f"{c!r} in {equation!r} is {sizes[c]} as well as {length}")
+            sizes[c] = length if sizes[c] == 1 else sizes[c]
+
+
+def einsum_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
+    """The probe axis is one more letter of the operands that have it."""
+    terms, result = split_equation(metadata["equation"])
+    letter = _unused(metadata["equation"], 1)
+    terms = [letter + t if p else t for t, p in zip(terms, probed, strict=True)]
+    return kernel(*operands, equation=f"{','.join(terms)}->{letter}{result}")
+
+
+def einsum_vjp(ct: Var, y: Var, *xs: Var, equation: str) -> tuple[Var, ...]:
+    """For each operand the equation with the result in its place."""
+    terms, result = split_equation(equation)
+    return tuple(_operand_ct(ct, result, xs, terms, i) for i in range(len(xs)))
+
+
+def _operand_ct(ct: Var, result: str, xs: Sequence[Var], terms: Sequence[str], i: int) -> Var:
+    """Letters that nothing else has are spread, those that broadcast summed, repeated ones on a diagonal."""
+    others = [j for j in range(len(xs)) if j != i]
+    pairs = [(result, ct), *((terms[j], xs[j]) for j in others)]
+    sizes = {c: max(x.shape[t.index(c)] for t, x in pairs if c in t) for c in "".join(t for t, _ in pairs)}
+    dims = dict(zip(terms[i], xs[i].shape, strict=True))
+    direct = [c for c in dims if c in sizes and (sizes[c] == 1 or dims[c] != 1)]
+    equation = f"{','.join(t for t, _ in pairs)}->{''.join(direct)}"
+    product = ct.tape.apply("Einsum", *(x for _, x in pairs), equation=equation)
+    found = dict(zip(direct, product.shape, strict=True))
+    return _placed(product, found, terms[i], xs[i].shape)
+
+
+def _placed(x: Var, found: dict[str, int], term: str, shape: tuple[int, ...]) -> Var:
+    """x, which has an axis for some letters of a term, as a tensor of that term, zero off its diagonals."""
+    firsts = [term.index(c) for c in term]
+    x = sym.reshape(x, [found.get(c, 1) if firsts[i] == i else 1 for i, c in enumerate(term)])
+    x = sym.expand(x, [d if firsts[i] == i else 1 for i, d in enumerate(shape)])
+    for i, first in enumerate(firsts):
+        if i != first:
+            one, other = (along(x, shape[i], axis, len(shape)) for axis in (first, i))
+            x = sym.where(sym.equal(one, other), x, 0)
+    return x
+
+
+def einsum_reads(sets: Sets, node: Reading) -> Array:
+    """All entries of each operand that have the letters of the result; those on a diagonal are not told apart."""
+    terms, result = split_equation(node.metadata["equation"])
+    found = [_for_result(s, t, result) for s, t in zip(sets, terms, strict=True) if s is not None]
+    return reduce(np.bitwise_or, found)
+
+
+def _for_result(sets: Array, term: str, result: str) -> Array:
+    """The union over letters that are gone or repeated, with the axes of the result."""
+    kept = [c for c in result if term.count(c) == 1]
+    gone = tuple(1 + i for i, c in enumerate(term) if c not in kept)
+    union = np.bitwise_or.reduce(sets, axis=gone) if gone else sets
+    order = [c for c in term if c in kept]
+    moved = union.transpose(0, *(1 + order.index(c) for c in kept))
+    lengths = dict(zip(kept, moved.shape[1:], strict=True))
+    return moved.reshape(len(sets), *(lengths.get(c, 1) for c in result))
+
+
+EINSUM: list[Op] = [
+    Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),),
+       reads=einsum_reads),
+]  # fmt: skip

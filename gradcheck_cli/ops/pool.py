@@ -21,7 +21,6 @@ from gradcheck_cli.op import Op, composite, counting, deciding
 from gradcheck_cli.op.batching import on, trailing
 from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.conv import scattered
-from gradcheck_cli.ops.receptive import pool_reads, pool_ways
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
     Ints,
@@ -29,6 +28,8 @@ from gradcheck_cli.ops.windows import (
     counts,
     misfit,
     padded,
+    pool_reads,
+    pool_ways,
     reach,
     settled,
     totals,

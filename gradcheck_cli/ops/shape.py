@@ -20,7 +20,7 @@ from gradcheck_cli.op import Op, composite, deciding, from_end, narrowing, zero
 from gradcheck_cli.op import box_rules as ways
 from gradcheck_cli.op.batching import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
 from gradcheck_cli.op.sparsity import first, moved
-from gradcheck_cli.ops.float8 import to_float8
+from gradcheck_cli.ops.quantize import to_float8
 
 
 def checked(shape: Sequence[int]) -> tuple[int, ...]:

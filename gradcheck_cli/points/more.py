@@ -1,25 +1,99 @@
 """What a model computes at further points: run as one stack of probes on the tape of a point that was traced.
 
 A tape holds for other values as long as they lead the same way.  Where they do not, the model is traced anew.
+
+Inputs of which nothing is known stay inside the domains of a model's operators, also where only a run can tell.
+
+Where a model is not finite at what was drawn, a few other ranges are tried, always the same ones in the same order.
+
+Where a run stops being finite, and which inputs lead there: those whose range may be at fault.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Ops
-from gradcheck_cli.points.point import Point, feeds_at
-from gradcheck_cli.points.redraw import finite_point
-from gradcheck_cli.settings import Settings
+from gradcheck_cli.points.point import Beside, Point, feeds_at, find_point
+from gradcheck_cli.points.ranges import ELSEWHERE, float_range
+from gradcheck_cli.settings import ANY, Settings
+
+
+def first_nonfinite(tape: Tape, ends: Iterable[str]) -> Step | None:
+    """The first step on the way to some tensors of a tape whose result is not finite though its operands are."""
+    needed = ancestors(tape, ends)
+    for step in tape.steps:
+        if needed.isdisjoint(step.node.outputs) or all(_is_finite(tape, n) for n in step.node.outputs):
+            continue
+        if all(_is_finite(tape, n) for n in step.operands):
+            return step
+    return None
+
+
+def ancestors(tape: Tape, names: Iterable[str]) -> set[str]:
+    """Every tensor of a tape that some tensors were computed from, those included."""
+    found = set(names)
+    for step in reversed(tape.steps):
+        if not found.isdisjoint(step.node.outputs):
+            found.update((*step.operands, *step.statics))
+    return found
+
+
+def leading(tape: Tape, targets: Sequence[str], inputs: Iterable[str]) -> list[str]:
+    """The inputs that lead to the first result on the way to the targets that is not finite."""
+    step = first_nonfinite(tape, [tape.named[n].name for n in targets if n in tape.named])
+    before = ancestors(tape, () if step is None else (*step.operands, *step.statics))
+    return [n for n in inputs if n in tape.named and tape.named[n].name in before]
+
+
+def _is_finite(tape: Tape, name: str) -> bool:
+    if not name or name not in tape.values or tape.values.like(name).dtype.kind not in "fc":
+        return True
+    return bool(np.isfinite(tape.values[name]).all())
+
+
+def finite_point(
+    source: Source, settings: Settings, ops: Ops, targets: Sequence[str], index: int, dims: Mapping[str, int],
+    beside: Beside | None = None,
+) -> Point:  # fmt: skip
+    """The point number `index`, with inputs from the first other range in which the targets are finite if need be.
+
+    Only those are drawn anew that lead to where it is not.  A range that somebody gave stays: then the other one is advice.
+    """
+    point = find_point(source, settings, ops, targets, index, dims, beside)
+    if not point.random or _all_finite(point.tape, targets):
+        return point
+    causes = leading(point.tape, targets, point.random) or [*point.random]
+    free = [name for name in causes if not _has_range(source, settings, name)]
+    for names in (free, causes) if free != causes else (causes,):
+        for within in ELSEWHERE if names else ():
+            ranges = {name: float_range(source.graph, name, within=within) for name in names}
+            other = replace(settings, val_range={**settings.val_range, **ranges})
+            again = find_point(source, other, ops, targets, index, {**dims, **point.dims})
+            if _all_finite(again.tape, targets):
+                moved = replace(again, ranges=ranges, notes=point.notes)
+                return moved if names == free else replace(point, advice=ranges)
+    return point
+
+
+def _has_range(source: Source, settings: Settings, name: str) -> bool:
+    return name in settings.val_range or name in source.ranges or ANY in settings.val_range
+
+
+def _all_finite(tape: Tape, targets: Sequence[str]) -> bool:
+    values = [tape.named[name].value for name in targets if name in tape.named]
+    return all(np.isfinite(value).all() for value in values if is_inexact(value.dtype))
+
 
 _BYTES = 48 << 20  # of the points that run at once
 Feeds: TypeAlias = Mapping[str, Any]

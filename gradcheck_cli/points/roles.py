@@ -10,8 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gradcheck_cli.autodiff.flow import Flow
-from gradcheck_cli.autodiff.selecting import LAYOUT, Selecting
+from gradcheck_cli.autodiff.reach import LAYOUT, Flow, Selecting
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.op import DTYPES
 from gradcheck_cli.ops import OPS

@@ -6,8 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from gradcheck_cli.autodiff.flow import Flow
-from gradcheck_cli.autodiff.selecting import selecting
+from gradcheck_cli.autodiff.reach import Flow, selecting
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.graph import Graph, TensorType, is_inexact
 from gradcheck_cli.ops import OPS

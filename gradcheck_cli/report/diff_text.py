@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.report import full
-from gradcheck_cli.report.entries import entry_lines
-from gradcheck_cli.report.suspect import suspect_lines
+from gradcheck_cli.report.full import entry_lines, suspect_lines
 from gradcheck_cli.report.text import (
     Style,
     clean,

@@ -1,17 +1,24 @@
-"""The report that people read: a table for each check, then what failed and where to look."""
+"""The report that people read: a table for each check, then what failed and where to look.
+
+The table of single entries of a Jacobian that did not pass.
+
+Notes of checks that passed which are shown without being asked for.
+
+Most of what there is to say of a check that passed stands in its row, or in a line below the table.  What does not may
+change what the reader makes of it, and is never left to `-v`.
+
+The suspect, as people read of it: the node, its worst element, what its gradient looks like, and the other nodes.
+"""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.explanations import PAGES
-from gradcheck_cli.report.findings import forward_lines, held_against, refusals
+from gradcheck_cli.report.findings import forward_lines, held_against, power_lines, refusals
 from gradcheck_cli.report.health import gate_lines, health_lines, health_tables
-from gradcheck_cli.report.power import power_lines
-from gradcheck_cli.report.remarks import remark_lines
-from gradcheck_cli.report.suspect import suspect_lines
 from gradcheck_cli.report.text import (
     Style,
     clean,
@@ -21,6 +28,7 @@ from gradcheck_cli.report.text import (
     name,
     paint,
     percent,
+    precise,
     rough,
     seconds,
     shape,
@@ -29,7 +37,199 @@ from gradcheck_cli.report.text import (
     upper,
 )
 from gradcheck_cli.results.json_schema import ENTRY_REASONS
-from gradcheck_cli.results.record import OUTCOMES, Check, Report
+from gradcheck_cli.results.record import OUTCOMES, Check, Entry, Report, Suspect
+
+NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
+_LEFT_OUT = ("abs err", "noise")  # where the line would be too long: the first follows from the others
+SLOPES = ("theoretical", "left slope", "right slope", "noise", "verdict")
+_WIDTHS = {"abs err": 7, "rel err": 7, "noise": 7, "pattern": 0, "numerical": 0, "verdict": 0}  # of others 12 at least
+
+
+def entry_lines(check: Check, style: Style) -> Iterator[str]:
+    """Header and rows of the worst entries, as many as `style` shows, and how many more there are."""
+    told = [entry for entry in check.worst if entry.status != "kink-ok" or style.verbosity > 0]
+    shown = told[: style.show]
+    if not shown:
+        return
+    pair = (
+        f"{cut(name(check.x), 20)} -> {cut(name(check.y), 20)}"
+        if by_y(check)
+        else f"entry of {cut(name(check.x or check.y), 24)}"
+    )
+    made, heads = (sides, SLOPES) if any(entry.slopes for entry in shown) else (row, NUMBERS)
+    rows = [(pair, *headings(check, heads)), *(made(check, entry) for entry in shown)]
+    yield from _fitted(rows, style)
+    if len(told) > len(shown):
+        yield _more(check, len(told), len(shown))
+
+
+def headings(check: Check, heads: Sequence[str]) -> tuple[str, ...]:
+    """The columns behind the place: what others give comes first where that was judged."""
+    if check.of_two_models:
+        return ("A", "B", *heads[2:])
+    return ("given", *heads) if check.claim else tuple(heads)
+
+
+def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
+    """The table, without columns that say least where it would be too wide."""
+    for name_ in (None, *_LEFT_OUT):
+        if name_ in rows[0]:
+            rows = [row[: (at := rows[0].index(name_))] + row[at + 1 :] for row in rows]
+        lines = table(rows, f"<{'>' * (len(rows[0]) - 2)}<", (0, *(_WIDTHS.get(head, 12) for head in rows[0][1:])))
+        if max(map(columns, lines)) <= style.width:
+            break
+    return lines
+
+
+def _more(check: Check, told: int, shown: int) -> str:
+    every = check.entries.get("failed", 0) + check.entries.get("inconclusive", 0)
+    return f"... {max(every, told) - shown} more, --show {told}"
+
+
+def row(check: Check, entry: Entry) -> tuple[str, ...]:
+    gap = abs(entry.judged - entry.numerical)
+    size = max(abs(entry.judged), abs(entry.numerical))
+    relative = gap / size if size else 0.0
+    numbers = (precise(entry.numerical), short(gap), short(relative), rough(entry.noise))
+    return (place(check, entry), *_judged(check, entry), *numbers, name(entry.pattern))
+
+
+def sides(check: Check, entry: Entry) -> tuple[str, ...]:
+    """An entry among some at a tie: the slopes from both sides say more than one number."""
+    slopes = [precise(slope) for slope in entry.slopes] if entry.slopes else [precise(entry.numerical)] * 2
+    verdict = {"fail": "FAIL", "kink-ok": "KINK-OK"}.get(entry.status, name(entry.reason))
+    return (place(check, entry), *_judged(check, entry), *slopes, rough(entry.noise), verdict)
+
+
+def _judged(check: Check, entry: Entry) -> tuple[str, ...]:
+    """What others give, where that was judged, and what the rules give, where they give something."""
+    if not check.claim:
+        return (precise(entry.theoretical),)
+    known = check.claim.get("theoretical") != "none"
+    return (precise(entry.judged), precise(entry.theoretical) if known else "-")
+
+
+def by_y(check: Check) -> bool:
+    """Entries have a place in y: it is no scalar, and no weighed sum of what it holds."""
+    if check.of_two_models:
+        return bool(check.x and check.y_shape) and check.mode == "full"
+    return bool(check.y_shape) and not check.claim.get("seed")
+
+
+def place(check: Check, entry: Entry) -> str:
+    """Where an entry stands: its indices, the part of a complex number, the point if there are several."""
+    where = f"{shape(entry.x)} -> {shape(entry.y)}" if by_y(check) else shape(entry.x if check.x else entry.y)
+    part = f" {name(entry.part)}" if entry.part else ""
+    return f"{where}{part}" + (f" point {entry.point}" if check.points > 1 else "")
+
+
+_SHOWN = 5  # of one table
+_LABEL = "  note       "
+_ELSEWHERE = re.compile(  # by the line on what was given, by the header, by the last lines, or by whoever asked for it
+    r"by their names |differences instead of the complex step|as in TensorFlow: |values of .* for "
+    r"|--straight-through has no effect",
+    re.DOTALL,
+)
+_IN_ROW = re.compile(  # (4 at a kink; 2 of 16 not judged: jump)
+    r"\d+ entr(y|ies) at a tie of |and ties of \d+ nodes more|\d+ entr(y|ies) open(, since| for) "
+    r"|\d+ of \d+ entries of y (is|are) not finite and left out"
+)
+_TOLERATED = re.compile(r"\d+ rows? perturbed across a branch of ")  # the entries agree all the same
+
+
+def remarks(check: Check) -> list[str]:
+    """The notes of a check that passed, but for what is said elsewhere."""
+    if check.status != "pass":
+        return []
+    quiet = (_ELSEWHERE, _TOLERATED, *(() if check.nodes else (_IN_ROW,)))  # a row of nodes counts no entries
+    return [note for note in check.remarks if not any(each.match(note) for each in quiet)]
+
+
+def remark_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """A sentence for each different note of some checks, with the derivative that it is about if there are several."""
+    if style.verbosity > 0:  # each stands with its check
+        return
+    about: dict[str, list[Check]] = {}
+    for check in checks:
+        for note in remarks(check):
+            about.setdefault(note, []).append(check)
+    for note, some in [*about.items()][:_SHOWN]:
+        pair = "" if len(some) == len(checks) else f"{' / '.join(map(name, some[0].derivative))}: "
+        yield from textwrap.wrap(
+            f"{pair}{name(note)}", style.width, initial_indent=_LABEL, subsequent_indent=" " * len(_LABEL),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    if len(about) > _SHOWN:
+        yield f"{_LABEL}{count(len(about) - _SHOWN, 'more note')}: see -v"
+
+
+_INDENT = " " * 13
+
+
+def suspect_lines(suspect: Suspect, style: Style) -> Iterator[str]:
+    """The node whose own gradient is wrong, and how that is known."""
+    label = f" {name(suspect.name)!r}" if suspect.name else ""
+    flow = f"{', '.join(map(name, suspect.inputs))} -> {', '.join(map(name, suspect.outputs))}"
+    yield f"  suspect    node {suspect.node}  {name(suspect.op)}{label}{f'  {flow}' if suspect.inputs else ''}"
+    yield from (_INDENT + fact for fact in _own(suspect))
+    for sentence in (suspect.diagnosis, *_others(suspect), _unchecked(suspect)):
+        yield from textwrap.wrap(
+            name(sentence), max(style.width, 40), initial_indent=_INDENT, subsequent_indent=_INDENT,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def evidence(suspect: Suspect) -> Iterator[str]:
+    """How it is known that this node is at fault, a sentence each."""
+    yield from _own(suspect)
+    yield from _others(suspect)
+    yield from filter(None, [_unchecked(suspect)])
+
+
+def _own(suspect: Suspect) -> Iterator[str]:
+    """Where the node stands, and how it fares on its own."""
+    if suspect.inside:
+        yield f"in the {name(suspect.inside)}"
+    if suspect.part_of:
+        yield f"which {name(suspect.part_of)} is composed of"
+    if suspect.rel_err == suspect.rel_err and suspect.at:
+        place = shape(suspect.index) if suspect.index else ""
+        yield f"fails on its own: max rel err {short(suspect.rel_err)} at {name(suspect.at)}{place}"
+
+
+def _others(suspect: Suspect) -> Iterator[str]:
+    """How the other nodes fare."""
+    failed = suspect.tried - suspect.passed
+    if failed > 1:
+        more = [*suspect.others, *([count(left, "more node")] if (left := failed - 1 - len(suspect.others)) else [])]
+        yield f"{_listed(more)} {'fails' if failed == 2 else 'fail'} on {'its' if failed == 2 else 'their'} own as well"
+        if suspect.passed:
+            yield f"{count(suspect.passed, 'other node')} on the way {_pass(suspect.passed)}"
+    elif suspect.unchecked and suspect.passed:
+        yield f"{suspect.passed} of the {suspect.before + suspect.after} other nodes on the way {_pass(suspect.passed)}"
+    elif suspect.before + suspect.after:
+        yield f"{_around(suspect)} {_pass(suspect.before + suspect.after)}"
+
+
+def _around(suspect: Suspect) -> str:
+    """The 13 nodes before it and the 46 after it."""
+    sides = [(number, side) for number, side in ((suspect.before, "before"), (suspect.after, "after")) if number]
+    first, *second = [f"the {'node' if number == 1 else f'{number} nodes'} {side} it" for number, side in sides]
+    return " and ".join([first, *(text.replace(" nodes", "") for text in second)])
+
+
+def _pass(number: int) -> str:
+    return "passes on its own" if number == 1 else "pass on their own"
+
+
+def _unchecked(suspect: Suspect) -> str:
+    whose = "its" if suspect.unchecked == 1 else "their"
+    return f"{count(suspect.unchecked, 'node')} could not be checked on {whose} own" if suspect.unchecked else ""
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
 
 _VERDICTS = {
     "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"), "severed": ("NO GRADIENT", "red"),

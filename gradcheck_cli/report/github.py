@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_cli.report import places
+from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.findings import CODE, forward_reason, forward_text
 from gradcheck_cli.report.full import said_of, totals

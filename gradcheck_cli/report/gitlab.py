@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
-from gradcheck_cli.report import places
+from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.findings import CODE, forward_reason
 from gradcheck_cli.report.health import gate_text

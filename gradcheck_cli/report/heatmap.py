@@ -1,18 +1,120 @@
-"""The error of a Jacobian's entries by place, in characters: one for a cell, legible without colors and in ASCII."""
+"""The error of a Jacobian's entries by place, in characters: one for a cell, legible without colors and in ASCII.
+
+The few levels that a heatmap tells apart, with their looks: told by glyph or brightness too, never by hue alone.
+
+What the axes of a heatmap stand for, in words: entries of x and y by their indices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from math import inf, prod
+from typing import NamedTuple
 
 import numpy as np
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.report import axes
-from gradcheck_cli.report.levels import LEVELS, NOTHING, NOTHING_LABEL, levels_of
-from gradcheck_cli.report.text import Style, columns, paint
-from gradcheck_cli.results.picture import Tile, shrunk, starts
+from gradcheck_cli.report.text import Style, columns, cut, name, paint, shape
+from gradcheck_cli.results.picture import Standing, Tile, shrunk, size_of, standing_of, starts
 from gradcheck_cli.results.record import Check
+
+
+class Level(NamedTuple):
+    """Cells of one standing whose error is at most 10^upto."""
+
+    standing: Standing
+    upto: float
+    label: str
+    glyph: str  # in a terminal
+    plain: str  # in one that has ASCII only
+    color: str  # of the glyph
+    fill: str  # in drawings
+
+
+LEVELS = (
+    Level(Standing.PASS, -12, "pass, up to 1e-12", "·", ".", "green", "#dbe9f6"),
+    Level(Standing.PASS, -9, "pass, up to 1e-9", ":", ":", "green", "#9dc6e0"),
+    Level(Standing.PASS, inf, "pass, above 1e-9", "+", "+", "green", "#4a90c4"),
+    Level(Standing.KINK, inf, "KINK-OK", "^", "^", "green", "#7fc8a9"),
+    Level(Standing.OPEN, inf, "inconclusive", "?", "?", "yellow", "#f0c808"),
+    Level(Standing.FAIL, -5, "fail, up to 1e-5", "░", "1", "red", "#f4a9a3"),
+    Level(Standing.FAIL, -3, "fail, up to 1e-3", "▒", "2", "red", "#e0685f"),
+    Level(Standing.FAIL, -1, "fail, up to 1e-1", "▓", "3", "red", "#cf222e"),
+    Level(Standing.FAIL, 399, "fail, above 1e-1", "█", "#", "red", "#7d0010"),
+    Level(Standing.FAIL, inf, "fail, not finite", "!", "!", "red", "#1f1f1f"),
+)
+NOTHING = len(LEVELS)  # the level of cells in which nothing was compared
+NOTHING_FILL, NOTHING_LABEL = "#ffffff", "not compared"
+
+
+def levels_of(cells: Array) -> Array:
+    """The place of each cell in LEVELS, or NOTHING."""
+    standing, size = standing_of(cells), size_of(cells)
+    found = np.full(cells.shape, NOTHING, np.int64)
+    for place in reversed(range(len(LEVELS))):
+        level = LEVELS[place]
+        found[(standing == level.standing) & (size <= level.upto)] = place
+    return found
+
+
+_LONGEST = 24  # columns of a name in a title
+
+
+def derivative(check: Check, longest: int = _LONGEST) -> str:
+    """d loss / d input, names cut to some columns."""
+    x, y = (cut(name(n), longest) for n in (check.x, check.y))
+    return f"d {y} / d {x}"
+
+
+def cells(check: Check, tile: Tile) -> str:
+    """What a heatmap shows: by entry of input [1,3,8,8]."""
+    x, y = (f"{cut(name(n), _LONGEST)} {shape(s)}" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
+    return {
+        "both": f"a row for each entry of {x}, a column for each of {y}",
+        "x": f"by entry of {x}",
+        "y": f"by entry of {y}",
+        "projections": "a row for each random direction of x, a column for each of y",
+    }[tile.over]
+
+
+def row(check: Check, tile: Tile, position: int) -> str:
+    """The entry of x that a row of the Jacobian is for: [0,2]; of projections its number."""
+    return _entry(check.x_shape, tile.sizes[0], position) if tile.over == "both" else str(position)
+
+
+def column(check: Check, tile: Tile, position: int) -> str:
+    """The entry of y that a column of the Jacobian is for."""
+    return _entry(check.y_shape, tile.sizes[1], position) if tile.over == "both" else str(position)
+
+
+def image(check: Check, tile: Tile, position: int) -> str:
+    """An image of a tensor, its last two dimensions: [0,2,:,:]."""
+    sizes = check.x_shape if tile.over == "x" else check.y_shape
+    lead = sizes[:-2]
+    ends = ",".join([*map(str, unraveled(position % prod(lead), lead)), *":" * min(len(sizes), 2)])
+    return f"{_part(position, tile.sizes[0], prod(lead))}[{ends}]"
+
+
+def _entry(sizes: Sequence[int], total: int, position: int) -> str:
+    """One of the reals that a tensor counts as: [0,2], or "im [0,2]" of a complex one."""
+    size = prod(sizes)
+    return _part(position, total, size) + shape(unraveled(position % size, sizes))
+
+
+def _part(position: int, total: int, size: int) -> str:
+    """Which part of a complex tensor, which counts twice."""
+    return "" if total == size else "re " if position < size else "im "
+
+
+def unraveled(position: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The indices of an entry, counted row by row."""
+    found = []
+    for size in reversed(sizes):
+        position, index = divmod(position, size)
+        found.append(index)
+    return tuple(reversed(found))
+
 
 _HEIGHTS = (32, 16, 8)  # most lines of one image: the more images, the fewer
 _MOST_LINES = 48
@@ -25,7 +127,7 @@ def section(check: Check, style: Style) -> str:
         return ""
     tile = check.picture.tile
     body = _images(check, tile, style) if len(tile.sizes) == 3 else _matrix(check, tile, style)
-    title = f"{axes.derivative(check)}: relative error, {axes.cells(check, tile)}"
+    title = f"{derivative(check)}: relative error, {cells(check, tile)}"
     return "\n".join([*_wrapped(title, style.width, "heatmap  ", " " * 9), *body]) + "\n\n"
 
 
@@ -33,11 +135,11 @@ def _matrix(check: Check, tile: Tile, style: Style) -> Iterator[str]:
     """A line for entries of x, a column for entries of y."""
     rows, columns = tile.sizes
     tall = shrunk(tile.cells, (_HEIGHTS[0], tile.cells.shape[1]))
-    labels = [axes.row(check, tile, i) for i in _first(rows, len(tile.cells), len(tall))]
+    labels = [row(check, tile, i) for i in _first(rows, len(tile.cells), len(tall))]
     margin = max(map(len, labels)) + 3
     cells = shrunk(tall, (len(tall), max(1, style.width - margin)))
     wide = 2 if 2 * cells.shape[1] <= style.width - margin else 1
-    ends = axes.column(check, tile, 0), axes.column(check, tile, columns - 1)
+    ends = column(check, tile, 0), column(check, tile, columns - 1)
     yield " " * margin + _ends(*ends, cells.shape[1] * wide)
     levels = levels_of(cells)
     for label, line in zip(labels, levels, strict=True):
@@ -48,7 +150,7 @@ def _matrix(check: Check, tile: Tile, style: Style) -> Iterator[str]:
 def _images(check: Check, tile: Tile, style: Style) -> Iterator[str]:
     """Images side by side, each the last two dimensions of a tensor."""
     images, height, width = tile.sizes
-    names = [axes.image(check, tile, i) if images > 1 else "" for i in range(images)]
+    names = [image(check, tile, i) if images > 1 else "" for i in range(images)]
     margin = len(str(height - 1)) + 3
     cells, wide, across = _fitted(tile.cells, style.width - margin, max(map(len, names)))
     levels, space = levels_of(cells), " " * (across - cells.shape[2] * wide + _GAP)

@@ -1,14 +1,17 @@
-"""A report in Markdown, for a pull request or the summary of a CI job."""
+"""A report in Markdown, for a pull request or the summary of a CI job.
+
+The summary of a step of GitHub Actions: Markdown that is added to a file which the step is told of.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.entries import entry_lines
 from gradcheck_cli.report.findings import CODE, WORD
-from gradcheck_cli.report.full import said_of, share_compared, totals
+from gradcheck_cli.report.full import entry_lines, said_of, share_compared, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, count, name, seconds, shape, short
 from gradcheck_cli.results.record import Check, Report
@@ -115,3 +118,17 @@ def _text(text: str) -> str:
     escaped = "".join(f"\\{c}" if c in "\\`*_[]<>|#&~!" else c for c in text)
     escaped = re.sub(r"^\s*(\d*)([-+=.)])", r"\1\\\2", escaped)
     return re.sub(r"@(?=\w)", "@<!-- -->", escaped)
+
+
+LARGEST = 1 << 20  # bytes of a step's summary: a larger one is not shown at all
+
+
+def job_summary(environment: Mapping[str, str] = os.environ) -> str:
+    """The file to which a step adds its summary; empty where nothing runs one."""
+    return environment.get("GITHUB_STEP_SUMMARY", "")
+
+
+def add_summary(path: str, report: Report, style: Style) -> None:
+    """Adds a report, or as much of it as there is room for; OSError where that cannot be."""
+    with open(path, "a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        file.write(bounded(report, style, LARGEST - file.tell()))

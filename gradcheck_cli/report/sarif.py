@@ -12,7 +12,7 @@ from textwrap import indent
 from typing import Any
 
 from gradcheck_cli import __version__
-from gradcheck_cli.report import places
+from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.findings import CODE, forward_reason

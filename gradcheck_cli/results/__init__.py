@@ -3,23 +3,28 @@
 What a field holds is read from the types of `Check` itself; only its mappings of mixed kinds are told of here.  Keys
 that this version does not know are passed over, so that results of a newer one can be shown; whatever else does not
 fit is a UsageError that says where.
+
+Records of files, put aside as they are read: there may be more of them than fit into memory.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 import re
-from collections.abc import Iterator, Mapping
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import groupby
 from typing import Any, get_args
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.results.json_schema import STATUSES
-from gradcheck_cli.results.json_values import Tell, values
 from gradcheck_cli.results.measures import Health, Precision, Severed
-from gradcheck_cli.results.record import RUN_SCHEMA, SCHEMA, Check
-from gradcheck_cli.results.typed import Reader, Unfit, brief, mapping, optional, plain, reader, record
+from gradcheck_cli.results.record import RUN_SCHEMA, SCHEMA, Check, Kept
+from gradcheck_cli.results.typed import Reader, Tell, Unfit, brief, mapping, optional, plain, reader, record, values
 
 _CODE = re.compile("(GC[1-9][0-9]{2})?")
 _MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of several kinds by key
@@ -112,7 +117,7 @@ def many() -> Iterator[None]:
 
 @cache
 def _check_reader() -> Reader:
-    from gradcheck_cli.results.pictures import picture
+    from gradcheck_cli.results.typed import picture
 
     return record(Check, _own, {"picture": optional(picture)})
 
@@ -142,3 +147,41 @@ def _code(value: Any) -> Any:
     if not isinstance(value, str) or not _CODE.fullmatch(value):
         raise Unfit(f"should be a code such as GC101, and is {brief(value)}")
     return value
+
+
+_HELD = 1000  # records that stay in memory as they were read
+_IN_MEMORY = 8 << 20  # bytes of the others; if they are more, these go to a temporary file
+
+
+def put_aside(path: str, tell: Tell | None = None) -> Kept:
+    """The records in a file, which is read to its end now: UsageError for one that cannot be."""
+    file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # open as long as it may be read
+    outcomes, held, ends = list[Check](), list[Check](), [0]
+
+    def read(places: Sequence[int]) -> Iterator[Check]:
+        for place in places:
+            yield held[place] if place < len(held) else put_back(place - len(held))
+
+    def put_back(place: int) -> Check:
+        file.seek(ends[place])
+        return check_from_json(json.loads(file.read(ends[place + 1] - ends[place])))
+
+    weakref.finalize(read, file.close)
+    for value, check in results_in(path, tell):
+        outcomes.append(check.outcome)
+        if len(held) < _HELD:
+            held.append(check)
+        else:
+            ends.append(ends[-1] + file.write(json.dumps(value).encode()))
+    return Kept(outcomes, read)
+
+
+def joined(parts: Sequence[Kept]) -> Kept:
+    """The records of several, one after another."""
+    places = [(part, place) for part in parts for place in range(len(part))]
+
+    def read(some: Sequence[int]) -> Iterator[Check]:
+        for part, those in groupby((places[place] for place in some), lambda at: at[0]):
+            yield from part.read([place for _, place in those])
+
+    return Kept([outcome for part in parts for outcome in part.outcomes], read)

@@ -1,15 +1,31 @@
-"""Values of JSON as what types of Python say: a reader for each type, made once; `Unfit` for what does not fit."""
+"""Values of JSON as what types of Python say: a reader for each type, made once; `Unfit` for what does not fit.
+
+A file as JSON values: a document, or values one after another, as in lines; what cannot be read is a UsageError.
+
+No more of a file is held than the value that is being read, and of a run as we write it than one of its records.
+
+What pictures are drawn from, as far as a record holds it; shapes and sizes are looked at before they are believed.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
+import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from math import prod
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.results.record import RUN_SCHEMA
+
+if TYPE_CHECKING:
+    from gradcheck_cli.results.picture import Curve, Picture
+
 
 Reader: TypeAlias = Callable[[Any], Any]
 _NONFINITE = ("nan", "inf", "-inf")
@@ -145,3 +161,180 @@ def _claim(value: Any) -> Any:
     if not isinstance(value, bool):
         raise Unfit(f"should be true or false, and is {brief(value)}")
     return value
+
+
+Tell: TypeAlias = Callable[[str], object]
+_LARGEST, _BLOCK = 2 << 30, 1 << 20  # bytes of a file, and of it at once
+_NO_SPACE = re.compile(r"[^ \t\r\n]")
+_RUN = re.compile(rf'{{\s*"schema": *"{RUN_SCHEMA}",\s*"exit_code": *\d+,\s*"checks": *\[')  # how we begin one
+_decode = json.JSONDecoder().raw_decode
+
+
+def values(path: str, tell: Tell | None) -> Iterator[tuple[Any, int]]:
+    """The JSON values in a file, whatever space is between them, and the line in which each begins.
+
+    Instead of a run as we write it come its records, then the run without them.  A last line that was not written to its
+    end is left out, and `tell` hears of it.
+    """
+    lines, text = path.endswith(".jsonl"), _Text(_texts_of(path))
+    first = True
+    while text.next():
+        line = text.line
+        try:
+            if first and (head := _RUN.match(text.read, text.at)):
+                yield from _records(text, head)
+            value = text.value()
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, RecursionError) or "\n" in text.left or not (lines or not first):
+                raise UsageError(f"{path}:{line} holds no results; --report results.json writes them") from None
+            if tell is not None:
+                tell(f"{path}:{line}: the last line was not written to its end, and is left out")
+            return
+        yield value, line
+        first = False
+    if first and not lines:
+        raise UsageError(f"{path} holds no results: it is empty")
+
+
+def _records(text: _Text, head: re.Match[str]) -> Iterator[tuple[Any, int]]:
+    """The records of a run; then it stands where what is left is the run without them."""
+    text.go(head.end())
+    more = text.next() != "]"
+    while more:
+        text.next()
+        line = text.line
+        yield text.value(), line
+        if (sign := text.next()) not in (",", "]"):
+            raise ValueError(sign)
+        more = sign == ","
+        text.go(text.at + more)
+    text.put_before(f'{{"schema": "{RUN_SCHEMA}", "checks": [')
+
+
+class _Text:
+    """The text of a file: `at` is how far it was made use of, `read` what has come of it since some time."""
+
+    def __init__(self, blocks: Iterator[str]) -> None:
+        self.blocks, self.read, self.at, self.line = blocks, "", 0, 1
+
+    @property
+    def left(self) -> str:
+        """What was read and not made use of."""
+        return self.read[self.at :]
+
+    def go(self, place: int) -> None:
+        """Goes on to a place in what was read."""
+        self.line += self.read.count("\n", self.at, place)
+        self.at = place
+
+    def next(self) -> str:
+        """Goes on to what is no space: the character there, or nothing at the end."""
+        while (found := _NO_SPACE.search(self.read, self.at)) is None:
+            self.go(len(self.read))
+            if not self._more():
+                return ""
+        self.go(found.start())
+        return found[0]
+
+    def value(self) -> Any:
+        """The value that begins here; ValueError where there is none in all that is left."""
+        while True:
+            try:
+                value, end = _decode(self.read, self.at)
+            except ValueError:
+                if not self._more():
+                    raise
+            else:
+                if end < len(self.read) or not self._more():  # else a number may go on
+                    self.go(end)
+                    return value
+
+    def put_before(self, text: str) -> None:
+        """As if it stood before what is left."""
+        self.read, self.at = text + self.left, 0
+
+    def _more(self) -> bool:
+        """Reads as much again as is left, so that a long value is not tried over and over; False at the end."""
+        left = self.left
+        if block := "".join(self._blocks_of(max(len(left), 1))):
+            self.read, self.at = left + block, 0
+        return bool(block)
+
+    def _blocks_of(self, size: int) -> Iterator[str]:
+        while size > 0 and (block := next(self.blocks, None)) is not None:
+            size -= len(block)
+            yield block
+
+
+def _texts_of(path: str) -> Iterator[str]:
+    """A file's text, block by block: UTF-8, or what a Windows shell makes of it."""
+    try:
+        if path == "-":
+            yield from _decoded(sys.stdin.buffer, path)
+        else:
+            with open(path, "rb") as file:
+                yield from _decoded(file, path)
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} holds no results: it is no text") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}{_hint(error)}") from None
+
+
+def _hint(error: OSError) -> str:
+    return "; for what a zoo has found: gradcheck zoo report" if isinstance(error, IsADirectoryError) else ""
+
+
+def _decoded(file: BinaryIO, path: str) -> Iterator[str]:
+    """The text of a file, or of a pipe, that is not endless; of a character that is not whole at its end nothing."""
+    size, decoder = 0, None
+    while block := file.read(_BLOCK):
+        if (size := size + len(block)) > _LARGEST:
+            raise UsageError(f"{path} is larger than {_LARGEST >> 30} GiB")
+        decoder = decoder or codecs.getincrementaldecoder(json.detect_encoding(block))("surrogatepass")
+        yield decoder.decode(block)
+
+
+_LARGEST_PICTURE = 5000.0  # no severity is beyond
+_TILE: Mapping[str, Any] = {
+    "over": str,
+    "sizes": tuple[int, ...],
+    "shape": tuple[int, ...],
+    "cells": tuple[float | None, ...],
+}
+
+
+def picture(value: Any) -> Picture:
+    """The picture that a record was written with."""
+    from gradcheck_cli.results.picture import Curve, Picture  # brings NumPy, which few records need
+
+    counts = tuple[tuple[int, ...], ...]
+    kinds = {"errors": counts, "noise": counts, "curve": Curve | None}
+    if not isinstance(value, dict) or not isinstance(value.get("tile"), dict):
+        raise Unfit("should be an object with a tile")
+    tile = {name: reader(kind)(value["tile"].get(name)) for name, kind in _TILE.items()}
+    found = {name: reader(kind)(value.get(name)) for name, kind in kinds.items()}
+    if not (_holds(tile) and all(map(_counts, (found["errors"], found["noise"]))) and _even(found["curve"])):
+        raise Unfit("holds a picture whose parts do not fit together")
+    return Picture.from_json({"tile": tile, **found, "curve": value.get("curve")})
+
+
+def _holds(tile: Mapping[str, Any]) -> bool:
+    """Cells are as many as their shape says, and stand for something."""
+    from gradcheck_cli.results.picture import PANES, SIDE, Over
+
+    shape, cells = tile["shape"], tile["cells"]
+    sides = (PANES, SIDE, SIDE) if len(shape) == 3 else (SIDE, SIDE)
+    fits = len(shape) == len(tile["sizes"]) == len(sides) and prod(shape) == len(cells)
+    inside = fits and all(1 <= n <= min(most, size) for n, most, size in zip(shape, sides, tile["sizes"], strict=True))
+    return inside and tile["over"] in get_args(Over) and all(v is None or abs(v) <= _LARGEST_PICTURE for v in cells)
+
+
+def _counts(rows: tuple[tuple[int, ...], ...]) -> bool:
+    from gradcheck_cli.results.picture import Histogram, Standing
+
+    fits = len(rows) == len(Standing) and all(len(row) == Histogram.SLOTS for row in rows)
+    return fits and all(0 <= number < 1 << 60 for row in rows for number in row)
+
+
+def _even(curve: Curve | None) -> bool:
+    return curve is None or len(curve.steps) == len(curve.errors) == len(curve.crossed)

@@ -12,8 +12,10 @@ from gradcheck_cli.zoo.shelf import FOLDER, adopted, dropped
 
 def record(job: Job, name: str, error: GradcheckError, **more: Any) -> dict[str, Any]:
     """It in JSON."""
-    from gradcheck_cli.checks.assemble import failed_record  # brings NumPy, which a driver does without
-    from gradcheck_cli.checks.origin import versions
+    from gradcheck_cli.checks.assemble import (
+        failed_record,  # brings NumPy, which a driver does without
+        versions,
+    )
     from gradcheck_cli.results.record import Check, ModelInfo
 
     name = name or job.uri

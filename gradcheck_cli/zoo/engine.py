@@ -2,31 +2,176 @@
 
 A loop waits for what children say, for their end and for the clock, and does nothing else: what is slow happens in
 children, or in the thread that jobs come from.
+
+Who may start: children whose predicted memory fits the machine together; one that fits nowhere runs alone.
+
+Jobs as they are asked for, from a thread: fetching the next one may take a while, and nothing waits for it.
+
+Ctrl-C, SIGTERM and SIGHUP as a flag, so that nothing is torn that is being written; and what wakes the driver up.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import FrameType
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from gradcheck_cli.errors import LimitError, UsageError
+from gradcheck_cli.graph.memory import left
 from gradcheck_cli.zoo import crash
-from gradcheck_cli.zoo.admission import Admission
 from gradcheck_cli.zoo.child import Errand
-from gradcheck_cli.zoo.feed import Feed
-from gradcheck_cli.zoo.interrupts import Interrupts
 from gradcheck_cli.zoo.job import Job, Limits, Listener, Silent, cores
-from gradcheck_cli.zoo.processes import Running, regroup
-from gradcheck_cli.zoo.server import calm, there_is_one, warm
+from gradcheck_cli.zoo.processes import Running, calm, regroup, there_is_one, warm
 from gradcheck_cli.zoo.shelf import adopted, clear
+
+LEAST = 256 << 20  # bytes that a child may take without asking: any small model
+_OF_A_FILE = 4.0  # bytes that reading takes, for each of the file
+_KEPT = 0.1  # of what is left of the machine, for others
+
+
+class Admission:
+    """What is granted to each child, by its number."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.capacity = min(int((1 - _KEPT) * left()), limits.room or sys.maxsize)
+        self.granted: dict[int, int] = {}
+
+    def first(self, job: Job) -> int:
+        """Bytes that a job is granted at first: what was predicted, else what its file asks for."""
+        size = _OF_A_FILE * _size(os.path.join(job.folder, job.path))
+        return self.bounded(max(LEAST, int(job.predicted_mb * (1 << 20)) or int(size)))
+
+    def bounded(self, size: int) -> int:
+        """A child that takes more than the limit is stopped, so it never has more."""
+        return min(size, self.limits.memory)
+
+    def fits(self, child: int, size: int) -> bool:
+        """It can have so much beside all others, or there are no others."""
+        others = [granted for other, granted in self.granted.items() if other != child]
+        return not others or sum(others) + size <= self.capacity
+
+    def grant(self, child: int, size: int) -> None:
+        """It has so much from now on."""
+        self.granted[child] = size
+
+    def free(self, child: int) -> None:
+        """It is gone."""
+        self.granted.pop(child, None)
+
+
+def _size(path: str) -> int:
+    with suppress(OSError, ValueError):
+        return os.stat(path).st_size
+    return 0
+
+
+T = TypeVar("T")  # a job, however it is wrapped
+
+
+class Feed(Generic[T]):
+    """The jobs of an iterable, fetched `ahead` of what was taken; `wake` is called when there is something new."""
+
+    def __init__(self, jobs: Iterable[T], wake: Callable[[], None], ahead: int = 2) -> None:
+        self.jobs, self.wake = jobs, wake
+        self.ready: deque[T] = deque()
+        self.room = threading.Semaphore(ahead)
+        self.fetched = self.closed = False
+        self.error: BaseException | None = None
+        threading.Thread(target=self._fetch, name="jobs", daemon=True).start()
+
+    @property
+    def over(self) -> bool:
+        """All were taken."""
+        return self.fetched and not self.ready
+
+    def take(self) -> T | None:
+        """The next job if it is there; raises what the iterable raised."""
+        if self.ready:
+            self.room.release()
+            return self.ready.popleft()
+        if self.fetched and self.error is not None:
+            raise self.error
+        return None
+
+    def close(self) -> None:
+        """No more are fetched."""
+        self.closed = True
+        self.room.release()
+
+    def _fetch(self) -> None:
+        try:
+            for job in self.jobs:
+                self.room.acquire()
+                if self.closed:
+                    return
+                self.ready.append(job)
+                self.wake()
+        except BaseException as error:  # raised where jobs are taken
+            self.error = error
+        self.fetched = True
+        self.wake()
+
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class Interrupts:
+    """`asked` once a signal has come; a second one does not wait. `reader` is ready when something has happened."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.reader, self.writer = os.pipe()
+        for end in (self.reader, self.writer):
+            os.set_blocking(end, False)
+
+    def wake(self) -> None:
+        """Makes `reader` ready; from any thread."""
+        with suppress(OSError):  # full: it is ready, or closed: nobody waits
+            os.write(self.writer, b"\n")
+
+    def awake(self) -> None:
+        """It is not ready any more."""
+        with suppress(OSError):
+            while os.read(self.reader, 4096):
+                pass
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        self.wake()
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Signals are noted under it; where they are ignored, or not ours to handle, they stay as they are."""
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    before[number] = signal.signal(number, self._note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            writer, self.writer = self.writer, -1
+            os.close(writer)
+            os.close(self.reader)
+
 
 Done: TypeAlias = Callable[[Job, list[dict[str, Any]]], None]
 WORK = "gradcheck_cli.cli.zoo.child_check:records"  # what a child does with a job; it stands above this floor

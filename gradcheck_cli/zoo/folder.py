@@ -1,4 +1,7 @@
-"""The folder of a zoo's run: what the run is about, and the lock that keeps a second run out of it."""
+"""The folder of a zoo's run: what the run is about, and the lock that keeps a second run out of it.
+
+Two runs compared, check by check: what fails now and did not, what is fixed, what takes longer.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 from gradcheck_cli import __version__
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.formats.untrusted import content, opened
+from gradcheck_cli.results.record import Check
 
 SCHEMA = "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"
@@ -163,3 +167,55 @@ def _as_kept(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return {name: _as_kept(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+Kind: TypeAlias = Literal["newly failing", "fixed", "changed", "slower", "gone", "new"]
+KINDS: tuple[Kind, ...] = ("newly failing", "fixed", "changed", "slower", "gone", "new")
+FACTOR, LEAST = 1.5, 1.0  # times as long, and seconds more, from which a check counts as slower
+
+
+class Change(NamedTuple):
+    """A check that is not as it was; None where a run does not have it."""
+
+    kind: Kind
+    old: Check | None
+    new: Check | None
+
+    @property
+    def id(self) -> str:
+        check = self.new or self.old
+        return check.id if check else ""
+
+
+def compared(old: Iterable[Check], new: Iterable[Check], factor: float = FACTOR, least: float = LEAST) -> list[Change]:
+    """All changes, by kind, then by the name of the check."""
+    before, after = _by_name(old), _by_name(new)
+    found: list[Change] = []
+    for name in sorted(before.keys() | after.keys()):
+        was, now = before.get(name), after.get(name)
+        found += [Change(kind, was, now) for kind in _kinds(was, now, factor, least)]
+    return sorted(found, key=lambda change: KINDS.index(change.kind))
+
+
+def _kinds(was: Check | None, now: Check | None, factor: float, least: float) -> Iterable[Kind]:
+    """In which ways a check has changed; a new one that fails is newly failing too."""
+    if now is None:
+        yield "gone"
+    elif was is None:
+        yield "new" if _is_fine(now) else "newly failing"
+    elif _is_fine(was) != _is_fine(now):
+        yield "fixed" if _is_fine(now) else "newly failing"
+    elif (was.status, was.code, was.forward_differs) != (now.status, now.code, now.forward_differs):
+        yield "changed"
+    if was and now and now.duration_s > factor * was.duration_s and now.duration_s - was.duration_s > least:
+        yield "slower"
+
+
+def _is_fine(check: Check) -> bool:
+    """A severed pair is not, though x may have a gradient from another y."""
+    return check.passes and check.status != "severed"
+
+
+def _by_name(checks: Iterable[Check]) -> Mapping[tuple[str, str], Check]:
+    """Checks by model and id: those of several specs may be called the same."""
+    return {(check.model.uri, check.id): check for check in checks}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.graph.memory import spell
-from gradcheck_cli.zoo.connection import connected, gone, is_on, workers_of
+from gradcheck_cli.zoo.cluster import connected, gone, is_on, workers_of
 from gradcheck_cli.zoo.parcel import difference, versions
 from gradcheck_cli.zoo.worker import MEMORY, GivenUp, is_given_up
 

@@ -3,16 +3,20 @@
 The records of a finished job are appended with a single write and synced before the job counts as done.  A line without
 its end was torn by a crash and is dropped; a job is finished when all of its records are there, and of several attempts
 at it the last one counts.
+
+Runs put together, such as the shards of one: the records of each job once, as they stand.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.untrusted import opened
 from gradcheck_cli.results.measures import Severed, Spot
 from gradcheck_cli.results.record import EXIT_CODES, Check, ModelInfo
-from gradcheck_cli.zoo.folder import locked, sync, unwritable
+from gradcheck_cli.zoo.folder import About, locked, read_about, sync, unwritable, write_about
 
 RECORDS = "results.jsonl"
 FINE = ("pass", "waived")
@@ -215,3 +219,51 @@ def _without_torn_end(file: int) -> int:
 
 def _unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(f"{path} cannot be read: {error.strerror or error}")
+
+
+def merged(folders: Sequence[Path], target: Path) -> About:
+    """Puts runs into a new one, whole or not at all; of two that have the same job the one named last counts."""
+    abouts = [read_about(folder) for folder in folders]
+    found = [finished(folder)[0] for folder in folders]
+    last = {job: index for index, jobs in enumerate(found) for job in jobs}
+    about = _together(abouts)
+    if target.exists():
+        raise UsageError(f"{target} is there already; runs are put into a new folder")
+    new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with Store(new) as store:
+            for index, (folder, jobs) in enumerate(zip(folders, found, strict=True)):
+                for lines in _kept(jobs, last, index):
+                    store.append_raw(b"".join(raw(folder, lines)))
+        write_about(new, about)
+        os.rename(new, target)
+        sync(target.parent)
+    except OSError as error:
+        raise unwritable(target, error) from None
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(new)
+    return about
+
+
+def differing(folders: Sequence[Path]) -> str:
+    """In what runs differ that should be the same, as a sentence; "" where they are parts of one."""
+    abouts = [read_about(folder) for folder in folders]
+    options = [{name: value for name, value in about.options.items() if name != "shard"} for about in abouts]
+    names = ["versions"] * (len({about.version for about in abouts}) > 1)
+    names += ["sources"] * (len({about.sources for about in abouts}) > 1)
+    names += ["options"] * any(each != options[0] for each in options)
+    return f"the runs differ in {' and '.join(names)}" if names else ""
+
+
+def _kept(jobs: Mapping[str, tuple[Line, ...]], last: Mapping[str, int], index: int) -> list[tuple[Line, ...]]:
+    return [lines for job, lines in jobs.items() if last[job] == index]
+
+
+def _together(abouts: Sequence[About]) -> About:
+    """What the runs are about together."""
+    first = abouts[0]
+    options = {name: value for name, value in first.options.items() if name != "shard"}
+    sources = dict.fromkeys(source for about in abouts for source in about.sources)
+    jobs = dict.fromkeys(job for about in abouts for job in about.jobs)
+    return replace(first, sources=tuple(sources), options=options, shard="", jobs=tuple(sorted(jobs)))

@@ -10,8 +10,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.points.more import Further
-from gradcheck_cli.points.redraw import finite_point
+from gradcheck_cli.points.more import Further, finite_point
 from gradcheck_cli.settings import Settings
 
 CONSTANTS = {

@@ -9,7 +9,7 @@ import pytest
 from onnx import parser, save
 
 import gradcheck_cli as gc
-from gradcheck_cli.autodiff.installed import installed
+from gradcheck_cli.autodiff.custom import installed
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UsageError
 

@@ -10,7 +10,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.checks.power import bad_share, missed, missed_size
+from gradcheck_cli.checks.assemble import bad_share, missed, missed_size
 from gradcheck_cli.compare.partial import spread
 from gradcheck_cli.graph import Node
 from gradcheck_cli.report import render

@@ -18,7 +18,7 @@ from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step, by_ladder, forward_noise
-from gradcheck_cli.jacobian.wider import wider_ladder
+from gradcheck_cli.jacobian.precise import wider_ladder
 from gradcheck_cli.verdict.differences import CHEAP_RUNGS
 from tests.checking.small import check, model
 

@@ -19,7 +19,7 @@ from gradcheck_cli.checks.inspection import inspect
 from gradcheck_cli.cli import main
 from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.graph import Graph
-from gradcheck_cli.points.dim_roles import formula_value, roles
+from gradcheck_cli.points.dims import formula_value, roles
 from gradcheck_cli.points.sizes import MOST, Failure, Search, smaller
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style

@@ -79,9 +79,9 @@ def test_a_small_model_without_limits_has_no_process_of_its_own(folder: Path) ->
     ("m (float x) => (float[?] y) { r = RandomNormal <shape = [100000000]> ()  y = Mul (x, r) }", True),
 ])  # fmt: skip
 def test_a_model_that_asks_for_much_has_one(tmp_path: Path, graph: str, is_large: bool) -> None:
-    from gradcheck_cli.cli.apart import LARGE
+    from gradcheck_cli.cli.limits import LARGE
     from gradcheck_cli.formats import read
-    from gradcheck_cli.points.outlook import outlook
+    from gradcheck_cli.points.sizes import outlook
 
     source = read(models.save(tmp_path / "m.onnx", graph)).meant
     assert source is not None

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from gradcheck_cli.report import heatmap, plot
-from gradcheck_cli.report.levels import LEVELS, levels_of
+from gradcheck_cli.report.heatmap import LEVELS, levels_of
 from gradcheck_cli.report.text import Style, columns
 from gradcheck_cli.results.picture import Curve, Histogram, Picture, Standing, Tile, severity
 from gradcheck_cli.results.record import Check

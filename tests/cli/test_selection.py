@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradcheck_cli.cli.selection import matcher, select
+from gradcheck_cli.cli.run import matcher, select
 from gradcheck_cli.errors import NothingChecked, UsageError
 
 NAMES = ["conv/image", "conv/kernel", "mlp/input", "MLP/slow"]

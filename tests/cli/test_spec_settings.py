@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from gradcheck_cli.formats.yaml.spec_models import CheckSpec, Settings
+from gradcheck_cli.formats.yaml.fields import CheckSpec, Settings
 from tests.cli.conftest import Command
 from tests.cli.models import QUANTIZED
 

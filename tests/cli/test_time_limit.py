@@ -17,7 +17,7 @@ import pytest
 
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.formats.onnx import file as onnx_file
-from gradcheck_cli.formats.onnx import onnx_heading
+from gradcheck_cli.formats.onnx import write as onnx_heading
 from gradcheck_cli.formats.untrusted import content, is_opening, sha256_of
 
 READERS: dict[str, Callable[[Path], Any]] = {

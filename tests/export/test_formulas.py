@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.export.formulas import formula
-from gradcheck_cli.export.size_formulas import Measured, simplest
+from gradcheck_cli.export.size_formulas import Measured, formula, simplest
 from gradcheck_cli.graph import Graph, TensorType
 from gradcheck_cli.ops import OPS
 

@@ -13,7 +13,7 @@ import pytest
 import gradcheck_cli as gc
 from benchmarks.node_count_models import COUNTED, Counted
 from benchmarks.node_counts import CLOSE, own
-from gradcheck_cli.export.sparing import sparing
+from gradcheck_cli.export.gradient_graph import sparing
 from tests.rounding import FUNCTION, assert_rounded
 
 MOST = {  # nodes of the files of these models

@@ -14,7 +14,7 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from gradcheck_cli.errors import ModelError
-from gradcheck_cli.formats.onnx.onnx_outline import LARGE, Outline
+from gradcheck_cli.formats.onnx.file import LARGE, Outline
 from gradcheck_cli.formats.onnx.read import read
 
 RNG = np.random.default_rng(3)

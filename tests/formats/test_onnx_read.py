@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from gradcheck_cli.errors import LimitError, ModelError, UnsupportedError
-from gradcheck_cli.formats.onnx import onnx_scope
+from gradcheck_cli.formats.onnx import graph_proto as onnx_scope
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.read import read, read_proto, read_tensor, read_test_data
 from gradcheck_cli.graph import Graph, TensorType

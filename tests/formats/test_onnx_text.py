@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from gradcheck_cli.errors import LimitError, ModelError
-from gradcheck_cli.formats.onnx.onnx_text import FORMATS
+from gradcheck_cli.formats.onnx.file import FORMATS
 from gradcheck_cli.formats.onnx.read import read
 from gradcheck_cli.graph.memory import held
 from tests.cli.conftest import entered, typed

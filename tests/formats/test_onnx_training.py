@@ -16,7 +16,7 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper, parser
 
 import gradcheck_cli as gc
-from gradcheck_cli.cli.training_steps import has_training
+from gradcheck_cli.cli.tasks import has_training
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.onnx.read import read_proto
@@ -169,7 +169,7 @@ def test_what_is_no_file_keeps_nobody_waiting(tmp_path: Path) -> None:
 
 
 def test_any_beginning_of_a_file_is_looked_at_without_harm(path: Path) -> None:
-    from gradcheck_cli.formats.onnx.protobuf_wire import fields_of
+    from gradcheck_cli.formats.onnx.file import fields_of
 
     data = path.read_bytes()
     assert all(fields_of(BytesIO(data[:end])) <= fields_of(BytesIO(data)) for end in range(0, len(data), 7))  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ import pytest
 from onnx import MapProto, OptionalProto, SequenceProto, TensorProto, numpy_helper
 
 from gradcheck_cli.errors import ModelError
-from gradcheck_cli.formats.onnx.onnx_types import tensor_type, value_info
 from gradcheck_cli.formats.onnx.read import read_proto, read_test_data, read_value
+from gradcheck_cli.formats.onnx.tensors import tensor_type, value_info
 from gradcheck_cli.formats.onnx.write import to_proto
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.graph.containers import Map, Optional, Sequence, elements

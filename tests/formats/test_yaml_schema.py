@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.formats.yaml.spec_models import spec_schema
-from gradcheck_cli.formats.yaml.yaml_text import parse
+from gradcheck_cli.formats.yaml.fields import spec_schema
+from gradcheck_cli.formats.yaml.places import parse
 from gradcheck_cli.results.json_schema import result_schema
 
 jsonschema = pytest.importorskip("jsonschema")

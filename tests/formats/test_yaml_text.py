@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gradcheck_cli.errors import SpecError
-from gradcheck_cli.formats.yaml.yaml_text import MAX_BYTES, parse, read_text
+from gradcheck_cli.formats.yaml.places import MAX_BYTES, parse, read_text
 
 VALUES = [
     ("1e-3", 1e-3),

@@ -11,7 +11,7 @@ from gradcheck_cli.checks.forward.comparison import Primal
 from gradcheck_cli.formats.onnx.read import read
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.points.redraw import finite_point
+from gradcheck_cli.points.more import finite_point
 from gradcheck_cli.points.targets import choose_y
 from gradcheck_cli.results.record import Check, ModelInfo
 from gradcheck_cli.settings import Settings

@@ -25,19 +25,19 @@ from onnx import numpy_helper
 
 from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.values import array_of, value_of
+from gradcheck_cli.cli.resolve import array_of, value_of
+from gradcheck_cli.cli.zoo.jobs import places
 from gradcheck_cli.cli.zoo.results import Baseline, Found
-from gradcheck_cli.cli.zoo.sources import places
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.onnx.read import read_value
 from gradcheck_cli.graph import TensorType
 from gradcheck_cli.report import WHOLE, render
 from gradcheck_cli.results import read_results
 from gradcheck_cli.results.record import Check, ModelInfo, Report
-from gradcheck_cli.zoo import hub
+from gradcheck_cli.zoo import remote as hub
 from gradcheck_cli.zoo.bundle import load
-from gradcheck_cli.zoo.digest import read_along
 from gradcheck_cli.zoo.folder import About, read_about, write_about
+from gradcheck_cli.zoo.parcel import read_along
 from gradcheck_cli.zoo.store import RECORDS, Store
 
 ROOT = Path(__file__).parents[2]

@@ -20,8 +20,8 @@ from onnx import TensorProto
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.companions import belongings
-from gradcheck_cli.zoo import hub
-from gradcheck_cli.zoo.digest import content_of, read_along
+from gradcheck_cli.zoo import remote as hub
+from gradcheck_cli.zoo.parcel import content_of, read_along
 from tests.cli import models
 from tests.hostile.conftest import at_most
 from tests.hostile.readers import KINDS

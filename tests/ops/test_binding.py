@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.step import Place
-from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.tape import Place, Tape, Var
 from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
 from gradcheck_cli.ops import OPS
 

@@ -27,8 +27,8 @@ from onnx import (
 )
 
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.formats.onnx.onnx_types import type_proto
-from gradcheck_cli.formats.onnx.onnx_types import value_info as typed_info
+from gradcheck_cli.formats.onnx.tensors import type_proto
+from gradcheck_cli.formats.onnx.tensors import value_info as typed_info
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.ops import OPS
 from tests.ops.case import Case

@@ -12,7 +12,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import is_inexact
-from gradcheck_cli.jacobian import units
+from gradcheck_cli.jacobian import spread as units
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op.boxes import Patch, Span
 from gradcheck_cli.ops import OPS

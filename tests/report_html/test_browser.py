@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gradcheck_cli.report.html.models import models_of
+from gradcheck_cli.report.html.page_facts import models_of
 from gradcheck_cli.results.record import Report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_cli.cli import main
-from gradcheck_cli.report.html.folder import replace
+from gradcheck_cli.report.html import replace
 from tests.cli import models
 
 PAGE = b'<meta name="generator" content="gradcheck 1">'

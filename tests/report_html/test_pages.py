@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradcheck_cli.report.html.models import ORDERS, OUTCOMES, by_operator, models_of
+from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, by_operator, models_of
 from gradcheck_cli.report.html.site import Site, folder, single
 from gradcheck_cli.results import check_from_json
 from gradcheck_cli.results.record import Check, ModelInfo, Report

@@ -15,7 +15,7 @@ import pytest
 from gradcheck_cli.report import render
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.github import MOST
-from gradcheck_cli.report.job_summary import LARGEST, add_summary
+from gradcheck_cli.report.markdown import LARGEST, add_summary
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results import read_results
 from gradcheck_cli.results.record import Check, ModelInfo, Report, Suspect

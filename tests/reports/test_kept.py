@@ -12,8 +12,7 @@ import pytest
 from gradcheck_cli.report import FORMATS, render, write
 from gradcheck_cli.report.markdown import bounded
 from gradcheck_cli.report.text import Style
-from gradcheck_cli.results import read_results
-from gradcheck_cli.results.kept import joined, put_aside
+from gradcheck_cli.results import joined, put_aside, read_results
 from gradcheck_cli.results.record import Check, Kept, Report
 from tests.reports.test_formats import FAILED, PASSED, WAIVED, hostile
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from gradcheck_cli.formats.yaml.spec_models import spec_schema
+from gradcheck_cli.formats.yaml.fields import spec_schema
 from gradcheck_cli.results.json_schema import STATUSES, result_schema
 from gradcheck_cli.results.record import Check
 from tests.checking.small import between, check, scaled, with_rule

@@ -20,7 +20,7 @@ from gradcheck_cli.points.targets import choose_x, choose_y
 from gradcheck_cli.results.measures import Spot
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.zoo.comparison import compared
+from gradcheck_cli.zoo.folder import compared
 from tests.checking.small import model
 from tests.diff.twins import Twins, diff, net, read_proto
 

@@ -143,7 +143,7 @@ def test_what_a_child_leaves_behind_dies_with_its_job(tmp_path: Path) -> None:
 
 def test_memory_is_granted_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three that take 60 percent each no two have it at the same time; one that fits nowhere runs alone."""
-    from gradcheck_cli.zoo import admission
+    from gradcheck_cli.zoo import engine as admission
 
     monkeypatch.setattr(admission, "left", lambda: 10 << 30)
     found = run(["asks 6e9", "asks 6e9", "asks 6e9", "asks 60e9", "right"], jobs=4, memory=100 << 30)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from gradcheck_cli.zoo.frames import LONGEST, Frames, Garbled, packed
+from gradcheck_cli.zoo.child import LONGEST, Frames, Garbled, packed
 
 SAID = [
     ("tasks", 2),
@@ -59,6 +59,6 @@ def test_a_value_is_of_its_kind(value: Any) -> None:
 def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="more than"):
         packed("stage", "x" * LONGEST)
-    monkeypatch.setattr("gradcheck_cli.zoo.frames.MOST", 1000)
+    monkeypatch.setattr("gradcheck_cli.zoo.child.MOST", 1000)
     with pytest.raises(Garbled, match="of results"):
         heard([packed("stage", "x" * 400)] * 3)

@@ -10,9 +10,8 @@ import pytest
 import rich_click as click
 
 from gradcheck_cli.cli.check import command
-from gradcheck_cli.cli.zoo.jobs import Maker, split
-from gradcheck_cli.cli.zoo.sources import places
-from gradcheck_cli.zoo.digest import shard_of
+from gradcheck_cli.cli.zoo.jobs import Maker, places, split
+from gradcheck_cli.zoo.parcel import shard_of
 from tests.cli import models
 
 SPEC = """gradcheck: 1

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from gradcheck_cli.cli import main
-from gradcheck_cli.cli.zoo.sources import places
+from gradcheck_cli.cli.zoo.jobs import places
 from gradcheck_cli.errors import GradcheckError, ModelError, UsageError
 from gradcheck_cli.zoo import remote
 from tests.cli import models

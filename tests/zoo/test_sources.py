@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.cli.zoo.sources import Place, places
+from gradcheck_cli.cli.zoo.jobs import Place, places
 from gradcheck_cli.errors import GradcheckError, NothingChecked
-from gradcheck_cli.zoo import hub
+from gradcheck_cli.zoo import remote as hub
 from tests.cli import models
 
 

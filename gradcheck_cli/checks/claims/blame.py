@@ -2,22 +2,235 @@
 
 A node of whose outputs they have the cotangents, and not of its operands, is the suspect.  Where they do not show what
 they have in between, it is one of several: the one whose derivative has most in it to get wrong.
+
+What can be told of somebody else's cotangents on the way from x to y: which they have right, and which not.
+
+By what they are called; by whether the numbers occur anywhere in what computes the claim; by claims about other
+tensors, which are right only if what they went through was; and by whether claimed numbers can have come through a
+tensor at all, whatever its cotangent was.
+
+The way of a derivative from x to y, node by node of the model, with the cotangents that gradcheck finds on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from gradcheck_cli.autodiff.backward import Unit, pull_back, units_between
 from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.checks.claims.claim import gradient_names, layouts
 from gradcheck_cli.checks.claims.evaluated import Answer
-from gradcheck_cli.checks.claims.evidence import Evidence, gathered, near
-from gradcheck_cli.checks.claims.names import gradient_names
-from gradcheck_cli.checks.claims.way import Block, way_between
 from gradcheck_cli.checks.diagnose import diagnosis as faults
-from gradcheck_cli.graph import Array, Graph, describe
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.graph import Array, Graph, Node, describe
+from gradcheck_cli.jacobian.jacobian import Backward
+from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.record import Suspect
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A node of the model on the way: which of its operands and outputs lie there too, by name, and what it ran as."""
+
+    index: int
+    node: Node
+    operands: tuple[str, ...]
+    outputs: tuple[str, ...]
+    units: tuple[Unit, ...]
+
+    @property
+    def where(self) -> str:
+        """The node as messages name it."""
+        return describe(self.index, self.node)
+
+    @property
+    def plain(self) -> bool:
+        """Its derivative is that of each entry alone."""
+        return all(unit.op.lift is elementwise for unit in self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The blocks between some x and y in order, and the Jacobian of y by each tensor there, `(size, y_size)`, by name."""
+
+    tape: Tape
+    y: str
+    blocks: Sequence[Block]
+    ends: frozenset[str]  # what y is made of: their cotangent is the seed
+    ours: Mapping[str, Array]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self.tape.named[name].shape
+
+    def reached(self, x: str, without: Collection[str] = ()) -> set[str]:
+        """What depends on x, if not through some tensors."""
+        found = {x}.difference(without)
+        for block in self.blocks:
+            if not found.isdisjoint(block.operands):
+                found.update(n for n in block.outputs if n not in without)
+        return found
+
+    def all_through(self, x: str, name: str) -> bool:
+        """Whatever of the derivative by x there is goes through a tensor."""
+        return name in self.reached(x) and self.ends.isdisjoint(self.reached(x, {name}))
+
+    def flows(self, block: Block) -> dict[str, Array]:
+        """What flows from one node alone into each of its operands, where there is one column and one rule."""
+        if len(block.units) > 1 or any(each.shape[1] != 1 for each in self.ours.values()):
+            return {}
+        tape, (unit,) = self.tape, block.units
+        names = {tape.named[n].name: n for n in (*block.operands, *block.outputs)}
+        cts = [tape.hold(tape.fresh("ct"), self.ours[names[n]].reshape(tape.values[n].shape)) if n in names else None
+               for n in unit.outputs]  # fmt: skip
+        return {names[n]: ct.value.reshape(-1, 1) for n, ct in pull_back(tape, unit, cts) if n in names}
+
+
+def way_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Way | None:
+    """The way from some xs to y, names on the tape of a graph; None where a rule is missing on it."""
+    units = units_between(tape, [tape.named[x].name for x in xs], [tape.named[y].name])
+    if any(unit.op.vjp is None for unit in units):
+        return None
+    flow = {tape.named[x].name for x in xs}.union(n for unit in units for n in unit.outputs if n)
+    called = {var.name: name for name, var in tape.named.items() if name in graph.tensors and var.name in flow}
+    by_origin: dict[int, list[Unit]] = {}
+    for unit in units:
+        by_origin.setdefault(unit.origin, []).append(unit)
+    ends = {called[n] for unit in by_origin.pop(-1, []) for n in unit.operands if n in called} or {y}
+    blocks = [
+        _block(index, graph.nodes[index], some, set(called.values())) for index, some in sorted(by_origin.items())
+    ]
+    names = dict.fromkeys([*xs, *(n for block in blocks for n in (*block.operands, *block.outputs)), *ends])
+    found = Backward(tape, tape.named[y].name, [tape.named[n].name for n in names]).jacobians(Budget())
+    return Way(tape, y, blocks, frozenset(ends), dict(zip(names, found, strict=True)))
+
+
+def _block(index: int, node: Node, units: Sequence[Unit], there: Collection[str]) -> Block:
+    operands, outputs = (tuple(n for n in names if n in there) for names in (node.reads, node.outputs))
+    return Block(index, node, operands, outputs, tuple(units))
+
+
+def jacobian_between(tape: Tape, xs: Sequence[str], name: str) -> Array:
+    """The Jacobian of a tensor by several xs, their entries one after the other."""
+    with tape.aside():
+        found = Backward(tape, tape.named[name].name, [tape.named[x].name for x in xs]).jacobians(Budget())
+    return np.concatenate(found)
+
+
+_NEAR = 1e-6  # of the largest entry: numbers that are the same but for rounding
+_LEFT = 1e-4  # of claimed numbers: what remains of those that cannot have come through a tensor
+_MOST_EVIDENCE = 1 << 22  # entries of a Jacobian that one looks through
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Tensors on a way of which they have, or do not have, the cotangent; `theirs` those that are known, as Jacobians."""
+
+    way: Way
+    right: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+    theirs: dict[str, Array] = field(default_factory=dict)
+    pool: dict[int, list[Array]] = field(default_factory=dict)  # sorted numbers of what computes the claim, by count
+
+    def occurs(self, cotangent: Array) -> bool:
+        """These numbers are those of some tensor that computes the claim, in whatever order."""
+        wanted = np.sort(cotangent, axis=None)
+        return bool(cotangent.any()) and any(near(wanted, each) for each in self.pool.get(wanted.size, ()))
+
+    def resolved(self) -> set[str]:
+        """Tensors with the right cotangent, and those that are passed over: nothing before them is wrong."""
+        found = {*self.right}
+        for block in self.way.blocks:
+            if found.issuperset(block.operands):
+                found.update(n for n in block.outputs if n not in self.wrong)
+        return found
+
+
+def gathered(way: Way, other: Tape | None, claims: Mapping[str, tuple[bool, Array | None]]) -> Evidence:
+    """All of it: `other` is the tape that computes the claim, `claims` are outcomes and numbers of claims by x."""
+    found = Evidence(way)
+    if other is not None:
+        found.pool = _pool(other)
+        _by_name(found, other)
+        found.right.update(n for n, ct in way.ours.items() if n not in found.theirs and found.occurs(ct))
+    fine = [x for x, (right, _) in claims.items() if right]
+    for x, (right, numbers) in claims.items():
+        (found.right if right else found.wrong).add(x)
+        if numbers is not None and x in way.ours and numbers.shape == way.ours[x].shape:
+            found.theirs[x] = numbers
+    found.right.update(n for n in way.ours for x in fine if n != x and way.all_through(x, n))
+    found.right.update(way.ends)
+    found.right -= found.wrong - way.ends
+    if other is None:
+        _by_range(found, claims)
+    return found
+
+
+def near(one: Array, other: Array) -> bool:
+    """The same numbers but for rounding."""
+    if one.shape != other.shape or not np.isfinite(other).all():
+        return False
+    return bool(np.max(np.abs(one - other), initial=0.0) <= _NEAR * np.max(np.abs(one), initial=0.0))
+
+
+def _pool(tape: Tape) -> dict[int, list[Array]]:
+    """The numbers of every tensor of the graph that computes the claim."""
+    pool: dict[int, list[Array]] = {}
+    for var in tape.named.values():
+        if var.size and var.dtype.kind == "f":
+            pool.setdefault(var.size, []).append(np.sort(var.value, axis=None))
+    return pool
+
+
+def _by_name(found: Evidence, other: Tape) -> None:
+    """What stands under the name of a cotangent, right or wrong."""
+    way, y = found.way, found.way.tape.named[found.way.y].shape
+    for name, ours in way.ours.items():
+        called = next((n for n in gradient_names(name) if n in other.named), None)
+        if called is None:
+            continue
+        value = other.named[called].value
+        fits = layouts(value.shape, way.shape(name), y)
+        theirs = fits[0].read(value) if fits else None
+        if theirs is not None and theirs.shape == ours.shape:
+            found.theirs[name] = theirs
+        (found.right if theirs is not None and near(ours, theirs) else found.wrong).add(name)
+
+
+def _by_range(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) -> None:
+    """Where claimed numbers stop being ones that can have come through: what is at fault lies right before that."""
+    last = None
+    for name in _common(found, claims):
+        here = {x: n for x, (_, n) in claims.items() if n is not None and found.way.all_through(x, name)}
+        fits = None if name in found.right else _came_through(found.way, name, here)
+        if fits is False or name in found.right:
+            found.right.add(name)
+            break
+        last = name if fits else last
+    if last is not None:
+        found.wrong.add(last)
+
+
+def _common(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) -> Iterator[str]:
+    """Tensors that all claims that are wrong go through, from x to y."""
+    wrong = [x for x, (right, numbers) in claims.items() if not right and x in found.way.ours]
+    names = dict.fromkeys(n for block in found.way.blocks for n in block.outputs)
+    return (n for n in names if wrong and all(found.way.all_through(x, n) for x in wrong))
+
+
+def _came_through(way: Way, name: str, claims: Mapping[str, Array]) -> bool | None:
+    """Whether some cotangent of a tensor gives the claimed numbers; None where any numbers would do."""
+    numbers = np.concatenate([*claims.values()]) if claims else np.zeros((0, 1))
+    if not numbers.any() or not np.isfinite(numbers).all() or numbers.size * way.tape.named[name].size > _MOST_EVIDENCE:
+        return None
+    jacobian = jacobian_between(way.tape, [*claims], name)
+    cotangent, _, rank, _ = np.linalg.lstsq(jacobian, numbers, rcond=1e-9)
+    left = float(np.linalg.norm(jacobian @ cotangent - numbers)) / float(np.linalg.norm(numbers))
+    return None if rank == len(numbers) else left <= _LEFT
+
 
 _MOST = 400  # nodes on the way: of more one would wait too long
 _SHOWN = 3  # nodes that are named

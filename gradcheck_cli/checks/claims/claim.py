@@ -1,17 +1,35 @@
 """A claim: that a tensor of the model, numbers, or a tensor of another model are the derivative of y by x.
 
 It may be that of several ys together, each weighed by a seed, which is ones where nobody says what it is.
+
+Names by which tools call the gradients that they put into a model.
+
+Which claims a check is about: those that were asked for, or those that a model makes by the names of its tensors.
+
+What claims are about, on a tape: y, or the sum of ys weighed by their seeds, with gradcheck's own derivative of it.
+
+How claimed numbers stand for a derivative, by their shape: as a cotangent of x, or as a whole Jacobian.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.errors import UsageError, did_you_mean, shown
+from gradcheck_cli.formats import read
+from gradcheck_cli.formats.node_order import KEY
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.settings import Numbers
+from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.points.targets import choose_y, is_float
+from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +75,315 @@ class Claim:
     def kind(self) -> str:
         """What makes the claim, in a word."""
         return {Inside: "tensor", Beside: "model", Numbers: "file"}[type(self.by)]
+
+
+_OF_X = ("{x}_grad", "grad_{x}", "{x}.grad", "adj_{x}")
+_OF_BOTH = ("d{y}_d{x}", "d{y}/d{x}", "d_{y}_d_{x}")
+
+
+def gradient_names(x: str, ys: Iterable[str] = ()) -> Iterator[str]:
+    """What the gradient by x may be called, that of a certain y first."""
+    yield from (pattern.format(x=x, y=y) for y in ys for pattern in _OF_BOTH)
+    yield from (pattern.format(x=x) for pattern in _OF_X)
+
+
+class Gradients:
+    """The tensors that the nodes of a graph compute, among them those that are gradients."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.computed = computed(graph)
+        self.nodes = [node for node in graph.nodes if node.key == KEY]
+
+    def of(self, y: str, x: str) -> str | None:
+        """The gradient of a certain y by x, as far as a name or one of ONNX's `Gradient` nodes says so."""
+        names = (pattern.format(x=x, y=y) for pattern in _OF_BOTH)
+        return next((name for name in names if name in self.computed), next(self._of_nodes(y, x), None))
+
+    def by(self, x: str, ys: Sequence[str] = ()) -> str | None:
+        """The gradient by x, of one of the ys if that is said."""
+        certain = next((name for y in ys if (name := self.of(y, x)) is not None), None)
+        return certain or next((name for name in gradient_names(x) if name in self.computed), None)
+
+    def _of_nodes(self, y: str, x: str) -> Iterator[str]:
+        for node in (node for node in self.nodes if node.attrs.get("y") == y):
+            yield from (out for each, out in zip(node.attrs.get("xs", ()), node.outputs, strict=False) if each == x)
+
+
+def computed(graph: Graph) -> set[str]:
+    """The tensors that some node computes."""
+    return {name for node in graph.nodes for name in node.outputs if name}
+
+
+def likely_ys(graph: Graph, claimed: Collection[str]) -> tuple[str, ...]:
+    """What gradients of a model are of, where nobody says so: float outputs that are none themselves.
+
+    Of several it is the one that has a gradient of its own, which is a seed, or else the only scalar.
+    """
+    ys = tuple(y for y in choose_y(graph) if y not in claimed)
+    tensors = {*graph.inputs, *graph.constants, *computed(graph)}
+    seeded = [y for y in ys if not tensors.isdisjoint(gradient_names(y))]
+    scalars = [y for y in ys if _is_scalar(graph, y)]
+    return next((tuple(some) for some in (seeded, scalars) if len(some) == 1 < len(ys)), ys)
+
+
+def seed_name(graph: Graph, y: str) -> str | None:
+    """The tensor that is the seed of y, as its name says: y's own gradient, which does not follow from y's."""
+    tensors = {*graph.inputs, *graph.constants, *computed(graph)}
+    return next((n for n in gradient_names(y) if n in tensors and n != y and is_float(graph, n, unknown=True)), None)
+
+
+def _is_scalar(graph: Graph, y: str) -> bool:
+    declared = graph.types.get(y)
+    return declared is not None and declared.shape is not None and all(d == 1 for d in declared.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The claims, and what there is to differentiate beside them by gradcheck's own rules."""
+
+    claims: tuple[Claim, ...]
+    xs: tuple[str, ...] | None  # None: those that one would choose anyway
+    ys: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def asked(source: Source, settings: Settings) -> Asked:
+    """The claims that settings ask for; where they ask for none, those that are found."""
+    if settings.grad_model is not None:
+        return _beside(source, settings, _other(settings.grad_model))
+    if any(name != ANY for name in settings.grad):
+        return _given(source, settings)
+    return _found(source, settings)
+
+
+def _given(source: Source, settings: Settings) -> Asked:
+    """Tensors and numbers that were named."""
+    graph = source.graph
+    named = [by for by in settings.grad.values() if isinstance(by, str)]
+    ys = settings.y or likely_ys(graph, named)
+    seeds = {name: by for name, by in settings.grad.items() if name in ys}
+    claims = tuple(
+        Claim(x, ys, Inside(by) if isinstance(by, str) else by, seeds)
+        for x, by in settings.grad.items()
+        if x not in seeds
+    )
+    for name in (*settings.grad, *named):
+        _require(graph, name, source.uri)
+    return _with_others(source, settings, ys, claims)
+
+
+def _beside(source: Source, settings: Settings, other: Source) -> Asked:
+    """Tensors of another model."""
+    graph, theirs = source.graph, other.graph
+    ys = settings.y or likely_ys(graph, ())
+    seeds = {name: by for name, by in settings.grad.items() if name in ys}
+    given = {x: by for x, by in settings.grad.items() if x not in seeds and x != ANY}
+    wanted = {x: by for x, by in given.items() if isinstance(by, str)}
+    for name in wanted.values():
+        _require(theirs, name, other.uri)
+    xs = settings.x or tuple(given) or _candidates(graph, ys)
+    made = Gradients(theirs)
+    named = {x: n for x in xs if (n := wanted.get(x) or made.by(x, ys)) is not None}
+    left = [x for x in xs if x not in named and x not in given]
+    by_shape = _by_shape(graph, left, theirs, [n for n in choose_y(theirs) if n not in (*ys, *named.values())])
+    found: dict[str, str | Numbers] = {**named, **by_shape}
+    found |= {x: by for x, by in given.items() if isinstance(by, Numbers)}
+    missing = next((x for x in settings.x or xs[: not found] if x not in found), None)
+    if missing is not None or not found:
+        raise UsageError(
+            f"--grad-model {other.uri}: none of its tensors is called as a gradient by {missing!r} is, such as "
+            f"'{missing}_grad'.  Say which: --grad {shown(missing or 'X')}=TENSOR.  Its outputs: {_listed(theirs.outputs)}"
+        )
+    claims = (Claim(x, ys, Beside(other, by) if isinstance(by, str) else by, seeds) for x, by in found.items())
+    taken = [f"{n} for that by {x}" for x, n in by_shape.items()]
+    notes = (f"by their shapes: {_listed(taken)}; --grad X=TENSOR says which",) if taken else ()
+    return _with_others(source, settings, ys, tuple(claims), notes)
+
+
+def _by_shape(graph: Graph, xs: Sequence[str], theirs: Graph, outputs: Sequence[str]) -> dict[str, str]:
+    """Outputs for xs that have their shapes: in order where there are as many, else where there is no other choice."""
+    shapes = {x: _shape(graph, x) for x in xs}
+    others = {n: _shape(theirs, n) for n in outputs}
+    if len(xs) == len(outputs) and (len(xs) == 1 or [*shapes.values()] == [*others.values()]):
+        return dict(zip(xs, outputs, strict=True))
+    fits = {x: [n for n in outputs if shape is not None and others[n] == shape] for x, shape in shapes.items()}
+    return {x: some[0] for x, some in fits.items() if len(some) == 1 and [*fits.values()].count(some) == 1}
+
+
+def _shape(graph: Graph, name: str) -> tuple[object, ...] | None:
+    """The shape of a tensor as far as the file says."""
+    if name in graph.constants:
+        return graph.constants[name].shape
+    return graph.types[name].shape if name in graph.types else None
+
+
+def _found(source: Source, settings: Settings) -> Asked:
+    """What a model claims by the names of its tensors, beside what is checked anyway."""
+    graph, every = source.graph, choose_y(source.graph)
+    plain = Asked((), settings.x, settings.y or every)
+    if settings.grad.get(ANY) == NOTHING or settings.compat is not None:  # TensorFlow looks for none either
+        return plain
+    some = list(_by_name(graph, settings, every))
+    needed = {ys: graph.needed_for(ys) for ys in {claim.ys for claim in some}}
+    claims = tuple(claim for claim in some if _makes_sense(graph, claim, needed[claim.ys]))
+    if not claims:
+        return plain
+    names = [str(claim.by) for claim in claims]
+    note = (
+        f"by their names {_listed(names)} {'is the gradient' if len(names) == 1 else 'are gradients'} of "
+        f"{_listed(list(dict.fromkeys(c.y for c in claims)))}, and checked as such: --grad none leaves that out"
+    )
+    return Asked(claims, settings.x, settings.y or tuple(y for y in every if y not in names), (note,))
+
+
+def _by_name(graph: Graph, settings: Settings, every: Sequence[str]) -> Iterator[Claim]:
+    """Tensors that are called as gradients are, where it is certain of what: of several outputs one is not guessed."""
+    made, possible = (
+        Gradients(graph),
+        settings.x or (*graph.free_inputs, *graph.constants),
+    )  # all numbers are left alone
+    certain = {(x, y): n for x in possible for y in settings.y or every if (n := made.of(y, x)) is not None}
+    others = {x: n for x in possible if x not in {x for x, _ in certain} and (n := made.by(x)) is not None}
+    yield from (Claim(x, (y,), Inside(name), found=True) for (x, y), name in certain.items())
+    ys = likely_ys(graph, [*certain.values(), *others.values()]) if others else ()
+    if len(ys) == 1 and settings.y in (None, ys):
+        yield from (Claim(x, ys, Inside(name), found=True) for x, name in others.items())
+
+
+def _makes_sense(graph: Graph, claim: Claim, needed: Collection[str]) -> bool:
+    """y depends on x, and not on what is called its gradient; `needed` is all that it depends on."""
+    return claim.x not in claim.ys and claim.x in needed and str(claim.by) not in needed and is_float(graph, claim.x)
+
+
+def _with_others(
+    source: Source, settings: Settings, ys: tuple[str, ...], claims: tuple[Claim, ...], notes: tuple[str, ...] = ()
+) -> Asked:
+    """What is claimed takes the place of what gradcheck finds; other xs that were asked for stay beside it."""
+    claimed = {claim.x for claim in claims}
+    idle = next((x for x in claimed if settings.x is not None and x not in settings.x), None)
+    if idle is not None:
+        known = _listed(settings.x or ())
+        raise UsageError(f"--grad {shown(idle)}=... has no effect: {idle!r} is no x of this check ({known}).")
+    return Asked(claims, tuple(x for x in settings.x or () if x not in claimed), ys, notes)
+
+
+def _candidates(graph: Graph, ys: Sequence[str]) -> tuple[str, ...]:
+    """What somebody may have differentiated by: inputs and parameters that some y depends on."""
+    needed = graph.needed_for(ys)
+    floats = [n for n in graph.free_inputs if is_float(graph, n)]
+    constants = [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.ndim and v.size]
+    return tuple(n for n in dict.fromkeys([*floats, *constants]) if n in needed)
+
+
+def _other(path: str) -> Source:
+    spec = read(path)
+    if spec.meant is None:
+        raise UsageError(f"--grad-model {shown(path)}: it holds {len(spec.sources)} models, not one.")
+    return spec.meant
+
+
+def _require(graph: Graph, name: str, uri: str) -> None:
+    if name not in graph.tensors:
+        raise UsageError(f"--grad: {uri} has no tensor {name!r}.{did_you_mean(name, graph.tensors)}")
+
+
+def _listed(names: Collection[str], most: int = 8) -> str:
+    several = [shown(name) for name in names]
+    return ", ".join(several[:most]) + (f", ... {len(several) - most} more" if len(several) > most else "") or "none"
+
+
+def is_numbers(claim: Claim) -> bool:
+    """It is about one point, the one at which the numbers were computed."""
+    return isinstance(claim.by, Numbers) or any(isinstance(seed, Numbers) for seed in claim.seeds.values())
+
+
+_DRAWN = 7  # what seeds are drawn with, apart from all else that is
+
+
+def drawn_seed(y: Array, seed: int) -> Array:
+    """A seed that nobody gave where there is an input for it: of both signs, since ones hide errors."""
+    return np.asarray(np.random.default_rng([seed, _DRAWN]).normal(size=y.shape))
+
+
+def as_declared(graph: Graph, name: str, seed: Array) -> Array:
+    """A seed in the shape that an input has for it, which may have an axis for several seeds: here it is one."""
+    declared = graph.types.get(name)
+    rank = seed.ndim if declared is None or declared.shape is None else len(declared.shape)
+    if rank == seed.ndim:
+        return seed
+    return seed.reshape((*seed.shape, 1) if rank == seed.ndim + 1 else (seed.size, 1) if rank == 2 else seed.shape)
+
+
+def seeds_of(claim: Claim, tape: Tape, graph: Graph) -> tuple[dict[str, Array], dict[str, str]]:
+    """The seeds by y that are given or stand in the model, ones for the others; and by what they are called."""
+    values, called = {}, {}
+    for y in claim.ys:
+        shape = tape.named[y].shape
+        by = claim.seeds.get(y) or (seed_name(graph, y) if isinstance(claim.by, Inside) else None)
+        value = None if by is None else _value(by, tape)
+        asked = y in claim.seeds
+        if value is not None and value.size == math.prod(shape):
+            values[y], called[y] = value.astype(np.float64).reshape(shape), str(by)
+        elif asked:
+            raise UsageError(f"--grad {shown(y)}={by}: the seed of {y!r} has to be of its shape, {list(shape)}")
+        else:
+            values[y] = np.ones(shape)
+    return values, called
+
+
+def _value(by: str | Numbers, tape: Tape) -> Array | None:
+    if isinstance(by, Numbers):
+        return np.asarray(by.values)
+    return tape.named[by].value if by in tape.named else None
+
+
+def put(tape: Tape, ys: Sequence[str], seeds: Mapping[str, Array]) -> str:
+    """The name, among those of a tape's graph, of the sum of ys weighed by seeds: y itself where that is the same."""
+    if len(ys) == 1 and seeds[ys[0]].size == 1 and seeds[ys[0]].item() == 1:
+        return ys[0]
+    parts = [_weighed(tape, y, seeds[y]) for y in ys]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    name = tape.fresh("claimed")
+    tape.named[name] = total
+    return name
+
+
+def _weighed(tape: Tape, y: str, seed: Array) -> Var:
+    value = tape.named[y]
+    if not value.ndim:
+        return value * float(seed)
+    weights = tape.hold(tape.fresh(f"{y}/seed"), seed.astype(value.dtype))
+    return sym.sum(value * weights, keepdims=False)
+
+
+Shape = tuple[int, ...]
+COTANGENT = "as x"
+
+
+class Layout(NamedTuple):
+    """The order of axes, and what makes of such numbers the Jacobian `(x_size, y_size)`, or `(x_size, 1)` of a sum of y."""
+
+    order: str
+    read: Callable[[Array], Array]
+
+
+def layouts(shape: Shape, x: Shape, y: Shape | None) -> list[Layout]:
+    """What numbers of a shape may stand for; nothing where it fits neither way. y is None for a sum of several."""
+    rows = math.prod(x)
+    if shape in (x, (*x, 1), (rows, 1)):  # the last two are those of tools that take several seeds at once, one here
+        return [Layout(COTANGENT, lambda values: values.reshape(-1, 1))]
+    if y is None:
+        return []
+    columns = math.prod(y)
+    before = {(columns, *x): "[entries of y, x...]", (*y, *x): "[y..., x...]"}
+    behind = {(*x, columns): "[x..., entries of y]", (*x, *y): "[x..., y...]"}
+    found = [Layout(before[shape], lambda values: values.reshape(columns, rows).T)] if shape in before else []
+    return found + ([Layout(behind[shape], lambda values: values.reshape(rows, columns))] if shape in behind else [])
+
+
+def expected(x: Shape, y: Shape | None) -> str:
+    """The shapes that would fit."""
+    shapes = dict.fromkeys([x] if y is None else [x, (*y, *x), (*x, *y)])
+    return " or ".join(f"[{','.join(map(str, shape))}]" for shape in shapes)

@@ -2,32 +2,86 @@
 
 What was computed here has rounding errors that are measured, by moving every result on the way.  Numbers have those of
 whoever computed them: as large as the same roundings are in their dtype (`roundings`).
+
+gradcheck's own derivative of what claims are about: the third column, and whether it is right itself.
+
+A Jacobian that is known as numbers, where comparisons want a backward pass; and the rounding in numbers of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.checks.claims.claim import Beside, Claim, Inside
-from gradcheck_cli.checks.claims.names import gradient_names
-from gradcheck_cli.checks.claims.subject import as_declared, drawn_seed
+from gradcheck_cli.checks.claims.claim import Beside, Claim, Inside, Layout, as_declared, drawn_seed, gradient_names
+from gradcheck_cli.compare.pair import Found, Job, Theory, compare_along, compare_full
+from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.errors import NoGradientError, UsageError, shown
 from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.jacobian.coloring import Structure
+from gradcheck_cli.jacobian.jacobian import EPS, JITTERED, Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import declared_shape
 from gradcheck_cli.settings import Numbers
-from gradcheck_cli.verdict.rule import epsilon
+from gradcheck_cli.verdict.rule import NEGLIGIBLE, Status, Tolerance, allowance, epsilon, magnitude, screened
+
+_ROUNDINGS = 8.0  # of numbers from elsewhere: less than so many are never seen
+Moved: TypeAlias = Callable[[int], Array]  # the numbers as rounding may move them, by seed
+
+
+class Stated(Backward):
+    """The Jacobian `(x_size, y_size)` of y by x as somebody states it, asked as a backward pass is."""
+
+    def __init__(self, tape: Tape, y: str, x: str, jacobian: Array, moved: Moved) -> None:
+        self.tape, self.y, self.xs = tape, y, (x,)
+        self.jacobian, self.moved = jacobian, moved
+
+    def reduced(
+        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, jitter: int | None = None
+    ) -> list[Array]:
+        """See `Backward.reduced`."""
+        return [reduce(0, weights @ (self.jacobian if jitter is None else self.moved(jitter)).T)]
+
+    @property
+    def theory(self) -> Theory:
+        """The same as one side of a full comparison."""
+        return Theory(self.jacobian, self._spread)
+
+    def _spread(self) -> Array:
+        return np.asarray(np.fmax.reduce([np.abs(self.moved(seed) - self.jacobian) for seed in range(JITTERED)]))
+
+
+def blurred(jacobian: Array, blur: Array) -> Moved:
+    """Numbers that are moved by as much as they may be off, up or down."""
+    return lambda seed: jacobian + blur * np.random.default_rng([seed, 5]).choice([-1.0, 1.0], blur.shape)
+
+
+def tolerant(tolerance: Tolerance, unit: float) -> Tolerance:
+    """The tolerance for numbers of a dtype: a few roundings of theirs do not count."""
+    least = _ROUNDINGS * unit
+    return replace(tolerance, rtol=max(tolerance.rtol, least), negligible=max(NEGLIGIBLE, least))
+
+
+def forgiven(found: Found, blur: Array, tolerance: Tolerance) -> Found:
+    """A comparison in which entries pass that are off by no more than the rounding of whoever computed them."""
+    comparison = found.comparison
+    given, numerical = comparison.theoretical, comparison.numerical
+    allowed = blur + allowance(magnitude(given, numerical), comparison.ground.at(), tolerance)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(given - numerical) <= allowed
+    open_ = np.isin(comparison.status, (Status.FAIL, Status.NOISE, Status.CURVATURE)) & near
+    status = np.where(open_, np.int8(Status.PASS), comparison.status)
+    return replace(found, comparison=replace(comparison, status=status, noise=np.maximum(comparison.noise, blur)))
+
 
 _SHORTER = (np.dtype(np.float16), np.dtype(np.float32))
-
-
-from gradcheck_cli.checks.claims.stated import Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +199,99 @@ def _fitting(graph: Graph, name: str, value: Array) -> bool:
     if shape is None or len(shape) != value.ndim:
         return False
     return same and all(not isinstance(d, int) or d == size for d, size in zip(shape, value.shape, strict=True))
+
+
+_FEWER = 2.0  # roundings in what others computed than by which results are moved here, where it is measured
+
+
+class Own:
+    """The derivative of y by several xs, by name on a tape; by each alone where some rule is missing."""
+
+    def __init__(self, tape: Tape, y: str, xs: Sequence[str], budget: Budget) -> None:
+        self.tape, self.y, self.xs, self.budget = tape, y, tuple(dict.fromkeys(xs)), budget
+        self.reasons: dict[str, str] = {}  # by x, why there is none
+        self._jacobians: dict[str, Array] = {}
+
+    @cached_property
+    def passes(self) -> dict[str, tuple[Backward, int]]:
+        """The backward pass that has the derivative by each x, and its place in there."""
+        try:
+            together = Backward(self.tape, self.y, self.xs)
+            return {x: (together, place) for place, x in enumerate(self.xs)}
+        except NoGradientError:
+            return {x: (alone, 0) for x in self.xs if (alone := self._alone(x)) is not None}
+
+    def _alone(self, x: str) -> Backward | None:
+        try:
+            return Backward(self.tape, self.y, [x])
+        except NoGradientError as error:
+            self.reasons[x] = str(error)
+            return None
+
+    def jacobian(self, x: str) -> Array | None:
+        """The Jacobian `(x_size, y_size)`; None where a rule is missing."""
+        if x not in self.passes:
+            return None
+        if x not in self._jacobians:
+            backward, _ = self.passes[x]
+            self._jacobians.update(zip(backward.xs, backward.jacobians(self.budget), strict=True))
+        return self._jacobians[x]
+
+    def nearest(self, fitting: Sequence[Layout], values: Array, x: str) -> Layout:
+        """Of the ways to read a claim, between which its shape does not choose, the one that is nearest to it."""
+        own = self.jacobian(x) if len(fitting) > 1 else None
+        if own is None:
+            return fitting[0]
+        gaps = [float(np.linalg.norm(np.nan_to_num(each.read(values) - own))) for each in fitting]
+        return fitting[int(np.argmin(gaps))]
+
+    def rounding(self, x: str, unit: float) -> Array:
+        """How far roundings of a size `unit` in all that leads to the derivative may carry it, like the Jacobian."""
+        jacobian = self.jacobian(x)
+        if jacobian is None:
+            return np.zeros((self.tape.values[x].size, self.tape.values[self.y].size))
+        backward, place = self.passes[x]
+        ct = backward.cts[place]
+        if jacobian.shape[1] > 1 or ct is None:
+            return backward.spreads([self._jacobians[name] for name in backward.xs], self.budget)[place] * (unit / EPS)
+        return _moved(self.tape, ct.name).reshape(-1, 1) * (unit / EPS) / _FEWER
+
+    def verdict(self, x: str, found: Found, program: Program, job: Job, structure: Structure | None) -> str:
+        """pass, fail or inconclusive: what became of it against the numbers that a claim was held against."""
+        own = self.jacobian(x)
+        if own is None:
+            return "none"
+        mine = projected(own, found)
+        seen = screened(mine, found.comparison.numerical, 4 * EPS, job.tolerance)
+        left_out = found.comparison.status == Status.LEFT_OUT
+        if ((seen == Status.PASS) | left_out).all():
+            return "pass"
+        theory = Theory(mine, lambda: np.abs(projected(self.rounding(x, EPS), found)))
+        if found.weights is None:
+            compared = compare_full(program, theory, job, structure).comparison
+        else:
+            assert found.directions is not None
+            compared = compare_along(program, theory, found.directions, job, found.weights).comparison
+        open_ = compared.count(*(s for s in Status if s not in (Status.PASS, Status.KINK_OK, Status.LEFT_OUT)))
+        return "fail" if compared.count(Status.FAIL) else "inconclusive" if open_ else "pass"
+
+
+def projected(jacobian: Array, found: Found) -> Array:
+    """A Jacobian as a comparison looks at it: along its directions, with its weights."""
+    if found.weights is None or found.directions is None:
+        return jacobian
+    return np.asarray(found.directions.slopes(found.weights @ jacobian.T).T)
+
+
+def _moved(tape: Tape, ct: str) -> Array:
+    """How far some roundings of every result from the inputs on carry a cotangent."""
+    made = {name for step in tape.steps for name in step.node.outputs}
+    read = dict.fromkeys(name for step in tape.steps for name in step.operands if name and name not in made)
+    leaves = [n for n in read if is_inexact(tape.values.like(n).dtype)]
+    program, most = Program(tape, leaves, [ct]), np.zeros(tape.values[ct].shape)
+    for seed in range(JITTERED):
+        stacks = {n: tape.values[n][None] for n in leaves}
+        outcome = program.run(stacks, branches=True, jitter=np.random.default_rng(seed))
+        if not outcome.any_crossed(1).any():
+            np.fmax(most, np.abs(outcome.outputs[0][0] - tape.values[ct]), out=most)
+    return most

@@ -15,7 +15,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.backward import Unit, inexact
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.checks.diagnose.alone import pulled
+from gradcheck_cli.checks.diagnose.nodes_alone import pulled
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array

@@ -1,28 +1,122 @@
 """Which node is at fault: every rule on the way is held against its own forward kernel, alone, at its own values.
 
 Where every node is right, what is left is how gradients are added up: at tensors with several consumers.
+
+What a survey of the nodes adds to a record: the suspect, and how many nodes there are.
+
+The trap of 0 * inf: a cotangent of zero, of a result that nobody uses, becomes NaN at a slope that is not finite.
+
+`where(x > 0, log(x), 0)` is finite everywhere, and its gradient is NaN where x is not positive: Where hands log a
+cotangent of 0 there, and 0 / 0 or 0 * NaN is no number.  Every rule is right by itself; the model has to keep the operand
+inside of the domain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff.backward import Unit, gradients, inexact, pull_back, units_between
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.checks.diagnose.alone import part_of
-from gradcheck_cli.checks.diagnose.evidence import Symptom, symptom
+from gradcheck_cli.checks.diagnose.diagnosis import Symptom, symptom
+from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.mending import Entry, Node, standings
-from gradcheck_cli.checks.diagnose.nodes_alone import Local, check_unit
-from gradcheck_cli.checks.diagnose.traps import Trap, trap_of
+from gradcheck_cli.checks.diagnose.nodes_alone import Local, check_unit, part_of, pulled
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.jacobian.directions import flat, reals
+from gradcheck_cli.results.record import Suspect
 from gradcheck_cli.verdict.rule import RTOL
+
+_CURE = "clamp its operand inside of the branch, as in where(c, f(where(c, x, 1)), ...), not its result"
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """The node whose slope, or result, is not finite where nobody uses it, and what is to be said of it."""
+
+    unit: Unit
+    position: int  # among the nodes on the way
+    what: str  # "0 * inf = NaN in the branch that node 3 Where 'd' does not take"
+
+    @property
+    def diagnosis(self) -> str:
+        """What is wrong with the node, and its cure."""
+        return f"the gradient is {self.what}: {_CURE}"
+
+    @property
+    def message(self) -> str:
+        """What is wrong with the model."""
+        return f"the gradient is not finite: {self.what}, behind {_where(self.unit)}"
+
+
+def trap_of(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Trap | None:
+    """Where the first NaN of a backward pass from some cotangents on comes from, if from cotangents of zero."""
+    pending = {name: np.array(ct) for name, ct in cts.items()}
+    for at in reversed(range(len(units))):
+        unit = units[at]
+        given = {n: pending[n] for n in unit.outputs if n in pending}
+        if not given:
+            continue
+        made = pulled(tape, unit, given)
+        if made is None:
+            return None
+        if any(not np.isfinite(ct).all() for _, ct in made):
+            silent = any((ct == 0).any() for ct in given.values())
+            return _named(tape, units, at, pending) if silent else None
+        for name, ct in made:
+            pending[name] = pending[name] + ct if name in pending else ct
+    return None
+
+
+def _named(tape: Tape, units: Sequence[Unit], at: int, pending: dict[str, Array]) -> Trap:
+    """The trap whose NaN unit number `at` makes: the node that left its domain first, and the one that hides it."""
+    root = _root(tape, units, at)
+    unit, selector = units[root], _selector(units, at, pending)
+    where = f" in what {_where(selector)} does not take" if selector is not None else " where nobody uses its result"
+    if selector is not None and (selector.place.op or selector.op.name) == "Where":
+        where = f" in the branch that {_where(selector)} does not take"
+    what = "0 * NaN" if not _finite(tape, units[at].operands) or not _finite(tape, unit.outputs) else "0 * inf"
+    return Trap(unit, root, f"{what} = NaN{where}")
+
+
+def _root(tape: Tape, units: Sequence[Unit], at: int) -> int:
+    """The first unit on the way to unit `at` that makes something that is not finite; itself where none does."""
+    wanted, found = set(units[at].operands), at
+    for i in reversed(range(at)):
+        if wanted.isdisjoint(units[i].outputs) or _finite(tape, [n for n in units[i].outputs if n in wanted]):
+            continue
+        found = i
+        wanted.update(units[i].operands)
+    return found
+
+
+def _selector(units: Sequence[Unit], at: int, pending: dict[str, Array]) -> Unit | None:
+    """The unit behind unit `at` that gets a cotangent at every entry and hands on zeros."""
+    names = set(units[at].outputs)
+    for unit in units[at + 1 :]:
+        if names.isdisjoint(unit.operands):
+            continue
+        full = all(bool(np.asarray(pending[n]).all()) for n in unit.outputs if n in pending)
+        if full and any(not np.asarray(pending[n]).all() for n in names.intersection(unit.operands) if n in pending):
+            return unit
+        names.update(unit.outputs)
+    return None
+
+
+def _finite(tape: Tape, names: Sequence[str]) -> bool:
+    values = (tape.values[n] for n in names if n and n in tape.values)
+    return all(bool(np.isfinite(value).all()) for value in values if is_inexact(value.dtype))
+
+
+def _where(unit: Unit) -> str:
+    return unit.place.of(unit.place.op or unit.op.name, unit.place.label or unit.label)
+
 
 _SHOWN = 3  # wrong nodes that are looked at closely
 _SUMMED = 1e-9  # of the cotangents of a tensor: how far their sum may be off
@@ -217,3 +311,89 @@ def _flows(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Iterator
             for name, flow in pull_back(alone, unit, given):
                 pending.setdefault(name, []).append(flow.value)
     yield from pending.items()
+
+
+_UNTOLD = {"GC301": "a tie of the model", "GC303": "rounding"}  # what may leave a dot test open, by code
+
+
+def lawless_suspect(broken: Sequence[Broken], graph: Graph) -> Suspect | None:
+    """What broke a law, where that is known and no node fails otherwise."""
+    unit = next((each.unit for each in broken if each.unit is not None), None)
+    return None if unit is None else Suspect(**identity(unit, graph))
+
+
+def identity(unit: Unit, graph: Graph) -> dict[str, Any]:
+    """Which node a unit is, as a record says it."""
+    place = unit.place
+    node = graph.nodes[place.origin] if 0 <= place.origin < len(graph.nodes) and not place.inside else None
+    return {
+        "node": place.index,
+        "op": unit.op.name,
+        "name": node.name if node else place.label or unit.label,
+        "outputs": node.outputs if node else unit.outputs,
+        "inputs": node.inputs if node else unit.operands,
+        "inside": place.inside,
+        "part_of": place.op if place.op != unit.op.name else "",
+    }
+
+
+def suspect_record(survey: Survey, graph: Graph) -> Suspect | None:
+    """The first node whose own rule is wrong, as the record names it; None if there is none."""
+    if not survey.wrong:
+        return None
+    first, *others = survey.wrong
+    found = first.symptom
+    return Suspect(
+        **identity(first.unit, graph),
+        rel_err=found.error,
+        at=found.operand,
+        passed=survey.checked - survey.failed,
+        tried=survey.checked,
+        index=found.index,
+        diagnosis=found.diagnosis,
+        before=first.position,
+        after=survey.total - first.position - 1,
+        unchecked=survey.open,
+        others=tuple(each.unit.place.of(each.unit.op.name, each.unit.place.label) for each in others),
+    )
+
+
+def trapped(trap: Trap, survey: Survey, graph: Graph) -> Suspect:
+    """The node whose slope, or result, is not finite where nobody uses it."""
+    return Suspect(
+        **identity(trap.unit, graph),
+        passed=survey.checked,
+        tried=survey.checked,
+        diagnosis=trap.diagnosis,
+        before=trap.position,
+        after=survey.total - trap.position - 1,
+        unchecked=survey.open,
+    )
+
+
+def surveyed(
+    surveys: Sequence[Survey], fields: Mapping[str, Any], max_inconclusive: float, doubted: bool = False
+) -> dict[str, Any]:
+    """The fields of a record that surveys at all points change: a wrong node fails a check, whatever the rest says.
+
+    doubted  what the dot test leaves open speaks against the gradient
+    """
+    if not surveys:
+        return {}
+    worst = max(surveys, key=lambda survey: (survey.failed, survey.open))
+    counts = {"total": worst.total, "checked": worst.checked, "failed": worst.failed}
+    left = f"{worst.open} node{'s could not be checked on their' if worst.open > 1 else ' could not be checked on its'} own"
+    notes = (left, *fields["notes"]) if worst.open else fields["notes"]
+    errors = [max(survey.errors[i] for survey in surveys) for i in (0, 1)]
+    own = {"nodes": counts, "notes": notes, "max_abs_err": errors[0], "max_rel_err": errors[1]}
+    if not worst.failed and fields["status"] == "fail":
+        return {"nodes": counts, "notes": notes}
+    if not (worst.failed or doubted) and fields["code"] in _UNTOLD and worst.open <= max_inconclusive * worst.total:
+        untold = f"how gradients add up from node to node was not seen: {_UNTOLD[fields['code']]} hides the dot test"
+        return {**own, "status": "pass", "code": "", "notes": (*notes, untold)}
+    if not worst.failed:
+        return own
+    error = max(each.symptom.error for each in worst.wrong)
+    code = "GC101" if np.isfinite(error) else "GC103"
+    failed = {"status": "fail", "code": fields["code"] if fields["status"] == "fail" else code}
+    return {"nodes": counts, "notes": notes, "max_rel_err": max(error, fields["max_rel_err"]), "needed": {}, **failed}

@@ -3,22 +3,251 @@
 A tensor of one model belongs to the one of the same name in the other.  Where tools have given new names it belongs to
 the one tensor that holds the same numbers, if no other does.  What lies between tensors that are the same, a fused
 operator and what it was made of, is of no interest.
+
+Both models at the same values: what differs, and what of that rounding explains.
+
+One model at one point: its outputs, and derivatives of them along cotangents, by its own rules.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.checks.diff.meeting import Meeting
-from gradcheck_cli.checks.diff.run import Run
+from gradcheck_cli.autodiff.tape import Step, Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.checks.diff.agreement import Compared, Loss, Place, Tolerance, moved, of_values, row_of, spread
+from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, describe, is_inexact
+from gradcheck_cli.graph.containers import Map, elements
+from gradcheck_cli.graph.containers import Sequence as Several
+from gradcheck_cli.jacobian.directions import flat, reals
+from gradcheck_cli.jacobian.jacobian import Backward
+from gradcheck_cli.op import Ops
 from gradcheck_cli.points.test_data import gaps
 from gradcheck_cli.results.record import Suspect
+from gradcheck_cli.settings import Settings
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model that was run as far as some targets; what could not be is in `Tape.blocked`."""
+
+    source: Source
+    feeds: Mapping[str, Any]
+    tape: Tape
+    settings: Settings
+
+    @classmethod
+    def of(cls, source: Source, feeds: Mapping[str, Any], targets: Sequence[str], settings: Settings, ops: Ops) -> Run:
+        """A run at values of its inputs."""
+        dtype, seed = settings.dtype, settings.seed
+        tape = trace(source.graph, feeds, ops=ops, dtype=dtype, seed=seed, targets=targets, lenient=True)
+        return cls(source, feeds, tape, settings)
+
+    def obstacle(self, name: str) -> GradcheckError | None:
+        """Why a tensor was not computed."""
+        return self.tape.blocked.get(name)
+
+    def tensors(self, name: str) -> dict[str, Array]:
+        """What an output holds: itself, or every tensor inside; a map's keys are one of them."""
+        if name in self.tape.named:
+            return {"": self.tape.named[name].value}
+        return _inside(self.tape.compounds[name]) if name in self.tape.compounds else {}
+
+    def floating(self, name: str) -> bool:
+        """It is a tensor that a derivative can flow through."""
+        return name in self.tape.named and is_inexact(self.tape.named[name].dtype)
+
+    def cotangents(self, y: str, xs: Sequence[str], weights: Array) -> list[Array]:
+        """Cotangents `(P, x_size)` of each x for weighted sums of y, `weights` `(P, y_size)`: zeros where nothing flows.
+
+        NoGradientError where an operator on the way has no rule.
+        """
+        named, budget = self.tape.named, Budget(self.settings.memory_limit, self.settings.jobs)
+        with self.tape.aside():
+            return Backward(self.tape, named[y].name, [named[x].name for x in xs]).along(weights, budget)
+
+    def weights(self, y: str, exact: int, drawn: int) -> Array:
+        """Cotangents of y: each of its reals alone if there are no more than `exact`, else some that are drawn."""
+        value = flat(self.tape.named[y].value)
+        rng = np.random.default_rng([self.settings.seed, 7])
+        rows = np.eye(value.size) if value.size <= exact else rng.normal(size=(drawn, value.size))
+        return np.where(np.isfinite(value), rows, 0.0)  # what is not finite has no derivative
+
+    def size(self, name: str) -> int:
+        """How many reals a tensor has."""
+        return reals(self.tape.named[name].value)
+
+    @property
+    def piecewise(self) -> bool:
+        """Something discrete is decided on the way."""
+        made = (n for step in self.tape.steps for n in step.node.outputs if n)
+        return any(step.op.branch is not None for step in self.tape.steps) or any(
+            not is_inexact(self.tape.values.like(n).dtype) for n in made
+        )
+
+    def changes_with_the_seed(self, ops: Ops) -> bool:
+        """Other random numbers change what it computes."""
+        names = list(self.tape.named)
+        other = Run.of(self.source, self.feeds, names, replace(self.settings, seed=self.settings.seed + 1), ops).tape
+        return any(
+            not np.array_equal(self.tape.named[n].value, other.named[n].value) for n in names if n in other.named
+        )
+
+    def decides_like(self, other: Run) -> bool:
+        """Another run of the same steps took the same branch at each of them."""
+        here, there = self.tape, other.tape
+        steps = zip(here.steps, there.steps, strict=False)
+        return len(here.steps) == len(there.steps) and all(_same_step(here, one, there, two) for one, two in steps)
+
+
+def _same_step(here: Tape, one: Step, there: Tape, two: Step) -> bool:
+    if one.op is not two.op:
+        return False
+    for mine, other in zip(one.node.outputs, two.node.outputs, strict=True):
+        discrete = mine and not is_inexact(here.values.like(mine).dtype)
+        if discrete and not np.array_equal(here.values[mine], there.values[other]):
+            return False
+    return one.op.branch is None or bool(np.array_equal(_branch(here, one), _branch(there, two)))
+
+
+def _branch(tape: Tape, step: Step) -> Array:
+    assert step.op.branch is not None
+    return np.asarray(step.op.branch(*[tape.values[n] if n else None for n in step.operands], **step.metadata))
+
+
+def _inside(value: Any) -> dict[str, Array]:
+    """The tensors inside of a sequence, an optional or a map, and the keys of maps."""
+    maps = [each for each in (value.items if isinstance(value, Several) else (value,)) if isinstance(each, Map)]
+    keys = {f"[{i}] keys": np.asarray(each.keys, object) for i, each in enumerate(maps)}
+    return {**{name: var.value for name, var in elements("", value).items()}, **keys}
+
+
+DRAWS = 4  # runs that measure rounding
+EXACT = 16  # entries of y each of which gets a cotangent of its own
+DRAWN = 4  # cotangents of a larger y
+_HELD = 16 * 8  # bytes of an entry of a derivative: of both models, of what rounding does to it, and of comparing that
+
+
+class Key(NamedTuple):
+    """What is compared, in the names of A: an output y, or where there is an x its derivative by that."""
+
+    y: str
+    x: str = ""
+
+
+Outcome: TypeAlias = Compared | GradcheckError | str  # a sentence where they differ in more than numbers
+Measured: TypeAlias = dict[Key, Array | GradcheckError]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Runs of A and of B; `ys` and `xs` are tensors of A with their partners in B, None where B has none."""
+
+    a: Run
+    b: Run
+    ys: Mapping[str, str | None]
+    xs: Mapping[str, str | None]
+    pairs: Collection[Key]  # the derivatives that are compared
+    tolerance: Callable[[Key], Tolerance]
+    names: tuple[str, str]  # of both models, in sentences
+    weights: dict[str, Array] = field(default_factory=dict)
+
+    def compared(self, by: Loss, ops: Ops, only: Collection[Key] | None = None) -> dict[Key, Outcome]:
+        """What is found of all keys, or of some; what rounding does is measured where something differs."""
+        mine, theirs = self.measured(self.a, only), self.measured(self.b, only)
+        found = {key: self._held(key, mine[key], theirs.get(key, theirs.get(Key(key.y)))) for key in mine}
+        found = {key: each for key, each in found.items() if not key.x or not isinstance(found.get(Key(key.y)), str)}
+        differing = {k: each for k, each in found.items() if isinstance(each, Compared) and each.failed.any()}
+        draws = list(self._draws(by, ops, differing)) if differing else []
+        return {**found, **{key: _with_noise(key, each, draws) for key, each in differing.items()}}
+
+    def measured(self, run: Run, only: Collection[Key] | None = None) -> Measured:
+        """Outputs of either model, or of one like A, and their derivatives, by the names of A."""
+        found: Measured = {}
+        for y, partner in self.ys.items():
+            name = partner if run is self.b else y
+            if name is None or (only is not None and not any(key.y.startswith(y) for key in only)):
+                continue
+            if (error := run.obstacle(name)) is not None:
+                found[Key(y)] = error
+                continue
+            found.update((Key(y + inside), value) for inside, value in run.tensors(name).items())
+            keys = self.pairs if only is None else only
+            xs = [x for x in self.xs if Key(y, x) in keys and self.a.floating(x)]
+            if self.a.floating(y) and xs:
+                found.update(self._derivatives(run, y, name, xs))
+        return found if only is None else {key: value for key, value in found.items() if key in only}
+
+    def _derivatives(self, run: Run, y: str, name: str, xs: Sequence[str]) -> Measured:
+        """Cotangents `(P, x_size)` of some xs; nothing flows to what a model does not have."""
+        partners = {x: self.xs[x] if run is self.b else x for x in xs}
+        there = {x: other for x, other in partners.items() if other is not None and run.floating(other)}
+        weights = self._weights(y)
+        made: Measured = {Key(y, x): np.zeros((len(weights), self.a.size(x))) for x in xs}
+        if not run.floating(name) or run.size(name) != weights.shape[1]:
+            return made
+        try:
+            cts = run.cotangents(name, list(there.values()), weights)
+        except GradcheckError as error:
+            return {**made, **{Key(y, x): error for x in there}}
+        return {**made, **{Key(y, x): ct for x, ct in zip(there, cts, strict=True)}}
+
+    def _weights(self, y: str) -> Array:
+        """The cotangents of y, as many as memory holds the derivatives of."""
+        if y not in self.weights:
+            entries = sum(self.a.size(x) for x in self.xs if self.a.floating(x))
+            room = max(1, self.a.settings.memory_limit // (_HELD * max(entries, 1)))
+            self.weights[y] = self.a.weights(y, min(EXACT, room), min(DRAWN, room))
+        return self.weights[y]
+
+    def _held(self, key: Key, mine: Array | GradcheckError, theirs: Array | GradcheckError | None) -> Outcome:
+        here, there = self.names
+        if isinstance(mine, GradcheckError):
+            return _told(mine, here)
+        if theirs is None or isinstance(theirs, GradcheckError):
+            return f"{there} has no such output" if theirs is None else _told(theirs, there)
+        if mine.shape != theirs.shape:
+            return f"its shape is {list(mine.shape)} in {here} and {list(theirs.shape)} in {there}"
+        tolerance = self.tolerance(key)
+        if not key.x:
+            return of_values(mine, theirs, tolerance)
+        scale = np.abs(row_of(self.a.tape.named[key.x].value)[0])
+        return Compared(mine, theirs, tolerance, self._place(key), scale=scale)
+
+    def _place(self, key: Key) -> Place:
+        x, y = self.a.tape.named[key.x], self.a.tape.named[key.y]
+        exact = len(self._weights(key.y)) == self.a.size(key.y)
+        return Place(x.shape, y.shape if exact else None, x.dtype.kind == "c", exact and y.dtype.kind == "c")
+
+    def _draws(self, by: Loss, ops: Ops, keys: Collection[Key]) -> Iterator[tuple[Measured, bool]]:
+        """What A gives with its numbers moved, and whether it takes every branch as it does otherwise."""
+        for number in range(DRAWS):
+            source, feeds = moved(self.a.source, self.a.feeds, by, ops, number)
+            run = Run.of(source, feeds, [*self.ys, *self.xs], self.a.settings, ops)
+            yield self.measured(run, keys), self.a.decides_like(run)
+
+
+def _with_noise(key: Key, found: Compared, draws: Sequence[tuple[Measured, bool]]) -> Compared:
+    others = [(value if key.x else row_of(value), alike) for made, alike in draws
+              if isinstance(value := made.get(key), np.ndarray) and value.dtype != object]  # fmt: skip
+    return replace(found, noise=spread(found.a, others)) if found.tolerance.rtol or found.tolerance.atol else found
+
+
+def _told(error: GradcheckError, uri: str) -> GradcheckError:
+    """The error with the model that it is about."""
+    told = copy(error)
+    told.args = (f"{uri}: {error}",)
+    return told
+
 
 _SHARE = 1e-2  # of the difference at the end: what counts as one inside
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.checks.diff.precision import Loss
+from gradcheck_cli.checks.diff.agreement import Loss
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType, is_inexact

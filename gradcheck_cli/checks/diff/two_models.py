@@ -1,10 +1,16 @@
-"""The whole procedure of comparing two models: points, what both compute there, what rounding explains, records."""
+"""The whole procedure of comparing two models: points, what both compute there, what rounding explains, records.
+
+Derivatives that one of two models has and the other has not by nature: a difference, whatever the values are.
+
+From what was found at all points to a record.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,31 +18,160 @@ import numpy as np
 
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.evaluation import quietly
+from gradcheck_cli.autodiff.severed import Severance
+from gradcheck_cli.checks.assemble import failed_record, model_of, peak_rss_mb, versions
 from gradcheck_cli.checks.comparing import Listener
-from gradcheck_cli.checks.diff.agreement import Compared, Tolerance
-from gradcheck_cli.checks.diff.first_difference import first_difference, last_agreement
+from gradcheck_cli.checks.diff.agreement import KEPT, Compared, Counted, Tolerance, loss, precision
+from gradcheck_cli.checks.diff.first_difference import Key, Meeting, Outcome, Run, first_difference, last_agreement
 from gradcheck_cli.checks.diff.match import handed_over, names, partners, same_parameters, with_sizes_of
-from gradcheck_cli.checks.diff.meeting import Key, Meeting, Outcome
-from gradcheck_cli.checks.diff.precision import loss, precision
-from gradcheck_cli.checks.diff.records import Found, record_of
-from gradcheck_cli.checks.diff.run import Run
-from gradcheck_cli.checks.diff.severing import Apart
-from gradcheck_cli.checks.origin import model_of, peak_rss_mb, versions
-from gradcheck_cli.checks.severing import severance_of
-from gradcheck_cli.errors import ModelError, PointError, UsageError, shown
+from gradcheck_cli.checks.severing import CODE, cut_off, sentence, severance_of
+from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import describe, is_inexact
 from gradcheck_cli.graph.memory import exhausted
+from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
+from gradcheck_cli.points.more import finite_point
 from gradcheck_cli.points.point import Point, dims_behind, failure_of, in_its_dtype
-from gradcheck_cli.points.redraw import finite_point
 from gradcheck_cli.points.sizes import SIZES, Failure
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
-from gradcheck_cli.results.record import COMPARISON, Check, Suspect
+from gradcheck_cli.results.measures import Severed
+from gradcheck_cli.results.record import COMPARISON, Check, Entry, Suspect
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What is severed in both models; `xs` and `ys` of A have partners in B."""
+
+    a: Severance
+    b: Severance
+    xs: Mapping[str, str | None]
+    ys: Mapping[str, str | None]
+    names: tuple[str, str]
+
+    def judged(self, check: Check) -> Check:
+        """The record of a derivative: it fails where one model alone is severed.
+
+        A model that quantizes has no gradient at inference, which is no failure: then it is severed, and said so.
+        """
+        x, y = self.xs.get(check.x), self.ys.get(check.y)
+        if not check.x or check.status not in ("pass", "fail", "inconclusive") or x is None or y is None:
+            return check
+        here, there = cut_off(check.x, check.y, self.a), cut_off(x, y, self.b)
+        if (here is None) == (there is None):
+            return check
+        found = here or there
+        assert found is not None
+        of, name, pair = (self.a, self.names[0], (check.x, check.y)) if here else (self.b, self.names[1], (x, y))
+        if of.quantizes(*pair):
+            return _without_fault(check, found, f"{name}: {sentence(found, *pair, of)}")
+        message = f"it has no gradient in {name} alone: {sentence(found, *pair, of)}"
+        return replace(check, status="fail", code=CODE, message=message, gradient={**check.gradient, "severed": found})
+
+
+def _without_fault(check: Check, found: Severed, message: str) -> Check:
+    """A record of a derivative that one model alone has, for a reason that is known."""
+    gradient, entries = {**check.gradient, "severed": found}, {**check.entries, "failed": 0}
+    return replace(
+        check, status="severed", code=CODE, message=message, gradient=gradient, entries=entries, worst=(), suspect=None,
+        needed={},
+    )  # fmt: skip
+
+
+OUTPUTS, GRADIENTS = "GC110", "GC111"
+
+
+@dataclass
+class Found:
+    """What was found of one output, or of one derivative, at the points so far."""
+
+    key: Key
+    tolerance: Tolerance
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # of x and of y
+    total: int = 0
+    counted: list[Counted] = field(default_factory=list)  # at each point
+    error: GradcheckError | None = None
+    unlike: str = ""
+    suspect: Suspect | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, index: int, outcome: Outcome) -> None:
+        """What a point says."""
+        if isinstance(outcome, Compared):
+            self.counted.append(outcome.counted(index))
+        elif isinstance(outcome, GradcheckError):
+            self.error = self.error or outcome
+        else:
+            self.unlike = self.unlike or outcome
+
+    def describe(self, meeting: Meeting) -> None:
+        """Shapes and sizes at a point."""
+        named = meeting.a.tape.named
+        values = [named[n].value if n in named else None for n in (self.key.x, self.key.y)]
+        self.shapes = tuple(() if v is None else v.shape for v in values)  # type: ignore[assignment]
+        self.total = math.prod(reals(v) for v in values if v is not None)
+
+    @property
+    def failed(self) -> int:
+        """Entries that differ."""
+        return sum(each.failed for each in self.counted)
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """The largest ones, absolute and relative."""
+        return tuple(max((each.errors[i] for each in self.counted), default=0.0) for i in range(2))  # type: ignore[return-value]
+
+
+def record_of(found: Found, plain: Check) -> Check:
+    """The record of one output or derivative; `plain` has what all of them share."""
+    key, code = found.key, GRADIENTS if found.key.x else OUTPUTS
+    record = replace(
+        plain,
+        id=f"{plain.check}::d {key.y}/d {key.x}" if key.x else f"{plain.check}::output {key.y}",
+        x=key.x,
+        y=key.y,
+        x_shape=found.shapes[0],
+        y_shape=found.shapes[1],
+        rtol=found.tolerance.rtol,
+        atol=found.tolerance.atol,
+        suspect=found.suspect,
+    )
+    notes = (*plain.notes, *dict.fromkeys(found.notes))
+    if found.unlike:
+        return replace(record, status="fail", code=code, message=found.unlike, notes=notes)
+    if found.error is not None and not found.failed:
+        return failed_record(record, found.error, notes)
+    return replace(record, **_summary(found, code), notes=(*notes, *([str(found.error)] if found.error else [])))
+
+
+def _summary(found: Found, code: str) -> dict[str, Any]:
+    """The fields of a record that come from the comparisons at all points."""
+    every = found.counted
+    checked = sum(each.entries - each.open for each in every)
+    status = "fail" if found.failed else "pass" if checked else "inconclusive"
+    nothing = "it has no entry that is finite" if any(each.entries for each in every) else "it has no entries"
+    return {
+        "status": status,
+        "code": {"fail": code, "inconclusive": "GC302"}.get(status, ""),
+        "message": "" if checked else nothing,
+        "mode": "full" if all(each.entries == found.total for each in every) else "directional",
+        "entries": {"total": found.total * len(every), "checked": checked, "failed": found.failed, "inconclusive": 0},
+        "max_abs_err": found.errors[0],
+        "max_rel_err": found.errors[1],
+        "noise": max(each.noise for each in every),
+        "needed": {name: max(each.needed[i] for each in every) for i, name in enumerate(("rtol", "atol"))},
+        "worst": tuple(sorted((e for each in every for e in each.worst), key=_gap, reverse=True)[:KEPT]),
+    }
+
+
+def _gap(entry: Entry) -> float:
+    gap = abs(entry.theoretical - entry.numerical)
+    return gap if gap == gap else float("inf")
+
 
 _BESIDE = 2  # points that are tried beside one at which something differs, in case it is a tie
 _NEAR = 1e-3  # how far they lie from it

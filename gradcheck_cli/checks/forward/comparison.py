@@ -3,6 +3,8 @@
 onnxruntime runs while the gradient is compared.  How far the two may be apart is measured (`roundings`); where they are
 farther than a few roundings, every node is looked at on its own, fed what onnxruntime computed (`stepwise`).  What
 differs stands in the record beside the gradient's own verdict, and stops nothing.
+
+What became of one y where the forward run was held against somebody else's: by onnxruntime, or shipped outputs.
 """
 
 from __future__ import annotations
@@ -18,23 +20,105 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.checks.forward.held import Held, differs_at
 from gradcheck_cli.checks.forward.runtime import NAME, PATIENCE, WORKER, Question, Refused, Unanswered, installed
 from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, describe, is_inexact
+from gradcheck_cli.graph import Array, Graph, describe, is_inexact
 from gradcheck_cli.graph.containers import Map, Optional
 from gradcheck_cli.graph.containers import Sequence as Several
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.elements import outermost
 from gradcheck_cli.points.point import Point, in_its_dtype
+from gradcheck_cli.points.test_data import Expected
 from gradcheck_cli.results.record import FORWARD, Check
 from gradcheck_cli.settings import Settings
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.forward.roundings import Roundings
     from gradcheck_cli.checks.forward.stepwise import Differing
+
+
+CODE = "GC404"
+
+
+@dataclass(slots=True)
+class Held:
+    """One y over all points: whom it was compared with, the largest errors, and how it differs, if it does.
+
+    `drawn` says why it is not compared, `said` what is to be known although it agrees; `refused`: onnxruntime does not
+    take the model.
+    """
+
+    y: str
+    others: list[str] = field(default_factory=list)
+    errors: tuple[float, float] = (0.0, 0.0)
+    bound: float = 0.0
+    how: list[str] = field(default_factory=list)
+    first: Differing | None = None
+    said: str = ""
+    drawn: str = ""
+    refused: bool = False
+
+    @property
+    def compared(self) -> bool:
+        """It was held against somebody's run."""
+        return bool(self.others)
+
+    def compare(self, other: str, absolute: float, relative: float) -> None:
+        """Takes note of how far it is from another run."""
+        if other not in self.others:
+            self.others.append(other)
+        self.errors = max(self.errors[0], absolute), max(self.errors[1], relative)
+
+    def differ(self, how: str, first: Differing | None = None) -> None:
+        """Takes note of a difference that rounding does not explain."""
+        if not self.how or (self.first is None and first is not None):
+            self.first = first
+        if how not in self.how:
+            self.how.append(how)
+
+    def shipped(self, expected: Expected, tape: Tape, y: str) -> None:
+        """Holds it against what ships with the model."""
+        found = expected.comparison(tape, y)
+        if found is None:
+            return
+        self.compare(expected.folder, found.absolute, found.relative)
+        self.bound = max(self.bound, found.bound)
+        if found.how:
+            self.differ(found.how)
+
+    def record(self, graph: Graph, reason: str) -> dict[str, Any]:
+        """The field `forward` of a record; `reason` says why it was compared with nobody, if it was not."""
+        if not self.compared:
+            return _forward(None, None, reason=_first_line(self.drawn or reason), refused=self.refused)
+        agrees, others = not self.how, " and ".join(self.others)
+        numbers = {"max_abs_err": self.errors[0], "max_rel_err": self.errors[1], "bound": self.bound}
+        first = None if self.first is None else _spot(graph, self.first.index)
+        told = "\n".join(self.how) or self.said or (_first_line(reason) if self.refused else "")
+        return _forward(others, agrees, reason=told, first_node=first, refused=self.refused, **numbers)
+
+
+def differs_at(graph: Graph, first: Differing) -> str:
+    """The sentence about the first node that differs."""
+    node = f"{describe(first.index, graph.nodes[first.index])}, {first.name!r}"
+    return f".\nThe first result that differs is that of {node}: {first.how}"
+
+
+def _forward(compared_with: str | None, agrees: bool | None, **more: Any) -> dict[str, Any]:
+    code = CODE if agrees is False else None
+    nothing = {"max_abs_err": None, "max_rel_err": None, "bound": None, "first_node": None, "refused": False}
+    return {"compared_with": compared_with, "agrees": agrees, "code": code, **nothing, **more}
+
+
+def _spot(graph: Graph, index: int) -> Mapping[str, Any]:
+    node = graph.nodes[index]
+    return {"node": index, "op": node.op, "name": node.name, "outputs": list(node.outputs)}
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:400] if text.strip() else text
+
 
 _RANGE_PER_THREAD = {("com.microsoft", "DynamicQuantizeLSTM")}  # onnxruntime quantizes each thread's sequences apart
 _SMALL = 256 << 20  # bytes of a model and of its results up to which every node is looked at for a small difference
@@ -139,7 +223,7 @@ class Primal:
         return "quantizers do not round here" if self.settings.straight_through else ""
 
     def _question(self, point: Point) -> Question:
-        from gradcheck_cli.formats.onnx.onnx_part import part_of  # brings onnx
+        from gradcheck_cli.formats.onnx.file import part_of  # brings onnx
 
         graph, path = self.source.graph, os.path.abspath(self.source.uri)
         if point.tape.named.keys().isdisjoint(self.ys):
@@ -231,7 +315,7 @@ class Primal:
     def _looked(self, asked: Asked, ys: Sequence[str], until: float) -> Looked:
         """What is found where every node that some ys need is looked at."""
         from gradcheck_cli.checks.forward.stepwise import Stepwise
-        from gradcheck_cli.formats.onnx.onnx_part import computed_in
+        from gradcheck_cli.formats.onnx.file import computed_in
 
         graph, named = self.source.graph, asked.point.tape.named
         outer = {outermost(graph, y) for y in ys}

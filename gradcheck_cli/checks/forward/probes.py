@@ -104,7 +104,7 @@ class Probes:
         whole = {*feeds} == {*graph.free_inputs} and self.y in graph.outputs
         data = b""
         if not whole:
-            from gradcheck_cli.formats.onnx.onnx_part import part_of  # brings onnx
+            from gradcheck_cli.formats.onnx.file import part_of  # brings onnx
 
             data = part_of(path, [self.y], feeds)
         fed = [f"{name} {value.shape}" for name, value in feeds.items()]  # its inputs are of these sizes

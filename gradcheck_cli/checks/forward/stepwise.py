@@ -2,26 +2,122 @@
 
 In a whole run rounding grows from node to node, and ties and comparisons make jumps of it.  On its own a node adds no
 more than a few roundings, so that a small misreading shows, wherever it is and whatever comes behind it.
+
+A graph taken apart where another implementation's results are known: single nodes, or a few where it keeps some.
+
+Each piece reads what that implementation computed, so that what one node makes of rounding, of a tie or of a mistake
+does not reach the next.
+
+Operators that choose among entries: where some are equal, any of them is right, and the choice is judged by value.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.checks.forward.pieces import Piece, Pieces, last_reads
 from gradcheck_cli.checks.forward.roundings import FLOORS, MEASURED, Roundings, near
 from gradcheck_cli.checks.forward.runtime import WORKER, Question, Refused, Unanswered
-from gradcheck_cli.checks.forward.ties import chosen_alike, in_order
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.test_data import difference, gaps, sizes
 from gradcheck_cli.verdict.rule import epsilon
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The last of its nodes by index in the whole graph, what they all read, and results of the last that are known."""
+
+    index: int
+    graph: Graph
+    feeds: Mapping[str, Any]
+    results: tuple[str, ...]
+
+    @property
+    def node(self) -> Node:
+        """The last node, which its results come from."""
+        return self.graph.nodes[-1]
+
+
+class Pieces:
+    """Pieces of a graph, made when they are asked for, from the values that are known then."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producers = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
+
+    def at(self, index: int, known: Mapping[str, Any]) -> Piece | None:
+        """The piece that ends with a node; None where nothing it gives is known, or something it reads is not at hand."""
+        node = self.graph.nodes[index]
+        results = tuple(name for name in node.outputs if name in known)
+        indices, read = self._before(index, known)
+        if not results or any(n not in known and n not in self.graph.constants for n in read):
+            return None
+        feeds = {name: known[name] for name in read if name in known}
+        constants = {name: self.graph.constants[name] for name in read if name not in feeds}
+        types = {name: self.graph.types[name] for name in feeds if name in self.graph.types}
+        nodes = tuple(self.graph.nodes[i] for i in sorted(indices))
+        graph = Graph(tuple(feeds), results, nodes, constants, types, self.graph.opset, self.graph.name)
+        return Piece(index, graph, feeds, results)
+
+    def _before(self, index: int, known: Collection[str]) -> tuple[set[int], list[str]]:
+        """A node with those before it whose results are not known, and what they read from outside."""
+        indices, read, ahead = {index}, dict[str, None](), [*self.graph.nodes[index].reads]
+        while ahead:
+            name = ahead.pop()
+            if name in known or name not in self.producers:
+                read[name] = None
+            elif self.producers[name] not in indices:
+                indices.add(self.producers[name])
+                ahead.extend(self.graph.nodes[self.producers[name]].reads)
+        return indices, list(read)
+
+
+def last_reads(graph: Graph) -> Iterator[tuple[str, int]]:
+    """Every tensor with the index of the last node that reads it."""
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        last.update(dict.fromkeys(node.reads, index))
+    yield from last.items()
+
+
+_CHOOSING = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}  # which of their results are indices along an axis
+
+
+def in_order(node: Node, name: str, values: Array) -> Array:
+    """Values of a result as they are compared: TopK may give its own in any order where it is not to sort them."""
+    if node.op == "TopK" and node.attrs.get("sorted", 1) == 0 and name == node.outputs[0]:
+        return np.sort(values, axis=int(node.attrs.get("axis", -1)))
+    return values
+
+
+def chosen_alike(node: Node, name: str, operands: Mapping[str, Any], ours: Array, theirs: Array) -> bool:
+    """Two results are indices of an operator that chooses, and stand for the same values."""
+    position = _CHOOSING.get(node.op)
+    if node.domain or position is None or list(node.outputs).index(name) != position or ours.shape != theirs.shape:
+        return False
+    x = operands.get(node.inputs[0])
+    if not isinstance(x, np.ndarray) or not x.ndim:
+        return False
+    axis = int(node.attrs.get("axis", 0 if position == 0 else -1))
+    if position == 0 and not node.attrs.get("keepdims", 1):
+        ours, theirs = np.expand_dims(ours, axis), np.expand_dims(theirs, axis)
+    size = x.shape[axis]
+    if theirs.size and not (-size <= theirs.min() and theirs.max() < size):
+        return False
+    here, there = (np.sort(np.take_along_axis(x, each.astype(np.int64), axis), axis) for each in (ours, theirs))
+    return np.array_equal(here, there, equal_nan=x.dtype.kind == "f") and _apart(theirs % size, axis)
+
+
+def _apart(indices: Array, axis: int) -> bool:
+    """No index occurs twice along the axis."""
+    return not (np.diff(np.sort(indices, axis), axis=axis) == 0).any()
+
 
 _BYTES = 128 << 20  # of results that one run gives out
 _SMALLER = 20.0  # than those of a whole run: the floors of single nodes
@@ -107,7 +203,7 @@ class Stepwise:
         """What it gives for tensors inside; where it refuses, for those of them that it gives."""
         if not names:
             return {}
-        from gradcheck_cli.formats.onnx.onnx_part import part_of  # brings onnx
+        from gradcheck_cli.formats.onnx.file import part_of  # brings onnx
 
         if (left := until - time.monotonic()) <= 0:
             raise Unanswered("looking at every node takes too long")

@@ -2,13 +2,15 @@
 
 One backward pass for each y and point serves all its xs and all layers.  Units of which a batch shows too few values
 are looked at in some more forward runs, where those are cheap.
+
+What fails a run: words that a call gives, and what of a gradient's health stands in a record for them.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,16 +19,15 @@ import numpy as np
 
 from gradcheck_cli.autodiff.backward import Descended, Unit, inexact, onward
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.checks.health.activity import Activity, looked_at
 from gradcheck_cli.checks.health.descent import Descent, squared
-from gradcheck_cli.checks.health.layers import Curve, Draft, Key, curve, drafts, key_of, spot_of
+from gradcheck_cli.checks.health.layers import Activity, Curve, Draft, Key, curve, drafts, key_of, looked_at, spot_of
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.points.more import Further
-from gradcheck_cli.results.measures import SAMPLES, Health, Layer, Nonfinite, Spot, assessed
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.measures import SAMPLES, WORDS, Health, Layer, Nonfinite, Spot, assessed
+from gradcheck_cli.results.record import OUTCOMES, Check, gates_from
 
 _CHEAP = 3e9  # operations that further forward runs may take: a fifth of a second
 _STEP = 1e6  # operations that recording one step counts as
@@ -324,3 +325,35 @@ def culprit(tape: Tape, y: str) -> Spot | None:
 
 def _finite(tape: Tape, names: Iterable[str]) -> bool:
     return all(np.isfinite(tape.values[n]).all() for n in names if n and is_inexact(tape.values[n].dtype))
+
+
+def with_gates(check: Check, asked: Collection[str]) -> Check:
+    """The record with the gates of its gradient's health that it stops at; what is waived stops at none of them.
+
+    Gates that are no matter of health stay as they are: they are in a record whatever a run asks for.
+    """
+    if check.status == "waived":
+        return check
+    own = tuple(word for word in check.gates if word not in WORDS)
+    return replace(check, gates=(*own, *(word for word in WORDS if word in asked and word in _shown(check))))
+
+
+def gates_given(value: Any, dtype: str) -> tuple[str, ...]:
+    """What fails a run, by the words of `--fail-on`: in one text, or a list of them; None: its default."""
+    if value is None:
+        return OUTCOMES
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"fail_on={value!r} must be words, such as 'fail,severed'.")
+    try:
+        found = gates_from(word.strip() for word in words)
+    except UsageError as error:
+        raise UsageError(f"fail_on={value!r}: {error}") from None
+    if "precision" in found and dtype != "model":
+        raise UsageError("fail_on='precision' asks for the gradient in the model's own dtype: dtype='model'.")
+    return found
+
+
+def _shown(check: Check) -> tuple[str, ...]:
+    health = check.gradient.get("health")
+    return health.shows if isinstance(health, Health) else ()

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.backward import Unit, check_rules, pull_back, units_between
-from gradcheck_cli.autodiff.step import Step
-from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.tape import Step, Tape, Var
 from gradcheck_cli.graph import Array
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.checks.footprint import largest
-from gradcheck_cli.checks.forward.forked import lend
-from gradcheck_cli.checks.resident import resident
-from gradcheck_cli.checks.timing import Forecast
+from gradcheck_cli.checks.forward.runtime_process import lend
+from gradcheck_cli.checks.isolation import resident
+from gradcheck_cli.checks.timing import Forecast, largest
+from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.checker import Checker
-from gradcheck_cli.cli.gates import gates_of
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.errors import GradcheckError, UsageError

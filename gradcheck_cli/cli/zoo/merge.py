@@ -15,7 +15,7 @@ def command(folders: tuple[str, ...], target: str) -> int:
 
     from gradcheck_cli.cli.zoo.results import note
     from gradcheck_cli.report.text import count
-    from gradcheck_cli.zoo.merge import differing, merged
+    from gradcheck_cli.zoo.store import differing, merged
 
     runs = [Path(folder) for folder in folders]
     if difference := differing(runs):

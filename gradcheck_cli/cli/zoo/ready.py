@@ -23,7 +23,7 @@ from gradcheck_cli.checks.forward.runtime import NAME
 from gradcheck_cli.cli.zoo import child_check as check
 from gradcheck_cli.zoo.child import Desk, Errand
 from gradcheck_cli.zoo.job import MEMORY, Job
-from gradcheck_cli.zoo.server import sweep_in_the_end
+from gradcheck_cli.zoo.processes import sweep_in_the_end
 
 _NOT_OF_A_CHECK = {
     "__main__", "backend", "cli", "differentiation", "export", "gradient_checker", "inspection", "pytest_plugin",

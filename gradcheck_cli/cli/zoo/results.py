@@ -10,8 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli.cli.baseline import Baseline
-from gradcheck_cli.cli.gates import gates_of
+from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.report.concise import outcome, subject

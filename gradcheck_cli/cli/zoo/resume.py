@@ -7,7 +7,7 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli.environment import SETTINGS, given_in
-from gradcheck_cli.cli.zoo.options import CHECK_OPTIONS, DASK, ENGINE, RERUN, SHOW
+from gradcheck_cli.cli.zoo.runner import CHECK_OPTIONS, DASK, ENGINE, RERUN, SHOW
 
 _HERE = ("jobs", "timeout", "fail_fast", "fail_on", "exit_zero", "baseline", "output_format", "report", "color",
          "progress", "verbose", "quiet", "allow_python")  # fmt: skip

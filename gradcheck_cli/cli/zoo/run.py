@@ -9,7 +9,7 @@ import rich_click as click
 from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
 from gradcheck_cli.cli.options import OPTIONS
 from gradcheck_cli.cli.typed_options import TypedCommand
-from gradcheck_cli.cli.zoo.options import CHECK_OPTIONS, RUN_OPTIONS
+from gradcheck_cli.cli.zoo.runner import CHECK_OPTIONS, RUN_OPTIONS
 
 
 @click.pass_context
@@ -22,7 +22,7 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     """
     refuse_unknown_variables(OPTIONS)
     if options["engine"] != "dask" and not options["dask"]:
-        from gradcheck_cli.zoo.server import warm
+        from gradcheck_cli.zoo.processes import warm
 
         warm()  # it gets ready while what follows is imported
     from gradcheck_cli.cli.zoo.runner import begin

@@ -1,13 +1,30 @@
-"""`gradcheck zoo status RUN`: how far a run is, and what it has found; without RUN, which runs there are."""
+"""`gradcheck zoo status RUN`: how far a run is, and what it has found; without RUN, which runs there are.
+
+Runs looked at: how far each is, whether it goes on, and what it has found.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.param_types import OneOf
-from gradcheck_cli.cli.zoo.options import SHOW
+from gradcheck_cli.cli.options import OneOf
+from gradcheck_cli.cli.reproduce import quoted
+from gradcheck_cli.cli.zoo.results import Found, Results
+from gradcheck_cli.cli.zoo.runner import HOME, SHOW
+from gradcheck_cli.errors import NothingChecked
+from gradcheck_cli.report.text import cut, name, table
+from gradcheck_cli.report.zoo_text import passed
+from gradcheck_cli.results.record import OUTCOMES
+from gradcheck_cli.zoo.folder import About, holder, is_run, read_about
 
 
 @click.command("status")
@@ -20,7 +37,6 @@ def command(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
 
     It exits with 0, whatever was found.
     """
-    from gradcheck_cli.cli.zoo.looks import show_run, show_runs
 
     given = {name: value for name, value in options.items() if value is not None}
     if folder is None:
@@ -31,3 +47,81 @@ def command(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
 
 
 command.params.insert(1, SHOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A run as it is now."""
+
+    folder: Path
+    about: About
+    found: Found
+    holder: str  # who runs it now
+
+    @classmethod
+    def at(cls, folder: Path, results: Results) -> Look:
+        about = read_about(folder)
+        return cls(folder, about, Found(folder, about.jobs, results.baseline), holder(folder))
+
+    @property
+    def state(self) -> str:
+        if self.holder:
+            return "running"
+        return "finished" if len(self.found.lines) >= len(self.about.jobs) else "interrupted"
+
+    @property
+    def progress(self) -> str:
+        return f"{len(self.found.lines)}/{len(self.about.jobs)}"
+
+    @property
+    def failing(self) -> int:
+        return sum(not passed(group.checks) for group in self.found.groups)
+
+    def as_json(self) -> dict[str, Any]:
+        """What scripts want to know of it."""
+        checks = [check for group in self.found.groups for check in group.checks]
+        report = self.found.report(OUTCOMES, 0.0)
+        return {
+            "run": str(self.folder), "state": self.state, "sources": list(self.about.sources), "shard": self.about.shard,
+            "version": self.about.version, "created": self.about.created, "jobs": len(self.about.jobs),
+            "done": len(self.found.lines), "failing": self.failing, "exit_code": report.exit_code,
+            "statuses": dict(sorted(Counter(check.status for check in checks).items())),
+        }  # fmt: skip
+
+
+def show_run(folder: str, options: Mapping[str, Any]) -> None:
+    """One run: how far it is, then what it has found."""
+    results = Results(Path(folder), options)
+    look = Look.at(Path(folder), results)
+    if options["output_format"] == "json":
+        _write(json.dumps(look.as_json(), indent=2) + "\n")
+        return
+    state = f"{look.state} ({look.holder})" if look.holder else look.state
+    _write(f"{name(folder)}  {state}, {look.progress} checks\n")
+    about = look.about
+    shard = f"shard {about.shard} of " if about.shard else ""
+    _write(cut(f"  {shard}{name(' '.join(about.sources))}", results.output.style.width) + "\n")
+    _write(f"  gradcheck {about.version}, {about.created}\n")
+    if look.state == "interrupted":
+        _write(f"  to go on: gradcheck zoo resume {quoted(folder)}\n")
+    _write("\n")
+    results.show(look.found)
+
+
+def show_runs(options: Mapping[str, Any]) -> None:
+    """The runs in the folder where they are kept."""
+    results = Results(Path(HOME), options)
+    names = sorted(os.listdir(HOME)) if os.path.isdir(HOME) else []
+    looks = [Look.at(Path(HOME, each), results) for each in names if is_run(os.path.join(HOME, each))]
+    if not looks:
+        raise NothingChecked(f"there is no run in {HOME}; gradcheck zoo SRC begins one")
+    if options["output_format"] == "json":
+        _write(json.dumps([look.as_json() for look in looks], indent=2) + "\n")
+        return
+    rows = [("run", "done", "failing", "")]
+    rows += [(name(str(look.folder)), look.progress, str(look.failing), look.state) for look in looks]
+    _write("\n".join(table(rows, "<>><")) + "\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)

@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from gradcheck_cli.export.simplify.arithmetic import ARITHMETIC
-from gradcheck_cli.export.simplify.copies import COPIES
-from gradcheck_cli.export.simplify.draft import Rules, Scope, swept
-from gradcheck_cli.export.simplify.folding import FOLDING
-from gradcheck_cli.export.simplify.moves import MOVES
-from gradcheck_cli.export.simplify.names import Names, names_in
-from gradcheck_cli.export.simplify.products import PRODUCTS
-from gradcheck_cli.export.simplify.sizes import SIZES
-from gradcheck_cli.export.simplify.types import known_types
+from gradcheck_cli.export.simplify.arithmetic import ARITHMETIC, PRODUCTS
+from gradcheck_cli.export.simplify.draft import Names, Rules, Scope, known_types, names_in, swept
+from gradcheck_cli.export.simplify.moves import COPIES, FOLDING, MOVES, SIZES
 from gradcheck_cli.graph import Graph
 
 

@@ -3,21 +3,205 @@
 Nodes come in topological order, so that a rule sees the operands of its node simplified already.  What is `kept`
 belongs to the model that a gradient was added to: others may use it, nothing changes it, and the numbers of its
 constants count as unknown, since whoever has the file may replace them.
+
+Tensor names: those that are free, and nodes under other ones.
+
+What is known of the tensors of a graph: dtypes and shapes by ONNX's own inference, level by level.
+
+Inputs count as declared.  What a file says of other tensors is left out: exporters write there what they like.
+
+Shapes that ONNX's inference leaves open: of a Reshape to what is left, and of what is broadcast from there on.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+from onnx import GraphProto, TensorProto
+from onnx.shape_inference import infer_shapes
 
-from gradcheck_cli.export.simplify.names import Names, renamed
-from gradcheck_cli.export.simplify.shapes import Shape, Volume, followed, volume
-from gradcheck_cli.export.simplify.types import Types
-from gradcheck_cli.graph import Array, Graph, Node, TensorType
+from gradcheck_cli.formats.onnx.attributes import elem_type, tensor_proto
+from gradcheck_cli.formats.onnx.tensors import types_of
+from gradcheck_cli.formats.onnx.write import to_proto
+from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
+
+
+@dataclass(slots=True)
+class Names:
+    """The tensor names that are taken, at every level."""
+
+    taken: set[str]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def fresh(self, stem: str) -> str:
+        """A name that no tensor has yet."""
+        name = stem
+        while name in self.taken:
+            self.counts[stem] += 1
+            name = f"{stem}_{self.counts[stem]}"
+        self.taken.add(name)
+        return name
+
+
+def names_in(graph: Graph) -> Iterator[str]:
+    """Those of all tensors, at every level."""
+    yield from graph.tensors
+    for node in graph.nodes:
+        for inside in node.subgraphs:
+            yield from names_in(inside)
+
+
+def renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other tensor names, in the graphs inside it too."""
+    if names.keys().isdisjoint((*node.reads, *node.outputs)):
+        return node
+    inputs, outputs = (tuple(names.get(n, n) for n in part) for part in (node.inputs, node.outputs))
+    attrs = {k: _captures_renamed(v, names) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
+
+
+def _captures_renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    names = {name: names[name] for name in graph.captures if name in names}
+    outputs = tuple(names.get(name, name) for name in graph.outputs)
+    return replace(graph, nodes=tuple(renamed(node, names) for node in graph.nodes), outputs=outputs)
+
+
+_READ = 1024  # bytes of a constant that may be a shape or axes: the inference reads those
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """Types by tensor name, and those of the graphs inside nodes by the node's first output and the attribute.
+
+    A dimension is an int, a name that stands for one size wherever it appears, or None.
+    """
+
+    own: Mapping[str, TensorType] = field(default_factory=dict)
+    inner: Mapping[tuple[str, str], Types] = field(default_factory=dict)
+
+
+class _Outlines:
+    """Constants for an inference: of large ones dtype and shape alone."""
+
+    def tensor(self, name: str, array: Array) -> TensorProto:
+        number = elem_type(array, f"constant {name!r}")
+        if array.nbytes <= _READ or array.dtype == object:
+            return tensor_proto(name, array)
+        outline = TensorProto(name=name, dims=array.shape, data_type=number, data_location=TensorProto.EXTERNAL)
+        outline.external_data.add(key="location", value="outline")
+        return outline
+
+
+def known_types(graph: Graph) -> Types:
+    """The types of all tensors that follow from those of the inputs."""
+    inputs = {name: graph.types[name] for name in graph.inputs if name in graph.types}
+    model = to_proto(replace(graph, types=inputs), constants=_Outlines())
+    return _types(graph, infer_shapes(model, data_prop=True).graph)
+
+
+def _types(graph: Graph, proto: GraphProto) -> Types:
+    own = {name: TensorType(value.dtype, value.shape) for name, value in graph.constants.items()}
+    for infos in (proto.value_info, proto.output, proto.input):
+        own.update(types_of(infos))
+    inner = {
+        (node.outputs[0], key): _types(value, next(a.g for a in written.attribute if a.name == key))
+        for node, written in zip(graph.nodes, proto.node, strict=True)
+        for key, value in node.attrs.items()
+        if isinstance(value, Graph)
+    }
+    return Types(own, inner)
+
+
+Shape: TypeAlias = tuple[Dim, ...]
+Volume: TypeAlias = tuple[int, tuple[str, ...]]
+
+RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+BROADCASTING = (
+    "Add", "Sub", "Mul", "Div", "Pow", "Mod", "Where", "Sum", "Mean", "Max", "Min", "Equal", "Less", "LessOrEqual",
+    "Greater", "GreaterOrEqual", "And", "Or", "Xor",
+)  # fmt: skip
+# of one shape with their first operand
+_SAME = (
+    "Neg",
+    "Exp",
+    "Sqrt",
+    "Reciprocal",
+    "Cast",
+    "Not",
+    "Identity",
+    "Abs",
+    "Log",
+    "Tanh",
+    "Sigmoid",
+    "Relu",
+    "Softmax",
+)
+
+
+def volume(shape: Shape) -> Volume:
+    """How many entries a tensor of known dimensions has: a number, times sizes that have names."""
+    named = sorted(d for d in shape if isinstance(d, str))
+    return math.prod(d for d in shape if isinstance(d, int)), tuple(named)
+
+
+def followed(node: Node, shapes: Sequence[Shape | None], target: Array | None) -> Shape | None:
+    """The shape of what a node gives, where all of its dimensions follow from those of its inputs.
+
+    `target` is the constant that tells a Reshape or an Expand its sizes, a reduction its axes.
+    """
+    if not shapes or any(shape is None or None in shape for shape in shapes[: 1 if target is not None else None]):
+        return None
+    known = [shape for shape in shapes if shape is not None]
+    if node.op in BROADCASTING:
+        return broadcast(known)
+    if node.op in _SAME:
+        return known[0]
+    if node.op == "Transpose":
+        return tuple(known[0][p] for p in node.attrs.get("perm", range(len(known[0]))[::-1]))
+    if node.op == "MatMul" and min(map(len, known)) > 1:
+        stacks = broadcast([shape[:-2] for shape in known])
+        return None if stacks is None else (*stacks, known[0][-2], known[1][-1])
+    if target is None or target.ndim != 1 or not target.size:
+        return None
+    if node.op.startswith("Reduce"):
+        axes, keepdims = {int(a) % len(known[0]) for a in target}, node.attrs.get("keepdims", 1)
+        return tuple(1 if i in axes else d for i, d in enumerate(known[0]) if keepdims or i not in axes)
+    if node.op == "Expand":
+        return broadcast([known[0], tuple(target.tolist())])
+    return _reshaped(known[0], target.tolist()) if node.op == "Reshape" and not node.attrs.get("allowzero") else None
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    """The shape that shapes broadcast to; None where that depends on sizes."""
+    rank = max(map(len, shapes))
+    aligned = [(*[1] * (rank - len(shape)), *shape) for shape in shapes]
+    dims = [{d for d in column if d != 1} for column in zip(*aligned, strict=True)]
+    return tuple(next(iter(d), 1) for d in dims) if all(len(d) < 2 for d in dims) else None
+
+
+def _reshaped(shape: Shape, target: list[int]) -> Shape | None:
+    if any(t == 0 and i >= len(shape) for i, t in enumerate(target)):
+        return None
+    dims: list[Dim] = [shape[i] if t == 0 else t for i, t in enumerate(target)]
+    if -1 not in dims:
+        return tuple(dims)
+    number, names = volume(shape)
+    known, taken = volume(tuple(d for d in dims if d != -1))
+    left = list(names)
+    for name in taken:
+        if name not in left:
+            return None
+        left.remove(name)
+    if not known or number % known or len(left) > 1 or (left and number != known):
+        return None
+    dims[dims.index(-1)] = left[0] if left else number // known
+    return tuple(dims)
+
 
 Found: TypeAlias = "str | Array | Node"  # what takes the place of a node: a tensor, a constant, another node
 Rule: TypeAlias = "Callable[[Node, Draft], Found | None]"

@@ -1,18 +1,38 @@
 """Entries that are moved and moved back, and reductions with what is done to their axes.
 
 Values stay to the bit, but for sums of sums, which are taken in another order.
+
+Copies that need not be made: what broadcasts in a node anyway, and one entry many times.
+
+Constants: what follows from constants of rules alone is one, where the file hardly grows by it.
+
+Sizes that are asked for: those that are known, and those that have been asked for before.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from gradcheck_cli.export.simplify.draft import Draft, Found, Rules
-from gradcheck_cli.export.simplify.shapes import RESHAPING, Shape
-from gradcheck_cli.graph import Node
+from gradcheck_cli.autodiff.trace import result, trace
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.export.simplify.draft import (
+    BROADCASTING,
+    RESHAPING,
+    Draft,
+    Found,
+    Rules,
+    Shape,
+    Volume,
+    is_one,
+    volume,
+)
+from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
+from gradcheck_cli.ops import OPS
 
 # which of themselves are one
 _OF_REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
@@ -164,4 +184,208 @@ MOVES: Rules = {
     "Transpose": (transposed,),
     "Slice": (whole_slice,),
     "Pad": (nothing_around,),
+}
+
+
+_OPERANDS = 16  # that a node may have, so that all of them are gone through in no time
+_STEPS = 8  # through which a copied entry is looked for
+
+
+def expanded_twice(node: Node, at: Draft) -> Node | None:
+    """Of two Expands in a row the last counts, if it says the whole shape."""
+    inner, value = at.node(node.inputs[0], "Expand"), at.value(node.inputs[1])
+    if inner is None or value is None or tuple(value.tolist()) != at.shape(node.outputs[0]):
+        return None
+    return replace(node, inputs=(inner.inputs[0], node.inputs[1]))
+
+
+def expanded_by_constants(node: Node, at: Draft) -> Node | None:
+    """An Expand to computed sizes is one to constants where the sizes that are open are those of the tensor."""
+    before, after = at.shape(node.inputs[0]), at.shape(node.outputs[0])
+    if before is None or after is None or at.value(node.inputs[1]) is not None:
+        return None
+    aligned = (*[1] * (len(after) - len(before)), *before)
+    target = [new if isinstance(new, int) else 1 if new is not None and new == old else None
+              for old, new in zip(aligned, after, strict=True)]  # fmt: skip
+    return None if None in target else replace(node, inputs=(node.inputs[0], at.constant(np.array(target, np.int64))))
+
+
+def unexpanded(node: Node, at: Draft) -> Node | None:
+    """What broadcasts in a node need not be copied before it, if the other operands have the shape of the result."""
+    out = at.shape(node.outputs[0])
+    if out is None or len(node.inputs) > _OPERANDS:
+        return None
+    for i, name in enumerate(node.inputs):
+        source = _narrower(name, at)
+        if source is None:
+            continue
+        small = source.shape if isinstance(source, np.ndarray) else at.shape(source)
+        others = [small, *(at.shape(n) for j, n in enumerate(node.inputs) if j != i)]
+        if _cover(others, out):
+            new = source if isinstance(source, str) else at.constant(source)
+            return replace(node, inputs=(*node.inputs[:i], new, *node.inputs[i + 1 :]))
+    return None
+
+
+def copied_last(node: Node, at: Draft) -> Node | None:
+    """What is done to the copies of one entry is done to that entry, and the result copied."""
+    inner = at.sole(node.inputs[0], "Expand")
+    if inner is None or not is_one(inner.inputs[0], at):
+        return None
+    declared = TensorType(at.dtype(node.outputs[0]), at.shape(inner.inputs[0]))
+    one = at.add(node.op, inner.inputs[:1], declared, node.attrs, node.outputs[0])
+    return replace(node, op="Expand", inputs=(one, inner.inputs[1]), attrs={})
+
+
+def _narrower(name: str, at: Draft) -> str | Array | None:
+    """A tensor of fewer entries, or axes, that broadcasts to this one."""
+    number = at.uniform(name)
+    if number is not None:
+        value = at.value(name)
+        return None if value is None or value.ndim == 0 else np.asarray(number, value.dtype)
+    if not is_one(name, at) and (one := _entry(name, at)) is not None:
+        return one
+    node = at.node(name, "Expand", "ConstantOfShape", *RESHAPING)
+    if node is None or node.op == "Expand":
+        return None if node is None else node.inputs[0]
+    if node.op == "ConstantOfShape":
+        return node.attrs.get("value", np.zeros(1, np.float32)).reshape(())
+    before, after = at.shape(node.inputs[0]), at.shape(name)
+    if before is None or after is None or None in before:
+        return None
+    return node.inputs[0] if after == (*[1] * (len(after) - len(before)), *before) else None
+
+
+def _cover(shapes: Sequence[Shape | None], out: Shape) -> bool:
+    """Tensors of these shapes broadcast to the shape `out`, which no dimension of them exceeds."""
+    known = [shape[::-1] for shape in shapes if shape is not None]
+    return all(
+        dim is not None and any(i < len(shape) and shape[i] == dim for shape in known)
+        for i, dim in enumerate(out[::-1])
+    )
+
+
+def _entry(name: str, at: Draft) -> str | None:
+    """The tensor of one entry whose copies a tensor holds."""
+    for _ in range(_STEPS):
+        node = at.node(name, "Expand", "Transpose", *RESHAPING)
+        if node is None:
+            return None
+        name = node.inputs[0]
+        if is_one(name, at):
+            return name
+    return None
+
+
+COPIES: Rules = {
+    **dict.fromkeys(BROADCASTING, (unexpanded,)),
+    **dict.fromkeys(("Neg", "Reciprocal", "Sqrt", "Exp", "Cast"), (copied_last,)),
+    "Expand": (expanded_twice, expanded_by_constants),
+}
+
+
+_RESULT = 1024  # bytes of a constant that may come in
+_NODE = 128  # bytes that a node takes in a file
+_FOLDED = 1 << 20  # bytes that are gone through for it
+_DRAWING = {"Bernoulli", "Dropout", "Multinomial"}
+
+
+def folded(node: Node, at: Draft) -> Array | None:
+    """A node of constants gives a constant, computed by the kernels that check it, in the dtype of the file."""
+    values = {name: value for name in node.inputs if name and (value := at.value(name)) is not None}
+    if not values or len(values) < len(set(node.inputs) - {""}) or len(node.outputs) > 1 or node.op in _DRAWING:
+        return None
+    given = sum(value.nbytes for value in values.values())
+    bytes_ = _bytes(node.outputs[0], at)
+    if bytes_ is None or bytes_ > min(_RESULT, given + _NODE) or given > _FOLDED or any(node.subgraphs):
+        return None
+    try:
+        found = result(trace(Graph((), node.outputs, (node,), values), {}, ops=OPS, dtype="model"), node.outputs[0])
+    except GradcheckError:  # what cannot be run here may still run there
+        return None
+    return found if found.dtype == at.dtype(node.outputs[0]) else None
+
+
+def _bytes(name: str, at: Draft) -> int | None:
+    """How much the numbers of a tensor take; None where that depends."""
+    shape, dtype = at.shape(name), at.dtype(name)
+    if shape is None or dtype is None or not all(isinstance(d, int) for d in shape):
+        return None
+    return math.prod(d for d in shape if isinstance(d, int)) * dtype.itemsize
+
+
+FOLDING: Rules = {"": (folded,)}
+
+
+def known_sizes(node: Node, at: Draft) -> Found | None:
+    """Sizes that do not depend on the run are constants; others are asked for once, of whichever tensor has them."""
+    dims = _dims(node, at)
+    if dims is None or at.shape(node.outputs[0]) is None:
+        return None
+    at.sizes[node.outputs[0]] = dims
+    rank = 0 if at.shape(node.outputs[0]) == () else 1
+    if all(isinstance(d, int) for d in dims):
+        return np.array(dims, np.int64).reshape(-1 if rank else ())
+    first = at.first(("sizes", rank, dims), node.outputs[0])
+    return None if first == node.outputs[0] else first
+
+
+def known_counts(node: Node, at: Draft) -> Node | None:
+    """A product of sizes that is the number of entries of a tensor is asked for as that."""
+    name = node.outputs[0]
+    count = _volume(node, at)
+    if count is None:
+        return None
+    at.counts[name] = count
+    tensor = at.volumes.get(count)
+    return replace(node, op="Size", inputs=(tensor,), attrs={}) if tensor and at.shape(name) == () else None
+
+
+def _volume(node: Node, at: Draft) -> Volume | None:
+    """The product of sizes that a tensor of one entry is."""
+    if not is_one(node.outputs[0], at):
+        return None
+    known = [at.counts.get(name) or _one_size(name, at) for name in node.inputs[: 1 if node.op != "Mul" else 2]]
+    if None in known:
+        return None
+    numbers, names = zip(*(each for each in known if each is not None), strict=True)
+    return math.prod(numbers), tuple(sorted(itertools.chain(*names)))
+
+
+def _one_size(name: str, at: Draft) -> Volume | None:
+    dims = _sizes(name, at)
+    return volume(dims) if dims is not None and len(dims) == 1 else None
+
+
+def _dims(node: Node, at: Draft) -> Shape | None:
+    """The dimensions whose sizes a node gives, as far as all of them are known to have a name or a number."""
+    dims: Sequence[Dim] | None = None
+    if node.op == "Shape":
+        shape = at.shape(node.inputs[0])
+        dims = None if shape is None else shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
+    elif node.op == "Gather":
+        of, index = _sizes(node.inputs[0], at), at.value(node.inputs[1])
+        known = of is not None and index is not None and index.ndim < 2 and np.all(np.abs(index + 0.5) < len(of))
+        dims = [of[i] for i in index.reshape(-1).tolist()] if known and of is not None and index is not None else None
+    elif node.op in ("Squeeze", "Unsqueeze"):
+        of = _sizes(node.inputs[0], at)
+        dims = of if of is not None and len(of) == 1 and at.shape(node.outputs[0]) in ((), (1,)) else None
+    elif node.op == "Concat":
+        parts = [_sizes(name, at) for name in node.inputs]
+        dims = None if None in parts else [d for part in parts for d in part or ()]
+    return None if dims is None or None in dims else tuple(dims)
+
+
+def _sizes(name: str, at: Draft) -> Shape | None:
+    """The dimensions whose sizes a tensor holds."""
+    value = at.value(name)
+    if value is not None:
+        return tuple(value.reshape(-1).tolist()) if value.dtype == np.int64 and value.ndim < 2 else None
+    return at.sizes.get(name)
+
+
+SIZES: Rules = {
+    **dict.fromkeys(("Shape", "Gather", "Concat"), (known_sizes,)),
+    **dict.fromkeys(RESHAPING, (known_sizes, known_counts)),
+    "Mul": (known_counts,),
 }

@@ -1,21 +1,106 @@
-"""The bytes of an ONNX file as a protobuf message, or a sentence that says what the file is instead."""
+"""The bytes of an ONNX file as a protobuf message, or a sentence that says what the file is instead.
+
+Models as text: JSON and text format of protobuf, and ONNX's own syntax, told apart by the suffixes that onnx gives them.
+
+Files are untrusted: what a text may take in memory is asked for before it is parsed, and nesting is bounded, since
+parsers recurse.
+
+Protocol buffers as they lie in a file: fields of messages, found by their extents, without reading what they hold.
+
+The outline of an ONNX file: the model without the bytes of its large tensors, which stay in the file until wanted.
+
+A protobuf message holds all of its bytes, and gives each tensor out as a copy: a model would be in memory three times.
+So the wire format is walked, and whatever is large in a `raw_data` field is left out, with a mark in its place.  Tensors
+are then read from the open file by offset, one at a time: a file that is cut off meanwhile is an error, where one mapped
+into memory would end the process.
+
+A part of an ONNX model: some tensors as its outputs, some as its inputs, and of nodes and inputs what they need.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from gradcheck_cli.errors import ModelError, did_you_mean
-from gradcheck_cli.formats.onnx.onnx_text import parse_text, text_format_of
+from gradcheck_cli.errors import ModelError, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.untrusted import closed_afterwards
+from gradcheck_cli.graph import Array
+from gradcheck_cli.graph.memory import require
+
+JSON, TEXT, SYNTAX = "JSON", "protobuf's text format", "ONNX's text syntax"
+FORMATS = {
+    **dict.fromkeys((".json", ".onnxjson"), JSON),
+    **dict.fromkeys((".textproto", ".txtpb", ".pbtxt", ".prototxt"), TEXT),
+    **dict.fromkeys((".onnxtxt", ".onnxtext"), SYNTAX),
+}
+_PARSED = 60  # bytes that a parser takes at most, for each of the text
+_DEEPEST = 64  # brackets in each other
+_BRACKET = re.compile(r'"(?:\\.|[^"\\\n])*"|#[^\n]*|([(<\[{])|([)>\]}])')
+
+
+def text_format_of(uri: str) -> str:
+    """The format of a model as text, by the suffix of its file; "" for a binary one."""
+    return FORMATS.get(Path(uri).suffix.lower(), "")
+
+
+def parse_text(data: bytes, uri: str) -> onnx.ModelProto:
+    """The model that a text stands for; a ModelError with what is wrong where it is none."""
+    kind = text_format_of(uri)
+    require(_PARSED * len(data), "its text")
+    try:
+        text = data.decode("utf-8-sig")
+        if kind != JSON:
+            _refuse_deep(text)
+        model = _text_parsed(text, kind)
+    except MemoryError:
+        raise
+    except Exception as error:  # parsers raise what they like
+        reason = "it is nested too deeply." if isinstance(error, RecursionError) else _first_line(error)
+        raise ModelError(f"{uri} is no model in {kind}: {reason}") from None
+    if not model.HasField("graph"):
+        raise ModelError(f"{uri} is no model in {kind}: it has no graph.")
+    return model
+
+
+def _text_parsed(text: str, kind: str) -> onnx.ModelProto:
+    from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
+
+    model = onnx.ModelProto()
+    if kind == SYNTAX:
+        return onnx.parser.parse_model(text)
+    if kind == JSON:
+        json_format.Parse(text, model)
+    else:
+        text_format.Parse(text, model)
+    return model
+
+
+def _refuse_deep(text: str) -> None:
+    """RecursionError for brackets in each other: of some parsers the end would be that of the process."""
+    depth = 0
+    for match in _BRACKET.finditer(text):
+        depth += bool(match[1]) - bool(match[2] and depth)
+        if depth > _DEEPEST:
+            raise RecursionError
+
+
+def _first_line(error: Exception) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"{shown(text[:200]).rstrip('.')}."
+
 
 PROTOBUF_LIMIT = (1 << 31) - 1  # bytes in one message
 _BY_START = (
@@ -150,3 +235,201 @@ def _models_in(folder: Path) -> str:
     except OSError:
         return ""
     return f" It holds {', '.join(models[:5])}{' ...' if len(models) > 5 else ''}." if models else ""
+
+
+_MOST = 10_000_000  # fields that are looked at: some seconds' worth
+_FIRST = 100_000  # of them, more than a model has beside its functions, which are its last
+_FIXED = {1: 8, 5: 4}  # bytes of a number, by wire type
+
+
+class Broken(Exception):
+    """The bytes are no message."""
+
+
+class Wire:
+    """The bytes of an open file as fields of messages."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self._fields = 0  # that were looked at
+
+    def fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """The fields of a message: tag, where what follows the tag begins, where the content begins and ends."""
+        position = start
+        while position < stop:
+            self._fields += 1
+            tag, at = self.number(position, stop)
+            if tag < 8 or self._fields > _MOST:  # there is no field 0
+                raise Broken
+            begin, position = self._extent(tag & 7, at, stop)
+            yield tag, at, begin, position
+
+    def number(self, at: int, stop: int) -> tuple[int, int]:
+        """The varint at a place, and where it ends."""
+        value = 0
+        for index, byte in enumerate(self.read(at, min(at + 10, stop))):
+            value |= (byte & 127) << 7 * index
+            if byte < 128:
+                return value, at + index + 1
+        raise Broken
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes between two places."""
+        self._file.seek(start)
+        return self._file.read(stop - start)
+
+    def _extent(self, wire: int, at: int, stop: int) -> tuple[int, int]:
+        """Where the content of a field begins and ends."""
+        if wire == 0:
+            begin, end = at, self.number(at, stop)[1]
+        elif wire == 2:
+            length, begin = self.number(at, stop)
+            end = begin + length
+        else:
+            begin, end = at, at + _FIXED.get(wire, stop)
+        if end > stop or wire not in (0, 2, *_FIXED):
+            raise Broken
+        return begin, end
+
+
+def fields_of(file: BufferedReader) -> set[int]:
+    """Numbers of the first fields of the message in an open file, as far as it is one."""
+    found, size = set[int](), file.seek(0, 2)
+    with suppress(Broken):
+        found.update(tag >> 3 for tag, _, _, _ in islice(Wire(file).fields(0, size), _FIRST))
+    return found
+
+
+LARGE = 1 << 20  # bytes of a field that is worth leaving out
+_DEEPEST_OUTLINE = 100  # messages inside each other, as many as protobuf takes
+_RAW = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
+
+
+class Outline:
+    """`data` is the outline of a model in an open file; `payload` reads what was left out."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file, self._wire = file, Wire(file)
+        self._spans: dict[bytes, tuple[int, int]] = {}
+        size = file.seek(0, 2)
+        try:
+            self.data = self._without(0, size, ModelProto.DESCRIPTOR, 0)
+        except Broken:  # of which the parser knows more to say
+            self._spans.clear()
+            self.data = self._wire.read(0, size)
+
+    def payload(self, raw_data: bytes) -> Array:
+        """The bytes of a tensor: those of its field, or those that its field is the mark of."""
+        if raw_data not in self._spans:
+            return np.frombuffer(raw_data, np.uint8)
+        start, stop = self._spans[raw_data]
+        self._file.seek(start)
+        data = np.fromfile(self._file, np.uint8, stop - start)
+        if data.size < stop - start:
+            raise ModelError("the file was cut off while it was read.")
+        return data
+
+    def _without(self, start: int, stop: int, kind: Any, depth: int) -> bytes:
+        """The bytes of a message of a kind, its large payloads replaced by marks."""
+        if depth > _DEEPEST_OUTLINE:
+            raise Broken
+        made, copied = list[bytes](), start
+        for tag, at, begin, end in self._wire.fields(start, stop):
+            if end - begin > LARGE and (inner := self._replaced(kind, tag, begin, end, depth)) is not None:
+                made += [self._wire.read(copied, at), _varint(len(inner)), inner]
+                copied = end
+        return b"".join([*made, self._wire.read(copied, stop)])
+
+    def _replaced(self, kind: Any, tag: int, begin: int, end: int, depth: int) -> bytes | None:
+        """What stands for a large field; None where it stays."""
+        field = kind.fields_by_number.get(tag >> 3)
+        if field is None or tag & 7 != 2:
+            return None
+        if field.message_type is not None:
+            return self._without(begin, end, field.message_type, depth + 1)
+        if field.full_name != _RAW.full_name:
+            return None
+        mark = secrets.token_bytes(32)  # which no file can hold on purpose
+        self._spans[mark] = begin, end
+        return mark
+
+
+def _varint(value: int) -> bytes:
+    made = bytearray()
+    while value > 127:
+        made.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*made, value])
+
+
+def part_of(path: str, outputs: Sequence[str], fed: Mapping[str, Array] | None = None) -> bytes:
+    """The part of the model in a file that computes `outputs`; its external data stays where it is.
+
+    Whatever is `fed` a value like the given one becomes an input, parameters and results of nodes as well.
+    """
+    model = parse_model(read_bytes(Path(path)).data, path)
+    graph, needed = model.graph, set(outputs)
+    for name, like in (fed or {}).items():
+        _feed(graph, name, like, path)
+    kept = []
+    for node in reversed(graph.node):
+        if not needed.isdisjoint(node.output):
+            needed.update(_reads(node))
+            kept.append(node)
+    _keep(graph.node, kept[::-1])
+    _keep(graph.input, [each for each in graph.input if each.name in needed])
+    del graph.output[:]
+    for name in outputs:
+        graph.output.add().name = name
+    try:
+        return bytes(model.SerializeToString())
+    except ValueError as error:
+        raise ModelError(f"{path} is too large to be taken apart: {error}") from None
+
+
+def computed_in(path: str) -> frozenset[str]:
+    """The tensors that nodes of the model in a file compute, as the file calls them."""
+    graph = parse_model(read_bytes(Path(path)).data, path).graph
+    return frozenset(name for node in graph.node for name in node.output if name)
+
+
+def _feed(graph: GraphProto, name: str, like: Array, path: str) -> None:
+    """Make a tensor an input, wherever it comes from."""
+    dense = [each for each in graph.initializer if each.name != name]
+    sparse = [each for each in graph.sparse_initializer if each.values.name != name]
+    made = [node for node in graph.node if name in node.output]
+    held = len(dense) < len(graph.initializer) or len(sparse) < len(graph.sparse_initializer)
+    if len(dense) < len(graph.initializer):
+        _keep(graph.initializer, dense)
+    if len(sparse) < len(graph.sparse_initializer):
+        _keep(graph.sparse_initializer, sparse)
+    if name in (each.name for each in graph.input):
+        return
+    if not made and not held:
+        raise UsageError(f"{path} has no tensor {name!r} of its own: name one that goes into it, or comes from it.")
+    for node in made:
+        node.output[list(node.output).index(name)] = f"{name}/left"
+    _keep(graph.value_info, [each for each in graph.value_info if each.name != name])
+    graph.input.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(like.dtype), like.shape))
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    """Names that a node needs, those that its graphs may read from around them included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            yield from _reads_of_graph(graph)
+
+
+def _reads_of_graph(graph: GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from _reads(node)
+    yield from (output.name for output in graph.output)
+
+
+def _keep(field: object, kept: Iterable[object]) -> None:
+    """A repeated field with only some of its messages."""
+    kept = list(kept)
+    copies = [type(each).FromString(each.SerializeToString()) for each in kept]  # type: ignore[attr-defined]
+    del field[:]  # type: ignore[attr-defined]
+    field.extend(copies)  # type: ignore[attr-defined]

@@ -1,6 +1,15 @@
 """Reads ONNX files: `read` for a path, `read_proto` for a model, `read_test_data` for what ships with one.
 
 Every file that cannot be read is a `ModelError` whose message begins with the file's name.
+
+Training information of an ONNX model: steps of a training algorithm as graphs of their own, and what they start from.
+
+A step's graph is the model's with the algorithm's behind it, which reads what the model computes.  Bindings say which
+initializers then get the values of which outputs: by a step for the next one, or by an initialization for the first.
+
+Values as ONNX's test data holds them: tensors, and sequences, optionals and maps of them.
+
+A file does not say which of these it is; the type that the model declares does.
 """
 
 from __future__ import annotations
@@ -8,24 +17,177 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from onnx import ModelProto
+import numpy as np
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from onnx import (
+    GraphProto,
+    MapProto,
+    ModelProto,
+    OptionalProto,
+    SequenceProto,
+    StringStringEntryProto,
+    TensorProto,
+    TrainingInfoProto,
+)
 
-from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
-from gradcheck_cli.formats.onnx.file import opened, parse_model, read_bytes, refuse_broken_text, refuse_pointer
-from gradcheck_cli.formats.onnx.graph_proto import Reader
-from gradcheck_cli.formats.onnx.onnx_outline import Outline
-from gradcheck_cli.formats.onnx.onnx_scope import graphs_of
-from gradcheck_cli.formats.onnx.onnx_training import training_of
-from gradcheck_cli.formats.onnx.onnx_values import parse_value, to_value
+from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError, did_you_mean
+from gradcheck_cli.formats.onnx.file import Outline, opened, parse_model, read_bytes, refuse_broken_text, refuse_pointer
+from gradcheck_cli.formats.onnx.graph_proto import Reader, graphs_of
 from gradcheck_cli.formats.onnx.opset import NEWEST
-from gradcheck_cli.formats.onnx.tensors import Store
-from gradcheck_cli.formats.source import Source
+from gradcheck_cli.formats.onnx.tensors import Store, text, to_array, to_dense
+from gradcheck_cli.formats.source import Initialization, Source, Step
 from gradcheck_cli.graph import Array, Graph, TensorType
+from gradcheck_cli.graph import containers as compound
 from gradcheck_cli.graph.memory import exhausted
+
+_P = TypeVar("_P")
+
+
+def training_of(
+    model: ModelProto, graph: Graph, reader: Reader
+) -> tuple[Mapping[str, Initialization], Mapping[str, Step]]:
+    """Initializations and steps by name: "training_info", "training_info_1" ...; `graph` is that of the model."""
+    parts = {f"training_info_{i}" if i else "training_info": info for i, info in enumerate(model.training_info)}
+    starts = {
+        name: _within(name, partial(_initialization, info, model, graph, reader))
+        for name, info in parts.items()
+        if info.HasField("initialization") or info.initialization_binding
+    }
+    steps = {
+        name: _within(name, partial(_step, info, model, graph, reader))
+        for name, info in parts.items()
+        if info.algorithm.node or info.update_binding
+    }
+    _assigned_once(steps)
+    return starts, steps
+
+
+def _within(name: str, action: Callable[[], _P]) -> _P:
+    """The result of an action; its errors say which training information they are about."""
+    try:
+        return action()
+    except GradcheckError as error:
+        raise type(error)(f"{name}: {error}", code=error.code) from error
+
+
+def _initialization(info: TrainingInfoProto, model: ModelProto, graph: Graph, reader: Reader) -> Initialization:
+    made = reader.read(info.initialization)
+    if made.free_inputs:
+        raise ModelError(f"its initialization has an input, {made.free_inputs[0]!r}, which nobody can give.")
+    known = [*_initializers(model.graph, info.algorithm), *graph.inputs]
+    bindings = _bindings(info.initialization_binding, "initialization_binding", known, made.outputs)
+    return Initialization(made, bindings)
+
+
+def _step(info: TrainingInfoProto, model: ModelProto, graph: Graph, reader: Reader) -> Step:
+    made = reader.extended(graph, info.algorithm)
+    known, outputs = _initializers(model.graph, info.algorithm), (*made.outputs,)
+    updates = _bindings(info.update_binding, "update_binding", known, outputs)
+    for name, value in updates.items():
+        _require_fit(name, made.constants[name], value, made.types.get(value, TensorType()))
+    return Step(made, updates)
+
+
+def _initializers(*graphs: GraphProto) -> list[str]:
+    dense = [tensor.name for graph in graphs for tensor in graph.initializer]
+    return [*dense, *(sparse.values.name for graph in graphs for sparse in graph.sparse_initializer)]
+
+
+def _bindings(
+    entries: Iterable[StringStringEntryProto], field: str, known: Iterable[str], made: Iterable[str]
+) -> dict[str, str]:
+    """Which of the `known` tensors gets the value of which of those that are `made`."""
+    found, known, made = dict[str, str](), [*known], [*made]
+    for entry in entries:
+        if entry.key in found:
+            raise ModelError(f"{field} assigns {entry.key!r} twice.")
+        if entry.key not in known:
+            hint = did_you_mean(entry.key, known)
+            raise ModelError(f"{field} assigns {entry.key!r}, which is no initializer of the model.{hint}")
+        if entry.value not in made:
+            hint = did_you_mean(entry.value, made)
+            raise ModelError(f"{field} gives {entry.key!r} the value of {entry.value!r}, which is no output.{hint}")
+        found[entry.key] = entry.value
+    return found
+
+
+def _require_fit(name: str, held: Array, value: str, declared: TensorType) -> None:
+    """ModelError where what replaces an initializer is declared to be something else."""
+    sizes = held.shape if declared.shape is None else declared.shape
+    pairs = zip(sizes, held.shape, strict=False)
+    fits = len(sizes) == held.ndim and all(size == here for size, here in pairs if isinstance(size, int))
+    if not fits or declared.dtype not in (None, held.dtype):
+        own = TensorType(held.dtype, held.shape)
+        raise ModelError(f"update_binding gives {name!r} {own} the value of {value!r} {declared}.")
+
+
+def _assigned_once(steps: Mapping[str, Step]) -> None:
+    owner: dict[str, str] = {}
+    for name, step in steps.items():
+        for key in step.updates:
+            if key in owner:
+                raise ModelError(f"{name}: update_binding assigns {key!r}, which {owner[key]} assigns already.")
+            owner[key] = name
+
+
+_MESSAGES: dict[str, type[Message]] = {"sequence": SequenceProto, "optional": OptionalProto, "map": MapProto}
+_FIELDS: dict[
+    int, str
+] = {  # of what a sequence or an optional holds, by its elem_type; a sequence has them in the plural
+    SequenceProto.TENSOR: "tensor_value",
+    SequenceProto.SPARSE_TENSOR: "sparse_tensor_value",
+    SequenceProto.SEQUENCE: "sequence_value",
+    SequenceProto.MAP: "map_value",
+    SequenceProto.OPTIONAL: "optional_value",
+}
+
+
+def parse_value(data: bytes, declared: TensorType, uri: str) -> Message:
+    """The message that holds a value of the declared type."""
+    message = _MESSAGES.get(declared.kind, TensorProto)()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{uri} is no ONNX {declared.kind}.") from None
+    return message
+
+
+def to_value(message: Message, store: Store) -> Any:
+    """What a message holds: an array, or a record of arrays."""
+    if isinstance(message, TensorProto):
+        return to_array(message, store)
+    if isinstance(message, SequenceProto):
+        return compound.Sequence(tuple(to_value(item, store) for item in _items(message)))
+    if isinstance(message, OptionalProto):
+        field = _FIELDS.get(message.elem_type, "")
+        return compound.Optional(
+            to_value(getattr(message, field), store) if field and message.HasField(field) else None
+        )
+    if isinstance(message, MapProto):
+        return _map(message, store)
+    return to_dense(message, store)
+
+
+def _items(message: SequenceProto) -> Any:
+    if message.elem_type and message.elem_type not in _FIELDS:
+        raise ModelError(f"sequence {message.name!r} holds values of the unknown kind {message.elem_type}.")
+    return getattr(message, f"{_FIELDS[message.elem_type]}s") if message.elem_type else ()
+
+
+def _map(message: MapProto, store: Store) -> compound.Map:
+    keys: tuple[Any, ...] = tuple(message.keys) or tuple(map(text, message.string_keys))
+    values = to_value(message.values, store).items
+    if len(keys) != len(values) or len(set(keys)) < len(keys):
+        raise ModelError(f"map {message.name!r} has {len(set(keys))} different keys and {len(values)} values.")
+    if not all(isinstance(value, np.ndarray) and value.size == 1 for value in values):
+        raise ModelError(f"map {message.name!r} holds values that are no single numbers or strings.")
+    return compound.Map(keys, np.asarray([value.item() for value in values], values[0].dtype if values else None))
+
 
 _T = TypeVar("_T")
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from gradcheck_cli.errors import did_you_mean
 from gradcheck_cli.formats.source import CheckRequest, Source
-from gradcheck_cli.formats.yaml.fields import is_one_value
+from gradcheck_cli.formats.yaml.fields import CheckSpec, ModelSpec, Settings, is_one_value
 from gradcheck_cli.formats.yaml.places import Spot
-from gradcheck_cli.formats.yaml.spec_models import CheckSpec, ModelSpec, Settings
 from gradcheck_cli.formats.yaml.values import Shape, Values
 from gradcheck_cli.graph import Array, Graph
 

@@ -16,10 +16,9 @@ from pydantic import ValidationError
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.formats.source import OperatorBody, Source
-from gradcheck_cli.formats.yaml.fields import listed
+from gradcheck_cli.formats.yaml.fields import OperatorSpec, listed
 from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
 from gradcheck_cli.formats.yaml.places import Spot
-from gradcheck_cli.formats.yaml.spec_models import OperatorSpec
 from gradcheck_cli.graph import Graph, Node
 
 COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # ONNX has none of them

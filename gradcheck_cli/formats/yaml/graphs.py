@@ -1,23 +1,29 @@
-"""The graphs of a spec as sources: inputs with their types, parameters with their values, nodes."""
+"""The graphs of a spec as sources: inputs with their types, parameters with their values, nodes.
+
+Nodes of a spec that names its opset, in the form of the newest one.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gradcheck_cli.errors import ModelError, did_you_mean
-from gradcheck_cli.formats.gradient_nodes import with_bodies
+from gradcheck_cli.formats.node_order import with_bodies
+from gradcheck_cli.formats.onnx.adapt import adapt
+from gradcheck_cli.formats.onnx.opset import checked, signature
 from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
+from gradcheck_cli.formats.yaml.fields import GraphSpec, InputSpec, ParamSpec
 from gradcheck_cli.formats.yaml.nodes import Dialect, Scope, add_constants, check_outputs, read_nodes
 from gradcheck_cli.formats.yaml.places import Document, Spot
-from gradcheck_cli.formats.yaml.spec_models import GraphSpec, InputSpec, ParamSpec
 from gradcheck_cli.formats.yaml.values import Values, constant, dtype_of, graph_float
-from gradcheck_cli.graph import Array, Graph, TensorType
+from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
 DEFAULT_OPSET = 21
 
@@ -142,7 +148,6 @@ def _sizes(shape: list[Any], dims: Mapping[str, int], spot: Spot) -> tuple[int, 
 def _dialect(written: GraphSpec, spot: Spot, types: dict[str, TensorType]) -> Dialect | None:
     if written.opset is None:
         return None
-    from gradcheck_cli.formats.yaml.spec_opset import Opset
 
     if written.opset > _newest():
         raise (spot / "opset").error(f"opset {written.opset} is not known; the newest known is {_newest()}")
@@ -187,3 +192,65 @@ def _group_values(
         for name, (init, place) in inits.items()
         if name in params
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Opset:
+    """The opset that a graph declares; `types` holds what the graph declares of its inputs and parameters."""
+
+    version: int
+    types: dict[str, TensorType]
+
+    def modern(self, node: Node, scope: Scope) -> list[Node]:
+        """Nodes in the newest opset that do the same; a ModelError where a node breaks its schema."""
+        node = _with_types_of_schema(node, self.version)
+        where = f"node {node.op} {node.name or node.outputs[0]!r}"
+        site = _Site(where, next(filter(None, node.outputs), node.op), scope, self.types)
+        return adapt(checked(node, self.version, where), self.version, site)
+
+
+def _with_types_of_schema(node: Node, version: int) -> Node:
+    """The node with integers as floats where its operator takes floats: 1 is written as readily as 1.0."""
+    schema = signature(node.op, version) if not node.domain else None
+    kinds = schema.attributes if schema else {}
+    return replace(node, attrs={name: _as(kinds.get(name), value) for name, value in node.attrs.items()})
+
+
+def _as(kind: str | None, value: Any) -> Any:
+    if kind == "FLOAT" and isinstance(value, int):
+        return float(value)
+    if kind == "FLOATS" and isinstance(value, tuple):
+        return tuple(float(each) if isinstance(each, int) else each for each in value)
+    return value
+
+
+@dataclass(slots=True)
+class _Site:
+    """What an adapter may ask and add around one node."""
+
+    where: str
+    output: str
+    scope: Scope
+    types: dict[str, TensorType]
+
+    def fresh(self, hint: str) -> str:
+        return self.scope.fresh(hint)
+
+    def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
+        name = self.fresh(f"{self.output}/{hint}")
+        self.scope.constants[name] = np.asarray(value, dtype)
+        return name
+
+    def value(self, name: str) -> Array | None:
+        return self.scope.constants.get(name, self.scope.outer_constants.get(name))
+
+    def dtype(self, name: str) -> np.dtype[Any] | None:
+        value, declared = self.value(name), self.types.get(name)
+        return value.dtype if value is not None else declared.dtype if declared else None
+
+    def rank(self, name: str) -> int | None:
+        declared = self.types.get(name)
+        return len(declared.shape) if declared and declared.shape is not None else None
+
+    def is_read(self, name: str) -> bool:
+        return bool(name)

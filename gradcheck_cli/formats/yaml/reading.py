@@ -1,6 +1,8 @@
 """Reads a spec file: graphs, operators, ways to initialise, checks, models.
 
 Errors are collected as far as one mistake does not hide the next, and raised together as a SpecError.
+
+What pydantic finds in a spec, said as gradcheck says things: where, what is wrong, what would be right.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.errors import UsageError, did_you_mean
+from pydantic import ValidationError
+
+from gradcheck_cli.errors import Problem, UsageError, did_you_mean
 from gradcheck_cli.formats.source import Source, Spec
+from gradcheck_cli.formats.yaml.fields import Inside, SpecFile, Unknown, listed, show
+from gradcheck_cli.formats.yaml.places import Document, Spot, show_path
 
 if TYPE_CHECKING:
     from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
-    from gradcheck_cli.formats.yaml.places import Document
-    from gradcheck_cli.formats.yaml.spec_models import SpecFile
 
 
 def read_spec(
@@ -30,7 +34,6 @@ def read_spec(
     by Python functions, which are then called.
     """
     from gradcheck_cli.formats.yaml.places import Document
-    from gradcheck_cli.formats.yaml.spec_messages import validate  # brings yaml and pydantic
 
     document = Document.read(os.fspath(path))
     return _spec(document, validate(document), dict(dims or {}), allow_python)
@@ -40,8 +43,7 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
     from gradcheck_cli.formats.yaml.checks import CheckReader, read_models, settings_of
     from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
     from gradcheck_cli.formats.yaml.places import Spot
-    from gradcheck_cli.formats.yaml.spec_files import Folder
-    from gradcheck_cli.formats.yaml.values import Values
+    from gradcheck_cli.formats.yaml.values import Folder, Values
 
     here, folder = Spot(document), Path(document.path).parent
     defaults = settings_of(written.defaults)
@@ -91,3 +93,111 @@ def _check_given_dims(document: Document, sources: Mapping[str, Source], dims: M
     for name in dims:
         if sources and name not in known | symbols:
             raise UsageError(f"{document.path} has no size {name!r}.{did_you_mean(name, known | symbols)}")
+
+
+_MOST = 500
+_TYPES = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def validate(document: Document) -> SpecFile:
+    """The spec in a document; a SpecError with everything that is wrong in it."""
+    _check_head(document)
+    try:
+        return SpecFile.model_validate(document.root.value)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[:_MOST]
+        document.problems.extend(_problem(document, each) for each in found)
+    document.raise_problems()
+    raise AssertionError("a validation error without errors")
+
+
+def _check_head(document: Document) -> None:
+    root, here = document.root, Spot(document)
+    if not isinstance(root.value, dict):
+        raise here.error("a spec is a mapping that starts with 'gradcheck: 1'")
+    first = next(iter(root.value), None)
+    if first != "gradcheck":
+        message = "a spec starts with 'gradcheck: 1'"
+        if "gradcheck" in root.value:
+            raise (here / "gradcheck").error(f"{message}; here it is not the first key", key=True)
+        raise (here / str(first)).error(message + did_you_mean(str(first), ["gradcheck"]), key=True)
+    version = root.value["gradcheck"]
+    if version != 1 or not isinstance(version, int) or isinstance(version, bool):
+        raise (here / "gradcheck").error(f"version {show(version)} of the format is not known; known is 1")
+
+
+def _problem(document: Document, error: Any) -> Problem:
+    path = _path_in(document, error["loc"])
+    by_key = error["type"] in ("extra_forbidden", "missing") or error["loc"][-1:] == ("[key]",)
+    if isinstance(inner := error.get("ctx", {}).get("error"), Inside):
+        path, by_key = (*path, inner.part), inner.by_key
+    spot = Spot(document, path[:-1] if error["type"] == "missing" else path)
+    return spot.error(_message(error, path), key=by_key).problems[0]
+
+
+def _path_in(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """A path of pydantic without the names of unions' branches."""
+    entry, path = document.root, []
+    for index, part in enumerate(loc):
+        if part in entry.children:
+            entry = entry.children[part]
+            path.append(part)
+        elif index == len(loc) - 1 and part != "[key]" and not str(part).startswith("<"):
+            path.append(part)
+    return tuple(path)
+
+
+def _message(error: Any, path: tuple[str | int, ...]) -> str:
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    where = show_path(path) or "the spec"
+    if kind == "extra_forbidden":
+        return f"unknown key {path[-1]!r}{_inside(path)}.{_known(str(path[-1]), value)}"
+    if kind == "missing":
+        return f"{show_path(path[:-1]) or 'the spec'} lacks the key {path[-1]!r}"
+    if kind == "literal_error":
+        known = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
+        return f"{where} is {show(value)}; known are {listed(known)}.{did_you_mean(str(value), known)}"
+    if kind == "value_error":
+        return f"{where} {context['error']}"
+    if kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        return f"{where} is {show(value)}; it must be {words} {context[key]:g}"
+    if kind in _TYPES:
+        return f"{where} is {show(value)}; it must be {_TYPES[kind]}"
+    return f"{where} is {show(value)}; {_lengths(kind, context) or error['msg']}"
+
+
+def _inside(path: tuple[str | int, ...]) -> str:
+    return f" in {show_path(path[:-1])}" if len(path) > 1 else ""
+
+
+def _known(key: str, value: Any) -> str:
+    known = value.known if isinstance(value, Unknown) else ()
+    near = did_you_mean(key, known)
+    return near or (f" Known are {listed(known)}." if known else "")
+
+
+def _lengths(kind: str, context: dict[str, Any]) -> str:
+    if kind in ("too_short", "string_too_short"):
+        least = context["min_length"]
+        return "it must not be empty" if least == 1 else f"it must have {least} values"
+    if kind == "too_long":
+        return f"it must have {context['max_length']} values"
+    return ""

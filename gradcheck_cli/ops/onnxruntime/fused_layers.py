@@ -1,14 +1,28 @@
-"""Layers of com.microsoft into which onnxruntime fuses normalizations: with a skip connection, an embedding, a gate."""
+"""Layers of com.microsoft into which onnxruntime fuses normalizations: with a skip connection, an embedding, a gate.
+
+Residual streams of com.microsoft: several branches side by side, normalized each, mixed into one and back, gated.
+
+Branches stand along an axis before the features, `(..., C, H)`, or side by side in one axis, `(..., C * H)`.
+
+Layers of com.microsoft that hand a state on: ONNX's own with windows of states, dilation and channels last.
+
+A window holds the states after each of the last steps, zeros for steps that this call has not.
+"""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op, composite, counting, deciding, either
 from gradcheck_cli.ops.normalization import inverse_rms
 from gradcheck_cli.ops.onnxruntime.fused import fused
+from gradcheck_cli.ops.recurrent import linear_attention
 
 SMALL, EPSILON = 9.999999960041972e-13, 9.999999747378752e-06
 
@@ -142,4 +156,215 @@ FUSED_LAYERS: list[Op] = [
     fused("SkipGroupNorm", skip_group_norm),
     fused("SkipLayerNormalization", skip_layer_normalization),
     fused("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization),
+]
+
+
+_LEAST = 1e-6  # of a product under the square root of an engram's gate
+
+
+def branchwise_rms_norm(x: Var, scale: Var | None = None, *, epsilon: float = EPSILON, num_branches: int = 0) -> Var:
+    """RMSNormalization of each branch, times a scale for all of them or for each."""
+    parts = _branches(x, num_branches)
+    y = _normalized(parts, epsilon)
+    if scale is not None:
+        wide = sym.cast(scale, x.dtype)
+        y = y * (wide if scale.shape[-1:] == parts.shape[-1:] else sym.reshape(wide, parts.shape[-2:]))
+    return sym.reshape(y, x.shape)
+
+
+def hyper_connection_pre_mix(streams: Var, mix: Var, *, num_branches: int = 0, reduction_scale: float = 1.0) -> Var:
+    """The sum of all branches, each times its gate, and times a number."""
+    parts = _branches(streams, num_branches)
+    return sym.sum(parts * _gates(mix, parts), (-2,), keepdims=False) * reduction_scale
+
+
+def hyper_connection_post_mix(
+    streams: Var, block: Var, mix: Var, stream_mix: Var | None = None, *, num_branches: int = 0
+) -> Var:
+    """Branches mixed with each other by a matrix, plus what a block has made, times a gate for each branch."""
+    parts = _branches(streams, num_branches)
+    kept = parts if stream_mix is None else sym.matmul(sym.swap(sym.cast(stream_mix, parts.dtype)), parts)
+    y = kept + _gates(mix, parts) * sym.unsqueeze(block, (-2,))
+    return sym.reshape(y, streams.shape)
+
+
+def gated_add(x: Var, y: Var, gate: Var, gate_weight: Var | None = None) -> Var:
+    """x plus y times a gate for each row: a number, or the sigmoid of features times weights."""
+    if gate_weight is not None:
+        gate = sym.sigmoid(sym.matmul(gate, gate_weight))
+    if gate.shape != (*x.shape[:-1], 1) or y.shape != x.shape:
+        raise ValueError(
+            f"y is {list(x.shape)} and the gate {[*x.shape[:-1], 1]}, not {list(y.shape)}, {list(gate.shape)}"
+        )
+    return x + y * gate
+
+
+def engram_gate(
+    key: Var, query: Var, value: Var, key_scale: Var, query_scale: Var, conv_scale: Var | None = None, *,
+    epsilon: float = EPSILON, n_outputs: int = 1,
+) -> tuple[Var, ...]:  # fmt: skip
+    """A value times a gate that finds out how a key fits a query, `(N, S, branches, H)`; and that, normalized."""
+    product = _normalized(key, epsilon) * key_scale * (_normalized(query, epsilon) * query_scale)
+    dot = sym.sum(product, (-1,)) / float(np.sqrt(key.shape[-1]))
+    gate = sym.sigmoid(sym.sign(dot) * sym.sqrt(sym.maximum(sym.abs(dot), _LEAST)))
+    y = gate * sym.unsqueeze(value, (-2,))
+    if n_outputs < 2:
+        return (y,)
+    if conv_scale is None:
+        raise ValueError("gated_value_normed needs conv_norm_scale")
+    return y, _normalized(y, epsilon) * conv_scale
+
+
+def _branches(x: Var, count: int) -> Var:
+    """`(..., C, H)`."""
+    if not count:
+        return x
+    if x.shape[-1] % count:
+        raise ValueError(f"{x.shape[-1]} features are no {count} branches")
+    return sym.reshape(x, (*x.shape[:-1], count, x.shape[-1] // count))
+
+
+def _gates(mix: Var, parts: Var) -> Var:
+    """Gates as they broadcast against branches `(..., C, H)`: one for each branch, or for each feature."""
+    wide = sym.cast(mix, parts.dtype)
+    lead, (count, size) = parts.shape[:-2], parts.shape[-2:]
+    if mix.shape in ((*lead, count, 1), (*lead, count, size)):
+        return wide
+    if mix.shape == (*lead, count):
+        return sym.unsqueeze(wide, (-1,))
+    if mix.shape == (*lead, count * size):
+        return sym.reshape(wide, parts.shape)
+    raise ValueError(f"gates {list(mix.shape)} do not fit branches {list(parts.shape)}")
+
+
+def _normalized(x: Var, epsilon: float) -> Var:
+    return x / sym.sqrt(sym.mean(x * x, (-1,)) + epsilon)
+
+
+FUSED_STREAMS: list[Op] = [
+    fused("BranchwiseRMSNorm", branchwise_rms_norm),
+    fused("EngramGate", engram_gate),
+    fused("GatedAdd", gated_add),
+    fused("HyperConnectionPostMix", hyper_connection_post_mix),
+    fused("HyperConnectionPreMix", hyper_connection_pre_mix),
+]
+
+
+WIDEST = 8  # window of states
+
+
+def causal_conv_with_state(
+    x: Var, weight: Var, bias: Var | None = None, past_state: Var | None = None, *, activation: str = "none",
+    channels_last: int = 0, dilation: int = 1, input_channel_offset: int = 0, input_channels: int = 0, ndim: int = 1,
+    state_channels_last: int = -1, state_length: int = 0, state_update_capacity: int = 0, state_window: int = 0,
+) -> tuple[Var, Var]:  # fmt: skip
+    """Each channel of x filtered by itself, looking back along the last axis; and what the next call looks back on."""
+    _check_window(state_window)
+    if activation not in ("none", "silu", "swish") or dilation < 1:
+        raise ValueError(
+            f"activation is {activation!r}, dilation {dilation}; known are none, silu and swish, from 1 on"
+        )
+    if any((input_channel_offset, input_channels, state_channels_last + 1, state_length, state_update_capacity)):
+        raise UnsupportedError("CausalConvWithState of some channels, or with states of another length or layout, is not "
+                               "known: onnxruntime has it for GPUs alone", code="GC502")  # fmt: skip
+    if ndim != 1:
+        raise UnsupportedError(f"CausalConvWithState over {ndim} axes is not known, over one it is", code="GC502")
+    tail = x.shape[2:] if channels_last else ()
+    rows = _first(x) if channels_last else x
+    n, channels, length = rows.shape
+    if weight.ndim != 3 or weight.shape[:2] != (channels, 1) or not weight.shape[2]:
+        raise ValueError(f"weights {list(weight.shape)} are not [{channels}, 1, k]")
+    reach = (weight.shape[2] - 1) * dilation
+    before = sym.full(x.tape, (n, channels, reach), 0, x.dtype)
+    if past_state is not None:
+        last = sym.take(past_state, state_window - 1, 0) if state_window else past_state
+        before = _first(last) if channels_last else last
+    if before.shape != (n, channels, reach):
+        raise ValueError(f"past_state {list(past_state.shape if past_state else ())} holds no {reach} positions")
+    seen = sym.concat([before, rows], 2)
+    y = x.tape.apply("Conv", seen, weight, bias, group=channels, dilations=(dilation,)) if x.size else rows
+    y = y if activation == "none" else y * sym.sigmoid(y)
+    made = [sym.slice(seen, (end,), (end + reach,), (2,)) for end in _ends(length, state_window)]
+    made = [_last(state, tail) if channels_last else state for state in made]
+    return _last(y, tail) if channels_last else y, _windowed(made, state_window)
+
+
+def linear_attention_with_window(
+    query: Var, key: Var, value: Var, past_state: Var | None = None, decay: Var | None = None,
+    beta: Var | None = None, *, chunk_size: int = 64, kv_num_heads: int, q_num_heads: int, scale: float = 0.0,
+    state_window: int = 0, update_rule: str = "gated_delta",
+) -> tuple[Var, Var]:  # fmt: skip
+    """ONNX's own, where heads of keys may share one of q as well, with the states after several steps if asked for."""
+    _check_window(state_window)
+    state = past_state
+    if past_state is not None and state_window:
+        state = sym.take(past_state, state_window - 1, 0)
+    steps = query.shape[1]
+    given: list[Any] = [query, key, value, decay, beta]
+    if kv_num_heads > q_num_heads > 0 and kv_num_heads % q_num_heads == 0:  # one head of q reads several states
+        scale = scale or (query.shape[2] // q_num_heads) ** -0.5
+        given[0] = _repeated(query, q_num_heads, kv_num_heads // q_num_heads)
+        q_num_heads = kv_num_heads
+    run = partial(
+        linear_attention, q_num_heads=q_num_heads, kv_num_heads=kv_num_heads, update_rule=update_rule, scale=scale
+    )
+    cuts = _ends(steps, state_window)
+    ys: list[Var] = []
+    states: list[Var] = []
+    start = 0
+    for end in dict.fromkeys([*cuts, steps]):
+        q, k, v, *gates = (x and sym.slice(x, (start,), (end,), (1,)) for x in given)
+        y, state = run(q, k, v, state, *gates)
+        ys.append(y)
+        states.append(state)
+        start = end
+    return sym.concat(ys, 1), _windowed(states[-len(cuts) :], state_window)
+
+
+def linear_attention_gate(a: Var, dt_bias: Var, decay_scale: Var, b: Var | None = None) -> tuple[Var, ...]:
+    """The decay, a scale times the Softplus of a and a bias, and the rate, the sigmoid of b."""
+    wide = sym.cast(a, np.result_type(a.dtype, dt_bias.dtype)) + dt_bias
+    decay = sym.cast(decay_scale * sym.softplus(wide), a.dtype)
+    return (decay,) if b is None else (decay, sym.sigmoid(b))
+
+
+def _check_window(window: int) -> None:
+    if not 0 <= window <= WIDEST:
+        raise ValueError(f"state_window is {window}; it is 0 to {WIDEST}")
+
+
+def _ends(length: int, window: int) -> list[int]:
+    """After how many steps a state is kept: the last ones of a window, or the last one alone."""
+    return [end for end in range(length - max(window, 1) + 1, length + 1) if end > 0 or end == length]
+
+
+def _windowed(states: list[Var], window: int) -> Var:
+    """The last state, or the states of a window along a new first axis, zeros before them."""
+    if not window:
+        return states[-1]
+    stacked = sym.concat([sym.unsqueeze(state, (0,)) for state in states[-window:]], 0)
+    return sym.pad(stacked, (window - stacked.shape[0], *(0,) * (2 * stacked.ndim - 1)))
+
+
+def _repeated(x: Var, heads: int, times: int) -> Var:
+    """`(N, S, heads * size)` with every head so many times."""
+    apart = sym.reshape(x, (*x.shape[:2], heads, 1, x.shape[2] // heads))
+    wide = sym.expand(apart, (*apart.shape[:3], times, apart.shape[4]))
+    return sym.reshape(wide, (*x.shape[:2], times * x.shape[2]))
+
+
+def _first(x: Var) -> Var:
+    """`(N, length, *channels)` as `(N, channels, length)`."""
+    return sym.transpose(sym.reshape(x, (*x.shape[:2], int(np.prod(x.shape[2:])))), (0, 2, 1))
+
+
+def _last(x: Var, tail: tuple[int, ...]) -> Var:
+    turned = sym.transpose(x, (0, 2, 1))
+    return sym.reshape(turned, (*turned.shape[:2], *tail))
+
+
+FUSED_STATEFUL: list[Op] = [
+    fused("CausalConvWithState", causal_conv_with_state),
+    fused("LinearAttention", linear_attention_with_window),
+    fused("LinearAttentionGate", linear_attention_gate),
 ]

@@ -16,8 +16,8 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops.onnxruntime.fused import fused
-from gradcheck_cli.ops.onnxruntime.fused_stateful import WIDEST, causal_conv_with_state
-from gradcheck_cli.ops.stateful import check_rule, packed, recurrence
+from gradcheck_cli.ops.onnxruntime.fused_layers import WIDEST, causal_conv_with_state
+from gradcheck_cli.ops.recurrent import check_rule, packed, recurrence
 
 _ACTIVATIONS = {"none": "none", "softplus": "softplus", "qwen": "softplus", "sigmoid": "sigmoid", "kda": "sigmoid"}
 _LEAST_SQUARES = {"sigmoid": 1e-6}  # added to a sum of squares under a root, by the gate; with others 1e-12

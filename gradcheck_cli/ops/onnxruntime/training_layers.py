@@ -2,18 +2,37 @@
 
 Each takes the cotangent dY and what its forward operator read or computed.  Definitions here and in the other
 `training_*` files are those of onnxruntime-training 1.19; all are compositions, so that they can be differentiated.
+
+Dropout and fake quantization in onnxruntime's training graphs, and their derivatives.
+
+A mask of bits has one bit for each entry, 32 in a number, the lowest first.
+
+Losses of class scores in onnxruntime's training graphs, and their derivatives.
+
+Three kinds: classes along the last axis with labels as distributions, or as numbers with a weight for each sample; and
+ONNX's own SoftmaxCrossEntropyLoss, with classes along axis 1, weights for classes and an index to ignore.
+
+Normalizations in onnxruntime's training graphs: BatchNormalization that keeps its statistics, and derivatives.
+
+A derivative takes the statistics as the forward operator computed them: with n = (x - mean) r and g = dY scale, dX is
+r (g - mean(g) - n mean(g n)).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import unbroadcast
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Op, composite, deciding, with_axis
+from gradcheck_cli.op import DTYPES, Op, composite, deciding, rounding_of, with_axis
 from gradcheck_cli.ops.activation import LEAK
-from gradcheck_cli.ops.onnxruntime.fused import QUICK_ALPHA, fused
+from gradcheck_cli.ops.loss import negative_log_likelihood, picked_classes
+from gradcheck_cli.ops.normalization import EPSILON, MOMENTUM, channelwise, moments
+from gradcheck_cli.ops.onnxruntime.fused import QUICK_ALPHA, bias_dropout, bias_softmax, fused
 
 CUBIC, TANH_SCALE = 0.044715, math.sqrt(2 / math.pi)
 
@@ -106,4 +125,294 @@ TRAINING_ACTIVATION: list[Op] = [
     fused("SoftmaxGrad", flat_softmax_grad, bind=with_axis(1)),
     fused("SoftmaxGrad_13", softmax_grad, bind=with_axis(-1)),
     fused("TanhGrad", tanh_grad),
+]
+
+
+BITS = 32
+
+
+def dropout_grad(
+    dy: Var, mask: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None
+) -> Var:
+    """What was kept of dY, in training scaled as the forward operator scales it: it is Dropout's derivative."""
+    if not 0 <= ratio < 1:
+        raise ValueError(f"ratio is {ratio}; it is from 0 up to 1, which would leave nothing")
+    return sym.where(mask, dy / (1.0 - ratio) if training_mode else dy, 0)
+
+
+def bitmask_dropout(
+    x: Var, ratio: Var | None = None, training_mode: Var | None = None, *, seed: int | None = None
+) -> tuple[Var, Var]:
+    """Dropout, with a mask of bits."""
+    attrs = {} if seed is None else {"seed": seed}
+    y, mask = x.tape.emit("Dropout", (x, ratio, training_mode), attrs, n_outputs=2)
+    return y, _packed(mask)
+
+
+def bitmask_bias_dropout(
+    x: Var, bias: Var, residual: Var | None = None, ratio: Var | None = None, training_mode: Var | None = None, *,
+    seed: int | None = None,
+) -> tuple[Var, Var]:  # fmt: skip
+    """BiasDropout, with a mask of bits."""
+    y, mask = bias_dropout(x, bias, residual, ratio, training_mode, seed=seed)
+    return y, _packed(mask)
+
+
+def bitmask_dropout_grad(
+    dy: Var, mask: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None
+) -> Var:
+    """DropoutGrad, with a mask of bits."""
+    return dropout_grad(dy, _unpacked(mask, dy.shape), ratio=ratio, training_mode=training_mode)
+
+
+def bias_softmax_dropout(
+    x: Var, bias: Var, ratio: Var | None = None, *, axis: int = 1, is_inner_broadcast: int = 1,
+    seed: int | None = None,
+) -> tuple[Var, Var, Var]:  # fmt: skip
+    """BiasSoftmax, then Dropout in training: its result, the mask, and the softmax."""
+    shares = bias_softmax(x, bias, axis=axis, is_inner_broadcast=is_inner_broadcast)
+    attrs = {} if seed is None else {"seed": seed}
+    y, mask = x.tape.emit("Dropout", (shares, ratio, np.asarray(True)), attrs, n_outputs=2)
+    return y, mask, shares
+
+
+def softmax_dropout_grad(
+    dy: Var, mask: Var, y: Var, *, ratio: float = 0.5, axis: int = 1, is_inner_broadcast: int = 1,
+    seed: int | None = None,
+) -> Var:  # fmt: skip
+    """To what BiasSoftmaxDropout adds the bias to."""
+    return flat_softmax_grad(dropout_grad(dy, mask, ratio=ratio, training_mode=True), y, axis=axis)
+
+
+def fake_quant(x: Var, scale: Var, zero_point: Var, *, quant_min: int = 0, quant_max: int = 255) -> tuple[Var, Var]:
+    """x rounded to one of the numbers (q - zero point) scale, and where it lies within their range.
+
+    Rounding has no gradient, by nature: the one that FakeQuantGrad lets through stands in for it.
+    """
+    scale, zero = sym.reshape(scale, ()), sym.reshape(zero_point, ())
+    whole = sym.round_(x / scale) + zero
+    kept = sym.clip(whole, float(quant_min), float(quant_max))
+    return (kept - zero) * scale, sym.and_(whole >= float(quant_min), whole <= float(quant_max))
+
+
+def fake_quant_grad(dy: Var, mask: Var) -> Var:
+    """dY within the range, as if nothing had been rounded."""
+    return sym.where(mask, dy, 0)
+
+
+def _packed(mask: Var) -> Var:
+    """The bits of a mask in numbers."""
+    words = -(-mask.size // BITS)
+    bits = sym.pad(sym.cast(sym.reshape(mask, (mask.size,)), np.int64), (0, words * BITS - mask.size))
+    rows = sym.reshape(bits, (words, BITS)) * mask.tape.constant(2 ** np.arange(BITS))
+    return sym.cast(sym.sum(rows, (1,), keepdims=False), np.uint32)
+
+
+def _unpacked(words: Var, shape: tuple[int, ...]) -> Var:
+    """A mask of that shape from its bits."""
+    size = int(np.prod(shape))
+    if words.size != -(-size // BITS):
+        raise ValueError(f"{words.size} numbers of {BITS} bits do not mask {size} entries")
+    rows = sym.unsqueeze(sym.cast(sym.reshape(words, (words.size,)), np.int64), (1,))
+    bits = words.tape.apply("Mod", rows / words.tape.constant(2 ** np.arange(BITS)), 2)
+    flat = sym.slice(sym.reshape(bits, (words.size * BITS,)), (0,), (size,), (0,))
+    return sym.reshape(sym.equal(flat, 1), shape)
+
+
+TRAINING_DROPOUT: list[Op] = [
+    fused("BiasSoftmaxDropout", bias_softmax_dropout, cuts=deciding(2)),
+    fused("BitmaskBiasDropout", bitmask_bias_dropout, cuts=deciding(3)),
+    fused("BitmaskDropout", bitmask_dropout, cuts=deciding(1)),
+    fused("BitmaskDropoutGrad", bitmask_dropout_grad, static={"ratio": 2, "training_mode": 3}),
+    fused("DropoutGrad", dropout_grad, static={"ratio": 2, "training_mode": 3}),
+    fused("FakeQuant", fake_quant, cuts=rounding_of(0)),
+    fused("FakeQuantGrad", fake_quant_grad),
+    fused("SoftmaxDropoutGrad", softmax_dropout_grad, static={"ratio": 3}, bind=with_axis(1)),
+]
+
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def distribution_loss(logits: Var, label: Var, *, reduction: str = "mean") -> tuple[Var, Var]:
+    """-sum(label log softmax(logits)) of each row, and the log probabilities."""
+    log_prob = logits.tape.apply("LogSoftmax", logits, axis=-1)
+    losses = -sym.sum(label * log_prob, (-1,), keepdims=False)
+    return _reduced(losses, float(math.prod(losses.shape)), reduction), log_prob
+
+
+def distribution_loss_grad(dy: Var, log_prob: Var, label: Var, *, reduction: str = "mean") -> Var:
+    """Of the logits, for labels that sum to 1."""
+    return (sym.exp(log_prob) - label) * _share(dy, float(math.prod(log_prob.shape[:-1])), reduction, -1)
+
+
+def sample_loss(logits: Var, label: Var, weight: Var | None = None, *, reduction: str = "mean") -> tuple[Var, Var]:
+    """-log softmax(logits) at the label of each sample times its weight, and the log probabilities."""
+    log_prob = logits.tape.apply("LogSoftmax", logits, axis=-1)
+    losses = -sym.sum(sym.where(_one_hot(label, logits), log_prob, 0), (-1,), keepdims=False)
+    losses = losses if weight is None else losses * weight
+    return _reduced(losses, _weights(label, weight), reduction), log_prob
+
+
+def sample_loss_grad(dy: Var, log_prob: Var, label: Var, weight: Var | None = None, *, reduction: str = "mean") -> Var:
+    """Of the logits."""
+    apart = sym.exp(log_prob) - sym.cast(_one_hot(label, log_prob), log_prob.dtype)
+    share = _share(dy, _weights(label, weight), reduction, -1)
+    return apart * share if weight is None else apart * share * sym.unsqueeze(weight, (-1,))
+
+
+def class_loss(
+    scores: Var, labels: Var, weights: Var | None = None, *, ignore_index: int | None = None,
+    output_type: int | None = None, reduction: str = "mean",
+) -> tuple[Var, Var]:  # fmt: skip
+    """SoftmaxCrossEntropyLoss, with the index to ignore as an input."""
+    attrs = {"reduction": reduction} | ({} if ignore_index is None else {"ignore_index": ignore_index})
+    loss, log_prob = scores.tape.emit("SoftmaxCrossEntropyLoss", (scores, labels, weights), attrs, n_outputs=2)
+    return _typed(loss, output_type), _typed(log_prob, output_type)
+
+
+def class_loss_grad(
+    dy: Var, log_prob: Var, labels: Var, weights: Var | None = None, bias: Var | None = None, *,
+    ignore_index: int | None = None, output_type: int | None = None, reduction: str = "mean",
+) -> Var:  # fmt: skip
+    """Of the scores, plus a bias; nothing from a sample that is ignored."""
+    picked = picked_classes(labels, log_prob.shape[1], ignore_index)
+    hot = sym.cast(picked, log_prob.dtype)
+    if weights is not None:
+        hot = hot * sym.reshape(weights, (-1, *(1,) * (log_prob.ndim - 2)))
+    weight = sym.sum(hot, (1,))
+    share = _share(dy, sym.sum(weight, keepdims=False), reduction, 1)
+    flow = _typed((sym.exp(log_prob) * weight - hot) * share, output_type)
+    return flow if bias is None else flow + bias
+
+
+def _one_hot(label: Var, like: Var) -> Var:
+    """Whether a class is that of a sample, `(..., C)`."""
+    classes = like.shape[-1]
+    if label.shape != like.shape[:-1] or not ((label.value >= 0) & (label.value < classes)).all():
+        raise ValueError(f"labels are from 0 to {classes - 1}, in the shape of the scores without their last axis")
+    return sym.equal(sym.unsqueeze(label, (-1,)), label.tape.constant(np.arange(classes, dtype=label.dtype)))
+
+
+def _weights(label: Var, weight: Var | None) -> Var | float:
+    """What the mean is taken over: the sum of all weights."""
+    return float(label.size) if weight is None else sym.sum(weight, keepdims=False)
+
+
+def _reduced(losses: Var, total: Var | float, reduction: str) -> Var:
+    _check_reduction(reduction)
+    if reduction == "none":
+        return losses
+    whole = sym.sum(losses, keepdims=False)
+    return whole / total if reduction == "mean" else whole
+
+
+def _share(dy: Var, total: Var | float, reduction: str, axis: int) -> Var:
+    """What every sample gets of dY, ready to broadcast along the axis of classes."""
+    _check_reduction(reduction)
+    if reduction == "none":
+        return sym.unsqueeze(dy, (axis,))
+    whole = sym.reshape(dy, ())
+    return whole / total if reduction == "mean" else whole
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction is {reduction!r}; known are {', '.join(REDUCTIONS)}")
+
+
+def _typed(x: Var, output_type: int | None) -> Var:
+    """x in the dtype of that number, or in what is computed with instead."""
+    if not output_type:
+        return x
+    if output_type not in DTYPES:
+        raise ValueError(f"output_type {output_type} is not known")
+    return sym.cast(x, x.tape.widen(DTYPES[output_type]))
+
+
+TRAINING_LOSS: list[Op] = [
+    composite("SparseSoftmaxCrossEntropy", sample_loss),  # which is not ONNX's, in its domain
+    composite("SparseSoftmaxCrossEntropyGrad", sample_loss_grad),
+    fused("NegativeLogLikelihoodLossInternal", negative_log_likelihood, static={"ignore_index": 3}),
+    fused("NegativeLogLikelihoodLossInternal2", negative_log_likelihood, static={"ignore_index": 3}),
+    fused("SoftmaxCrossEntropy", distribution_loss),
+    fused("SoftmaxCrossEntropyGrad", distribution_loss_grad),
+    fused("SoftmaxCrossEntropyLossGrad", class_loss_grad),
+    fused("SoftmaxCrossEntropyLossInternal", class_loss, static={"ignore_index": 3}),
+    fused("SoftmaxCrossEntropyLossInternalGrad", class_loss_grad, static={"ignore_index": 4}),
+]
+
+
+def layer_grad(
+    dy: Var, x: Var, scale: Var, mean: Var, inverse: Var, *, axis: int = -1, epsilon: float = EPSILON
+) -> tuple[Var, Var, Var]:
+    """To x, scale and bias of LayerNormalization, from the mean and the inverse deviation."""
+    normal = (x - _kept(mean, x, axis)) * _kept(inverse, x, axis)
+    return _layer_flows(dy, normal, scale, _kept(inverse, x, axis), axis)
+
+
+def invertible_layer_grad(
+    dy: Var, y: Var, scale: Var, bias: Var, inverse: Var, *, axis: int = -1, epsilon: float = EPSILON
+) -> tuple[Var, Var, Var]:
+    """The same from the output, of which scale and bias are taken back."""
+    return _layer_flows(dy, (y - bias) / scale, scale, _kept(inverse, y, axis), axis)
+
+
+def simplified_layer_grad(
+    dy: Var, x: Var, scale: Var, inverse: Var, *, axis: int = -1, epsilon: float = EPSILON
+) -> tuple[Var, Var]:
+    """To x and scale of a normalization by the root mean square, from its inverse."""
+    inverse = _kept(inverse, x, axis)
+    normal, g = x * inverse, dy * scale
+    return (g - normal * sym.mean(g * normal, range(axis, 0))) * inverse, unbroadcast(dy * normal, scale.shape)
+
+
+def batch_norm_internal(
+    x: Var, scale: Var, b: Var, mean: Var, var: Var, *, epsilon: float = EPSILON, momentum: float = MOMENTUM,
+    training_mode: int = 1,
+) -> tuple[Var, ...]:  # fmt: skip
+    """BatchNormalization, in training with the mean and the inverse deviation of the batch besides."""
+    attrs = {"epsilon": epsilon, "momentum": momentum, "training_mode": training_mode}
+    operands = (x, scale, b, mean, var)
+    if not training_mode:
+        return x.tape.emit("BatchNormalization", operands, attrs)
+    made = x.tape.emit("BatchNormalization", operands, attrs, n_outputs=3)
+    center, _, spread = moments(x, _but_channels(x))
+    inverse = sym.reciprocal(sym.sqrt(spread + epsilon))
+    return *made, sym.reshape(center, mean.shape), sym.reshape(inverse, var.shape)
+
+
+def batch_norm_grad(
+    dy: Var, x: Var, scale: Var, mean: Var, inverse: Var, *, epsilon: float = EPSILON
+) -> tuple[Var, Var, Var]:
+    """To x, scale and bias, from the mean and the inverse deviation of the batch."""
+    axes, spread = _but_channels(x), channelwise(inverse, x)
+    normal = (x - channelwise(mean, x)) * spread
+    flows = [sym.sum(flow, axes, keepdims=False) for flow in (dy * normal, dy)]
+    size = float(math.prod(x.shape[a] for a in axes))
+    lost = normal * channelwise(flows[0] / size, x) + channelwise(flows[1] / size, x)
+    return (dy - lost) * (channelwise(scale, x) * spread), flows[0], flows[1]
+
+
+def _layer_flows(dy: Var, normal: Var, scale: Var, inverse: Var, axis: int) -> tuple[Var, Var, Var]:
+    g, axes = dy * scale, range(axis, 0)
+    ct_x = (g - sym.mean(g, axes) - normal * sym.mean(g * normal, axes)) * inverse
+    return ct_x, unbroadcast(dy * normal, scale.shape), unbroadcast(sym.identity(dy), scale.shape)
+
+
+def _kept(statistic: Var, x: Var, axis: int) -> Var:
+    """A statistic with an entry for each row, ready to broadcast against x: some runtimes drop the axes."""
+    return sym.reshape(statistic, (*x.shape[:axis], *(1,) * -axis))
+
+
+def _but_channels(x: Var) -> Sequence[int]:
+    return [i for i in range(x.ndim) if i != 1]
+
+
+TRAINING_NORMALIZATION: list[Op] = [
+    fused("BatchNormInternal", batch_norm_internal),
+    fused("BatchNormalizationGrad", batch_norm_grad),
+    fused("InvertibleLayerNormalizationGrad", invertible_layer_grad),
+    fused("LayerNormalizationGrad", layer_grad),
+    fused("SimplifiedLayerNormalizationGrad", simplified_layer_grad),
 ]

@@ -1,21 +1,195 @@
-"""What pages say of a run, a model and a check besides tables: pairs of a word and what belongs to it."""
+"""What pages say of a run, a model and a check besides tables: pairs of a word and what belongs to it.
+
+What the pages are about: models with the outcomes of their checks, and the operators in them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from gradcheck_cli.report import full
-from gradcheck_cli.report.findings import held_against
-from gradcheck_cli.report.health import health_of
-from gradcheck_cli.report.html.models import Model
-from gradcheck_cli.report.power import power_lines
-from gradcheck_cli.report.precision import precision_text
+from gradcheck_cli.report.findings import held_against, power_lines
+from gradcheck_cli.report.full import given_by
+from gradcheck_cli.report.health import health_of, precision_text
 from gradcheck_cli.report.text import Style, count, name, rough, seconds
 from gradcheck_cli.results.measures import Health, Layer
-from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.results.record import Check, Report, Suspect
+
+_MODEL_DIGITS = 12  # of a digest: names may be anything, files named after them may not
+
+
+class Outcome(NamedTuple):
+    """What may become of a check, in a word and a letter: neither needs a color to be understood."""
+
+    key: str
+    word: str
+    letter: str
+    meaning: str
+
+
+OUTCOMES = {
+    each.key: each
+    for each in (  # the worst first
+        Outcome("fail", "FAIL", "F", "the gradient is wrong"),
+        Outcome("severed", "NO GRADIENT", "N", "what lies between x and y has no derivative by nature"),
+        Outcome("error", "ERROR", "E", "there was nothing to compare"),
+        Outcome("forward", "DIFFERS", "D", "the gradient is right, but the forward run is not what others compute"),
+        Outcome("gate", "GATE", "G", "the gradient is right, but not what --fail-on lets through"),
+        Outcome("limit", "LIMIT", "L", "time, memory or the worker ran out"),
+        Outcome("unsupported", "UNSUPPORTED", "U", "an operator, a gradient or a dtype is not known"),
+        Outcome("inconclusive", "INCONCLUSIVE", "I", "kinks or noise: cannot be judged at these points"),
+        Outcome("apart", "SEVERED", "S", "from this y, but x has one from another"),
+        Outcome("waived", "WAIVED", "W", "not right, and expected not to be"),
+        Outcome("pass", "PASS", "P", "the gradient is right"),
+    )
+}
+_RANK = {key: rank for rank, key in enumerate(OUTCOMES)}
+QUIET = ("pass", "waived", "apart")
+
+
+def outcome_of(check: Check) -> Outcome:
+    """The outcome of one check; its gradient's health may stop the run though it passes."""
+    if check.status == "severed" and check.passes:
+        return OUTCOMES["apart"]
+    if check.status not in QUIET or not check.gates:
+        return OUTCOMES[check.status]
+    return OUTCOMES["forward" if check.gradient_passes else "gate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model, or one check of a spec, with the records of its pairs (x, y); `slug` names its page."""
+
+    name: str
+    uri: str
+    slug: str
+    checks: tuple[Check, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of its checks'."""
+        return min(map(outcome_of, self.checks), key=lambda each: _RANK[each.key])
+
+    @property
+    def told(self) -> Check:
+        """The check that says most: the first with the worst outcome."""
+        return next(c for c in self.checks if outcome_of(c) is self.outcome)
+
+    @property
+    def seconds(self) -> float:
+        return sum(c.duration_s for c in self.checks)
+
+    @property
+    def error(self) -> float | None:
+        """The largest relative error; None where nothing was compared."""
+        found = [c.max_rel_err for c in self.checks if c.entries]
+        return max(found, key=lambda error: (error != error, error), default=None)
+
+    @property
+    def nodes(self) -> int:
+        return max(c.model.nodes for c in self.checks)
+
+    @property
+    def operators(self) -> Mapping[str, int]:
+        """Those of its graph, as far as it could be read."""
+        return next((c.model.operators for c in self.checks if c.model.operators), {})
+
+
+class Order(NamedTuple):
+    """A way to sort models: the column it belongs to, and whether large ones come first."""
+
+    key: Callable[[Model], Any]
+    descending: bool = False
+
+
+ORDERS = {
+    "outcome": Order(lambda m: (_RANK[m.outcome.key], m.name)),
+    "name": Order(lambda m: (m.name.casefold(), m.name)),
+    "checks": Order(lambda m: len(m.checks), descending=True),
+    "nodes": Order(lambda m: m.nodes, descending=True),
+    "error": Order(lambda m: -1.0 if m.error is None else 1e400 if m.error != m.error else m.error, descending=True),
+    "time": Order(lambda m: m.seconds, descending=True),
+}
+
+
+def models_of(checks: Iterable[Check]) -> list[Model]:
+    """The models of a run, the worst outcome first, each with all its records wherever these stand."""
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        groups.setdefault((check.model.uri, check.check), []).append(check)
+    found = [Model(label, uri, _slug(label, uri), tuple(group)) for (uri, label), group in groups.items()]
+    return ordered(found, "outcome")
+
+
+def ordered(models: Iterable[Model], order: str) -> list[Model]:
+    """Models in one of the orders; equal ones by name."""
+    by_name = sorted(models, key=ORDERS["name"].key)
+    return sorted(by_name, key=ORDERS[order].key, reverse=ORDERS[order].descending)
+
+
+def counted(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, int]]:
+    """How many there are of each outcome that occurs, the worst first."""
+    found = Counter(each.key for each in outcomes)
+    return [(outcome, found[key]) for key, outcome in OUTCOMES.items() if key in found]
+
+
+def _slug(label: str, uri: str) -> str:
+    """A file name that stays in its folder, is one's own and can be read: mlp-onnx-3f6c0a9e51d2."""
+    digest = hashlib.sha256(f"{uri}\0{label}".encode("utf-8", "surrogatepass")).hexdigest()[:_MODEL_DIGITS]
+    words = re.sub(r"[^a-z0-9]+", "-", re.split(r"[/\\]", label)[-1].lower()).strip("-")[:40].strip("-")
+    return f"{words}-{digest}" if words else f"model-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """What an operator has to do with what did not pass, by number of models."""
+
+    operator: str
+    models: int
+    failing: int
+    suspected: tuple[Model, ...]
+    blocked: tuple[Model, ...]
+
+    @property
+    def involved(self) -> bool:
+        """It is why something did not pass, as far as one knows."""
+        return bool(self.suspected or self.blocked)
+
+
+def by_operator(models: Sequence[Model]) -> list[OperatorRow]:
+    """All operators: those that are suspected, those that block models, those that failing models have, the others."""
+    rows: dict[str, tuple[list[Model], list[Model], list[Model], list[Model]]] = {}
+    for model in models:
+        suspects = {_in_full(c.suspect, model.operators) for c in model.checks if c.suspect is not None}
+        blockers = {op for c in model.checks for op in c.blocked_by}
+        for operator in {*model.operators, *suspects, *blockers}:
+            having, failing, suspected, blocked = rows.setdefault(operator, ([], [], [], []))
+            having.append(model)
+            failing += [model] * (model.outcome.key == "fail")
+            suspected += [model] * (operator in suspects)
+            blocked += [model] * (operator in blockers)
+    found = [OperatorRow(op, len(h), len(f), tuple(s), tuple(b)) for op, (h, f, s, b) in rows.items()]
+    return sorted(
+        found, key=lambda r: (-len(r.suspected), -len(r.blocked), -r.failing / r.models, -r.models, r.operator)
+    )
+
+
+def _in_full(suspect: Suspect, operators: Iterable[str]) -> str:
+    """The operator of a suspect as its model has it, with its domain."""
+    short = suspect.part_of or suspect.op
+    return next((op for op in operators if op == short or op.endswith(f".{short}")), short)
+
+
+def label_of(check: Check) -> str:
+    """The derivative that a check is about: d loss / d input; nothing for a model that could not be read."""
+    return " / ".join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
+
 
 _WHOLE = Style(width=1 << 30)  # sentences on one line: pages wrap by themselves
 _DECADES = 2.0  # that bars of sizes span at least

@@ -1,24 +1,33 @@
-"""The report as a folder of pages, or as one page: what is on which, in bounded sizes however many models there are."""
+"""The report as a folder of pages, or as one page: what is on which, in bounded sizes however many models there are.
+
+Where things are: in a folder of pages, or on a single page.
+
+Pictures of a check as PNG: where in the Jacobian its errors are, and its V curve.
+
+They are images, not drawings in the page, since the strictest policies let a picture have no style of its own.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from io import BytesIO
 from itertools import count
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
-from gradcheck_cli.report import full
+from gradcheck_cli.report import full, plot
+from gradcheck_cli.report import heatmap as axes
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.html import page_facts as facts
-from gradcheck_cli.report.html.links import InFolder, Links, OnPage
-from gradcheck_cli.report.html.models import (
+from gradcheck_cli.report.html.page_facts import (
     ORDERS,
     QUIET,
     Model,
@@ -30,8 +39,90 @@ from gradcheck_cli.report.html.models import (
     outcome_of,
 )
 from gradcheck_cli.report.html.templating import asset, page, parts
+from gradcheck_cli.report.plot.panels import draw_curve, draw_heat
 from gradcheck_cli.report.text import name
-from gradcheck_cli.results.record import Report
+from gradcheck_cli.results.record import Check, Report
+
+Menu: TypeAlias = list[tuple[str, str, bool]]  # label, address, and whether one is there
+_LINKED = ("Summary", "Models", "Operators")
+
+
+class Links(Protocol):
+    """Addresses as pages write them; `level` is that of the heading of a model."""
+
+    single: ClassVar[bool]
+    level: ClassVar[int]
+
+    @property
+    def summary(self) -> str: ...
+
+    def menu(self, here: str) -> Menu: ...
+
+    def models(self, order: str, page: int = 1) -> str: ...
+
+    def model(self, model: Model) -> str: ...
+
+    def check(self, model: Model, index: int) -> str: ...
+
+    def anchor(self, model: Model, index: int) -> str: ...
+
+
+class InFolder:
+    """A page for each model, and one for each order of them; `up` leads from a page to the folder."""
+
+    single: ClassVar[bool] = False
+    level: ClassVar[int] = 1
+
+    def __init__(self, up: str = "") -> None:
+        self.up = up
+
+    @property
+    def summary(self) -> str:
+        return f"{self.up}index.html"
+
+    def menu(self, here: str) -> Menu:
+        places = (self.summary, self.models("outcome"), f"{self.up}operators.html")
+        return [(label, place, label == here) for label, place in zip(_LINKED, places, strict=True)]
+
+    def models(self, order: str, page: int = 1) -> str:
+        by = "" if order == "outcome" else f"-by-{order}"
+        return f"{self.up}models{by}{f'-{page}' if page > 1 else ''}.html"
+
+    def model(self, model: Model) -> str:
+        return f"{self.up}model/{model.slug}.html"
+
+    def check(self, model: Model, index: int) -> str:
+        return f"{self.model(model)}#{self.anchor(model, index)}"
+
+    def anchor(self, model: Model, index: int) -> str:
+        return f"pair-{index}"
+
+
+class OnPage:
+    """Sections of one page; of models that have none (not among `told`) the table is what there is."""
+
+    single: ClassVar[bool] = True
+    level: ClassVar[int] = 2
+    summary = "#summary"
+
+    def __init__(self, told: Container[str]) -> None:
+        self.told = told
+
+    def menu(self, here: str) -> Menu:
+        return [(label, f"#{label.lower()}", False) for label in _LINKED]
+
+    def models(self, order: str, page: int = 1) -> str:
+        return "#models"
+
+    def model(self, model: Model) -> str:
+        return f"#{model.slug}" if model.slug in self.told else "#models"
+
+    def check(self, model: Model, index: int) -> str:
+        return f"#{self.anchor(model, index)}" if model.slug in self.told else "#models"
+
+    def anchor(self, model: Model, index: int) -> str:
+        return f"{model.slug}-{index}"
+
 
 _CELLS, _TOLD, _ROWS, _OPERATORS = 400, 40, 500, 200  # of the mosaic, what needs attention, a table's page, operators
 _SECTIONS, _CHECKS = 200, 1000  # most models and checks that a single page tells of in full
@@ -204,13 +295,10 @@ def _pictured(models: Iterable[Model]) -> Iterator[tuple[str, int]]:
 
 def _drawings(site: Site, model: Model, index: int) -> Iterator[Any]:
     if (model.slug, index) in site.pictured:
-        from gradcheck_cli.report.html.pictures import drawings  # brings matplotlib
-
         yield from drawings(model.checks[index - 1])
 
 
 def _shown(drawing: Any, src: str) -> Shown:
-    from gradcheck_cli.report.html.pictures import HEIGHT, WIDTH
 
     return Shown(src, drawing.says, WIDTH, HEIGHT)
 
@@ -233,3 +321,36 @@ def _data(kind: str, data: bytes) -> str:
 def _digest(text: str) -> str:
     """What a policy lets through: this text alone."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_SIZE, _DPI = (5.6, 4.2), 160  # inches, dots an inch: sharp on screens with two dots a pixel
+WIDTH, HEIGHT = (round(inches * _DPI) for inches in _SIZE)
+
+
+class Drawing(NamedTuple):
+    """One picture: which kind, as a word for its file, what it shows, in words, and its bytes."""
+
+    kind: str
+    says: str
+    png: bytes
+
+
+def drawings(check: Check) -> Iterator[Drawing]:
+    """The pictures of a check that kept what they are drawn from; of what is not there, none."""
+    picture = check.picture
+    if picture is None:
+        return
+    pair = axes.derivative(check, 60)
+    yield Drawing("errors", f"Where the errors of {pair} are", _png(lambda panel: draw_heat(panel, check, picture)))
+    if picture.curve is not None:
+        says = f"Central differences of one entry of {pair} against their step"
+        yield Drawing("steps", says, _png(lambda panel: draw_curve(panel.subplots(), check, picture.curve)))
+
+
+def _png(draw: Callable[[Figure], None]) -> bytes:
+    with plot.own_settings():
+        figure, file = Figure(figsize=_SIZE), BytesIO()
+        figure.set_layout_engine("constrained")
+        draw(figure)
+        figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": "gradcheck"})
+    return file.getvalue()

@@ -21,13 +21,12 @@ from gradcheck_cli import __version__
 from gradcheck_cli.errors import shown
 from gradcheck_cli.report import full, text
 from gradcheck_cli.report.concise import outcome
-from gradcheck_cli.report.entries import NUMBERS, SLOPES, by_y, headings, row, sides
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.findings import forward_reason, forward_text
+from gradcheck_cli.report.full import NUMBERS, SLOPES, by_y, evidence, headings, row, sides
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts as facts
-from gradcheck_cli.report.html.models import ORDERS, OUTCOMES, QUIET, Model, counted, label_of, outcome_of
-from gradcheck_cli.report.suspect import evidence
+from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, Model, counted, label_of, outcome_of
 from gradcheck_cli.results.record import Check, Suspect
 
 _SHOWN = 20  # worst entries of a pair

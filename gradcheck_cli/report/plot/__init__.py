@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report import axes, full
+from gradcheck_cli.report import full
+from gradcheck_cli.report import heatmap as axes
 from gradcheck_cli.report.text import cut, name
 from gradcheck_cli.results.record import Check
 
@@ -64,10 +65,7 @@ def figure(check: Check) -> Figure:
     """The figure of a check that has a picture."""
     from matplotlib.figure import Figure
 
-    from gradcheck_cli.report.plot.heat import draw_heat
-    from gradcheck_cli.report.plot.histogram import draw_histogram
-    from gradcheck_cli.report.plot.layers import draw_layers
-    from gradcheck_cli.report.plot.panels import draw_curve
+    from gradcheck_cli.report.plot.panels import draw_curve, draw_heat, draw_histogram, draw_layers
 
     assert check.picture is not None
     drawn = Figure(figsize=_SIZE)
