@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_cli.errors import VERSION
+
 if TYPE_CHECKING:
     from gradcheck_cli.api import check, load, run, save
     from gradcheck_cli.api.compute_gradient import compute_gradient, compute_gradient_error
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from gradcheck_cli.ops import OPS
     from gradcheck_cli.results.record import Report
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "OPS", "AggregationMethod", "Model", "Op", "Report", "Tensor", "UnconnectedGradients", "check", "compute_gradient",
     "compute_gradient_error", "gradients", "load", "run", "save",

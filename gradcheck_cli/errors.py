@@ -19,6 +19,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+VERSION = "0.1.0"  # of gradcheck; pyproject.toml reads it here
+
 
 class GradcheckError(Exception):
     """A model or a request that cannot be checked; knows the exit code and the GC code of its kind."""

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradcheck_cli import __version__
 from gradcheck_cli.checks.diagnose.laws import NONDETERMINISTIC, Broken
 from gradcheck_cli.checks.diagnose.suspects import surveyed
 from gradcheck_cli.checks.tally import Outcome as Outcome
 from gradcheck_cli.checks.tally import Tally, gradient_figures
 from gradcheck_cli.compare.pair import Found
-from gradcheck_cli.errors import GradcheckError, PointError, UnsupportedError
+from gradcheck_cli.errors import VERSION, GradcheckError, PointError, UnsupportedError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, is_inexact
 from gradcheck_cli.results.record import Check, ModelInfo, derivative
@@ -140,7 +139,7 @@ def _dtypes(source: Source) -> tuple[str, ...]:
 def versions() -> dict[str, str]:
     """Versions of what took part."""
     onnx = sys.modules.get("onnx")
-    return {"gradcheck": __version__, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
+    return {"gradcheck": VERSION, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
 
 
 def peak_rss_mb() -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from gradcheck_cli import __version__
-from gradcheck_cli.errors import did_you_mean
+from gradcheck_cli.errors import VERSION, did_you_mean
 
 COMMANDS = ("check", "zoo", "grad", "diff", "inspect", "reproduce", "report", "ops", "explain", "schema", "completion")
 _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
@@ -19,16 +19,17 @@ _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
 class Commands(click.RichGroup):
     """A group that needs no command: `gradcheck net.onnx --x a` is `gradcheck check net.onnx --x a`."""
 
-    names: tuple[str, ...] = COMMANDS
+    homes: ClassVar[Mapping[str, str]] = {name: f"{name}:command" for name in COMMANDS}  # command -> module:name in it
     unnamed, modules = "check", "gradcheck_cli.cli."
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.names)
+        return list(self.homes)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in (*self.names, self.unnamed):
+        if name not in self.homes:
             return None
-        command: click.Command = import_module(f"{self.modules}{name}").command
+        module, _, attribute = self.homes[name].partition(":")
+        command: click.Command = getattr(import_module(self.modules + module), attribute)
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -36,7 +37,7 @@ class Commands(click.RichGroup):
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         own = {option for param in self.get_params(ctx) for option in param.opts}
-        if args and args[0] not in own and args[0] not in self.names:
+        if args and args[0] not in own and args[0] not in self.homes:
             self._refuse_mistyped(args[0], ctx)
             args = [self.unnamed, *args]
         return super().parse_args(ctx, args)
@@ -49,7 +50,7 @@ class Commands(click.RichGroup):
         if word.startswith("-") or any(mark in word for mark in _PATH_MARKS) or os.path.exists(word):
             return
         if not ctx.resilient_parsing:
-            raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, self.names)}", ctx)
+            raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, self.homes)}", ctx)
 
 
 def dashed(token: str) -> str:
@@ -59,7 +60,7 @@ def dashed(token: str) -> str:
 
 def _print_version(ctx: click.Context, param: Any, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        click.echo(f"gradcheck {__version__}")
+        click.echo(f"gradcheck {VERSION}")
         ctx.exit()
 
 

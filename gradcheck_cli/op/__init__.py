@@ -188,8 +188,8 @@ class Op:
               group.  "each": every operand is a group of its own.
     analytic  the kernel takes complex operands and decides on their real parts, so that a complex step goes through.
     step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
-    reads     the word for what of its operands an entry of a result is made from (`gradcheck_cli/op/sparsity.py`).  None: the
-              entries at the same place if it is lifted elementwise, else everything.
+    reads     the word for what of its operands an entry of a result is made from (`gradcheck_cli/op/sparsity.py`).
+              None: the entries at the same place if it is lifted elementwise, else everything.
     ways      the word for how boxes go through it (`gradcheck_cli/op/box_rules.py`).  None: as any operator
               that is lifted elementwise; else a stack is made whole.
     branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.

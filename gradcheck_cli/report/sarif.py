@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import indent
 from typing import Any
 
-from gradcheck_cli import __version__
+from gradcheck_cli.errors import VERSION
 from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import outcome, subject
 from gradcheck_cli.report.explanations import PAGES
@@ -84,7 +84,7 @@ def _said(check: Check, rule: str) -> tuple[str, str]:
 
 
 def _driver(rules: Sequence[str]) -> dict[str, Any]:
-    return {"name": "gradcheck", "semanticVersion": __version__, "rules": [_rule(rule) for rule in rules]}
+    return {"name": "gradcheck", "semanticVersion": VERSION, "rules": [_rule(rule) for rule in rules]}
 
 
 def _rule(rule: str) -> dict[str, Any]:

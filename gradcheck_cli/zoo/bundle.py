@@ -186,9 +186,9 @@ def versions_now(names: Mapping[str, Any]) -> dict[str, str]:
     """Versions of what takes part, and of the packages among `names` that are installed."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from gradcheck_cli import __version__
+    from gradcheck_cli.errors import VERSION
 
-    found = {"gradcheck": __version__, "python": platform.python_version()}
+    found = {"gradcheck": VERSION, "python": platform.python_version()}
     for name in ("numpy", "onnx", "onnxruntime"):
         try:
             if name in names:

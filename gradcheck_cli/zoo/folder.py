@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
-from gradcheck_cli import __version__
-from gradcheck_cli.errors import UsageError, did_you_mean, shown
+from gradcheck_cli.errors import VERSION, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.untrusted import content, opened
 from gradcheck_cli.results.record import Check
 
@@ -36,7 +35,7 @@ class About:
     folder: str  # that relative paths start from
     shard: str = ""
     jobs: tuple[str, ...] = ()  # all that are to be done, by name
-    version: str = __version__
+    version: str = VERSION
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 

@@ -24,8 +24,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli import __version__, native
-from gradcheck_cli.errors import LimitError
+from gradcheck_cli import native
+from gradcheck_cli.errors import VERSION, LimitError
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.companions import belongings
 from gradcheck_cli.formats.untrusted import blocks, sha256_of
@@ -39,7 +39,7 @@ _MARK = b"location"  # the key under which an ONNX tensor says where its data is
 def key_of(job: str, files: Iterable[Path], settings: Mapping[str, Any]) -> str:
     """The key of a job of this name: 32 digits."""
     contents = [(file.name, content_of(file)) for file in dict.fromkeys(files)]
-    told = json.dumps([__version__, job, contents, settings], sort_keys=True, default=str)
+    told = json.dumps([VERSION, job, contents, settings], sort_keys=True, default=str)
     return _hex(told)[:32]
 
 
@@ -191,7 +191,7 @@ def versions() -> dict[str, str]:
     """What results depend on beside the model."""
     python = ".".join(platform.python_version_tuple()[:2])
     kernels = str(native.info()["kernels"])
-    return {"gradcheck": __version__, "kernels": kernels, "python": python, **{n: _version(n) for n in _PACKAGES}}
+    return {"gradcheck": VERSION, "kernels": kernels, "python": python, **{n: _version(n) for n in _PACKAGES}}
 
 
 def _version(package: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gradcheck_cli.cli.environment import given_in
-from gradcheck_cli.cli.zoo.run import command
 from gradcheck_cli.cli.zoo.runner import as_given
+from gradcheck_cli.cli.zoo.start import RUN as command
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.zoo.folder import About, read_about, write_about
 

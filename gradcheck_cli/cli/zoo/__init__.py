@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import rich_click as click
 
 from gradcheck_cli.cli.group import Commands
@@ -10,7 +13,10 @@ from gradcheck_cli.cli.group import Commands
 class ZooCommands(Commands):
     """`gradcheck zoo models/` checks; `gradcheck zoo status RUN` and its like tell of what was found."""
 
-    names = ("run", "status", "resume", "report", "diff", "merge")
+    homes: ClassVar[Mapping[str, str]] = {
+        "run": "start:RUN", "status": "status:status", "resume": "start:RESUME", "report": "outputs:REPORT",
+        "diff": "changes:diff", "merge": "outputs:merge",
+    }  # fmt: skip
     unnamed, modules = "run", "gradcheck_cli.cli.zoo."
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-import gradcheck_cli
 from gradcheck_cli.checks.forward.runtime import NAME
 from gradcheck_cli.cli.zoo import child_check as check
 from gradcheck_cli.zoo.child import Desk, Errand
@@ -26,8 +25,7 @@ from gradcheck_cli.zoo.job import MEMORY, Job
 from gradcheck_cli.zoo.processes import sweep_in_the_end
 
 _NOT_OF_A_CHECK = {
-    "__main__", "backend", "cli", "differentiation", "export", "gradient_checker", "inspection", "pytest_plugin",
-    "report", "zoo",
+    "__main__", "api", "backend", "cli", "export", "pytest_plugin", "report", "zoo",
 }  # fmt: skip
 _HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a huge page; MADV_COLLAPSE of Linux 6.1
 _SMALL = """
@@ -46,7 +44,7 @@ small (float[1,2,4,4] x, float[2,2,3,3] w, float[8,3] v) => (float[1,3] y) {
 
 def warm() -> None:
     """Everything is imported, and has been used once."""
-    for found in pkgutil.iter_modules(gradcheck_cli.__path__):
+    for found in pkgutil.iter_modules([str(Path(__file__).parents[2])]):
         if found.name not in _NOT_OF_A_CHECK:
             _imported(f"gradcheck_cli.{found.name}")
     import_module("multiprocessing.popen_forkserver")

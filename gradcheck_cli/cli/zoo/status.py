@@ -32,7 +32,7 @@ from gradcheck_cli.zoo.folder import About, holder, is_run, read_about
 @click.option("--output-format", type=OneOf(("full", "json")), default="full", help="What goes to stdout.")
 @click.option("--color", type=OneOf(("auto", "always", "never")), default="auto", help="Colors.")
 @click.pass_context
-def command(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
+def status(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
     """Show how far a run is and what it has found, now or after it; without RUN, the runs in .gradcheck/zoo.
 
     It exits with 0, whatever was found.
@@ -46,7 +46,7 @@ def command(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
     return 0
 
 
-command.params.insert(1, SHOW)
+status.params.insert(1, SHOW)
 
 
 @dataclass(frozen=True, slots=True)

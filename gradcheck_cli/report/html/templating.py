@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gradcheck_cli import __version__
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import VERSION, shown
 from gradcheck_cli.report import full, text
 from gradcheck_cli.report.concise import outcome
 from gradcheck_cli.report.explanations import PAGES
@@ -81,7 +80,7 @@ def _environment() -> Environment:
         "facts": facts.of_check, "model_facts": facts.of_model, "healths": facts.healths, "bars": facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
     }  # fmt: skip
-    found.globals |= {"codes": PAGES, "quiet": QUIET, "orders": ORDERS, "version": __version__, "written": _written()}
+    found.globals |= {"codes": PAGES, "quiet": QUIET, "orders": ORDERS, "version": VERSION, "written": _written()}
     return found
 
 

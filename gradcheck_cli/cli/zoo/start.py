@@ -1,4 +1,4 @@
-"""`gradcheck zoo SRC...`: checks many models, each in a process of its own."""
+"""`gradcheck zoo SRC...` checks many models, each in a process of its own; `gradcheck zoo resume RUN` goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import rich_click as click
 from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
 from gradcheck_cli.cli.options import OPTIONS
 from gradcheck_cli.cli.typed_options import TypedCommand
-from gradcheck_cli.cli.zoo.runner import CHECK_OPTIONS, RUN_OPTIONS
+from gradcheck_cli.cli.zoo.runner import CHECK_OPTIONS, DASK, ENGINE, RERUN, RUN_OPTIONS, SHOW
+
+_OF_RESUME = ("jobs", "timeout", "fail_fast", "fail_on", "exit_zero", "baseline", "output_format", "report", "color",
+               "progress", "verbose", "quiet", "allow_python")  # fmt: skip
 
 
 @click.pass_context
@@ -30,7 +33,7 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     return begin(sources, given_in(ctx, options), ctx)
 
 
-command = TypedCommand(
+RUN = TypedCommand(
     name="run",
     callback=run,
     params=[
@@ -39,5 +42,32 @@ command = TypedCommand(
         *CHECK_OPTIONS,
     ],
     help=run.__doc__,
+    context_settings=SETTINGS,
+)
+
+
+@click.pass_context
+def resume(ctx: click.Context, /, folder: str, **options: Any) -> int:
+    """Go on with a run: what is finished stays, what has changed or is not done is checked.
+
+    Sources and settings are those of the run, from the folder where it was begun.
+    """
+    from gradcheck_cli.cli.zoo.runner import go_on
+
+    return go_on(folder, given_in(ctx, options), ctx)
+
+
+RESUME = click.RichCommand(
+    name="resume",
+    callback=resume,
+    params=[
+        click.RichArgument(["folder"], metavar="RUN", type=click.Path()),
+        RERUN,
+        ENGINE,
+        DASK,
+        SHOW,
+        *(option for option in CHECK_OPTIONS if option.name in _OF_RESUME),
+    ],
+    help=resume.__doc__,
     context_settings=SETTINGS,
 )

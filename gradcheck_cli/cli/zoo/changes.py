@@ -32,7 +32,7 @@ from gradcheck_cli.zoo.folder import FACTOR, KINDS, Change, compared, read_about
 @click.option("--show", type=click.IntRange(min=0), metavar="INT", help="Checks shown of each kind. [default: 10]")
 @click.option("--output-format", type=OneOf(("full", "json")), default="full", help="What goes to stdout.")
 @click.option("--color", type=OneOf(("auto", "always", "never")), default="auto", help="Colors.")
-def command(old: str, new: str, **options: Any) -> int:
+def diff(old: str, new: str, **options: Any) -> int:
     """Compare two runs, or results (.jsonl, .json): newly failing, fixed, changed, slower, gone, new.
 
     It exits with 1 if a check fails that did not fail before, or was not there; else with 0.
