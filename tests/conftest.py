@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,28 @@ os.environ["GRADCHECK_SAVE_FAILURES"] = "none"  # failures are wanted here: they
 for _ignored in ("SIGHUP", "SIGINT"):  # by a shell that started pytest in the background: what is tested would be deaf
     if (_signal := getattr(signal, _ignored, None)) and signal.getsignal(_signal) == signal.SIG_IGN:
         signal.signal(_signal, signal.default_int_handler if _ignored == "SIGINT" else signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Stops where the installed package is an older one than the checkout: its tests would say nothing about this one."""
+    if hasattr(config, "workerinput"):  # of pytest-xdist: whoever started it has looked
+        return
+    found = find_spec("gradcheck_cli")
+    if found is None or found.origin is None:
+        pytest.exit("gradcheck_cli is not installed: python -m pip install '.[test]'", 4)
+    other = differing(Path(found.origin).parent, _ROOT / "gradcheck_cli")
+    if other:
+        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+        pytest.exit(f"the installed gradcheck_cli is not this checkout's: {other[0]}{more} differ in "
+                    f"{Path(found.origin).parent}; python -m pip install '.[test]'", 4)  # fmt: skip
+
+
+def differing(installed: Path, checkout: Path) -> list[str]:
+    """Files of Python that one of two packages lacks, or that say something else in it."""
+    if installed == checkout:
+        return []
+    one, two = ({str(p.relative_to(root)): p for p in root.rglob("*.py")} for root in (installed, checkout))
+    return sorted(n for n in {*one, *two} if n not in one or n not in two or one[n].read_bytes() != two[n].read_bytes())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

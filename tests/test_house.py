@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import gradcheck_cli
+from tests.conftest import differing
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gradcheck_cli"
@@ -128,3 +129,14 @@ def test_the_tests_run_against_a_package_with_compiled_kernels():
 
     place = Path(gradcheck_cli.__file__).parent
     assert kernels is not None, f"{place} has no compiled kernels: python -m pip install '.[test]'"
+
+
+def test_an_installed_package_that_is_not_this_checkout_is_found_out(tmp_path: Path):
+    for folder in ("installed", "checkout"):
+        for name in ("same.py", "changed.py", f"only_{folder}.py"):
+            path = tmp_path / folder / "room" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(folder if name == "changed.py" else "")
+    found = differing(tmp_path / "installed", tmp_path / "checkout")
+    assert found == ["room/changed.py", "room/only_checkout.py", "room/only_installed.py"]
+    assert differing(tmp_path / "checkout", tmp_path / "checkout") == []
