@@ -20,6 +20,7 @@ from click.shell_completion import CompletionItem
 
 from gradcheck_cli.cli.environment import words
 from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.report import files_said, on_stdout, suffixes
 from gradcheck_cli.results.record import GATES, gates_from
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
@@ -37,7 +38,6 @@ _BYTES = {
     **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)},
     **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
 }
-_REPORTS = (".json", ".jsonl", ".xml", ".html", ".md", ".sarif")
 
 
 class Text(ParamType):
@@ -151,7 +151,7 @@ class ReportPath(Text):
     """A file to write, whose suffix says in which format."""
 
     name = "path"
-    suffixes: tuple[str, ...] = _REPORTS
+    suffixes: tuple[str, ...] = (*suffixes(),)
     folders = True  # a path that ends in "/" is a folder of pages
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -202,7 +202,6 @@ class Scheduler(ParamType):
         return str(value)
 
 
-OUTPUT_FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "gitlab", "markdown")
 METHODS = ("auto", "complex-step", "richardson", "central", "forward")
 
 
@@ -475,16 +474,16 @@ OUTPUT = [
     _option(
         "Output",
         "--output-format",
-        type=OneOf(OUTPUT_FORMATS),
+        type=OneOf(on_stdout()),
         metavar="FORMAT",
-        help="On stdout: full, concise, json, jsonl, junit, github, gitlab or markdown. [default: full]",
+        help=f"On stdout: {', '.join(on_stdout()[:-1])} or {on_stdout()[-1]}. [default: full]",
     ),
     _many(
         "Output",
         "--report",
         type=ReportPath(),
         metavar="PATH",
-        help="Also write .json, .jsonl, .xml (JUnit), .html, .md or .sarif; DIR/ is a folder of pages.",
+        help=f"Also write {files_said()}.",
     ),
     _option(
         "Output",

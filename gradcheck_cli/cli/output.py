@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report import file_format, parts, streamed, write
+from gradcheck_cli.report import FORMATS, Format, format_of, parts, streamed, write
 from gradcheck_cli.report import heatmap as axes
 from gradcheck_cli.report.markdown import add_summary, job_summary
 from gradcheck_cli.report.text import Style, clean
@@ -23,26 +23,24 @@ class Output:
     """Writes records in the format that was asked for."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.format = options.get("output_format", "full")
+        self.format = FORMATS[options.get("output_format", "full")]
         self.reports: Sequence[str] = options.get("report", ())
         self.style = style_of(options)
         self.shows = "show" in options
         self._pieces = streamed(self.format)
-        self._summary = job_summary() if self.format == "github" else ""
+        self._summary = job_summary() if self.format.workflow else ""
         self.heatmap, self.plot, self.drawn = bool(options.get("heatmap")), options.get("plot", ""), 0
         if self.plot:
             from gradcheck_cli.report.plot import require_matplotlib
 
             require_matplotlib()
-        if self._illustrated:
-            from gradcheck_cli.report.html import require_jinja
-
-            require_jinja()
+        for form in self._files:
+            form.require()
 
     @property
     def for_people(self) -> bool:
         """Errors need no record of their own: people read them on stderr."""
-        return self.format in ("full", "concise")
+        return self.format.for_people
 
     def section(self, checks: tuple[Check, ...], show: int | None = None) -> None:
         """The records of one check that has ended; `show` is what its spec says, if nobody said more."""
@@ -57,7 +55,7 @@ class Output:
 
     @property
     def pictures(self) -> Pictures:
-        """Which checks have to keep what pictures are drawn from: an HTML report shows what is wrong."""
+        """Checks that have to keep what pictures are drawn from: some formats show what is wrong."""
         return "all" if self.draws else "wrong" if self._illustrated else "none"
 
     def kept(self, check: Check) -> Check:
@@ -67,7 +65,12 @@ class Output:
 
     @property
     def _illustrated(self) -> bool:
-        return any(file_format(path) == "html" for path in self.reports)
+        return any(form.pictured for form in self._files)
+
+    @property
+    def _files(self) -> list[Format]:
+        """The formats of the files, by their suffixes."""
+        return [form for form in map(format_of, self.reports) if form is not None]
 
     def draw(self, checks: tuple[Check, ...]) -> None:
         """Pictures of checks that have ended: beside what people read, a figure a check."""
@@ -109,12 +112,12 @@ class Output:
 
     def whole(self, report: Report) -> None:
         """All of a report on stdout."""
-        for part in parts(self.format, report, self.style):
+        for part in parts(self.format.name, report, self.style):
             self.put(part)
 
     def _obeyed_by_none(self, text: str) -> str:
         """A text in which no name of a model is a command to GitHub's runner, which reads every log for some."""
-        if self.format == "github" or os.environ.get("GITHUB_ACTIONS") != "true":
+        if self.format.workflow or os.environ.get("GITHUB_ACTIONS") != "true":
             return text
         return re.sub(r"(?m)^(\s*):(?=:)|(?<=##)(?=\[)", r"\1: ", text)
 

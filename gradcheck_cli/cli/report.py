@@ -10,11 +10,11 @@ import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.cli.options import OPTIONS, AnyPath, OneOf, ReportPath, Text
+from gradcheck_cli.report import FORMATS, files_said
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.record import Kept
 
-FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "gitlab", "markdown", "html", "sarif")
 _AS_IN_CHECK = ("fail_on", "baseline", "health", "show", "verbose", "quiet", "color")
 
 
@@ -47,14 +47,14 @@ command = click.RichCommand(
             multiple=True,
             type=Text(),
             metavar="PATH",
-            help="Write .json, .jsonl, .xml (JUnit), .html, .md or .sarif; a folder, DIR/, of HTML. [default: stdout]",
+            help=f"Write {files_said()}. [default: stdout]",
         ),
         click.RichOption(
             ["--output-format", "--format", "output_format"],
             panel="Output",
             type=OneOf(FORMATS),
             metavar="FORMAT",
-            help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}. [default: by suffix; full on stdout]",
+            help=f"{', '.join([*FORMATS][:-1])} or {[*FORMATS][-1]}. [default: by suffix; full on stdout]",
         ),
         click.RichOption(
             ["--gate"], panel="Gate", is_flag=True, default=None, help="Exit as the check did: 1 for a wrong gradient."
@@ -73,7 +73,7 @@ def _run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context)
     form = options.get("output_format", "")
     paths = [_writable(path, AnyPath() if form else ReportPath(), ctx) for path in options.get("output", ())]
     output = Output({**options, "report": paths})
-    pictured = form == "html" or output.pictures != "none"
+    pictured = bool(form and FORMATS[form].pictured) or output.pictures != "none"
     checks = _judged(_read(results, pictured), options)
     gates = gates_of(options) if "fail_on" in options else (*gates_of(options), *WORDS)
     found = Report(checks, (), sum(check.duration_s for check in checks.outcomes), gates)

@@ -1,27 +1,88 @@
-"""Reports: pure functions from records to text, one file for each output format."""
+"""Reports: pure functions from records to text, one file for each output format and one line for it in the table."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol
 
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report
 
-STREAMED = {"full": "full", "concise": "concise", "jsonl": "json_lines", "github": "github"}
-WHOLE = {
-    "json": "json_document", "junit": "junit", "gitlab": "gitlab", "markdown": "markdown", "html": "html",
-    "sarif": "sarif",
-}  # fmt: skip
-FORMATS = (*STREAMED, *WHOLE)
 _IN_MEMORY = 1 << 20  # characters of a report that is being made, before it goes to a temporary file
-SUFFIXES = {
-    ".json": "json", ".jsonl": "jsonl", ".xml": "junit", ".html": "html", ".md": "markdown", ".sarif": "sarif",
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An output format: a module with `section` and `summary` where it is streamed, else with `document`.
+
+    The module of one that may be a folder has `write_folder` as well.
+    """
+
+    name: str  # as --output-format takes it
+    module: str  # in this package
+    good_for: str
+    suffixes: tuple[str, ...] = ()
+    streamed: bool = False  # written as checks end, else at the end of a run
+    stdout: bool = True  # may go to the standard output of a run
+    folder: bool = False  # may be a folder, written DIR/
+    for_people: bool = False  # who read errors on stderr, so that an error needs no record of its own
+    workflow: bool = False  # holds commands to GitHub's runner, which takes a summary of the step besides
+    pictured: bool = False  # shows pictures of what is wrong: records have to keep what these are drawn from
+    needs: tuple[str, ...] = ()  # modules of the extra `report`
+
+    def load(self) -> Any:
+        """Its module."""
+        return import_module(f"{__name__}.{self.module}")
+
+    def require(self) -> None:
+        """UsageError where what it is made with is not installed."""
+        if missing := [module for module in self.needs if find_spec(module) is None]:
+            needed = " and ".join(missing)
+            raise UsageError(f"the format {self.name} needs {needed}: python -m pip install 'gradcheck-cli[report]'")
+
+
+FORMATS = {
+    each.name: each
+    for each in (
+        Format("full", "full", "reading: tables, then what failed and where to look", streamed=True, for_people=True),
+        Format("concise", "concise", "reading, a line a check", streamed=True, for_people=True),
+        Format("json", "json_document", "scripts, and `gradcheck report` later", (".json",)),
+        Format("jsonl", "json_lines", "pandas and DuckDB: a record a line", (".jsonl",), streamed=True),
+        Format("junit", "junit", "test reports of CI services, such as Jenkins and GitLab", (".xml",)),
+        Format("github", "github", "GitHub Actions: annotations and a summary", streamed=True, workflow=True),
+        Format("gitlab", "gitlab", "GitLab's Code Quality, in the merge request"),
+        Format(
+            "html", "html", "looking at: pages with pictures", (".html",),
+            stdout=False, folder=True, pictured=True, needs=("jinja2", "matplotlib"),
+        ),
+        Format("markdown", "markdown", "pull requests and wikis", (".md",)),
+        Format("sarif", "sarif", "code scanning", (".sarif",), stdout=False),
+    )
 }  # fmt: skip
+
+
+def on_stdout() -> tuple[str, ...]:
+    """Names of the formats that a run may print."""
+    return tuple(form.name for form in FORMATS.values() if form.stdout)
+
+
+def suffixes() -> dict[str, Format]:
+    """The format that each suffix of a file stands for."""
+    return {suffix: form for form in FORMATS.values() for suffix in form.suffixes}
+
+
+def files_said() -> str:
+    """The kinds of files in words: .json, .xml (junit) or .html; DIR/ is a folder of html."""
+    said = [suffix if suffix == f".{form.name}" else f"{suffix} ({form.name})" for suffix, form in suffixes().items()]
+    folders = [form.name for form in FORMATS.values() if form.folder]
+    return f"{', '.join(said[:-1])} or {said[-1]}; DIR/ is a folder of {' or '.join(folders)}"
 
 
 class Streamed(Protocol):
@@ -32,10 +93,9 @@ class Streamed(Protocol):
     def summary(self, report: Report, style: Style) -> str: ...
 
 
-def streamed(name: str) -> Streamed | None:
-    """The format of this name if it can be written piece by piece."""
-    module = STREAMED.get(name)
-    return import_module(f"gradcheck_cli.report.{module}") if module else None
+def streamed(form: Format) -> Streamed | None:
+    """What writes a format piece by piece, where that can be."""
+    return form.load() if form.streamed else None
 
 
 def render(name: str, report: Report, style: Style | None = None) -> str:
@@ -45,11 +105,13 @@ def render(name: str, report: Report, style: Style | None = None) -> str:
 
 def parts(name: str, report: Report, style: Style) -> Iterator[str]:
     """The same bit by bit, as far as the format allows: of many records the whole takes much memory."""
-    if (pieces := streamed(name)) is not None:
+    form = FORMATS[name]
+    form.require()
+    if (pieces := streamed(form)) is not None:
         yield from (pieces.section(group, style) for group in by_check(report.checks))
         yield pieces.summary(report, style)
     else:
-        document: str | Iterator[str] = import_module(f"gradcheck_cli.report.{WHOLE[name]}").document(report, style)
+        document: str | Iterator[str] = form.load().document(report, style)
         yield from (document,) if isinstance(document, str) else document
 
 
@@ -58,24 +120,29 @@ def is_folder(path: str) -> bool:
     return path.endswith(("/", os.sep)) or os.path.isdir(path)
 
 
-def file_format(path: str) -> str:
-    """The format of a report at a path, by its suffix; a folder is HTML.  Empty for a suffix that says nothing."""
-    return "html" if is_folder(path) else SUFFIXES.get(os.path.splitext(path)[1], "")
-
-
-def write(path: str, report: Report, style: Style, form: str = "") -> None:
-    """A whole report in a file, or in a folder; in a format, if not in that of its suffix."""
+def format_of(path: str) -> Format | None:
+    """The format of a report at a path, by its suffix, or of a folder; None for a suffix that says nothing."""
     if is_folder(path):
-        from gradcheck_cli.report.html import write_folder
+        return next(form for form in FORMATS.values() if form.folder)
+    return suffixes().get(os.path.splitext(path)[1])
 
-        write_folder(report, path)
+
+def write(path: str, report: Report, style: Style, name: str = "") -> None:
+    """A whole report in a file, or in a folder; in the format of a name, or in that of its suffix."""
+    form = FORMATS[name] if name else format_of(path)
+    assert form is not None
+    if is_folder(path):
+        if not form.folder:
+            raise UsageError(f"{path} is a folder, and {form.name} is written as one file.")
+        form.require()
+        form.load().write_folder(report, path)
     else:
         import tempfile
 
         with tempfile.SpooledTemporaryFile(
             _IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace", newline="\n"
         ) as made:
-            for part in parts(form or file_format(path), report, style):
+            for part in parts(form.name, report, style):
                 made.write(part)
             made.seek(0)  # what cannot be made has left an earlier file as it is
             with open(path, "w", encoding="utf-8", newline="\n") as file:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from gradcheck_cli.report import FORMATS
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "<<next command>>"
@@ -189,6 +191,20 @@ def test_the_readme_names_options_and_codes_that_exist():
     known = {name for option in every for name in option.opts} | {"--help"} | others
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
     assert set(re.findall(r"\bGC\d{3}\b", text)) <= set(PAGES)
+
+
+def formats() -> list[str]:
+    """The table of output formats in README."""
+    rows = [
+        f"| `{form.name}` | {', '.join(f'`{suffix}`' for suffix in form.suffixes) or '-'} "
+        f"| {'yes' if form.stdout else 'no'} | {form.good_for} |"
+        for form in FORMATS.values()
+    ]
+    return ["| format | suffix | on stdout | good for |", "|---|---|---|---|", *rows]
+
+
+def test_the_readme_has_every_output_format():
+    assert "\n".join(formats()) in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_the_readme_has_the_exit_codes_in_their_order():

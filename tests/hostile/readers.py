@@ -31,7 +31,7 @@ from gradcheck_cli.cli.zoo.results import Baseline, Found
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.onnx.read import read_value
 from gradcheck_cli.graph import TensorType
-from gradcheck_cli.report import WHOLE, render
+from gradcheck_cli.report import FORMATS, render
 from gradcheck_cli.results import read_results
 from gradcheck_cli.results.record import Check, ModelInfo, Report
 from gradcheck_cli.zoo import remote as hub
@@ -49,7 +49,7 @@ NOT_ALL = (
     "archives",
 )  # of whose seeds some are refused where they lie
 _SMALL = 40_000  # bytes of a seed
-_FORMATS = ("full", "concise", "jsonl", "github", *(form for form in WHOLE if form != "html"))  # pages take a while
+_FORMATS = tuple(form.name for form in FORMATS.values() if not form.pictured)  # pages take a while
 _SEQUENCE = TensorType(np.dtype(np.float32), kind="sequence", inner=TensorType(np.dtype(np.float32)))
 
 

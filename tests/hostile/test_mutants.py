@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from gradcheck_cli.cli import main
+from gradcheck_cli.report import on_stdout
 from tests.hostile.mutations import KINDS, OF_BYTES, OF_MODELS, Mutation, mutated
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,6 @@ SHARED = ROOT.parent / "shared" / "models"
 MANY = int(os.environ.get("MUTANTS", "0"))
 CODES = {0, 1, 2, 3, 4, 5, 6, 7}
 SECONDS = 60  # of work that a mutant may take before it counts as endless
-FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "markdown")
 WAYS = (
     ("check",), ("check", "--dtype", "model"), ("check", "--params"), ("check", "--mode", "directional"),
     ("check", "--method", "richardson"), ("check", "--method", "central"), ("check", "--points", "2"), ("inspect",),
@@ -50,7 +50,7 @@ def of_onnx() -> dict[str, bytes]:
 MODELS = {**small(ROOT / "examples"), **small(ROOT / "tests" / "models" / "files", most=20_000)}
 SPECS = small(ROOT / "specs", "*.gradcheck.yaml")
 
-names, ways, forms = st.sampled_from(sorted(MODELS)), st.sampled_from(WAYS), st.sampled_from(FORMATS)
+names, ways, forms = st.sampled_from(sorted(MODELS)), st.sampled_from(WAYS), st.sampled_from(on_stdout())
 numbers = st.integers(0, 1 << 16)
 mutations = st.builds(Mutation, st.sampled_from(KINDS), numbers, numbers, numbers)
 edits = st.builds(Mutation, st.sampled_from(sorted(OF_BYTES)), numbers, numbers, numbers)

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper
 from gradcheck_cli.cli import main
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.errors import shown
+from gradcheck_cli.report import on_stdout
 from tests.hostile.names import NAMES
 
-FORMATS = ("full", "concise", "json", "jsonl", "junit", "github", "markdown")
 USABLE = {kind: name for kind, name in NAMES.items() if name}
 INJECTED = "x\n::error::y\r\n\x1b[2J"  # a line of its own would be a command to a CI job
 Run = Callable[..., tuple[int, str, str]]
@@ -57,7 +57,7 @@ def harmless(text: str) -> bool:
     return all(line.isprintable() for line in lines) and not any(line.strip().startswith("::error::") for line in lines)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", on_stdout())
 @pytest.mark.parametrize("name", USABLE.values(), ids=USABLE)
 def test_any_tensor_can_be_asked_for_and_printed(name: str, form: str, run: Run) -> None:
     save(name)
@@ -72,7 +72,7 @@ def test_any_tensor_can_be_asked_for_and_printed(name: str, form: str, run: Run)
         assert out.startswith(f"net.onnx: d {shown(name)}/y/d {shown(name)}: PASS ")
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", on_stdout())
 @pytest.mark.parametrize("name", USABLE.values(), ids=USABLE)
 def test_any_name_can_fail(name: str, form: str, run: Run) -> None:
     save(name, op="Log")
@@ -117,7 +117,7 @@ def test_inspect_prints_names_safely(name: str, run: Run) -> None:
 )
 def test_a_file_may_have_any_name(name: str, run: Run, tmp_path: Path) -> None:
     save("x", str(tmp_path / f"{name}.onnx"))
-    for form in FORMATS:
+    for form in on_stdout():
         code, out, err = run("check", f"./{name}.onnx", "--x", "x", "--output-format", form)
         assert (code, err) == (0, "")
         assert harmless(out)

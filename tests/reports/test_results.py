@@ -171,7 +171,7 @@ ODD = [None, True, -1, 10**30, 1e308, "nan", "x" * 50, [], {}, [[]], {"a": 1}, f
 
 def test_records_with_values_of_any_kind_anywhere_are_refused_or_shown(results: dict[str, Path]) -> None:
     records = [record for path in results.values() for record in json.loads(path.read_text())["checks"]]
-    shown = 0
+    shown, forms = 0, [*FORMATS]
     for index, (record, way) in enumerate((each, way) for each in records[::7] for way in ways(each)):
         for odd in ODD[index % 3 :: 3]:
             try:
@@ -179,7 +179,7 @@ def test_records_with_values_of_any_kind_anywhere_are_refused_or_shown(results: 
             except UsageError:
                 continue
             shown += 1
-            render(FORMATS[shown % len(FORMATS)], Report((check,)), WHOLE)
+            render(forms[shown % len(forms)], Report((check,)), WHOLE)
     assert shown
 
 

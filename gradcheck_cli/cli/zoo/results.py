@@ -62,7 +62,7 @@ class Results:
     def show(self, found: Found, duration: float = 0.0) -> None:
         """What goes to stdout."""
         report = found.report(gates_of(self.options), duration)
-        if self.output.format != "full":
+        if self.output.format.name != "full":
             self.output.whole(found.full(report))
             return
         more = f"gradcheck zoo status {quoted(str(self.folder))} --show {len(found.lines)}"

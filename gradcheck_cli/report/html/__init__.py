@@ -10,24 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from importlib.util import find_spec
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Report
 
 
-def require_jinja() -> None:
-    """UsageError where what reports are made with is not installed."""
-    if missing := [module for module in ("jinja2", "matplotlib") if find_spec(module) is None]:
-        raise UsageError(
-            f"a report in HTML needs {' and '.join(missing)}: python -m pip install 'gradcheck-cli[report]'"
-        )
-
-
 def document(report: Report, style: Style) -> str:
     """The report as one page, complete in itself."""
-    require_jinja()
     from gradcheck_cli.report.html.site import single
 
     return single(report)
@@ -35,7 +25,6 @@ def document(report: Report, style: Style) -> str:
 
 def write_folder(report: Report, path: str) -> None:
     """The report as a folder of pages, which takes the place of an earlier one; OSError where that cannot be."""
-    require_jinja()
     from gradcheck_cli.report.html.site import folder
 
     if reason := refusal(path):
