@@ -63,13 +63,13 @@ def targets(step: Source) -> dict[str, tuple[str, ...]]:
 
     Of any other model there is nothing to say.
     """
-    from gradcheck_cli.formats.node_order import KEY
+    from gradcheck_cli.formats.node_order import GRADIENT
     from gradcheck_cli.points.targets import is_float
 
     graph = step.graph
     if not step.step:
         return {}
-    nodes = [node for node in graph.nodes if node.key == KEY]
+    nodes = [node for node in graph.nodes if node.key == GRADIENT]
     ys = dict.fromkeys(node.attrs["y"] for node in nodes)
     xs = dict.fromkeys(x for node in nodes for x in node.attrs["xs"])
     if not nodes:

@@ -101,13 +101,13 @@ def _distinct(graph: Graph) -> Graph:
 
 def require_other_file(model: Model, path: Path) -> None:
     """UsageError for a file that is the model's own, or that its weights lie in."""
-    from gradcheck_cli.formats.companions import belongings
+    from gradcheck_cli.formats.companions import companion_files
     from gradcheck_cli.formats.onnx.write import data_file
 
     own = _file(model)
     if own is None:
         return
-    files = {os.path.realpath(own), *(os.path.realpath(f) for f in belongings(own, spec=_is_spec(own)).values())}
+    files = {os.path.realpath(own), *(os.path.realpath(f) for f in companion_files(own, spec=_is_spec(own)).values())}
     for target in (path, data_file(path)):
         if os.path.realpath(target) in files:
             raise UsageError(f"{shown(str(target))} is what the model was read from; write to another file.")
@@ -115,7 +115,7 @@ def require_other_file(model: Model, path: Path) -> None:
 
 def _original(model: Model) -> ModelProto | None:
     """What the model's file says beside its graph; None where there is no such file."""
-    from gradcheck_cli.formats.onnx.write import outline_of
+    from gradcheck_cli.formats.onnx.file import outline_of
 
     own = _file(model)
     return outline_of(own) if own is not None and not _is_spec(own) else None

@@ -1,6 +1,6 @@
 """Files in and out: an ONNX model or a YAML spec becomes a `Spec` of sources and checks.
 
-The schemas of files live here too, and are printed without NumPy: what reads files is imported when one is read.
+The readers are imported when a file is read, so that `gradcheck schema` needs no NumPy.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ SPEC_SUFFIXES = (".yaml", ".yml")
 
 
 def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, allow_python: bool = False) -> Spec:
-    """What a file holds: a YAML spec with its graphs and checks, or an ONNX model as a spec without checks.
+    """Reads a YAML spec with its graphs and checks, or an ONNX model as a spec without checks.
 
-    The steps of a model's training information are sources beside it.
-    `dims` overrides sizes of symbolic dimensions.  Raises ModelError or SpecError.
+    The steps of a model's training information are further sources.  `dims` overrides sizes of symbolic dimensions.
+    Raises ModelError or SpecError.
     """
     if Path(path).suffix.lower() in SPEC_SUFFIXES:
         from gradcheck_cli.formats.yaml.reading import read_spec
@@ -33,7 +33,7 @@ def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None,
 
 
 def read_model(path: str | os.PathLike[str]) -> Source:
-    """An ONNX model."""
+    """Reads an ONNX model."""
     from gradcheck_cli.formats.onnx.read import read as read_onnx
 
     return read_onnx(path)

@@ -1,7 +1,7 @@
-"""Arrays in .npy and .npz files, which may come from anywhere.
+"""Arrays in .npy and .npz files from untrusted sources.
 
-Nothing is unpickled, and nothing is allocated before its bytes are known to be there: neither for what a header claims,
-nor for what a small archive unfolds to.  Whatever is wrong is a ValueError or an OSError, what does not fit a MemoryError.
+Nothing is unpickled, and nothing is allocated before its bytes are known to be there, whatever a header claims and
+however small an archive is.  A bad file raises a ValueError or an OSError, one that does not fit a MemoryError.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from gradcheck_cli.graph import MAX_RANK, Array
 from gradcheck_cli.graph.memory import require, spell
 
 _BLOCK = 1 << 20
-_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes them
+_KNOWN_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
 
 
 def read_npy(path: str | os.PathLike[str], most: int | None = None) -> Array:
-    """The array of a .npy file, of at most so many bytes."""
-    with _sober(), opened(path) as file:
+    """The array of a .npy file; a ValueError if it has more than `most` bytes."""
+    with _as_value_errors(), opened(path) as file:
         return _array(file, os.fstat(file.fileno()).st_size, most)
 
 
 class Npz(Mapping[str, Array]):
-    """The arrays of a .npz file by name, each read when it is asked for; of at most so many bytes together."""
+    """The arrays of a .npz file by name, each read on access; a ValueError if they have more than `most` bytes."""
 
     def __init__(self, path: str | os.PathLike[str], most: int | None = None) -> None:
         self.path, self.most = path, most
-        with _sober(), opened(path) as file, zipfile.ZipFile(file) as archive:
+        with _as_value_errors(), opened(path) as file, zipfile.ZipFile(file) as archive:
             self._members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
         total = sum(each.file_size for each in self._members.values())
         if most is not None and total > most:
@@ -43,8 +43,8 @@ class Npz(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         member = self._members[name]
-        with _sober(), opened(self.path) as file, zipfile.ZipFile(file) as archive:
-            if member.compress_type not in _PACKED:
+        with _as_value_errors(), opened(self.path) as file, zipfile.ZipFile(file) as archive:
+            if member.compress_type not in _KNOWN_COMPRESSIONS:
                 raise ValueError(f"{shown(name)} is compressed in a way that NumPy does not know")
             with archive.open(member) as stream:
                 return _array(stream, member.file_size, self.most)
@@ -57,7 +57,7 @@ class Npz(Mapping[str, Array]):
 
 
 def _array(stream: IO[bytes], size: int, most: int | None) -> Array:
-    """The array in a stream of so many bytes."""
+    """The array in a stream of `size` bytes."""
     shape, fortran, dtype = _header(stream)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not unpickled")
@@ -83,7 +83,6 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.gener
 
 
 def _read(stream: IO[bytes], size: int) -> Array:
-    """So many bytes."""
     data = np.empty(size, np.uint8)
     at = 0
     while at < size:
@@ -96,8 +95,8 @@ def _read(stream: IO[bytes], size: int) -> Array:
 
 
 @contextmanager
-def _sober() -> Iterator[None]:
-    """Whatever zip's and NumPy's readers say of bytes that make no sense is a ValueError."""
+def _as_value_errors() -> Iterator[None]:
+    """Turns the various exceptions of zipfile and NumPy for damaged files into ValueErrors."""
     try:
         yield
     except (OSError, ValueError, MemoryError):

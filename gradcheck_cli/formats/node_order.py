@@ -1,9 +1,7 @@
-"""Nodes in topological order, whatever order a file has them in.
+"""Nodes of a file made ready for a `Graph`: sorted topologically, and `Gradient` nodes with the graph they differentiate.
 
-The part of a graph that a node of ONNX's operator `Gradient` differentiates, as a graph in its attribute `body`.
-
-A file has only the names of tensors there: `y` as a function of `xs` and `zs`.  With the body at hand the node says
-what it reads, and runs like a node of control flow.
+A node of ONNX's training operator `Gradient` only names tensors: `y` as a function of `xs` and `zs`.  The nodes between
+them become a graph in its attribute `body`; then it runs like a node of control flow.
 """
 
 from __future__ import annotations
@@ -15,12 +13,14 @@ from dataclasses import replace
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 
+GRADIENT = ("ai.onnx.preview.training", "Gradient")  # the key of its nodes
+BODY = "body"  # the attribute that holds the graph
+MAX_BODIES = 3_000_000  # nodes in all bodies together
+MAX_ORDER = 60  # of derivatives: a body may contain Gradient nodes
+
 
 def in_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes, each after those that it reads from; otherwise in the order given.
-
-    A ModelError names a node of the cycle where there is one.
-    """
+    """The nodes in topological order, otherwise in the order given; a ModelError names a node of a cycle."""
     reads = [node.reads for node in nodes]
     if _is_ordered(nodes, reads):
         return tuple(nodes)
@@ -43,7 +43,7 @@ def _is_ordered(nodes: Sequence[Node], reads: Sequence[tuple[str, ...]]) -> bool
 
 
 def _kahn(waits: Sequence[set[int]]) -> list[int]:
-    """Indices, each after those that it waits for, else the smallest first; without those on cycles."""
+    """Indices in topological order by Kahn's algorithm, the smallest first; indices on or behind cycles are missing."""
     left = [len(before) for before in waits]
     followers: list[list[int]] = [[] for _ in waits]
     for index, before in enumerate(waits):
@@ -62,7 +62,7 @@ def _kahn(waits: Sequence[set[int]]) -> list[int]:
 
 
 def _on_cycle(waits: Sequence[set[int]], done: set[int]) -> int:
-    """An index on a cycle: walking back from any unfinished one ends in one."""
+    """An index on a cycle, found by walking back from any index that is not done."""
     index = next(i for i in range(len(waits)) if i not in done)
     passed: set[int] = set()
     while index not in passed:
@@ -71,15 +71,9 @@ def _on_cycle(waits: Sequence[set[int]], done: set[int]) -> int:
     return index
 
 
-KEY = ("ai.onnx.preview.training", "Gradient")
-BODY = "body"
-MAX_BODIES = 3_000_000  # nodes in all bodies together
-MAX_ORDER = 60  # of a derivative of derivatives
-
-
 def with_bodies(nodes: Sequence[Node], types: Mapping[str, TensorType]) -> tuple[Node, ...]:
-    """The nodes of a graph, those of `Gradient` with the part of it that they differentiate."""
-    if not any(node.key == KEY for node in nodes):
+    """The nodes of a graph, with a body for each `Gradient` node: the part of the graph that it differentiates."""
+    if not any(node.key == GRADIENT for node in nodes):
         return tuple(nodes)
     bodies = Bodies(nodes, types)
     for index in range(len(nodes)):
@@ -88,18 +82,18 @@ def with_bodies(nodes: Sequence[Node], types: Mapping[str, TensorType]) -> tuple
 
 
 class Bodies:
-    """The nodes of one graph while those of `Gradient` get their bodies."""
+    """The nodes of one graph, while its `Gradient` nodes get their bodies."""
 
     def __init__(self, nodes: Sequence[Node], types: Mapping[str, TensorType]) -> None:
         self.nodes, self.types = list(nodes), types
         self.producers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
-        self.active: list[int] = []  # nodes whose bodies are made, each for the one before it
-        self.count = 0
+        self.active: list[int] = []  # nodes whose bodies are being made, each one needed by the one before it
+        self.count = 0  # nodes in all bodies so far
 
     def complete(self, index: int) -> None:
-        """Gives node `index` its body, if it takes one."""
+        """Gives node `index` its body, if it is a `Gradient` node without one."""
         node = self.nodes[index]
-        if node.key != KEY or BODY in node.attrs:
+        if node.key != GRADIENT or BODY in node.attrs:
             return
         if index in self.active:
             raise ModelError(f"{describe(index, node)} differentiates what depends on its own output.")
@@ -126,7 +120,7 @@ class Bodies:
         return Graph(free, (y,), in_order(apart), types=types, name=str(y))
 
     def _between(self, free: Sequence[str], y: str) -> list[Node]:
-        """The nodes that y needs, as far as the free tensors, in the order of the file."""
+        """The nodes between the free tensors and y, in the order of the file."""
         found, pending = set[int](), [y]
         while pending:
             name = pending.pop()
@@ -139,7 +133,7 @@ class Bodies:
 
 
 def _names(node: Node, where: str) -> tuple[tuple[str, ...], str]:
-    """The free tensors, xs and then zs, and y."""
+    """The free tensors (xs, then zs), and y."""
     xs, zs, y = (node.attrs.get(key, default) for key, default in (("xs", ()), ("zs", ()), ("y", "")))
     if not all(isinstance(names, tuple) and all(isinstance(n, str) for n in names) for names in (xs, zs, (y,))):
         raise ModelError(f"{where}: xs and zs are lists of names, y is a name.")

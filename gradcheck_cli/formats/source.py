@@ -1,4 +1,4 @@
-"""What a file holds once it is read: graphs, operators it defines, ways to initialise it, checks it asks for."""
+"""Records of files that were read: models, operators that a spec defines, initializations, requested checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradcheck_cli.graph import Array, Graph
 
 @dataclass(frozen=True, slots=True)
 class Initialization:
-    """Values for some tensors of a graph: the outputs of a graph without inputs, by the name each one sets."""
+    """Initial values of some tensors of a model, computed by a graph without inputs."""
 
     graph: Graph
     bindings: Mapping[str, str]  # tensor of the model -> output of `graph`
@@ -19,9 +19,9 @@ class Initialization:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a training algorithm: the model's graph with that of the algorithm behind it.
+    """A step of a training algorithm: the model's graph followed by the algorithm's.
 
-    `updates` says which initializers get the values of which outputs for the next step.
+    `updates` maps initializers to the outputs whose values they get for the next step.
     """
 
     graph: Graph
@@ -32,9 +32,8 @@ class Step:
 class OperatorBody:
     """An operator that a spec defines: its forward graph, and the gradient under test.
 
-    `gradient` reads the operator's inputs `x`, outputs `y` and cotangents `dy`, and computes `dx` for each input
-    that has one; `gradient_of` names the input that each of its outputs belongs to.  Without a gradient the forward
-    body is differentiated.
+    `gradient` reads the operator's inputs `x`, outputs `y` and cotangents `dy`, and computes `dx` for each
+    differentiable input.  Without it the forward graph is differentiated.
     """
 
     name: str
@@ -47,7 +46,7 @@ class OperatorBody:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One model as read: its graph in modern form, and what came with it."""
+    """A model as read: its graph in the form of the newest opset, with all that the file says beside it."""
 
     graph: Graph
     uri: str
@@ -57,11 +56,13 @@ class Source:
     operators: tuple[OperatorBody, ...] = ()
     initializations: Mapping[str, Initialization] = field(default_factory=dict)
     steps: Mapping[str, Step] = field(default_factory=dict)  # of training, by name
-    step: str = ""  # which of them the graph is of, if it is not the model's own
-    updates: Mapping[str, str] = field(default_factory=dict)  # initializer -> output, of such a step
+    step: str = ""  # the training step that the graph is; "" for the model's own graph
+    updates: Mapping[str, str] = field(default_factory=dict)  # initializer -> output, of this step
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of inputs, both ends included
     dims: Mapping[str, int] = field(default_factory=dict)  # sizes given for symbolic dimensions
-    drawn: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # values of inputs by point, where not random
+    drawn: Mapping[int, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # point -> values of inputs that are not random
 
     def at_step(self, name: str) -> Source:
         """A training step as a model of its own."""
@@ -72,9 +73,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """One entry of `checks:`; what is None was not given there nor in `defaults:`.
+    """One entry of `checks:` in a spec; None stands for what neither it nor `defaults:` gives.
 
-    `settings` holds the rest by the name of the option: delta, method, mode, dtype, rtol, atol, seed, points ...
+    `settings` holds further options by name: delta, method, mode, dtype, rtol, atol, seed, points ...
     """
 
     name: str
@@ -97,11 +98,11 @@ class Spec:
     sources: Mapping[str, Source]
     checks: tuple[CheckRequest, ...]
     models: tuple[Mapping[str, Any], ...] = ()  # a zoo manifest
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # settings by the name of the option, checks or not
-    operators: Callable[[Source], Source] = lambda source: source  # gives those under `ops` to a model of another file
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # settings by the name of the option
+    operators: Callable[[Source], Source] = lambda source: source  # adds those under `ops` to a model of another file
 
     @property
     def meant(self) -> Source | None:
-        """The source that is meant where none is named: the only one, training steps aside."""
+        """The source to use if none is named: the only one, not counting training steps."""
         own = [source for source in self.sources.values() if not source.step]
         return own[0] if len(own) == 1 else None

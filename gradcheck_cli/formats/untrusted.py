@@ -1,4 +1,4 @@
-"""Files that come from elsewhere, and may be anything: a pipe that keeps its reader waiting, a device without end."""
+"""Safe reading of untrusted files, which may be anything: a pipe that blocks its reader, a device without end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from io import BufferedReader
 from typing import TypeAlias
 
 Path: TypeAlias = "str | os.PathLike[str]"
-LARGEST = 256 << 30  # bytes of a file that is read through
+LARGEST = 256 << 30  # bytes, for reading block by block
 _BLOCK = 1 << 20
 _THREAD = threading.local()
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """A regular file, open to be read; OSError for anything else, and nothing is waited for."""
-    with closed_afterwards(lambda: open(path, "rb", opener=_at_once)) as file:
+    """A regular file, open for reading; raises OSError for anything else, and never blocks."""
+    with closed_afterwards(lambda: open(path, "rb", opener=_without_blocking)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         yield file
@@ -30,9 +30,9 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 @contextmanager
 def closed_afterwards(open_file: Callable[[], BufferedReader]) -> Iterator[BufferedReader]:
-    """The file that a function opens, closed in the end, even if a time limit strikes just as it is being opened.
+    """The file that a function opens, closed afterwards even if a time limit strikes while it is being opened.
 
-    An alarm raises between any two instructions, also between the opening and the `with` that would close.
+    The alarm of a time limit raises between any two instructions, also between `open` and the `with` around it.
     """
     file = None
     try:
@@ -45,7 +45,7 @@ def closed_afterwards(open_file: Callable[[], BufferedReader]) -> Iterator[Buffe
 
 
 def is_opening() -> bool:
-    """This thread is about to open a file that nobody would close yet: an alarm has to wait."""
+    """True while this thread opens a file that nothing would close yet: an alarm has to wait."""
     return getattr(_THREAD, "opening", False)
 
 
@@ -58,12 +58,12 @@ class _Opening:
 
 
 def content(path: Path, most: int) -> bytes:
-    """All bytes of a regular file that has at most so many; OSError for any other."""
+    """All bytes of a regular file; raises OSError if there are more than `most`."""
     return b"".join(blocks(path, most))
 
 
 def blocks(path: Path, most: int = LARGEST) -> Iterator[bytes]:
-    """The bytes of a regular file, as many as it says that it has: files of the kernel may go on for ever."""
+    """The bytes of a regular file in blocks, no more than its size says: files in /proc may have no end."""
     with opened(path) as file:
         left = os.fstat(file.fileno()).st_size
         if left > most:
@@ -74,7 +74,7 @@ def blocks(path: Path, most: int = LARGEST) -> Iterator[bytes]:
 
 
 def inside(folder: pathlib.Path, path: str, whose: str) -> pathlib.Path:
-    """What a path from elsewhere means in a folder; ValueError where it would lie outside of it, by a link too."""
+    """The file at an untrusted path inside a folder; raises ValueError if the path or a link leads out of it."""
     if "\0" in path or pathlib.PureWindowsPath(path).anchor or os.path.isabs(path):
         raise ValueError(f"the path {path!r} is absolute; it must be relative to {whose}")
     root = folder.resolve()
@@ -85,12 +85,12 @@ def inside(folder: pathlib.Path, path: str, whose: str) -> pathlib.Path:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a regular file; OSError for one that cannot be read, or takes hours."""
+    """The SHA-256 of a regular file in hexadecimal; raises OSError if it is not readable or too large."""
     found = hashlib.sha256()
     for block in blocks(path):
         found.update(block)
     return found.hexdigest()
 
 
-def _at_once(path: str, flags: int) -> int:
+def _without_blocking(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

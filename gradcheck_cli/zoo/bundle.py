@@ -283,27 +283,27 @@ def _other_model(path: Any, folder: Path) -> str | None:
 
 def _copied(model: str, folder: Path) -> str:
     """A model with what belongs to it, copied; where that is too large, the path it stays at."""
-    from gradcheck_cli.formats.companions import belongings, copied
+    from gradcheck_cli.formats.companions import companion_files, copy_files
 
     path = Path(os.path.abspath(model))
-    others = belongings(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
+    others = companion_files(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
     if sum(file.stat().st_size for file in (path, *others.values())) > COPIED:
         return str(path)
-    copied({path.name: path, **others}, folder)
+    copy_files({path.name: path, **others}, folder)
     return f"{folder.name}/{path.name}"
 
 
 def _with_copy(subject: Subject, folder: Path) -> Subject:
     """The model copied into the bundle, unless it is too large for that."""
-    from gradcheck_cli.formats.companions import belongings, copied
+    from gradcheck_cli.formats.companions import companion_files, copy_files
 
     path = Path(subject.path)
-    others = belongings(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
+    others = companion_files(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
     digests = {name: digest_of(file) for name, file in others.items()}
     subject = replace(subject, sha256=subject.sha256 or digest_of(path), files=digests)
     if sum(file.stat().st_size for file in (path, *others.values())) > COPIED:
         return subject
-    copied({path.name: path, **others}, folder / MODEL)
+    copy_files({path.name: path, **others}, folder / MODEL)
     return replace(subject, copy=f"{MODEL}/{path.name}")
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from gradcheck_cli import native
 from gradcheck_cli.errors import VERSION, LimitError
 from gradcheck_cli.formats import SPEC_SUFFIXES
-from gradcheck_cli.formats.companions import belongings
+from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.formats.untrusted import blocks, sha256_of
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.zoo.job import Job, Limits
@@ -53,7 +53,7 @@ def read_along(file: Path) -> Iterator[Path]:
     spec = file.name.lower().endswith(SPEC_SUFFIXES)
     yield file
     if spec or _names_data(file):
-        yield from belongings(file, spec=spec).values()
+        yield from companion_files(file, spec=spec).values()
 
 
 def folder_of_data(folder: Path) -> Iterator[Path]:

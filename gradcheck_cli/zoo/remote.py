@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, cast
 
 from gradcheck_cli.errors import GradcheckError, ModelError, SpecError, UsageError, did_you_mean, shown
 from gradcheck_cli.formats import SPEC_SUFFIXES
-from gradcheck_cli.formats.companions import leads_out, named
+from gradcheck_cli.formats.companions import leads_out, named_files
 from gradcheck_cli.formats.untrusted import content, opened
 from gradcheck_cli.zoo.parcel import content_of
 
@@ -122,7 +122,7 @@ def _copied(place: Path, url: str, along: list[str]) -> Path:
     versions = {}
     try:
         versions[name] = _get(url, new / name)
-        data = named(new / name, spec=name.lower().endswith(SPEC_SUFFIXES)) if _may_name_files(name) else []
+        data = named_files(new / name, spec=name.lower().endswith(SPEC_SUFFIXES)) if _may_name_files(name) else []
         for other in dict.fromkeys([*data, *along]):
             with suppress(FileNotFoundError):  # the model says of itself what it lacks
                 versions[other] = _get(_sibling(url, other), new / other)

@@ -17,12 +17,11 @@ import pytest
 
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.formats.onnx import file as onnx_file
-from gradcheck_cli.formats.onnx import write as onnx_heading
 from gradcheck_cli.formats.untrusted import content, is_opening, sha256_of
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "a model": onnx_file.read_bytes,
-    "the heading of a model": onnx_heading.outline_of,
+    "the heading of a model": onnx_file.outline_of,
     "any file": lambda path: content(path, 1 << 10),
     "a hash": sha256_of,
 }

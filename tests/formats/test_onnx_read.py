@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from gradcheck_cli.errors import LimitError, ModelError, UnsupportedError
-from gradcheck_cli.formats.onnx import graph_proto as onnx_scope
+from gradcheck_cli.formats.onnx import graph_proto
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.read import read, read_proto, read_tensor, read_test_data
 from gradcheck_cli.graph import Graph, TensorType
@@ -360,7 +360,7 @@ def test_a_function_that_calls_itself_is_refused() -> None:
 
 
 def test_functions_that_multiply_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_scope, "MAX_CALLS", 1000)
+    monkeypatch.setattr(graph_proto, "MAX_CALLS", 1000)
     head = '<domain: "f", opset_import: ["": 18, "f": 1]>'
     functions = [f"{head} f{i} (a) => (b) {{ h = f.f{i + 1}(a) b = f.f{i + 1}(h) }}" for i in range(30)]
     last = f"{head} f30 (a) => (a) {{ }}"

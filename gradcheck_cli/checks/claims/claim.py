@@ -25,7 +25,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.formats import read
-from gradcheck_cli.formats.node_order import KEY
+from gradcheck_cli.formats.node_order import GRADIENT
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.points.targets import choose_y, is_float
@@ -92,7 +92,7 @@ class Gradients:
 
     def __init__(self, graph: Graph) -> None:
         self.computed = computed(graph)
-        self.nodes = [node for node in graph.nodes if node.key == KEY]
+        self.nodes = [node for node in graph.nodes if node.key == GRADIENT]
 
     def of(self, y: str, x: str) -> str | None:
         """The gradient of a certain y by x, as far as a name or one of ONNX's `Gradient` nodes says so."""

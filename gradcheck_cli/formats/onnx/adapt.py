@@ -1,10 +1,9 @@
-"""Operators of older opsets in the form of the newest.
+"""Rewrites nodes of older opsets in the newest opset, so that the rest of the program knows only that one.
 
-`CHANGES` is the whole story: which operators were called otherwise before which opset, and the adapter that
-writes the old form in the new one.  An adapter gives the newest form at once, so only the first change that
-applies counts.
-
-Forms that ended with opset 7 or before, and operators that were only ever an experiment, in the newest form.
+`CHANGES` lists the operators that changed, the opset of the change, and the adapter that rewrites the old form.
+An adapter gives the newest form at once, so of several changes only the first that applies is used.  Here are the
+adapters of forms that ended with opset 7 or before, and of experimental operators; the others are in `adapters.py`.
+The table stands at the end, behind the adapters that it names.
 """
 
 from __future__ import annotations
@@ -32,19 +31,41 @@ from gradcheck_cli.formats.onnx.adapters import (
 from gradcheck_cli.formats.onnx.opset import NEWEST, signature
 from gradcheck_cli.graph import Node
 
+ALWAYS = NEWEST + 1  # in place of an opset: rewrites the operator in every opset
+EXPERIMENTS = ("Affine", "Crop", "ImageScaler", "ParametricSoftplus", "ScaledTanh")  # gone since opset 10
+
+
+@dataclass(frozen=True, slots=True)
+class OpsetChange:
+    """A change of operators in opset `before`; `rewrite` brings nodes of earlier opsets to the newest form."""
+
+    operators: tuple[str, ...]
+    before: int
+    rewrite: Adapter
+
+
+def adapt(node: Node, opset: int, site: Site) -> list[Node]:
+    """Nodes of the newest opset that compute what `node` computes in `opset`."""
+    if node.domain or (node.op not in EXPERIMENTS and signature(node.op, opset) is None):
+        return [node]  # some files use operators that their opset does not have yet
+    for change in _BY_OPERATOR.get(node.op, ()):
+        if opset < change.before:
+            return change.rewrite(node, site)
+    return [node]
+
 
 def without(*names: str) -> Adapter:
-    """Attributes that say nothing which the node does not say otherwise."""
+    """Drops attributes that are redundant."""
     return lambda node, site: [changed(node, drop=names)]
 
 
 def with_defaults(**attrs: object) -> Adapter:
-    """Attributes whose defaults were others."""
+    """Writes out attributes whose defaults have changed since."""
     return lambda node, site: [changed(node, attrs={k: v for k, v in attrs.items() if k not in node.attrs})]
 
 
 def broadcast_by_axis(node: Node, site: Site) -> list[Node]:
-    """Arithmetic, comparisons and logic before 7: B lines up with A from `axis` on, where that is given."""
+    """Arithmetic, comparisons and logic before 7: with `axis`, the first dimension of B is that dimension of A."""
     bare, axis = changed(node, drop=("axis", "broadcast")), node.attrs.get("axis")
     if axis is None or not node.attrs.get("broadcast"):
         return [bare]
@@ -94,7 +115,7 @@ def cast_to_name(node: Node, site: Site) -> list[Node]:
 
 
 def pad_paddings(node: Node, site: Site) -> list[Node]:
-    """Pad before 2: another name for its widths."""
+    """Pad before 2: the attribute `pads` was called `paddings`."""
     return pad_widths(changed(node, attrs={"pads": node.attrs["paddings"]}, drop=("paddings",)), site)
 
 
@@ -107,7 +128,7 @@ def reshape_shape(node: Node, site: Site) -> list[Node]:
 
 
 def split_sizes_of_any_type(node: Node, site: Site) -> list[Node]:
-    """Split before 2: sizes may be an input, of the type of what is split."""
+    """Split before 2: sizes may be an input, of the same type as the tensor that is split."""
     if len(node.inputs) < 2 or not node.inputs[1]:
         return split_sizes(node, site)
     cast, sizes = _as_int(node, node.inputs[1], site)
@@ -115,7 +136,7 @@ def split_sizes_of_any_type(node: Node, site: Site) -> list[Node]:
 
 
 def tile_along_axis(node: Node, site: Site) -> list[Node]:
-    """Tile before 6: so many copies along one axis, both numbers in tensors."""
+    """Tile before 6: a number of copies along one axis; number and axis are tensors."""
     x, *numbers = node.inputs
     hints = ("tiles", "axis", "shape", "rank", "values", "row", "repeats")
     tiles, axis, shape, rank, values, row, repeats = (site.fresh(f"{node.outputs[0]}/{hint}") for hint in hints)
@@ -184,7 +205,7 @@ def of_scaled_input(op: str) -> Adapter:
 
 
 def crop(node: Node, site: Site) -> list[Node]:
-    """Crop: images without a border (left, top, right, bottom); with `scale`, so many rows and columns."""
+    """Crop: images without a border (left, top, right, bottom); `scale` gives the number of rows and columns to keep."""
     border, size = node.attrs.get("border", ()), node.attrs.get("scale", ())
     if len(border) != 4 or len(size) not in (0, 2) or min(border) < 0:
         raise ModelError(f"{site.where}: a border has four sizes and a scale two, not {border} and {size}.")
@@ -199,7 +220,10 @@ def crop(node: Node, site: Site) -> list[Node]:
 
 
 def _aligned(node: Node, axis: int, site: Site) -> tuple[list[Node], str]:
-    """The second input with dimensions of 1 behind it, so that its first is dimension `axis` of the first input."""
+    """Appends dimensions of size 1 to input B until its first dimension lines up with dimension `axis` of A.
+
+    Gives the nodes for that and the name of the aligned tensor.
+    """
     a, b = node.inputs
     rank_a, rank_b = site.rank(a), site.rank(b)
     if rank_a is None or rank_b is None:
@@ -213,6 +237,7 @@ def _aligned(node: Node, axis: int, site: Site) -> tuple[list[Node], str]:
 
 
 def _aligned_at_run_time(node: Node, axis: int, site: Site) -> tuple[list[Node], str]:
+    """The same by nodes that compute the ranks, which the file does not declare."""
     a, b = node.inputs
     hints = ("shape_a", "rank_a", "shape_b", "rank_b", "left", "behind", "some", "count", "ones", "shape", "aligned")
     shape_a, rank_a, shape_b, rank_b, left, behind, some, count, ones, shape, aligned = (
@@ -236,7 +261,7 @@ def _aligned_at_run_time(node: Node, axis: int, site: Site) -> tuple[list[Node],
 
 
 def _as_int(node: Node, name: str, site: Site) -> tuple[Node, str]:
-    """A count that stands in a tensor of floats."""
+    """Casts a number that a tensor of floats holds to int64."""
     cast = site.fresh(f"{name}/int64")
     return new(node, "Cast", (name,), cast, to=TensorProto.INT64), cast
 
@@ -245,76 +270,51 @@ def _constant(node: Node, name: str, default: float, site: Site, before: list[No
     return float_like(changed(node, attrs={name: node.attrs.get(name, default)}), name, site, before)
 
 
-ALWAYS = NEWEST + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Operators whose form before opset `before` is brought to the newest by `rewrite`."""
-
-    operators: tuple[str, ...]
-    before: int
-    rewrite: Adapter
-
-
-_KINDS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-_REDUCTIONS = tuple(f"Reduce{kind}" for kind in _KINDS)
-
+_REDUCED_TO = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+_REDUCTIONS = tuple(f"Reduce{kind}" for kind in _REDUCED_TO)
 _OF_TWO = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
-EXPERIMENTS = ("Affine", "Crop", "ImageScaler", "ParametricSoftplus", "ScaledTanh")  # gone since opset 10
-
 CHANGES = (
-    Change(_OF_TWO, 7, broadcast_by_axis),
-    Change(("Affine",), ALWAYS, affine),
-    Change(("BatchNormalization",), 7, batch_norm_is_test),
-    Change(("BatchNormalization",), 9, to.batch_norm_spatial),
-    Change(("BatchNormalization",), 14, to.batch_norm_training),
-    Change(("Cast",), 6, cast_to_name),
-    Change(("Clip",), 11, to.clip_bounds),
-    Change(("Concat",), 4, with_defaults(axis=1)),
-    Change(("Crop",), ALWAYS, crop),
-    Change(("DFT",), 20, to.dft_axis),
-    Change(("Dropout",), 7, dropout_is_test),
-    Change(("Dropout",), 10, to.dropout_float_mask),
-    Change(("Dropout",), 12, to.dropout_ratio),
-    Change(("GRU", "LSTM", "RNN"), 7, without("output_sequence")),
-    Change(("GlobalLpPool", "LpPool"), 2, power_of_norm),
-    Change(("Gemm",), 7, without("broadcast")),
-    Change(("GridSample",), 20, to.grid_sample_mode),
-    Change(("GroupNormalization",), 21, to.group_norm_by_group),
-    Change(("ImageScaler",), ALWAYS, image_scaler),
-    Change(("PRelu",), 7, slope_of_channels),
-    Change(("Pad",), 2, pad_paddings),
-    Change(("Pad",), 11, to.pad_widths),
-    Change(("ParametricSoftplus",), ALWAYS, of_scaled_input("Softplus")),
-    Change(("ReduceSum", "Squeeze", "Unsqueeze"), 13, to.attributes_as_inputs("axes")),
-    Change(_REDUCTIONS, 18, to.attributes_as_inputs("axes")),
-    Change(("Reshape",), 5, reshape_shape),
-    Change(("Resize",), 11, to.resize_by_corners),
-    Change(("Resize",), 13, to.resize_half_pixel),
-    Change(("Resize",), ALWAYS, to.resize_inputs),
-    Change(("RoiAlign",), 16, to.roi_align_corners),
-    Change(("ScaledTanh",), ALWAYS, of_scaled_input("Tanh")),
-    Change(("Scan",), 9, to.scan_of_batches),
-    Change(("Scatter",), ALWAYS, to.scatter),
-    Change(("Selu",), 6, with_defaults(alpha=1.673200011253357, gamma=1.0506999492645264)),
-    Change(("Slice",), 10, to.attributes_as_inputs("starts", "ends", "axes")),
-    Change(("Softmax", "LogSoftmax", "Hardmax"), 13, to.softmax_of_matrix),
-    Change(("Split",), 2, split_sizes_of_any_type),
-    Change(("Split",), 18, to.split_sizes),
-    Change(("Tile",), 6, tile_along_axis),
-    Change(("TopK",), 10, to.attributes_as_inputs("k")),
-    Change(("Upsample",), 7, upsample_by_two_scales),
-    Change(("Upsample",), ALWAYS, to.upsample),
+    OpsetChange(_OF_TWO, 7, broadcast_by_axis),
+    OpsetChange(("Affine",), ALWAYS, affine),
+    OpsetChange(("BatchNormalization",), 7, batch_norm_is_test),
+    OpsetChange(("BatchNormalization",), 9, to.batch_norm_spatial),
+    OpsetChange(("BatchNormalization",), 14, to.batch_norm_training),
+    OpsetChange(("Cast",), 6, cast_to_name),
+    OpsetChange(("Clip",), 11, to.clip_bounds),
+    OpsetChange(("Concat",), 4, with_defaults(axis=1)),
+    OpsetChange(("Crop",), ALWAYS, crop),
+    OpsetChange(("DFT",), 20, to.dft_axis),
+    OpsetChange(("Dropout",), 7, dropout_is_test),
+    OpsetChange(("Dropout",), 10, to.dropout_float_mask),
+    OpsetChange(("Dropout",), 12, to.dropout_ratio),
+    OpsetChange(("GRU", "LSTM", "RNN"), 7, without("output_sequence")),
+    OpsetChange(("GlobalLpPool", "LpPool"), 2, power_of_norm),
+    OpsetChange(("Gemm",), 7, without("broadcast")),
+    OpsetChange(("GridSample",), 20, to.grid_sample_mode),
+    OpsetChange(("GroupNormalization",), 21, to.group_norm_by_group),
+    OpsetChange(("ImageScaler",), ALWAYS, image_scaler),
+    OpsetChange(("PRelu",), 7, slope_of_channels),
+    OpsetChange(("Pad",), 2, pad_paddings),
+    OpsetChange(("Pad",), 11, to.pad_widths),
+    OpsetChange(("ParametricSoftplus",), ALWAYS, of_scaled_input("Softplus")),
+    OpsetChange(("ReduceSum", "Squeeze", "Unsqueeze"), 13, to.attributes_as_inputs("axes")),
+    OpsetChange(_REDUCTIONS, 18, to.attributes_as_inputs("axes")),
+    OpsetChange(("Reshape",), 5, reshape_shape),
+    OpsetChange(("Resize",), 11, to.resize_by_corners),
+    OpsetChange(("Resize",), 13, to.resize_half_pixel),
+    OpsetChange(("Resize",), ALWAYS, to.resize_inputs),
+    OpsetChange(("RoiAlign",), 16, to.roi_align_corners),
+    OpsetChange(("ScaledTanh",), ALWAYS, of_scaled_input("Tanh")),
+    OpsetChange(("Scan",), 9, to.scan_of_batches),
+    OpsetChange(("Scatter",), ALWAYS, to.scatter),
+    OpsetChange(("Selu",), 6, with_defaults(alpha=1.673200011253357, gamma=1.0506999492645264)),
+    OpsetChange(("Slice",), 10, to.attributes_as_inputs("starts", "ends", "axes")),
+    OpsetChange(("Softmax", "LogSoftmax", "Hardmax"), 13, to.softmax_of_matrix),
+    OpsetChange(("Split",), 2, split_sizes_of_any_type),
+    OpsetChange(("Split",), 18, to.split_sizes),
+    OpsetChange(("Tile",), 6, tile_along_axis),
+    OpsetChange(("TopK",), 10, to.attributes_as_inputs("k")),
+    OpsetChange(("Upsample",), 7, upsample_by_two_scales),
+    OpsetChange(("Upsample",), ALWAYS, to.upsample),
 )
 _BY_OPERATOR = {op: [c for c in CHANGES if op in c.operators] for change in CHANGES for op in change.operators}
-
-
-def adapt(node: Node, opset: int, site: Site) -> list[Node]:
-    """The nodes, in the newest opset, that do what `node` does in `opset`."""
-    if node.domain or (node.op not in EXPERIMENTS and signature(node.op, opset) is None):
-        return [node]  # some files use an operator before its opset
-    for change in _BY_OPERATOR.get(node.op, ()):
-        if opset < change.before:
-            return change.rewrite(node, site)
-    return [node]

@@ -1,8 +1,7 @@
-"""What adapters are written with: what is known around a node, and nodes made from others.
+"""Adapters of operators from opset 8 on, one function for each change, and the tools they are written with.
 
-How each form of an older opset is written in the newest, one function for each change of an operator.
-
-An adapter takes a node in an old form and what is known around it, and gives nodes in the newest form.
+An adapter takes a node in an old form and its `Site`, which knows the tensors around it, and gives nodes in the
+newest form.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Site(Protocol):
-    """The surroundings of a node: what is known of tensors, and new names and constants."""
+    """The surroundings of a node: tells facts about tensors, gives new names and constants."""
 
     @property
     def where(self) -> str:
-        """The node as messages name it."""
+        """The node's name in messages."""
 
     def fresh(self, hint: str) -> str:
         """A new tensor name."""
@@ -38,13 +37,13 @@ class Site(Protocol):
         """The value of a constant; None for other tensors."""
 
     def dtype(self, name: str) -> np.dtype[Any] | None:
-        """The float dtype of a tensor, where it is certain."""
+        """The float dtype of a tensor; None where it is not certain."""
 
     def rank(self, name: str) -> int | None:
-        """The number of dimensions, where it is certain."""
+        """The number of dimensions; None where it is not certain."""
 
     def is_read(self, name: str) -> bool:
-        """Whether anything in the file reads a tensor."""
+        """True if a node or an output of the file reads the tensor."""
 
 
 Adapter: TypeAlias = Callable[[Node, Site], list[Node]]
@@ -58,14 +57,17 @@ def changed(
     attrs: Mapping[str, Any] = _NONE,
     drop: tuple[str, ...] = (),
 ) -> Node:
-    """The node with other edges, attributes set, and attributes dropped."""
-    kept = {name: value for name, value in node.attrs.items() if name not in drop}
-    edges = (node.inputs if inputs is None else inputs, node.outputs if outputs is None else outputs)
-    return replace(node, inputs=edges[0], outputs=edges[1], attrs={**kept, **attrs})
+    """The node with other inputs, outputs or attributes, and without the attributes in `drop`."""
+    return replace(
+        node,
+        inputs=node.inputs if inputs is None else inputs,
+        outputs=node.outputs if outputs is None else outputs,
+        attrs={**{name: value for name, value in node.attrs.items() if name not in drop}, **attrs},
+    )
 
 
 def new(node: Node, op: str, inputs: tuple[str, ...], output: str, **attrs: Any) -> Node:
-    """One of several nodes that take the place of `node`."""
+    """A node that takes the place of `node` together with others."""
     name = f"{node.name}/{op}" if node.name else ""
     return Node(op, inputs, (output,), attrs, "", name, node.metadata)
 
@@ -90,7 +92,7 @@ def float_like(node: Node, name: str, site: Site, before: list[Node]) -> str:
 
 
 def trimmed(names: Iterable[str]) -> tuple[str, ...]:
-    """Names without those left out at the end."""
+    """The names without empty ones at the end."""
     kept = list(names)
     while kept and not kept[-1]:
         kept.pop()
@@ -98,7 +100,7 @@ def trimmed(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def attributes_as_inputs(*names: str) -> Adapter:
-    """Integer attributes that became inputs, in this order after the first input."""
+    """Turns integer attributes into inputs, in this order after the first input."""
 
     def to(node: Node, site: Site) -> list[Node]:
         added = [int_input(node, name, site) for name in names]
@@ -108,7 +110,7 @@ def attributes_as_inputs(*names: str) -> Adapter:
 
 
 def split_sizes(node: Node, site: Site) -> list[Node]:
-    """Split before 18: without sizes, as many equal parts as there are outputs."""
+    """Split before 18: without sizes, each output gets an equal part."""
     if node.attrs.get("split") or len(trimmed(node.inputs)) > 1:
         sizes = node.inputs[1:] or (int_input(node, "split", site),)
         return [changed(node, inputs=(node.inputs[0], *sizes), drop=("split",))]
@@ -150,7 +152,7 @@ def dropout_float_mask(node: Node, site: Site) -> list[Node]:
 
 
 def softmax_of_matrix(node: Node, site: Site) -> list[Node]:
-    """Softmax and its kin before 13: over all axes from `axis` on, as one."""
+    """Softmax, LogSoftmax and Hardmax before 13: over all axes from `axis` on, flattened into one."""
     axis, rank = node.attrs.get("axis", 1), site.rank(node.inputs[0])
     if axis == -1 or (rank is not None and axis == rank - 1):
         return [changed(node, attrs={"axis": -1})]
@@ -195,15 +197,15 @@ def batch_norm_spatial(node: Node, site: Site) -> list[Node]:
 
 
 def upsample(node: Node, site: Site) -> list[Node]:
-    """Upsample: Resize in corner coordinates, rounding down."""
+    """Upsample: Resize with corner coordinates that are rounded down."""
     scales = node.inputs[1] if len(node.inputs) > 1 else site.constant("scales", node.attrs["scales"], np.float32)
     return resize_by_corners(changed(node, inputs=(node.inputs[0], scales), drop=("scales",)), site)
 
 
 def resize_by_corners(node: Node, site: Site) -> list[Node]:
-    """Resize 10: corner coordinates; nearest rounds down where it enlarges and up where it shrinks.
+    """Resize 10: corner coordinates; mode nearest rounds them down when it enlarges and up when it shrinks.
 
-    The standard does not say how it rounds: ONNX's own test case and onnxruntime do.
+    The standard leaves the rounding open; this is the one of ONNX's own test case and of onnxruntime.
     """
     x, scales = node.inputs
     corners = {"coordinate_transformation_mode": "asymmetric"}
@@ -223,7 +225,7 @@ def resize_by_corners(node: Node, site: Site) -> list[Node]:
 
 
 def resize_half_pixel(node: Node, site: Site) -> list[Node]:
-    """Resize 11 and 12: a coordinate mode that is gone since, and empty inputs for absent ones."""
+    """Resize 11 and 12: had the coordinate mode 'tf_half_pixel_for_nn', which the newest opset lacks."""
     if node.attrs.get("coordinate_transformation_mode") != "tf_half_pixel_for_nn":
         return resize_inputs(node, site)
     if node.attrs.get("mode", "nearest") != "nearest" or node.attrs.get("nearest_mode") != "floor":
@@ -236,17 +238,17 @@ def resize_half_pixel(node: Node, site: Site) -> list[Node]:
 
 
 def resize_inputs(node: Node, site: Site) -> list[Node]:
-    """Resize from 13 on: an empty constant is an input left out."""
+    """Resize from 13 on: an empty constant means the same as an input left out."""
     return [changed(node, inputs=trimmed(["" if _is_empty(name, site) else name for name in node.inputs]))]
 
 
 def scatter(node: Node, site: Site) -> list[Node]:
-    """Scatter, which is called ScatterElements since 11."""
+    """Scatter: called ScatterElements since 11."""
     return [replace(node, op="ScatterElements")]
 
 
 def scan_of_batches(node: Node, site: Site) -> list[Node]:
-    """Scan 8, which also runs over a batch axis: a Scan over the batch of Scans over time."""
+    """Scan 8: also runs over a batch axis; becomes a Scan over the batch whose body is the Scan over time."""
     lengths, *values = node.inputs
     body, count = node.attrs["body"], node.attrs["num_scan_inputs"]
     inputs = [site.fresh(f"{name or 'scan'}/sample") for name in values]
@@ -265,7 +267,7 @@ def scan_of_batches(node: Node, site: Site) -> list[Node]:
 
 
 def _of_length(scan: Node, length: str, states: int, site: Site) -> list[Node]:
-    """A scan over the first `length` entries, its outputs filled up with zeros."""
+    """Makes a Scan run over the first `length` entries only, with its outputs padded with zeros."""
     one, zero = (site.constant(hint, [value]) for hint, value in (("one", 1), ("zero", 0)))
     end, whole, missing, pads = (site.fresh(f"{length}/{hint}") for hint in ("end", "whole", "missing", "pads"))
     nodes = [new(scan, "Reshape", (length, one), end)]
@@ -289,7 +291,7 @@ def dft_axis(node: Node, site: Site) -> list[Node]:
 
 
 def group_norm_by_group(node: Node, site: Site) -> list[Node]:
-    """GroupNormalization 18: scale and bias for each group: an instance normalization of groups."""
+    """GroupNormalization 18: one scale and bias for each group; an InstanceNormalization over the groups."""
     x, scale, bias = node.inputs
     y, groups = node.outputs[0], node.attrs["num_groups"]
     grouped, result, shape = (site.fresh(f"{y}/{hint}") for hint in ("grouped", "result", "shape"))
@@ -303,7 +305,7 @@ def group_norm_by_group(node: Node, site: Site) -> list[Node]:
 
 
 def grid_sample_mode(node: Node, site: Site) -> list[Node]:
-    """GridSample before 20: two modes had other names."""
+    """GridSample before 20: the modes linear and cubic were called bilinear and bicubic."""
     names = {"bilinear": "linear", "bicubic": "cubic"}
     mode = node.attrs.get("mode", "bilinear")
     return [changed(node, attrs={"mode": names.get(mode, mode)})]

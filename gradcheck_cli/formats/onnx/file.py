@@ -1,25 +1,11 @@
-"""The bytes of an ONNX file as a protobuf message, or a sentence that says what the file is instead.
+"""ONNX files as protobuf messages: whole models, outlines without large tensors, and parts of models.
 
-Models as text: JSON and text format of protobuf, and ONNX's own syntax, told apart by the suffixes that onnx gives them.
-
-Files are untrusted: what a text may take in memory is asked for before it is parsed, and nesting is bounded, since
-parsers recurse.
-
-Protocol buffers as they lie in a file: fields of messages, found by their extents, without reading what they hold.
-
-The outline of an ONNX file: the model without the bytes of its large tensors, which stay in the file until wanted.
-
-A protobuf message holds all of its bytes, and gives each tensor out as a copy: a model would be in memory three times.
-So the wire format is walked, and whatever is large in a `raw_data` field is left out, with a mark in its place.  Tensors
-are then read from the open file by offset, one at a time: a file that is cut off meanwhile is an error, where one mapped
-into memory would end the process.
-
-A part of an ONNX model: some tensors as its outputs, some as its inputs, and of nodes and inputs what they need.
+Files are untrusted.  Memory is asked for before anything is parsed, and nesting is bounded because parsers recurse.
+A file that is no model raises a ModelError that says what it is instead: a Git LFS pointer, a checkpoint, a web page.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -28,7 +14,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,63 +32,17 @@ FORMATS = {
     **dict.fromkeys((".textproto", ".txtpb", ".pbtxt", ".prototxt"), TEXT),
     **dict.fromkeys((".onnxtxt", ".onnxtext"), SYNTAX),
 }
-_PARSED = 60  # bytes that a parser takes at most, for each of the text
-_DEEPEST = 64  # brackets in each other
-_BRACKET = re.compile(r'"(?:\\.|[^"\\\n])*"|#[^\n]*|([(<\[{])|([)>\]}])')
-
-
-def text_format_of(uri: str) -> str:
-    """The format of a model as text, by the suffix of its file; "" for a binary one."""
-    return FORMATS.get(Path(uri).suffix.lower(), "")
-
-
-def parse_text(data: bytes, uri: str) -> onnx.ModelProto:
-    """The model that a text stands for; a ModelError with what is wrong where it is none."""
-    kind = text_format_of(uri)
-    require(_PARSED * len(data), "its text")
-    try:
-        text = data.decode("utf-8-sig")
-        if kind != JSON:
-            _refuse_deep(text)
-        model = _text_parsed(text, kind)
-    except MemoryError:
-        raise
-    except Exception as error:  # parsers raise what they like
-        reason = "it is nested too deeply." if isinstance(error, RecursionError) else _first_line(error)
-        raise ModelError(f"{uri} is no model in {kind}: {reason}") from None
-    if not model.HasField("graph"):
-        raise ModelError(f"{uri} is no model in {kind}: it has no graph.")
-    return model
-
-
-def _text_parsed(text: str, kind: str) -> onnx.ModelProto:
-    from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
-
-    model = onnx.ModelProto()
-    if kind == SYNTAX:
-        return onnx.parser.parse_model(text)
-    if kind == JSON:
-        json_format.Parse(text, model)
-    else:
-        text_format.Parse(text, model)
-    return model
-
-
-def _refuse_deep(text: str) -> None:
-    """RecursionError for brackets in each other: of some parsers the end would be that of the process."""
-    depth = 0
-    for match in _BRACKET.finditer(text):
-        depth += bool(match[1]) - bool(match[2] and depth)
-        if depth > _DEEPEST:
-            raise RecursionError
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"{shown(text[:200]).rstrip('.')}."
-
-
 PROTOBUF_LIMIT = (1 << 31) - 1  # bytes in one message
+LARGE = 1 << 20  # bytes from which on an outline leaves a field out
+_MEMORY_OF_TEXT = 60  # bytes that a parser needs at most for each byte of text
+_MEMORY_OF_BINARY = 100  # the same for binary files: an empty node takes two bytes
+_MOST_BRACKETS = 64  # inside each other, in a text
+_MOST_MESSAGES = 100  # inside each other: protobuf's own limit
+_BRACKET = re.compile(r'"(?:\\.|[^"\\\n])*"|#[^\n]*|([(<\[{])|([)>\]}])')
+_MOST_FIELDS = 10_000_000  # that are visited: some seconds' worth
+_FIRST_FIELDS = 100_000  # more than a model has before its functions, which come last
+_FIXED_SIZE = {1: 8, 5: 4}  # bytes of a number, by wire type
+_RAW = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
 _BY_START = (
     (b"PK\x03\x04", "a zip archive (a PyTorch or Keras checkpoint?); export it to ONNX first"),
     (b"\x89HDF\r\n", "an HDF5 file (Keras weights?); export it to ONNX first"),
@@ -120,27 +60,40 @@ _BY_START = (
 )
 
 
-class File(NamedTuple):
-    """A file as read once."""
-
-    data: bytes
-    sha256: str
-
-
-def read_bytes(path: Path) -> File:
+def read_bytes(path: Path) -> bytes:
     """The content of a file that could be a model."""
     with opened(path) as file:
-        data = file.read()
-    return File(data, hashlib.sha256(data).hexdigest())
+        return file.read()
+
+
+def outline_of(path: Path) -> ModelProto:
+    """The model in a file, without the bytes of its large tensors."""
+    with opened(path) as file:
+        data = Outline(file).data
+    require(_MEMORY_OF_BINARY * len(data), "its graph")
+    return parse_model(data, str(path))
+
+
+def parse_model(data: bytes, uri: str) -> ModelProto:
+    """The model in `data`; a ModelError says what the data is instead."""
+    refuse_pointer(data, uri)
+    if data and text_format_of(uri):
+        return parse_text(data, uri)
+    model = ModelProto()
+    with suppress(DecodeError):
+        model.ParseFromString(data)
+        if model.HasField("graph"):
+            return model
+    raise ModelError(f"{uri} {_diagnosis(data)}.")
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """A file that could be a model, open; failures to read it are ModelErrors."""
+    """An open file that could be a model; failures to read it are ModelErrors."""
     try:
         if path.is_dir():
             raise ModelError(f"{path} is a folder, not a model.{_models_in(path)}")
-        if path.exists() and not path.is_file():  # a pipe could keep us waiting for ever
+        if path.exists() and not path.is_file():  # opening a pipe could block for ever
             raise ModelError(f"{path} is no regular file.")
         size = path.stat().st_size
         if size > PROTOBUF_LIMIT:
@@ -160,68 +113,6 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
     return ModelError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.")
 
 
-def parse_model(data: bytes, uri: str) -> onnx.ModelProto:
-    """The model in `data`; a ModelError with what the data is where it is none."""
-    refuse_pointer(data, uri)
-    if data and text_format_of(uri):
-        return parse_text(data, uri)
-    model = onnx.ModelProto()
-    if not _parsed(model, data) or not model.HasField("graph"):
-        raise ModelError(f"{uri} {_diagnosis(data)}.")
-    return model
-
-
-def refuse_pointer(data: bytes, uri: str) -> None:
-    """A ModelError where Git LFS has put a pointer in the place of a file."""
-    if data.startswith(b"version https://git-lfs"):
-        text = f"{uri} is a Git LFS pointer ({len(data)} bytes), not a model. `git lfs pull` fetches the model."
-        raise ModelError(text, code="GC403")
-
-
-def refuse_broken_text(message: Message, uri: str) -> None:
-    """A ModelError where any text in a message is not UTF-8; protobuf gives it out as bytes."""
-    pending = [message]
-    while pending:
-        for field, value in pending.pop().ListFields():
-            if field.type == field.TYPE_MESSAGE:
-                pending.extend([value] if isinstance(value, Message) else value)
-            elif field.type == field.TYPE_STRING and _is_broken(value):
-                raise ModelError(f"{uri} is damaged: its field {field.full_name!r} is not valid UTF-8.")
-
-
-def _is_broken(value: Any) -> bool:
-    return any(type(item) is not str for item in ([value] if isinstance(value, (str, bytes)) else value))
-
-
-def _parsed(message: Message, data: bytes) -> bool:
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        return False
-    return True
-
-
-def _diagnosis(data: bytes) -> str:
-    """What a file without a model is, to follow its name."""
-    if not data:
-        return "is empty"
-    start = data[:64].lstrip().lower()
-    for mark, kind in _BY_START:
-        if start.startswith(mark.lower()):
-            return f"is {kind}"
-    if data[4:8] in (b"ORTM", b"TFL3"):
-        return "is in ONNX Runtime's own format" if data[4:8] == b"ORTM" else "is a TFLite model"
-    if _is_text(data[:4096]):
-        return "is a text file, not a model"
-    if onnx.ModelProto.DESCRIPTOR.fields_by_name["ir_version"].number << 3 == data[0]:
-        return f"is truncated or damaged: its {len(data)} bytes are not a whole ONNX model"
-    return "is not an ONNX model"
-
-
-def _is_text(data: bytes) -> bool:
-    return not any(byte < 9 or 13 < byte < 32 or byte > 126 for byte in data)
-
-
 def _near(path: Path) -> str:
     try:
         return did_you_mean(path.name, os.listdir(path.parent))
@@ -237,76 +128,107 @@ def _models_in(folder: Path) -> str:
     return f" It holds {', '.join(models[:5])}{' ...' if len(models) > 5 else ''}." if models else ""
 
 
-_MOST = 10_000_000  # fields that are looked at: some seconds' worth
-_FIRST = 100_000  # of them, more than a model has beside its functions, which are its last
-_FIXED = {1: 8, 5: 4}  # bytes of a number, by wire type
+def refuse_pointer(data: bytes, uri: str) -> None:
+    """Raises a ModelError if the data is a pointer that Git LFS put in the place of a file."""
+    if data.startswith(b"version https://git-lfs"):
+        text = f"{uri} is a Git LFS pointer ({len(data)} bytes), not a model. `git lfs pull` fetches the model."
+        raise ModelError(text, code="GC403")
 
 
-class Broken(Exception):
-    """The bytes are no message."""
+def refuse_broken_text(message: Message, uri: str) -> None:
+    """Raises a ModelError if a string field of a message is not UTF-8; protobuf returns such strings as bytes."""
+    pending = [message]
+    while pending:
+        for field, value in pending.pop().ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                pending.extend([value] if isinstance(value, Message) else value)
+            elif field.type == field.TYPE_STRING and _is_broken(value):
+                raise ModelError(f"{uri} is damaged: its field {field.full_name!r} is not valid UTF-8.")
 
 
-class Wire:
-    """The bytes of an open file as fields of messages."""
-
-    def __init__(self, file: BufferedReader) -> None:
-        self._file = file
-        self._fields = 0  # that were looked at
-
-    def fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """The fields of a message: tag, where what follows the tag begins, where the content begins and ends."""
-        position = start
-        while position < stop:
-            self._fields += 1
-            tag, at = self.number(position, stop)
-            if tag < 8 or self._fields > _MOST:  # there is no field 0
-                raise Broken
-            begin, position = self._extent(tag & 7, at, stop)
-            yield tag, at, begin, position
-
-    def number(self, at: int, stop: int) -> tuple[int, int]:
-        """The varint at a place, and where it ends."""
-        value = 0
-        for index, byte in enumerate(self.read(at, min(at + 10, stop))):
-            value |= (byte & 127) << 7 * index
-            if byte < 128:
-                return value, at + index + 1
-        raise Broken
-
-    def read(self, start: int, stop: int) -> bytes:
-        """The bytes between two places."""
-        self._file.seek(start)
-        return self._file.read(stop - start)
-
-    def _extent(self, wire: int, at: int, stop: int) -> tuple[int, int]:
-        """Where the content of a field begins and ends."""
-        if wire == 0:
-            begin, end = at, self.number(at, stop)[1]
-        elif wire == 2:
-            length, begin = self.number(at, stop)
-            end = begin + length
-        else:
-            begin, end = at, at + _FIXED.get(wire, stop)
-        if end > stop or wire not in (0, 2, *_FIXED):
-            raise Broken
-        return begin, end
+def _is_broken(value: Any) -> bool:
+    return any(type(item) is not str for item in ([value] if isinstance(value, (str, bytes)) else value))
 
 
-def fields_of(file: BufferedReader) -> set[int]:
-    """Numbers of the first fields of the message in an open file, as far as it is one."""
-    found, size = set[int](), file.seek(0, 2)
-    with suppress(Broken):
-        found.update(tag >> 3 for tag, _, _, _ in islice(Wire(file).fields(0, size), _FIRST))
-    return found
+def _diagnosis(data: bytes) -> str:
+    """A predicate for data that is no model: "is a text file, not a model"."""
+    if not data:
+        return "is empty"
+    start = data[:64].lstrip().lower()
+    for mark, kind in _BY_START:
+        if start.startswith(mark.lower()):
+            return f"is {kind}"
+    if data[4:8] in (b"ORTM", b"TFL3"):
+        return "is in ONNX Runtime's own format" if data[4:8] == b"ORTM" else "is a TFLite model"
+    if _is_text(data[:4096]):
+        return "is a text file, not a model"
+    if ModelProto.DESCRIPTOR.fields_by_name["ir_version"].number << 3 == data[0]:
+        return f"is truncated or damaged: its {len(data)} bytes are not a whole ONNX model"
+    return "is not an ONNX model"
 
 
-LARGE = 1 << 20  # bytes of a field that is worth leaving out
-_DEEPEST_OUTLINE = 100  # messages inside each other, as many as protobuf takes
-_RAW = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
+def _is_text(data: bytes) -> bool:
+    return not any(byte < 9 or 13 < byte < 32 or byte > 126 for byte in data)
+
+
+def text_format_of(uri: str) -> str:
+    """The text format that a file's suffix stands for; "" for a binary model."""
+    return FORMATS.get(Path(uri).suffix.lower(), "")
+
+
+def parse_text(data: bytes, uri: str) -> ModelProto:
+    """The model in a text file; a ModelError says what is wrong with the text."""
+    kind = text_format_of(uri)
+    require(_MEMORY_OF_TEXT * len(data), "its text")
+    try:
+        text = data.decode("utf-8-sig")
+        if kind != JSON:
+            _refuse_deep(text)
+        model = _from_text(text, kind)
+    except MemoryError:
+        raise
+    except Exception as error:  # the three parsers raise exceptions of any kind
+        reason = "it is nested too deeply." if isinstance(error, RecursionError) else _first_line(error)
+        raise ModelError(f"{uri} is no model in {kind}: {reason}") from None
+    if not model.HasField("graph"):
+        raise ModelError(f"{uri} is no model in {kind}: it has no graph.")
+    return model
+
+
+def _from_text(text: str, kind: str) -> ModelProto:
+    from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
+
+    model = ModelProto()
+    if kind == SYNTAX:
+        return onnx.parser.parse_model(text)
+    if kind == JSON:
+        json_format.Parse(text, model)
+    else:
+        text_format.Parse(text, model)
+    return model
+
+
+def _refuse_deep(text: str) -> None:
+    """Raises RecursionError for brackets nested too deeply, on which some parsers would crash the process."""
+    depth = 0
+    for match in _BRACKET.finditer(text):
+        depth += bool(match[1]) - bool(match[2] and depth)
+        if depth > _MOST_BRACKETS:
+            raise RecursionError
+
+
+def _first_line(error: Exception) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"{shown(text[:200]).rstrip('.')}."
 
 
 class Outline:
-    """`data` is the outline of a model in an open file; `payload` reads what was left out."""
+    """A model in an open file without its large tensors: `data` has a mark for each, `payload` reads it from the file.
+
+    A parsed message holds all of its bytes and copies each tensor when it is read, so that a model would be in memory
+    three times.  Payloads are read by offset and not mapped into memory: a file that is cut off meanwhile is then an
+    error, and does not kill the process.
+    """
 
     def __init__(self, file: BufferedReader) -> None:
         self._file, self._wire = file, Wire(file)
@@ -314,12 +236,12 @@ class Outline:
         size = file.seek(0, 2)
         try:
             self.data = self._without(0, size, ModelProto.DESCRIPTOR, 0)
-        except Broken:  # of which the parser knows more to say
+        except Malformed:  # the parser has a better message
             self._spans.clear()
             self.data = self._wire.read(0, size)
 
     def payload(self, raw_data: bytes) -> Array:
-        """The bytes of a tensor: those of its field, or those that its field is the mark of."""
+        """The bytes of a tensor: those in its `raw_data` field, or those that the mark in this field stands for."""
         if raw_data not in self._spans:
             return np.frombuffer(raw_data, np.uint8)
         start, stop = self._spans[raw_data]
@@ -330,9 +252,9 @@ class Outline:
         return data
 
     def _without(self, start: int, stop: int, kind: Any, depth: int) -> bytes:
-        """The bytes of a message of a kind, its large payloads replaced by marks."""
-        if depth > _DEEPEST_OUTLINE:
-            raise Broken
+        """The bytes of a message of this kind, with marks in place of large payloads."""
+        if depth > _MOST_MESSAGES:
+            raise Malformed
         made, copied = list[bytes](), start
         for tag, at, begin, end in self._wire.fields(start, stop):
             if end - begin > LARGE and (inner := self._replaced(kind, tag, begin, end, depth)) is not None:
@@ -341,7 +263,7 @@ class Outline:
         return b"".join([*made, self._wire.read(copied, stop)])
 
     def _replaced(self, kind: Any, tag: int, begin: int, end: int, depth: int) -> bytes | None:
-        """What stands for a large field; None where it stays."""
+        """The bytes to put in the place of a large field; None if the field stays."""
         field = kind.fields_by_number.get(tag >> 3)
         if field is None or tag & 7 != 2:
             return None
@@ -349,7 +271,7 @@ class Outline:
             return self._without(begin, end, field.message_type, depth + 1)
         if field.full_name != _RAW.full_name:
             return None
-        mark = secrets.token_bytes(32)  # which no file can hold on purpose
+        mark = secrets.token_bytes(32)  # random, so that no file can contain it on purpose
         self._spans[mark] = begin, end
         return mark
 
@@ -362,12 +284,70 @@ def _varint(value: int) -> bytes:
     return bytes([*made, value])
 
 
-def part_of(path: str, outputs: Sequence[str], fed: Mapping[str, Array] | None = None) -> bytes:
-    """The part of the model in a file that computes `outputs`; its external data stays where it is.
+def fields_of(file: BufferedReader) -> set[int]:
+    """Numbers of the top-level fields of the message in an open file, up to the first malformed one."""
+    found, size = set[int](), file.seek(0, 2)
+    with suppress(Malformed):
+        found.update(tag >> 3 for tag, _, _, _ in islice(Wire(file).fields(0, size), _FIRST_FIELDS))
+    return found
 
-    Whatever is `fed` a value like the given one becomes an input, parameters and results of nodes as well.
+
+class Malformed(Exception):
+    """The bytes are not a protobuf message."""
+
+
+class Wire:
+    """Protobuf's wire format in an open file: finds the fields of messages without reading their content."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self._fields = 0  # visited so far
+
+    def fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """The fields of a message, each as its tag and three offsets: end of the tag, begin and end of the content."""
+        position = start
+        while position < stop:
+            self._fields += 1
+            tag, at = self.number(position, stop)
+            if tag < 8 or self._fields > _MOST_FIELDS:  # there is no field 0
+                raise Malformed
+            begin, position = self._extent(tag & 7, at, stop)
+            yield tag, at, begin, position
+
+    def number(self, at: int, stop: int) -> tuple[int, int]:
+        """The varint at an offset, and the offset of its end."""
+        value = 0
+        for index, byte in enumerate(self.read(at, min(at + 10, stop))):
+            value |= (byte & 127) << 7 * index
+            if byte < 128:
+                return value, at + index + 1
+        raise Malformed
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes between two offsets."""
+        self._file.seek(start)
+        return self._file.read(stop - start)
+
+    def _extent(self, wire: int, at: int, stop: int) -> tuple[int, int]:
+        """Begin and end of a field's content."""
+        if wire == 0:
+            begin, end = at, self.number(at, stop)[1]
+        elif wire == 2:
+            length, begin = self.number(at, stop)
+            end = begin + length
+        else:
+            begin, end = at, at + _FIXED_SIZE.get(wire, stop)
+        if end > stop or wire not in (0, 2, *_FIXED_SIZE):
+            raise Malformed
+        return begin, end
+
+
+def part_of(path: str, outputs: Sequence[str], fed: Mapping[str, Array] | None = None) -> bytes:
+    """The part of the model in a file that computes `outputs`, serialized; external data stays in its own files.
+
+    Each tensor in `fed`, be it a parameter or a result of a node, becomes an input with the dtype and shape of its value.
     """
-    model = parse_model(read_bytes(Path(path)).data, path)
+    model = parse_model(read_bytes(Path(path)), path)
     graph, needed = model.graph, set(outputs)
     for name, like in (fed or {}).items():
         _feed(graph, name, like, path)
@@ -388,13 +368,13 @@ def part_of(path: str, outputs: Sequence[str], fed: Mapping[str, Array] | None =
 
 
 def computed_in(path: str) -> frozenset[str]:
-    """The tensors that nodes of the model in a file compute, as the file calls them."""
-    graph = parse_model(read_bytes(Path(path)).data, path).graph
+    """Names of the tensors that the nodes of the model in a file compute."""
+    graph = parse_model(read_bytes(Path(path)), path).graph
     return frozenset(name for node in graph.node for name in node.output if name)
 
 
 def _feed(graph: GraphProto, name: str, like: Array, path: str) -> None:
-    """Make a tensor an input, wherever it comes from."""
+    """Makes a tensor an input, be it an initializer or the output of a node."""
     dense = [each for each in graph.initializer if each.name != name]
     sparse = [each for each in graph.sparse_initializer if each.values.name != name]
     made = [node for node in graph.node if name in node.output]
@@ -414,21 +394,17 @@ def _feed(graph: GraphProto, name: str, like: Array, path: str) -> None:
 
 
 def _reads(node: NodeProto) -> Iterator[str]:
-    """Names that a node needs, those that its graphs may read from around them included."""
+    """Names that a node reads, with those that its subgraphs may read from outside."""
     yield from node.input
     for attribute in node.attribute:
         for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            yield from _reads_of_graph(graph)
-
-
-def _reads_of_graph(graph: GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from _reads(node)
-    yield from (output.name for output in graph.output)
+            for inner in graph.node:
+                yield from _reads(inner)
+            yield from (output.name for output in graph.output)
 
 
 def _keep(field: object, kept: Iterable[object]) -> None:
-    """A repeated field with only some of its messages."""
+    """Reduces a repeated field to some of its messages."""
     kept = list(kept)
     copies = [type(each).FromString(each.SerializeToString()) for each in kept]  # type: ignore[attr-defined]
     del field[:]  # type: ignore[attr-defined]

@@ -1,28 +1,55 @@
-"""What ONNX's own schemas say of an operator at an opset, and whether a node keeps to it.
+"""ONNX's operator schemas: the signature of an operator at an opset, checks of nodes against it.
 
-The lowest opset whose operators mean what a graph in the newest form means.
+Also the way back, for writing files: the lowest opset at which the nodes of a graph mean what they mean in the newest.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import TensorProto, defs, helper
 
 from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean
-from gradcheck_cli.formats.node_order import BODY
-from gradcheck_cli.formats.node_order import KEY as GRADIENT
+from gradcheck_cli.formats.node_order import BODY, GRADIENT
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 
 NEWEST = defs.onnx_opset_version()
-_LEGACY = {"consumed_inputs"}  # of operators before opset 6, without a meaning
+LOWEST = 18  # gradient graphs use operators of this opset
+_LEGACY = {"consumed_inputs"}  # attributes without a meaning, of operators before opset 6
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "FLOAT": float,
+    "INT": int,
+    "STRING": (str, bytes),
+    "TENSOR": np.ndarray,
+    "GRAPH": Graph,
+    "SPARSE_TENSOR": np.ndarray,
+    "TYPE_PROTO": TensorType,
+}
 
 
-class Signature(NamedTuple):
-    """How an operator is called from opset `since` on."""
+def _all(kinds: type | tuple[type, ...]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and all(isinstance(v, kinds) for v in value)
+
+
+def _one(kinds: type | tuple[type, ...]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+_MATCHES: dict[str, Callable[[Any], bool]] = {
+    **{name: _one(kinds) for name, kinds in _KINDS.items()},
+    **{f"{name}S": _all(kinds) for name, kinds in _KINDS.items()},
+}
+# The opset from which on an operator has its newest meaning, where older nodes look the same and mean something else.
+_SINCE = {"DFT": 20, "GridSample": 20, "GroupNormalization": 21}
+_SINCE_VALUE = {("Resize", "coordinate_transformation_mode", "half_pixel_symmetric"): 19}
+
+
+class SchemaSignature(NamedTuple):
+    """The operands, attributes and types of an operator from opset `since` on."""
 
     since: int
     inputs: tuple[int, int]  # least and most
@@ -34,24 +61,24 @@ class Signature(NamedTuple):
     gives: tuple[frozenset[str], ...]  # types that each output may have
 
 
-def signature(op: str, opset: int) -> Signature | None:
-    """The signature of an operator of the default domain at an opset; None where it has none.
+def signature(op: str, opset: int) -> SchemaSignature | None:
+    """The signature of an operator of the default domain at an opset; None if the opset lacks it.
 
-    A deprecated operator keeps the definition that it had before, or its only one.
+    A deprecated operator keeps its last definition.
     """
     schema = _schema(op, min(opset, NEWEST))
     return _signature(op, schema.since_version) if schema is not None else None
 
 
-def versions(op: str) -> tuple[Signature, ...]:
+def versions(op: str) -> tuple[SchemaSignature, ...]:
     """Every signature that an operator of the default domain has had, oldest first."""
     return tuple(found for since in _history().get(op, ()) if (found := _signature(op, since)))
 
 
 def checked(node: Node, opset: int, where: str) -> Node:
-    """The node without meaningless attributes; a ModelError where it contradicts its operator's schema.
+    """The node without meaningless attributes; raises a ModelError if it contradicts its operator's schema.
 
-    Of an operator of another domain only the types of its attributes are compared, which are those of all versions.
+    For operators of other domains only the types of attributes are checked, since those are the same in all versions.
     """
     if node.domain:
         _check_types(node, where)
@@ -67,7 +94,7 @@ def checked(node: Node, opset: int, where: str) -> Node:
     for name, value in node.attrs.items():
         _check_attribute(where, name, value, schema, opset)
     kept = {name: value for name, value in node.attrs.items() if name in schema.attributes and name not in _LEGACY}
-    return node if len(kept) == len(node.attrs) else _with_attrs(node, kept)
+    return node if len(kept) == len(node.attrs) else replace(node, attrs=kept)
 
 
 def _check_types(node: Node, where: str) -> None:
@@ -78,10 +105,6 @@ def _check_types(node: Node, where: str) -> None:
             _check_type(where, name, value, _kind(known[name]))
 
 
-def _with_attrs(node: Node, attrs: Mapping[str, Any]) -> Node:
-    return Node(node.op, node.inputs, node.outputs, attrs, node.domain, node.name, node.metadata)
-
-
 def _check_arity(where: str, kind: str, count: int, bounds: tuple[int, int]) -> None:
     least, most = bounds
     if count < least:
@@ -90,7 +113,7 @@ def _check_arity(where: str, kind: str, count: int, bounds: tuple[int, int]) -> 
         raise ModelError(f"{where} has {count} {kind}; at most {most} are possible.")
 
 
-def _check_attribute(where: str, name: str, value: Any, schema: Signature, opset: int) -> None:
+def _check_attribute(where: str, name: str, value: Any, schema: SchemaSignature, opset: int) -> None:
     if name in _LEGACY or name.startswith("__"):
         return
     if name not in schema.attributes:
@@ -102,29 +125,6 @@ def _check_attribute(where: str, name: str, value: Any, schema: Signature, opset
 def _check_type(where: str, name: str, value: Any, expected: str) -> None:
     if not _MATCHES[expected](value):
         raise ModelError(f"{where}: attribute {name!r} is {_type_name(value)}; it must be of type {expected}.")
-
-
-def _all(kinds: type | tuple[type, ...]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, tuple) and all(isinstance(v, kinds) for v in value)
-
-
-def _one(kinds: type | tuple[type, ...]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kinds)
-
-
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "FLOAT": float,
-    "INT": int,
-    "STRING": (str, bytes),
-    "TENSOR": np.ndarray,
-    "GRAPH": Graph,
-    "SPARSE_TENSOR": np.ndarray,
-    "TYPE_PROTO": TensorType,
-}
-_MATCHES: dict[str, Callable[[Any], bool]] = {
-    **{name: _one(kinds) for name, kinds in _KINDS.items()},
-    **{f"{name}S": _all(kinds) for name, kinds in _KINDS.items()},
-}
 
 
 def _type_name(value: Any) -> str:
@@ -151,12 +151,12 @@ def _schema(op: str, opset: int, domain: str = "") -> defs.OpSchema | None:
 
 
 @functools.cache
-def _signature(op: str, since: int) -> Signature | None:
+def _signature(op: str, since: int) -> SchemaSignature | None:
     schema = _schema(op, since)
     if schema is None:
         return None
     attributes = schema.attributes
-    return Signature(
+    return SchemaSignature(
         since,
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
@@ -185,29 +185,23 @@ def _default(attribute: defs.OpSchema.Attribute) -> Any:
             return None
 
 
-LOWEST = 18  # the operators that gradients emit are those of this opset
-# The opset from which the newest meaning holds, where an operator changed it and a node does not show it.
-_SINCE = {"DFT": 20, "GridSample": 20, "GroupNormalization": 21}
-_SINCE_VALUE = {("Resize", "coordinate_transformation_mode", "half_pixel_symmetric"): 19}
-
-
 def needed_opset(graph: Graph, least: int = LOWEST) -> int:
-    """The lowest opset, `least` or above, at which every node means what it means in the newest."""
+    """The lowest opset, `least` or above, at which every node means what it means in the newest one."""
     floor = max(least, LOWEST)
     needs = (_needed(node, describe(index, node), types, floor) for index, node, types in _nodes(graph, {}))
     return max(needs, default=floor)
 
 
 def written_attrs(node: Node, opset: int) -> dict[str, Any]:
-    """The attributes of a node that an opset knows; others can only have their default values."""
-    if node.key == GRADIENT:  # a file has only the names of the tensors that its body leads through
+    """The attributes of a node that an opset knows; the others have their default values."""
+    if node.key == GRADIENT:  # a file names only the tensors; the body is part of the graph around the node
         return {name: value for name, value in node.attrs.items() if name != BODY}
     schema = None if node.domain else signature(node.op, opset)
     return {name: value for name, value in node.attrs.items() if schema is None or name in schema.attributes}
 
 
 def _nodes(graph: Graph, around: Mapping[str, str]) -> Iterator[tuple[int, Node, Mapping[str, str]]]:
-    """Every node at every level, with the types known of the tensors that it can see."""
+    """Every node, with those of subgraphs, and the known types of the tensors that it can read."""
     declared = {name: kind for name, declared in graph.types.items() if (kind := _type_named(declared))}
     held = {name: _dtype_name(array.dtype) for name, array in graph.constants.items()}
     types = {**around, **declared, **held}
@@ -227,7 +221,7 @@ def _needed(node: Node, where: str, types: Mapping[str, str], floor: int) -> int
     raise UnsupportedError(f"{where} cannot be written: no opset of ONNX has {node.op} with its attributes and types.")
 
 
-def _candidates(op: str, floor: int) -> Iterator[Signature]:
+def _candidates(op: str, floor: int) -> Iterator[SchemaSignature]:
     at_floor = signature(op, floor)
     if at_floor is not None:
         yield at_floor
@@ -239,8 +233,8 @@ def _since(node: Node) -> int:
     return max(_SINCE.get(node.op, 0), *shown, 0)
 
 
-def _fits(node: Node, then: Signature, newest: Signature, types: Mapping[str, str]) -> bool:
-    """Whether a node of the newest form is one of an older signature, and means the same there."""
+def _fits(node: Node, then: SchemaSignature, newest: SchemaSignature, types: Mapping[str, str]) -> bool:
+    """True if a node of the newest form is valid for an older signature and means the same there."""
     counts = _within(len(node.inputs), then.inputs) and _within(len(node.outputs), then.outputs)
     return counts and _same_attributes(node, then, newest) and _same_types(node, then, types)
 
@@ -249,7 +243,7 @@ def _within(count: int, bounds: tuple[int, int]) -> bool:
     return bounds[0] <= count <= bounds[1]
 
 
-def _same_attributes(node: Node, then: Signature, newest: Signature) -> bool:
+def _same_attributes(node: Node, then: SchemaSignature, newest: SchemaSignature) -> bool:
     unknown = [name for name in node.attrs if name not in then.attributes]
     absent = [name for name in then.defaults if name not in node.attrs and name in newest.attributes]
     return (
@@ -259,11 +253,11 @@ def _same_attributes(node: Node, then: Signature, newest: Signature) -> bool:
     )
 
 
-def _is_default(value: Any, name: str, newest: Signature) -> bool:
+def _is_default(value: Any, name: str, newest: SchemaSignature) -> bool:
     return name in newest.defaults and not isinstance(value, np.ndarray) and value == newest.defaults[name]
 
 
-def _same_types(node: Node, then: Signature, types: Mapping[str, str]) -> bool:
+def _same_types(node: Node, then: SchemaSignature, types: Mapping[str, str]) -> bool:
     taken = zip(node.inputs, _formals(then.accepts, len(node.inputs)), strict=False)
     given = zip(node.outputs, _formals(then.gives, len(node.outputs)), strict=False)
     cast = _elem_name(node.attrs.get("to", -1)) if node.op == "Cast" else ""
@@ -275,12 +269,12 @@ def _same_types(node: Node, then: Signature, types: Mapping[str, str]) -> bool:
 
 
 def _formals(formals: tuple[frozenset[str], ...], count: int) -> tuple[frozenset[str], ...]:
-    """The allowed types by position; the last formal is repeated where it is variadic."""
+    """The allowed types by position; the last one is repeated for variadic operands."""
     return formals + formals[-1:] * max(0, count - len(formals))
 
 
 def _type_named(declared: TensorType) -> str:
-    """A declared type as schemas write it, "seq(tensor(float))"; "" where the dtype is not known, and for maps."""
+    """A declared type as schemas write it, "seq(tensor(float))"; "" for maps and where the dtype is unknown."""
     if declared.dtype is None or declared.kind == "map":
         return ""
     inner = _dtype_name(declared.dtype) if declared.inner is None else _type_named(declared.inner)

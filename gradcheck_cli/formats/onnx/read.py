@@ -1,15 +1,8 @@
-"""Reads ONNX files: `read` for a path, `read_proto` for a model, `read_test_data` for what ships with one.
+"""Reads ONNX files: `read` for a path, `read_proto` for a model in memory, `read_test_data` for its test data.
 
-Every file that cannot be read is a `ModelError` whose message begins with the file's name.
-
-Training information of an ONNX model: steps of a training algorithm as graphs of their own, and what they start from.
-
-A step's graph is the model's with the algorithm's behind it, which reads what the model computes.  Bindings say which
-initializers then get the values of which outputs: by a step for the next one, or by an initialization for the first.
-
-Values as ONNX's test data holds them: tensors, and sequences, optionals and maps of them.
-
-A file does not say which of these it is; the type that the model declares does.
+A file that cannot be read raises a GradcheckError whose message begins with the file's name.  A model's training
+information becomes initializations and steps: the graph of a step is the model's followed by that of the algorithm,
+and bindings say which initializers get the values of which outputs, to start with or for the next step.
 """
 
 from __future__ import annotations
@@ -17,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
@@ -39,40 +32,149 @@ from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError, d
 from gradcheck_cli.formats.onnx.file import Outline, opened, parse_model, read_bytes, refuse_broken_text, refuse_pointer
 from gradcheck_cli.formats.onnx.graph_proto import Reader, graphs_of
 from gradcheck_cli.formats.onnx.opset import NEWEST
-from gradcheck_cli.formats.onnx.tensors import Store, text, to_array, to_dense
+from gradcheck_cli.formats.onnx.tensors import TensorSource, text, to_array, to_dense
 from gradcheck_cli.formats.source import Initialization, Source, Step
-from gradcheck_cli.graph import Array, Graph, TensorType
-from gradcheck_cli.graph import containers as compound
+from gradcheck_cli.graph import Array, Graph, TensorType, containers
 from gradcheck_cli.graph.memory import exhausted
 
-_P = TypeVar("_P")
+_MESSAGES: dict[str, type[Message]] = {"sequence": SequenceProto, "optional": OptionalProto, "map": MapProto}
+# The field of an OptionalProto that holds its value, by elem_type; in a SequenceProto its name is the plural.
+_FIELDS: dict[int, str] = {
+    SequenceProto.TENSOR: "tensor_value",
+    SequenceProto.SPARSE_TENSOR: "sparse_tensor_value",
+    SequenceProto.SEQUENCE: "sequence_value",
+    SequenceProto.MAP: "map_value",
+    SequenceProto.OPTIONAL: "optional_value",
+}
 
 
-def training_of(
+def read(path: str | os.PathLike[str]) -> Source:
+    """The model in a file; external data is read from the file's folder."""
+    file = Path(path)
+    with opened(file) as content:
+        outline = Outline(content)
+        content.seek(0)
+        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
+        with _errors_about(str(file)):
+            model = parse_model(outline.data, str(file))
+            return _source(model, TensorSource(str(file), _folders(file), outline), sha256)
+
+
+def read_proto(
+    model: ModelProto,
+    uri: str = "model",
+    folder: str | os.PathLike[str] | Iterable[Path] | None = None,
+    sha256: str = "",
+) -> Source:
+    """A model in memory; external data is read from `folder`, or from the first of several."""
+    folders = (Path(folder),) if isinstance(folder, (str, os.PathLike)) else tuple(folder or ())
+    with _errors_about(uri):
+        return _source(model, TensorSource(uri, folders), sha256)
+
+
+def read_tensor(path: str | os.PathLike[str]) -> Array:
+    """The array in a `.pb` file of ONNX's test data."""
+    array: Array = read_value(path, TensorType())
+    return array
+
+
+def read_value(path: str | os.PathLike[str], declared: TensorType) -> Any:
+    """The value in a `.pb` file of ONNX's test data: an array, or a sequence, optional or map of arrays.
+
+    The file does not say which of these it holds, so the declared type has to.
+    """
+    file = Path(path)
+    data = read_bytes(file)
+    refuse_pointer(data, str(file))
+    message = _MESSAGES.get(declared.kind, TensorProto)()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{file} is no ONNX {declared.kind}.") from None
+    refuse_broken_text(message, str(file))
+    with _errors_about(str(file)):
+        return _value(message, TensorSource(str(file), _folders(file)))
+
+
+def read_test_data(folder: str | os.PathLike[str], graph: Graph | None = None) -> dict[str, dict[int, Any]]:
+    """The values in a folder such as `test_data_set_0`: {"inputs": {position: array}, "outputs": ...}.
+
+    The types in `graph` tell which of them are sequences, optionals or maps; without it all are tensors.
+    """
+    found: dict[str, dict[int, Any]] = {"inputs": {}, "outputs": {}}
+    names: dict[str, tuple[str, ...]] = {} if graph is None else {"inputs": graph.inputs, "outputs": graph.outputs}
+    types = {} if graph is None else graph.types
+    try:
+        files = sorted(os.listdir(folder))
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {error.strerror}.") from error
+    for file in files:
+        match = re.fullmatch(r"(input|output)_(\d{1,6})\.pb", file)
+        if match:
+            side, position = f"{match[1]}s", int(match[2])
+            name = dict(enumerate(names.get(side, ()))).get(position, "")
+            found[side][position] = read_value(Path(folder) / file, types.get(name, TensorType()))
+    return found
+
+
+def _folders(file: Path) -> tuple[Path, ...]:
+    # If the model is itself a link, as in the caches of model hubs, its data may lie beside the target.
+    return file.parent, Path(os.path.realpath(file)).parent
+
+
+@contextmanager
+def _errors_about(name: str) -> Iterator[None]:
+    """Lets messages of errors begin with a name, of a file or of a part of one."""
+    try:
+        yield
+    except MemoryError as error:
+        raise exhausted(error, f"{name} does not fit into memory") from None
+    except GradcheckError as error:
+        if str(error).startswith((f"{name} ", f"{name}:")):
+            raise
+        raise type(error)(f"{name}: {error}", code=error.code) from error
+
+
+def _source(model: ModelProto, tensors: TensorSource, sha256: str) -> Source:
+    refuse_broken_text(model, tensors.uri)
+    reader = Reader(model, tensors)
+    opset = reader.opset[""]
+    if opset > NEWEST:
+        raise UnsupportedError(f"its opset is {opset}; opsets up to {NEWEST} are known.")
+    if opset < 1:
+        raise ModelError(f"its opset is {opset}; opsets are counted from 1.")
+    if not model.graph.output:
+        raise ModelError("its graph has no outputs.")
+    graph = reader.read(model.graph)
+    starts, steps = _training(model, graph, reader)
+    return Source(
+        graph=graph,
+        uri=tensors.uri,
+        sha256=sha256,
+        opset=reader.opset,
+        nodes=sum(len(graph.node) for graph in graphs_of(model.graph)),
+        initializations=starts,
+        steps=steps,
+    )
+
+
+def _training(
     model: ModelProto, graph: Graph, reader: Reader
 ) -> tuple[Mapping[str, Initialization], Mapping[str, Step]]:
     """Initializations and steps by name: "training_info", "training_info_1" ...; `graph` is that of the model."""
     parts = {f"training_info_{i}" if i else "training_info": info for i, info in enumerate(model.training_info)}
-    starts = {
-        name: _within(name, partial(_initialization, info, model, graph, reader))
-        for name, info in parts.items()
-        if info.HasField("initialization") or info.initialization_binding
-    }
-    steps = {
-        name: _within(name, partial(_step, info, model, graph, reader))
-        for name, info in parts.items()
-        if info.algorithm.node or info.update_binding
-    }
-    _assigned_once(steps)
+    starts: dict[str, Initialization] = {}
+    steps: dict[str, Step] = {}
+    for name, info in parts.items():
+        if info.HasField("initialization") or info.initialization_binding:
+            with _errors_about(name):
+                starts[name] = _initialization(info, model, graph, reader)
+    for name, info in parts.items():
+        if info.algorithm.node or info.update_binding:
+            with _errors_about(name):
+                steps[name] = _step(info, model, graph, reader)
+    _require_single_updates(steps)
     return starts, steps
-
-
-def _within(name: str, action: Callable[[], _P]) -> _P:
-    """The result of an action; its errors say which training information they are about."""
-    try:
-        return action()
-    except GradcheckError as error:
-        raise type(error)(f"{name}: {error}", code=error.code) from error
 
 
 def _initialization(info: TrainingInfoProto, model: ModelProto, graph: Graph, reader: Reader) -> Initialization:
@@ -101,7 +203,7 @@ def _initializers(*graphs: GraphProto) -> list[str]:
 def _bindings(
     entries: Iterable[StringStringEntryProto], field: str, known: Iterable[str], made: Iterable[str]
 ) -> dict[str, str]:
-    """Which of the `known` tensors gets the value of which of those that are `made`."""
+    """Names from `known`, each with the name from `made` whose value it gets."""
     found, known, made = dict[str, str](), [*known], [*made]
     for entry in entries:
         if entry.key in found:
@@ -117,7 +219,7 @@ def _bindings(
 
 
 def _require_fit(name: str, held: Array, value: str, declared: TensorType) -> None:
-    """ModelError where what replaces an initializer is declared to be something else."""
+    """Raises a ModelError if the new value of an initializer is declared with another dtype or shape."""
     sizes = held.shape if declared.shape is None else declared.shape
     pairs = zip(sizes, held.shape, strict=False)
     fits = len(sizes) == held.ndim and all(size == here for size, here in pairs if isinstance(size, int))
@@ -126,7 +228,8 @@ def _require_fit(name: str, held: Array, value: str, declared: TensorType) -> No
         raise ModelError(f"update_binding gives {name!r} {own} the value of {value!r} {declared}.")
 
 
-def _assigned_once(steps: Mapping[str, Step]) -> None:
+def _require_single_updates(steps: Mapping[str, Step]) -> None:
+    """Raises a ModelError if two steps update the same initializer."""
     owner: dict[str, str] = {}
     for name, step in steps.items():
         for key in step.updates:
@@ -135,42 +238,19 @@ def _assigned_once(steps: Mapping[str, Step]) -> None:
             owner[key] = name
 
 
-_MESSAGES: dict[str, type[Message]] = {"sequence": SequenceProto, "optional": OptionalProto, "map": MapProto}
-_FIELDS: dict[
-    int, str
-] = {  # of what a sequence or an optional holds, by its elem_type; a sequence has them in the plural
-    SequenceProto.TENSOR: "tensor_value",
-    SequenceProto.SPARSE_TENSOR: "sparse_tensor_value",
-    SequenceProto.SEQUENCE: "sequence_value",
-    SequenceProto.MAP: "map_value",
-    SequenceProto.OPTIONAL: "optional_value",
-}
-
-
-def parse_value(data: bytes, declared: TensorType, uri: str) -> Message:
-    """The message that holds a value of the declared type."""
-    message = _MESSAGES.get(declared.kind, TensorProto)()
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        raise ModelError(f"{uri} is no ONNX {declared.kind}.") from None
-    return message
-
-
-def to_value(message: Message, store: Store) -> Any:
-    """What a message holds: an array, or a record of arrays."""
+def _value(message: Message, source: TensorSource) -> Any:
+    """The value in a message: an array, or a sequence, optional or map of arrays."""
     if isinstance(message, TensorProto):
-        return to_array(message, store)
+        return to_array(message, source)
     if isinstance(message, SequenceProto):
-        return compound.Sequence(tuple(to_value(item, store) for item in _items(message)))
+        return containers.Sequence(tuple(_value(item, source) for item in _items(message)))
     if isinstance(message, OptionalProto):
         field = _FIELDS.get(message.elem_type, "")
-        return compound.Optional(
-            to_value(getattr(message, field), store) if field and message.HasField(field) else None
-        )
+        held = _value(getattr(message, field), source) if field and message.HasField(field) else None
+        return containers.Optional(held)
     if isinstance(message, MapProto):
-        return _map(message, store)
-    return to_dense(message, store)
+        return _map(message, source)
+    return to_dense(message, source)
 
 
 def _items(message: SequenceProto) -> Any:
@@ -179,113 +259,11 @@ def _items(message: SequenceProto) -> Any:
     return getattr(message, f"{_FIELDS[message.elem_type]}s") if message.elem_type else ()
 
 
-def _map(message: MapProto, store: Store) -> compound.Map:
+def _map(message: MapProto, source: TensorSource) -> containers.Map:
     keys: tuple[Any, ...] = tuple(message.keys) or tuple(map(text, message.string_keys))
-    values = to_value(message.values, store).items
+    values = _value(message.values, source).items
     if len(keys) != len(values) or len(set(keys)) < len(keys):
         raise ModelError(f"map {message.name!r} has {len(set(keys))} different keys and {len(values)} values.")
     if not all(isinstance(value, np.ndarray) and value.size == 1 for value in values):
         raise ModelError(f"map {message.name!r} holds values that are no single numbers or strings.")
-    return compound.Map(keys, np.asarray([value.item() for value in values], values[0].dtype if values else None))
-
-
-_T = TypeVar("_T")
-
-
-def read(path: str | os.PathLike[str]) -> Source:
-    """The model in a file, its external data read from the file's folder."""
-    file = Path(path)
-    with opened(file) as content:
-        outline = Outline(content)
-        content.seek(0)
-        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
-        model = _naming(str(file), lambda: parse_model(outline.data, str(file)))
-        return _naming(str(file), lambda: _source(model, Store(str(file), _folders(file), outline), sha256))
-
-
-def read_proto(
-    model: ModelProto,
-    uri: str = "model",
-    folder: str | os.PathLike[str] | Iterable[Path] | None = None,
-    sha256: str = "",
-) -> Source:
-    """A model in memory; external data is looked for in `folder` (of several, in the first)."""
-    folders = (Path(folder),) if isinstance(folder, (str, os.PathLike)) else tuple(folder or ())
-    return _naming(uri, lambda: _source(model, Store(uri, folders), sha256))
-
-
-def read_tensor(path: str | os.PathLike[str]) -> Array:
-    """The array in a `.pb` file of ONNX's test data."""
-    array: Array = read_value(path, TensorType())
-    return array
-
-
-def read_value(path: str | os.PathLike[str], declared: TensorType) -> Any:
-    """What a `.pb` file of ONNX's test data holds: an array, or a record of arrays where the type is no tensor's."""
-    file = Path(path)
-    data = read_bytes(file).data
-    refuse_pointer(data, str(file))
-    message = parse_value(data, declared, str(file))
-    refuse_broken_text(message, str(file))
-    return _naming(str(file), lambda: to_value(message, Store(str(file), _folders(file))))
-
-
-def read_test_data(folder: str | os.PathLike[str], graph: Graph | None = None) -> dict[str, dict[int, Any]]:
-    """The values in a folder such as `test_data_set_0`: {"inputs": {position: array}, "outputs": ...}.
-
-    `graph` declares which of them are sequences, optionals or maps; without it all are tensors.
-    """
-    found: dict[str, dict[int, Any]] = {"inputs": {}, "outputs": {}}
-    names: dict[str, tuple[str, ...]] = {} if graph is None else {"inputs": graph.inputs, "outputs": graph.outputs}
-    types = {} if graph is None else graph.types
-    try:
-        files = sorted(os.listdir(folder))
-    except OSError as error:
-        raise ModelError(f"{folder} cannot be read: {error.strerror}.") from error
-    for file in files:
-        match = re.fullmatch(r"(input|output)_(\d{1,6})\.pb", file)
-        if match:
-            side, position = f"{match[1]}s", int(match[2])
-            name = dict(enumerate(names.get(side, ()))).get(position, "")
-            found[side][position] = read_value(Path(folder) / file, types.get(name, TensorType()))
-    return found
-
-
-def _folders(file: Path) -> tuple[Path, ...]:
-    # A model that is itself a link, as in the caches of model hubs, has its data where it really lies.
-    return file.parent, Path(os.path.realpath(file)).parent
-
-
-def _source(model: ModelProto, store: Store, sha256: str) -> Source:
-    refuse_broken_text(model, store.uri)
-    reader = Reader(model, store)
-    opset = reader.opset[""]
-    if opset > NEWEST:
-        raise UnsupportedError(f"its opset is {opset}; opsets up to {NEWEST} are known.")
-    if opset < 1:
-        raise ModelError(f"its opset is {opset}; opsets are counted from 1.")
-    if not model.graph.output:
-        raise ModelError("its graph has no outputs.")
-    graph = reader.read(model.graph)
-    starts, steps = training_of(model, graph, reader) if model.training_info else ({}, {})
-    return Source(
-        graph=graph,
-        uri=store.uri,
-        sha256=sha256,
-        opset=reader.opset,
-        nodes=sum(len(graph.node) for graph in graphs_of(model.graph)),
-        initializations=starts,
-        steps=steps,
-    )
-
-
-def _naming(uri: str, action: Callable[[], _T]) -> _T:
-    """The result of an action; its errors begin with the file's name."""
-    try:
-        return action()
-    except MemoryError as error:
-        raise exhausted(error, f"{uri} does not fit into memory") from None
-    except GradcheckError as error:
-        if str(error).startswith((f"{uri} ", f"{uri}:")):
-            raise
-        raise type(error)(f"{uri}: {error}", code=error.code) from error
+    return containers.Map(keys, np.asarray([value.item() for value in values], values[0].dtype if values else None))

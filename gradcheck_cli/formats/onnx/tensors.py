@@ -1,9 +1,7 @@
-"""Arrays from ONNX tensors: inline, in a file beside the model, sparse.
+"""Arrays from ONNX tensors (embedded, external or sparse), and declared types both ways: TypeProto and `TensorType`.
 
-Files are untrusted.  A size is compared with the bytes that are there before anything is allocated, and data
-in another file must lie in the model's folder.
-
-What an ONNX file declares of values, both ways: `TypeProto` <-> `TensorType`.
+Files are untrusted.  A size is compared with the bytes that are there before anything is allocated, and external
+data must lie in the model's folder.
 """
 
 from __future__ import annotations
@@ -24,23 +22,24 @@ from gradcheck_cli.formats.untrusted import closed_afterwards
 from gradcheck_cli.graph import MAX_RANK, Array, Dim, TensorType
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor once it is dense
+UNTYPED = TensorType()
 _PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
 _BITS: dict[int, int] = {number: _PACKED[name] for name, number in TensorProto.DataType.items() if name in _PACKED}
 
 
-class Store(NamedTuple):
-    """The file that a tensor is read from, the folders that its external data may lie in, and what it left out."""
+class TensorSource(NamedTuple):
+    """The places of tensor data: a model's file, the folders for its external data, and the outline of the file."""
 
     uri: str
     folders: tuple[Path, ...] = ()
     outline: Outline | None = None
 
     def payload(self, raw_data: bytes) -> Array:
-        """The bytes that a tensor's field holds or stands for."""
+        """The bytes in a tensor's `raw_data` field, or those that an outline left out there."""
         return np.frombuffer(raw_data, np.uint8) if self.outline is None else self.outline.payload(raw_data)
 
 
-def to_array(tensor: TensorProto, store: Store) -> Array:
+def to_array(tensor: TensorProto, source: TensorSource) -> Array:
     """The values of a tensor; an array of str (bytes where they are not UTF-8) for strings."""
     dtype, shape = dtype_of(tensor), shape_of(tensor)
     if tensor.HasField("segment"):
@@ -48,15 +47,15 @@ def to_array(tensor: TensorProto, store: Store) -> Array:
     if tensor.data_type == TensorProto.STRING:
         return _strings(tensor, shape)
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _from_bytes(tensor, _external(tensor, _byte_count(tensor, dtype, shape), store), dtype, shape)
+        return _from_bytes(tensor, _external(tensor, _byte_count(tensor, dtype, shape), source), dtype, shape)
     if tensor.HasField("raw_data"):
-        return _from_bytes(tensor, store.payload(tensor.raw_data), dtype, shape)
+        return _from_bytes(tensor, source.payload(tensor.raw_data), dtype, shape)
     return _from_fields(tensor, dtype, shape)
 
 
-def to_dense(sparse: SparseTensorProto, store: Store) -> Array:
-    """A sparse tensor as an array, zero wherever nothing is stored."""
-    values, indices = to_array(sparse.values, store), to_array(sparse.indices, store)
+def to_dense(sparse: SparseTensorProto, source: TensorSource) -> Array:
+    """A sparse tensor as a dense array."""
+    values, indices = to_array(sparse.values, source), to_array(sparse.indices, source)
     shape = _checked_shape(sparse.dims, _label(sparse.values))
     if math.prod(shape) * values.itemsize > DENSE_LIMIT:
         text = f"{_label(sparse.values)} is sparse and would take more than 1 GiB as an array {list(shape)}."
@@ -70,7 +69,7 @@ def to_dense(sparse: SparseTensorProto, store: Store) -> Array:
 
 
 def dtype_of(tensor: TensorProto) -> np.dtype[np.generic]:
-    """The dtype of a tensor's values, one of ml_dtypes where numpy has none."""
+    """The dtype of a tensor, from ml_dtypes where NumPy has none."""
     dtype = numpy_dtype(tensor.data_type)
     if dtype is None:
         raise ModelError(f"{_label(tensor)} has the unknown element type {tensor.data_type}.")
@@ -78,7 +77,7 @@ def dtype_of(tensor: TensorProto) -> np.dtype[np.generic]:
 
 
 def numpy_dtype(elem_type: int) -> np.dtype[np.generic] | None:
-    """The dtype for an element type of ONNX; None for one that is undefined or unknown."""
+    """The dtype of an ONNX element type; None if this is undefined or unknown."""
     try:
         return helper.tensor_dtype_to_np_dtype(elem_type)
     except KeyError:
@@ -86,7 +85,7 @@ def numpy_dtype(elem_type: int) -> np.dtype[np.generic] | None:
 
 
 def shape_of(tensor: TensorProto) -> tuple[int, ...]:
-    """The shape of a tensor, checked to be one."""
+    """The shape of a tensor; raises a ModelError if it is not possible."""
     return _checked_shape(tensor.dims, _label(tensor))
 
 
@@ -160,19 +159,19 @@ def _strings(tensor: TensorProto, shape: tuple[int, ...]) -> Array:
 
 
 def text(value: bytes) -> str | bytes:
-    """A byte string of a file as text, or as it is where it is not UTF-8."""
+    """A byte string decoded from UTF-8, or unchanged if it is not UTF-8."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return value
 
 
-def _external(tensor: TensorProto, count: int, store: Store) -> Array:
-    """The bytes of a tensor that lie in another file."""
+def _external(tensor: TensorProto, count: int, source: TensorSource) -> Array:
+    """The bytes of a tensor with external data."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     offset, length = _number(tensor, entries, "offset", 0), _number(tensor, entries, "length", count)
     location = entries.get("location", "")
-    path = _inside(tensor, location, store)
+    path = _inside(tensor, location, source)
     try:
         with closed_afterwards(lambda: path.open("rb")) as file:
             size = os.fstat(file.fileno()).st_size
@@ -196,21 +195,21 @@ def _number(tensor: TensorProto, entries: dict[str, str], key: str, default: int
     return int(given)
 
 
-def _inside(tensor: TensorProto, location: str, store: Store) -> Path:
-    """The file at `location`, certain to lie in one of the store's folders."""
-    if not store.folders:
+def _inside(tensor: TensorProto, location: str, source: TensorSource) -> Path:
+    """The file at `location`; raises a ModelError if it is not in the model's folder."""
+    if not source.folders:
         raise _refusal(tensor, f"is kept in another file, {location!r}, and this model has no folder.")
     if not location or "\0" in location or _leaves(location):
         raise _refusal(tensor, f"is said to be in {location!r}, which is not in the model's folder.")
     try:
-        path = (store.folders[0] / location).resolve()
-        if not any(path.is_relative_to(folder.resolve()) for folder in store.folders):
+        path = (source.folders[0] / location).resolve()
+        if not any(path.is_relative_to(folder.resolve()) for folder in source.folders):
             raise _refusal(tensor, f"is in {location}, a symbolic link that leaves the model's folder.")
         found, regular = path.exists(), path.is_file()
     except (OSError, RuntimeError) as error:
         raise _refusal(tensor, f"is in {location}, which cannot be read.") from error
     if not found:
-        text = f"{store.uri} keeps its weights in {location}, which is not beside it."
+        text = f"{source.uri} keeps its weights in {location}, which is not beside it."
         raise ModelError(text, code="GC402")
     if not regular:
         raise _refusal(tensor, f"is said to be in {location}, which is no regular file.")
@@ -226,16 +225,13 @@ def _refusal(tensor: TensorProto, reason: str) -> ModelError:
     return ModelError(f"{_label(tensor)} {reason}", code="GC402")
 
 
-UNTYPED = TensorType()
-
-
 def types_of(infos: Iterable[ValueInfoProto]) -> dict[str, TensorType]:
     """The declared type of each value by name."""
     return {info.name: tensor_type(info.type) for info in infos if info.HasField("type")}
 
 
 def tensor_type(proto: TypeProto) -> TensorType:
-    """A declared type."""
+    """A declared type as a `TensorType`."""
     match proto.WhichOneof("value"):
         case "tensor_type":
             return _tensor(proto.tensor_type)
@@ -252,7 +248,7 @@ def tensor_type(proto: TypeProto) -> TensorType:
 
 
 def value_info(name: str, declared: TensorType | None) -> ValueInfoProto:
-    """The declaration of a value as a file holds it; of its name alone where no dtype is known."""
+    """The declaration of a value for a file; only its name if the dtype is not known."""
     info = ValueInfoProto(name=name)
     if declared is not None and declared.dtype is not None:
         info.type.CopyFrom(_typed(declared))
@@ -260,7 +256,7 @@ def value_info(name: str, declared: TensorType | None) -> ValueInfoProto:
 
 
 def type_proto(declared: TensorType) -> TypeProto:
-    """A declared type as an attribute holds it."""
+    """A declared type as a TypeProto, for attributes."""
     return value_info("", declared).type
 
 
@@ -270,7 +266,7 @@ def _tensor(proto: TypeProto.Tensor | TypeProto.SparseTensor) -> TensorType:
 
 
 def _holding(kind: str, proto: TypeProto, key: np.dtype[np.generic] | None = None) -> TensorType:
-    # Bounded: protobuf parses at most 100 levels.
+    # The recursion is bounded: protobuf parses at most 100 levels.
     inner = tensor_type(proto)
     return TensorType(inner.dtype, inner.shape, kind, inner, key)
 

@@ -1,8 +1,6 @@
-"""Writes a `Graph` as an ONNX file: at the lowest opset that has its operators, all at once or not at all.
+"""Writes a `Graph` as an ONNX file, at the lowest opset that has its operators, so that older runtimes can read it.
 
-A graph in the newest form is written at an opset that runtimes know; what it means is the same there.
-
-What an ONNX file says beside its graph: properties, documentation, versions; read from one and put into another.
+A file is complete or not written at all.  Documentation, properties and versions can be taken over from another model.
 """
 
 from __future__ import annotations
@@ -25,30 +23,113 @@ from gradcheck_cli.formats.onnx.attributes import (
     tensor_proto,
     write_metadata,
 )
-from gradcheck_cli.formats.onnx.file import Outline, opened, parse_model
 from gradcheck_cli.formats.onnx.opset import LOWEST, needed_opset, signature, written_attrs
 from gradcheck_cli.formats.onnx.tensors import value_info
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
-from gradcheck_cli.graph.memory import require
 
-_PARSED = 100  # bytes that a message takes at most, for each of the file
-
-
-def outline_of(path: Path) -> ModelProto:
-    """The model in a file, without the numbers of its large tensors."""
-    with opened(path) as file:
-        data = Outline(file).data
-    require(_PARSED * len(data), "its graph")
-    return parse_model(data, str(path))
+EXTERNAL_ABOVE = 1_500_000_000  # bytes of constants in one file; a protobuf message ends at 2 GiB
+_SMALL = 1024  # bytes of constants that always stay in the model file: shapes, axes, scalars
+_ALIGNMENT = 4096
+_IR_OF_METADATA = 10
+_IR_OF_DEVICES = 11
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def has_external_data(model: ModelProto) -> bool:
-    """Some of its tensors lie in other files."""
+def write(
+    graph: Graph, path: str | os.PathLike[str], *, least: int = LOWEST, original: ModelProto | None = None
+) -> None:
+    """Writes the graph to a file.
+
+    With more than 1.5 GB of constants, or if the `original` has external data, large constants go into a file
+    `<name>.data` beside it.  Documentation and properties come from the `original`.
+    """
+    target = Path(path)
+    if _size(graph) <= EXTERNAL_ABOVE and (original is None or not _has_external_data(original)):
+        data = _serialized(to_proto(graph, least=least, original=original))
+        with _replacing(target) as file:
+            file.write(data)
+        return
+    beside = data_file(target)
+    with _replacing(target) as file, _replacing(beside) as weights:
+        model = to_proto(graph, least=least, constants=ExternalConstants(weights, beside.name), original=original)
+        file.write(_serialized(model))
+
+
+def to_proto(
+    graph: Graph, *, least: int = LOWEST, constants: Constants | None = None, original: ModelProto | None = None
+) -> ModelProto:
+    """The graph as a model of opset `least`, or of the lowest one above it that has its operators.
+
+    Every input needs a dtype in `graph.types`; declared types of outputs are written too.  Documentation and
+    properties come from the `original`.
+    """
+    opset = needed_opset(graph, least)
+    imports = {"": opset, **{domain: graph.opset.get(domain, 1) for domain in _domains(graph)}}
+    model = ModelProto(producer_name="gradcheck")
+    for domain, version in sorted(imports.items()):
+        model.opset_import.add(domain=domain, version=version)
+    for name in graph.inputs:
+        if _declared(graph, name).dtype is None:
+            raise UsageError(f"input {name!r} has no dtype, which a file must declare.")
+    _put_graph(model.graph, graph, opset, constants or EmbeddedConstants())
+    if original is not None:
+        _put_heading(model, original)
+    declare_devices(model)
+    model.ir_version = _ir_version(model)
+    return model
+
+
+def data_file(target: Path) -> Path:
+    """The file for external constants of a model."""
+    return target.parent / f"{target.name}.data"
+
+
+class Constants(Protocol):
+    """Writes constants, into the model file or beside it."""
+
+    def tensor(self, name: str, array: Array) -> TensorProto:
+        """The tensor that the model file holds for an array."""
+
+
+class EmbeddedConstants:
+    """Writes constants into the model file itself."""
+
+    def tensor(self, name: str, array: Array) -> TensorProto:
+        """A tensor with the values of the array."""
+        elem_type(array, f"constant {name!r}")
+        return tensor_proto(name, array)
+
+
+class ExternalConstants:
+    """Writes large constants into a data file, to which the tensors of the model refer."""
+
+    def __init__(self, file: IO[bytes], location: str) -> None:
+        self._file, self._location = file, location
+
+    def tensor(self, name: str, array: Array) -> TensorProto:
+        """A tensor with the values of a small array, or with the place of a large one in the data file."""
+        if array.dtype == object or array.nbytes <= _SMALL:
+            return EmbeddedConstants().tensor(name, array)
+        proto = TensorProto(name=name, dims=array.shape, data_type=elem_type(array, f"constant {name!r}"))
+        proto.data_location = TensorProto.EXTERNAL
+        offset, length = self._append(_packed(array))
+        for key, value in (("location", self._location), ("offset", offset), ("length", length)):
+            proto.external_data.add(key=key, value=str(value))
+        return proto
+
+    def _append(self, data: memoryview) -> tuple[int, int]:
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        offset = self._file.tell()
+        self._file.write(data)
+        return offset, data.nbytes
+
+
+def _has_external_data(model: ModelProto) -> bool:
     return any(tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer)
 
 
-def put_heading(model: ModelProto, original: ModelProto) -> None:
-    """Let a model say what another one says of itself, and of each thing that both have by its name."""
+def _put_heading(model: ModelProto, original: ModelProto) -> None:
+    """Copies properties, versions and documentation of a model, and of all that bears the same name in both."""
     for field in ("domain", "doc_string"):
         if getattr(original, field):
             setattr(model, field, getattr(original, field))
@@ -73,114 +154,18 @@ def _put_docs(things: Iterable[Any], docs: dict[Any, str], key: str) -> None:
             thing.doc_string = doc
 
 
-EXTERNAL_ABOVE = 1_500_000_000  # bytes of constants in one file; a protobuf message ends at 2 GiB
-_KEPT_INSIDE = 1024  # bytes of a constant that stays in the model file anyway: shapes, axes, scalars
-_ALIGNMENT = 4096
-_IR_OF_METADATA = 10
-_IR_OF_DEVICES = 11
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-class Constants(Protocol):
-    """Where the constants of a model go."""
-
-    def tensor(self, name: str, array: Array) -> TensorProto:
-        """The tensor that stands for an array in the model file."""
-
-
-class Inside:
-    """Constants in the model file itself."""
-
-    def tensor(self, name: str, array: Array) -> TensorProto:
-        """The array as a tensor."""
-        elem_type(array, f"constant {name!r}")
-        return tensor_proto(name, array)
-
-
-class Beside:
-    """Large constants in a data file, which the model refers to by its name."""
-
-    def __init__(self, file: IO[bytes], location: str) -> None:
-        self._file, self._location = file, location
-
-    def tensor(self, name: str, array: Array) -> TensorProto:
-        """A small array as a tensor, a large one as a reference."""
-        if array.dtype == object or array.nbytes <= _KEPT_INSIDE:
-            return Inside().tensor(name, array)
-        proto = TensorProto(name=name, dims=array.shape, data_type=elem_type(array, f"constant {name!r}"))
-        proto.data_location = TensorProto.EXTERNAL
-        offset, length = self._append(_packed(array))
-        for key, value in (("location", self._location), ("offset", offset), ("length", length)):
-            proto.external_data.add(key=key, value=str(value))
-        return proto
-
-    def _append(self, data: memoryview) -> tuple[int, int]:
-        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
-        offset = self._file.tell()
-        self._file.write(data)
-        return offset, data.nbytes
-
-
-def to_proto(
-    graph: Graph, *, least: int = LOWEST, constants: Constants | None = None, original: ModelProto | None = None
-) -> ModelProto:
-    """The graph as a model of opset `least`, or of the lowest above it that its operators need.
-
-    Every input needs a dtype in `graph.types`; what is declared of the outputs is written too.  Documentation and
-    properties are those of the `original`.
-    """
-    opset = needed_opset(graph, least)
-    imports = {"": opset, **{domain: graph.opset.get(domain, 1) for domain in _domains(graph)}}
-    model = ModelProto(producer_name="gradcheck")
-    for domain, version in sorted(imports.items()):
-        model.opset_import.add(domain=domain, version=version)
-    for name in graph.inputs:
-        if _declared(graph, name).dtype is None:
-            raise UsageError(f"input {name!r} has no dtype, which a file must declare.")
-    _put_graph(model.graph, graph, opset, constants or Inside())
-    if original is not None:
-        put_heading(model, original)
-    declare_devices(model)
-    model.ir_version = _ir_version(model)
-    return model
-
-
-def write(
-    graph: Graph, path: str | os.PathLike[str], *, least: int = LOWEST, original: ModelProto | None = None
-) -> None:
-    """Writes the graph to a file; with more than 1.5 GB of constants also a file `<name>.data` beside it.
-
-    So it does where the `original` keeps its own beside it; what that says beside its graph the file says too.
-    """
-    target = Path(path)
-    if _size(graph) <= EXTERNAL_ABOVE and (original is None or not has_external_data(original)):
-        data = _serialized(to_proto(graph, least=least, original=original))
-        with _replacing(target) as file:
-            file.write(data)
-        return
-    beside = data_file(target)
-    with _replacing(target) as file, _replacing(beside) as weights:
-        model = to_proto(graph, least=least, constants=Beside(weights, beside.name), original=original)
-        file.write(_serialized(model))
-
-
-def data_file(target: Path) -> Path:
-    """Where the constants of a model lie that are not in its own file."""
-    return target.parent / f"{target.name}.data"
-
-
-def _graph(graph: Graph, opset: int, constants: Constants) -> GraphProto:
-    proto = GraphProto()
-    _put_graph(proto, graph, opset, constants)
-    return proto
-
-
 def _put_graph(proto: GraphProto, graph: Graph, opset: int, constants: Constants) -> None:
     proto.name = graph.name or "graph"
     proto.node.extend(_node(node, opset, constants) for node in graph.nodes)
     proto.initializer.extend(constants.tensor(name, array) for name, array in graph.constants.items())
     proto.input.extend(_value_info(graph, name) for name in graph.inputs)
     proto.output.extend(_value_info(graph, name) for name in graph.outputs)
+
+
+def _graph(graph: Graph, opset: int, constants: Constants) -> GraphProto:
+    proto = GraphProto()
+    _put_graph(proto, graph, opset, constants)
+    return proto
 
 
 def _node(node: Node, opset: int, constants: Constants) -> NodeProto:
@@ -195,7 +180,7 @@ def _node(node: Node, opset: int, constants: Constants) -> NodeProto:
 
 
 def _declared(graph: Graph, name: str) -> TensorType:
-    """The declared type of a tensor, or the one that its constant has."""
+    """The declared type of a tensor, else the type of the constant of this name."""
     declared = graph.types.get(name, TensorType())
     if declared.dtype is not None or name not in graph.constants:
         return declared
@@ -207,13 +192,13 @@ def _value_info(graph: Graph, name: str) -> ValueInfoProto:
 
 
 def _domains(graph: Graph) -> set[str]:
-    """The domains other than ONNX's own, at every level."""
+    """Domains of the nodes other than ONNX's own, with those of subgraphs."""
     inner = (_domains(subgraph) for node in graph.nodes for subgraph in node.subgraphs)
     return {node.domain for node in graph.nodes if node.domain}.union(*inner)
 
 
 def _ir_version(model: ModelProto) -> int:
-    """The lowest version of the format that has the opsets and fields of the model."""
+    """The lowest IR version that has the opsets and fields of the model."""
     lowest = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
     if model.configuration:
         return max(lowest, _IR_OF_DEVICES)
@@ -221,14 +206,14 @@ def _ir_version(model: ModelProto) -> int:
 
 
 def _size(graph: Graph) -> int:
-    """Bytes of all constants at every level."""
+    """Bytes of all constants, with those of subgraphs."""
     inner = sum(_size(subgraph) for node in graph.nodes for subgraph in node.subgraphs)
     return inner + sum(array.nbytes for array in graph.constants.values())
 
 
 def _packed(array: Array) -> memoryview:
-    """The bytes of an array as files hold them."""
-    if array.dtype.itemsize == 1 and array.dtype.kind not in "biu":  # some of these lie two or more in a byte
+    """The bytes of an array in ONNX's layout."""
+    if array.dtype.itemsize == 1 and array.dtype.kind not in "biu":  # some of these types share a byte
         return memoryview(tensor_proto("", array).raw_data)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
@@ -242,7 +227,7 @@ def _serialized(model: ModelProto) -> bytes:
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `target` once it is complete; on an error `target` stays as it was."""
+    """A file that replaces `target` when the block ends; on an error `target` stays as it was."""
     if "\0" in str(target):
         raise UsageError(f"{str(target)!r} cannot be written: it is no path.")
     target = Path(os.path.realpath(target))

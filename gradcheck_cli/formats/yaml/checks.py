@@ -1,4 +1,4 @@
-"""The checks of a spec: defaults merged in, names verified against the graph, values as arrays."""
+"""Reads the checks of a spec: merges in defaults, verifies names against the graph, makes arrays of values."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class CheckReader:
     defaults: Mapping[str, Any]
     folder: Path
     groups: Iterable[str]
-    expect: Mapping[str, Any] | None = None  # of checks that say none themselves
+    expect: Mapping[str, Any] | None = None  # the default, for checks without their own
 
     def read(self, written: list[CheckSpec], spot: Spot) -> tuple[CheckRequest, ...]:
-        """All of `checks`, each with a name of its own."""
+        """Reads all entries of `checks`, and gives each a unique name."""
         found: list[CheckRequest] = []
         taken: set[str] = set()
         for index, check in enumerate(written):
@@ -42,7 +42,7 @@ class CheckReader:
 
     def _check(self, check: CheckSpec, spot: Spot, taken: set[str]) -> CheckRequest:
         graph, model = self._subject(check, spot)
-        name = check.name or _distinct(graph or Path(model or "").name, taken)
+        name = check.name or _unique(graph or Path(model or "").name, taken)
         if name in taken:
             raise (spot / "name").error(f"a check is called {name!r} already")
         taken.add(name)
@@ -66,7 +66,7 @@ class CheckReader:
         )
 
     def _subject(self, check: CheckSpec, spot: Spot) -> tuple[str | None, str | None]:
-        """The graph of this file or the ONNX file that a check is about."""
+        """The name of a graph in this file, or the path of an ONNX file; the other one is None."""
         if check.model is not None:
             if check.graph is not None:
                 raise (spot / "model").error("a check has a graph or a model, not both", key=True)
@@ -82,7 +82,7 @@ class CheckReader:
         return next(iter(self.sources)), None
 
     def _check_groups(self, check: CheckSpec, source: Source | None, spot: Spot) -> None:
-        if source is None:  # the model's own initializations count too
+        if source is None:  # the ONNX file may have initializations of its own
             return
         for index, name in enumerate(check.init_targets or ()):
             place = spot / "init_targets" / index
@@ -118,7 +118,7 @@ class CheckReader:
 
 
 def read_models(written: list[ModelSpec], spot: Spot, defaults: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """The entries of a zoo manifest as they stand, defaults merged in."""
+    """Reads the entries of a zoo manifest, and merges defaults in."""
     found: list[Mapping[str, Any]] = []
     for index, model in enumerate(written):
         given = {key: getattr(model, key) for key in model.model_fields_set}
@@ -132,12 +132,12 @@ def read_models(written: list[ModelSpec], spot: Spot, defaults: Mapping[str, Any
 
 
 def settings_of(written: Settings) -> dict[str, Any]:
-    """The settings that an entry of the file gives."""
+    """The settings that an entry of the file writes out, without defaults."""
     return {key: getattr(written, key) for key in Settings.model_fields if key in written.model_fields_set}
 
 
 def resolve_model(path: str, folder: Path) -> str:
-    """A model's path seen from the spec's folder; a URL as it stands."""
+    """A model's path relative to the spec's folder; URLs stay unchanged."""
     return path if "://" in path else str(folder / path)
 
 
@@ -177,7 +177,7 @@ def _unknown(name: str, graph: Graph) -> str:
 
 
 def _by_name(check: CheckSpec) -> Mapping[str, Any]:
-    """Initial values by name: a bare value is that of each x, of the only one ("") where none is named."""
+    """Initial values by name: a bare value goes to each x, or to "" for the only x if none is named."""
     if check.x_init_value is None:
         return {}
     if not is_one_value(check.x_init_value):
@@ -186,7 +186,7 @@ def _by_name(check: CheckSpec) -> Mapping[str, Any]:
 
 
 def _declared(name: str, source: Source | None, dims: Mapping[str, int]) -> tuple[Shape | None, Any]:
-    """Shape and dtype of an input or parameter, as far as they are known."""
+    """Shape and dtype of an input or parameter; None for what is not known."""
     kind = source.graph.types.get(name) if source else None
     if source is None or kind is None:
         return None, None
@@ -196,8 +196,8 @@ def _declared(name: str, source: Source | None, dims: Mapping[str, int]) -> tupl
     return (tuple(int(size or 0) for size in shape) if fixed else None), kind.dtype
 
 
-def _distinct(name: str, taken: set[str]) -> str:
-    """The name, or with the first number that nobody has."""
+def _unique(name: str, taken: set[str]) -> str:
+    """The name, with the first free number if it is taken."""
     candidates = [name, *(f"{name}#{number}" for number in range(2, len(taken) + 3))]
     return next(candidate for candidate in candidates if candidate not in taken)
 

@@ -1,7 +1,7 @@
-"""Operators that a spec defines under `ops`, and what an operator's name in a node means.
+"""Operators that a spec defines under `ops`, and the resolution of operator names in nodes.
 
-An operator with attributes has one body for each combination of values that nodes ask for: `acme.Elu`
-with its defaults, `acme.Elu[alpha=2.0]` and so on, so that a body is a plain graph.
+An operator with attributes gets one body for each combination of values that nodes use: `acme.Elu` with its defaults,
+`acme.Elu[alpha=2.0]` and so on, so that a body is a plain graph.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
 from gradcheck_cli.formats.yaml.places import Spot
 from gradcheck_cli.graph import Graph, Node
 
-COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # ONNX has none of them
+COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # not part of ONNX
 DOMAINS = frozenset(("", "gradcheck", "ai.onnx.ml", "com.microsoft", "ai.onnx.training", "ai.onnx.preview.training"))
 _ONNX = ("ai.onnx",)  # the long name of the domain ""
 
 
 @dataclass(slots=True)
 class OperatorTable:
-    """The operators of one spec; makes their bodies as nodes ask for them."""
+    """The operators of one spec; makes their bodies as nodes need them."""
 
     specs: dict[str, OperatorSpec]
     spot: Spot  # of the `ops` key
     allow_python: bool = False
     _bodies: dict[str, OperatorBody] = field(default_factory=dict)
-    _open: list[str] = field(default_factory=list)
+    _open: list[str] = field(default_factory=list)  # operators whose bodies are being made
 
     @property
     def bodies(self) -> tuple[OperatorBody, ...]:
-        """Every body made so far, those that others call first."""
+        """Every body made so far; each stands behind those that it calls."""
         return tuple(self._bodies.values())
 
     def read_all(self) -> None:
-        """Makes each operator with its defaults, so that mistakes in unused ones are found too."""
+        """Makes each operator with its default attributes, so that mistakes in unused operators are found too."""
         for name in list(self.specs):
             with self.spot.document.collecting():
                 self._prepare(name)
                 self._body(name, {})
 
     def resolve(self, node: Node) -> Node:
-        """The node with its true domain, operator and attributes; a UsageError where it names none."""
+        """The node with the domain, operator and attributes of its body; a UsageError if the operator is unknown."""
         domain = "" if node.domain in _ONNX else node.domain
         if not domain and node.op in COMPLEX:
             return replace(node, domain="gradcheck")
@@ -62,7 +62,7 @@ class OperatorTable:
         raise UsageError(f"the operator {full!r} is not defined in 'ops'.{near}")
 
     def given_to(self, source: Source) -> Source:
-        """A model of another file, whose nodes may be operators of this spec."""
+        """A model of another file, with the bodies of this spec's operators that its nodes use."""
         if not self.specs:
             return source
         try:
@@ -95,7 +95,7 @@ class OperatorTable:
         return replace(node, op=body.name, domain=body.domain, attrs={})
 
     def _prepare(self, name: str) -> None:
-        """Checks an operator's entry; fetches it where a Python function gives it."""
+        """Checks an operator's entry, and calls the Python function that may stand in its place."""
         spot = self.spot / name
         domain, _, op = name.rpartition(".")
         if not domain or not op or domain in (*DOMAINS, *_ONNX):
@@ -120,7 +120,7 @@ class OperatorTable:
             return self._bodies[label]
         if name in self._open:
             raise UsageError(f"the operator {name!r} is defined by itself: {' -> '.join([*self._open, name])}")
-        if spec.forward is None:  # reported where it is defined
+        if spec.forward is None:  # `_prepare` has reported this
             return OperatorBody(name.rpartition(".")[2], name.rpartition(".")[0], Graph((), (), ()))
         self._open.append(name)
         try:

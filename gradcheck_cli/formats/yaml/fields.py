@@ -1,12 +1,7 @@
-"""Fields of a spec that take more than one form: what is allowed, as a check and as a piece of JSON Schema.
+"""The keys of a spec file as pydantic models, from which `gradcheck schema spec` makes a JSON Schema.
 
-A check returns the value or raises a ValueError that says what would be right.  Here too: the kinds of
-initialisation, and which of a union a mapping means.
-
-The shape of a spec file: which keys there are, of which type, what each is for.
-
-Everything that can be said without looking from one key to another is said here, and `gradcheck schema spec`
-prints it as a JSON Schema.  `spec_messages` turns what pydantic finds into lines and columns of the file.
+Fields that take more than one form have a check and a piece of JSON Schema each; a check returns the value, or raises
+a ValueError that says what would be right.  Conditions between several keys are checked by the readers.
 """
 
 from __future__ import annotations
@@ -85,13 +80,13 @@ VALUES_BY_NAME: Schema = {"anyOf": [INIT, {"type": "object", "additionalProperti
 
 
 class Unknown(NamedTuple):
-    """Stands for the value of a key that does not exist; says which ones do."""
+    """Replaces the value of an unknown key, to carry the known keys to the error message."""
 
     known: tuple[str, ...]
 
 
-class Inside(ValueError):
-    """What is wrong with a part of a value; `part` is the key of that part."""
+class InvalidPart(ValueError):
+    """An error in a part of a value, the one under the key `part`; `by_key` if the key itself is wrong."""
 
     def __init__(self, message: str, part: str, *, by_key: bool = False) -> None:
         super().__init__(message)
@@ -121,21 +116,21 @@ def check_literal(value: Any) -> Any:
 
 
 def check_init(value: Any) -> Any:
-    """A word, a number, lists, or a mapping with a kind and that kind's options."""
+    """Accepts a word, a number, lists, or a mapping with a kind and options of this kind."""
     if isinstance(value, dict):
         return _check_kind(value)
     return check_literal(value)
 
 
 def check_values_by_name(value: Any) -> Any:
-    """One value, or a mapping of values by name of tensor."""
+    """Accepts one value, or a mapping from names of tensors to values."""
     if is_one_value(value):
         return check_init(value)
     return {name: _inside(name, check_init, each) for name, each in value.items()}
 
 
 def is_one_value(value: Any) -> bool:
-    """Whether it is a value itself and not values by name."""
+    """True for one value, False for a mapping from names of tensors to values."""
     return not isinstance(value, dict) or isinstance(value.get("kind"), str)
 
 
@@ -144,12 +139,12 @@ def _check_kind(value: dict[str, Any]) -> dict[str, Any]:
     if kind is None:
         raise ValueError(f"lacks the key 'kind'; known are {listed(KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise Inside(f"is {show(kind)}; known are {listed(KINDS)}.{did_you_mean(str(kind), KINDS)}", "kind")
+        raise InvalidPart(f"is {show(kind)}; known are {listed(KINDS)}.{did_you_mean(str(kind), KINDS)}", "kind")
     for name in value:
         if name != "kind" and name not in KINDS[kind]:
             options = listed(KINDS[kind]) or "no options"
             message = f"is an unknown key; {kind} takes {options}.{did_you_mean(name, KINDS[kind])}"
-            raise Inside(message, name, by_key=True)
+            raise InvalidPart(message, name, by_key=True)
     for name, default in KINDS[kind].items():
         _check_option(kind, name, value.get(name, default))
     return value
@@ -160,15 +155,15 @@ def _check_option(kind: str, name: str, value: Any) -> None:
         raise ValueError(f"lacks the key {name!r} that {kind} needs")
     if name in ("path", "key"):
         if not (isinstance(value, str) and value) and not (name == "key" and value is None):
-            raise Inside(f"is {show(value)}; it must be a text", name)
+            raise InvalidPart(f"is {show(value)}; it must be a text", name)
     elif name == "values" or kind == "constant":
         check_literal(value)
     elif not (is_number(value) and math.isfinite(value)):
-        raise Inside(f"is {show(value)}; it must be a number", name)
+        raise InvalidPart(f"is {show(value)}; it must be a number", name)
 
 
 def check_names(value: Any) -> Any:
-    """One name or a list of them, as a list."""
+    """Accepts one name or a list of names; gives a list."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"is {show(value)}; it must be a name or a list of names")
@@ -190,7 +185,7 @@ def check_step(value: Any) -> Any:
 
 
 def check_range(value: Any) -> tuple[float, float]:
-    """The two ends, finite and in order."""
+    """Accepts a list of two finite numbers in order."""
     if not (isinstance(value, list) and len(value) == 2 and all(map(is_number, value))):
         raise ValueError(f"is {show(value)}; it must be [low, high]")
     low, high = value
@@ -220,10 +215,10 @@ def _per_tensor(value: Any, check: Callable[[Any], Any]) -> Any:
 def _inside(name: str, check: Callable[[Any], Any], value: Any) -> Any:
     try:
         return check(value)
-    except Inside:
+    except InvalidPart:
         raise
     except ValueError as error:
-        raise Inside(str(error), name) from None
+        raise InvalidPart(str(error), name) from None
 
 
 def _check_tolerance(value: Any) -> Any:
@@ -239,7 +234,7 @@ def _check_sizes(value: Any) -> Any:
 
 
 def date_of(value: Any) -> datetime.date | None:
-    """The day written as YYYY-MM-DD."""
+    """The date in a string of the form YYYY-MM-DD."""
     try:
         return None if value is None else datetime.date.fromisoformat(value)
     except (TypeError, ValueError):
@@ -267,7 +262,7 @@ def branch_of_param(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as messages write it, cut to what one reads."""
+    """A value as messages write it, shortened to 40 characters."""
     text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -304,12 +299,12 @@ Name: TypeAlias = Annotated[str, Field(min_length=1)]
 class Keyed(BaseModel):
     """A mapping of the file whose keys are fixed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)  # built once, with the whole
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)  # built once, with `SpecFile`
 
     @model_validator(mode="before")
     @classmethod
     def _mark_unknown(cls, data: Any) -> Any:
-        # An error about a key carries the key's value: let it say which keys there are.
+        # pydantic's error about an unknown key carries the key's value, here the known keys.
         unknown = [key for key in data if key not in cls.model_fields] if isinstance(data, dict) else []
         return {**data, **{key: Unknown(tuple(cls.model_fields)) for key in unknown}} if unknown else data
 
@@ -416,7 +411,7 @@ class OperatorSpec(Keyed):
 
 
 class Expect(Keyed):
-    """What a check is known to give; once it passes, the entry has to go."""
+    """A known failure of a check; once the check passes, the entry has to be removed."""
 
     status: Literal["fail", "severed", "inconclusive", "unsupported", "error", "limit"] | None = Field(
         None, description="The outcome."
@@ -435,7 +430,7 @@ class Expect(Keyed):
 
 
 class Settings(Keyed):
-    """How to check: the options of the command line, by their names."""
+    """Options of the command line by name."""
 
     seed: Seed = Field(None, description="Of what is drawn: an integer, or random.")
     points: Positive = Field(1, description="How many points are tried.")
@@ -532,7 +527,7 @@ def spec_schema() -> dict[str, Any]:
 
 
 def _draft_07(part: Any) -> Any:
-    """A part of a schema without what draft-07 and editors stumble over."""
+    """A part of a schema in the form of draft-07, without noise that confuses editors."""
     if isinstance(part, list):
         return [_draft_07(each) for each in part]
     if not isinstance(part, dict):

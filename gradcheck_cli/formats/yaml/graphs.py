@@ -1,6 +1,6 @@
-"""The graphs of a spec as sources: inputs with their types, parameters with their values, nodes.
+"""Reads the graphs of a spec as sources: inputs with their types, parameters with their values, nodes.
 
-Nodes of a spec that names its opset, in the form of the newest one.
+If a graph declares its opset, its nodes are rewritten in the newest one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 from gradcheck_cli.errors import ModelError, did_you_mean
 from gradcheck_cli.formats.node_order import with_bodies
 from gradcheck_cli.formats.onnx.adapt import adapt
-from gradcheck_cli.formats.onnx.opset import checked, signature
+from gradcheck_cli.formats.onnx.opset import NEWEST, checked, signature
 from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
 from gradcheck_cli.formats.yaml.fields import GraphSpec, InputSpec, ParamSpec
@@ -29,32 +29,32 @@ DEFAULT_OPSET = 21
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What the graphs of one spec share while they are read."""
+class SpecContext:
+    """The parts of a spec that its graphs share while they are read."""
 
     document: Document
     operators: OperatorTable
     values: Values
-    dims: Mapping[str, int]  # given by the caller: they win over the file's
+    dims: Mapping[str, int]  # the caller's sizes, which override the file's
 
 
-def read_graph(name: str, written: GraphSpec, spot: Spot, reading: Reading) -> Source:
-    """One entry of `graphs`."""
-    dims = {**written.dims, **{key: size for key, size in reading.dims.items() if key in _symbols(written)}}
+def read_graph(name: str, written: GraphSpec, spot: Spot, context: SpecContext) -> Source:
+    """Reads one entry of `graphs`."""
+    dims = {**written.dims, **{key: size for key, size in context.dims.items() if key in _symbols(written)}}
     _check_dims(written, spot)
     types = {key: _type(value) for key, value in written.inputs.items()}
-    params = _params(name, written, dims, spot, reading)
+    params = _params(name, written, dims, spot, context.values)
     types |= {key: TensorType(array.dtype, array.shape) for key, array in params.items()}
     float_dtype = graph_float([kind.dtype for kind in types.values() if kind.dtype is not None])
     local = {*written.inputs, *written.params}
     dialect = _dialect(written, spot, types)
-    scope = Scope(reading.operators, float_dtype, local, constants=dict(params), dialect=dialect)
+    scope = Scope(context.operators, float_dtype, local, constants=dict(params), dialect=dialect)
     add_constants(written.constants, spot / "constants", scope)
     nodes = read_nodes(written.nodes, spot / "nodes", scope)
     check_outputs(written.outputs, spot / "outputs", scope)
     version = written.opset or DEFAULT_OPSET
     opset = {"": version, **dict.fromkeys(sorted({node.domain for node in nodes} - {""}), 1)}
-    newest = {**opset, "": _newest()} if written.opset else opset
+    newest = {**opset, "": NEWEST} if written.opset else opset
     try:
         outputs = tuple(written.outputs)
         nodes_in_order, inputs, trained = with_bodies(nodes, types), tuple(written.inputs), frozenset(params)
@@ -63,12 +63,12 @@ def read_graph(name: str, written: GraphSpec, spot: Spot, reading: Reading) -> S
         raise spot.error(str(error), key=True) from None
     return Source(
         graph=graph,
-        uri=reading.document.path,
-        sha256=hashlib.sha256(reading.document.data).hexdigest(),
+        uri=context.document.path,
+        sha256=hashlib.sha256(context.document.data).hexdigest(),
         opset=opset,
         nodes=len(nodes),
-        operators=reading.operators.bodies,
-        ranges={key: _range(value) for key, value in written.inputs.items() if value.range is not None},
+        operators=context.operators.bodies,
+        ranges={key: (each.range[0], each.range[1]) for key, each in written.inputs.items() if each.range is not None},
         dims=dims,
     )
 
@@ -76,7 +76,7 @@ def read_graph(name: str, written: GraphSpec, spot: Spot, reading: Reading) -> S
 def read_initializations(
     groups: Mapping[str, Mapping[str, Any]], sources: Mapping[str, Source], spot: Spot, values: Values
 ) -> dict[str, dict[str, Initialization]]:
-    """The groups of `init` for each graph that has some of their tensors."""
+    """Reads the groups of `init`: for each graph, those that set some of its parameters."""
     found: dict[str, dict[str, Initialization]] = {name: {} for name in sources}
     for group, written in groups.items():
         with spot.document.collecting():
@@ -98,11 +98,6 @@ def _type(written: InputSpec) -> TensorType:
     return TensorType(dtype_of(written.dtype), None if written.shape is None else tuple(written.shape))
 
 
-def _range(written: InputSpec) -> tuple[float, float]:
-    low, high = written.range or (0.0, 0.0)
-    return low, high
-
-
 def _symbols(written: GraphSpec) -> set[str]:
     values = [*written.inputs.values(), *written.params.values()]
     shapes = [value.shape or () for value in values if isinstance(value, (InputSpec, ParamSpec))]
@@ -118,14 +113,14 @@ def _check_dims(written: GraphSpec, spot: Spot) -> None:
                 raise (spot / "dims" / name).error(message, key=True)
 
 
-def _params(name: str, written: GraphSpec, dims: Mapping[str, int], spot: Spot, reading: Reading) -> dict[str, Array]:
+def _params(name: str, written: GraphSpec, dims: Mapping[str, int], spot: Spot, values: Values) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for key, value in written.params.items():
         with spot.document.collecting():
             place = spot / "params" / key
             if key in written.inputs:
                 raise place.error(f"{key!r} is an input already", key=True)
-            found[key] = _param(value, dims, place, reading.values, name, key)
+            found[key] = _param(value, dims, place, values, name, key)
     return found
 
 
@@ -148,16 +143,71 @@ def _sizes(shape: list[Any], dims: Mapping[str, int], spot: Spot) -> tuple[int, 
 def _dialect(written: GraphSpec, spot: Spot, types: dict[str, TensorType]) -> Dialect | None:
     if written.opset is None:
         return None
-
-    if written.opset > _newest():
-        raise (spot / "opset").error(f"opset {written.opset} is not known; the newest known is {_newest()}")
+    if written.opset > NEWEST:
+        raise (spot / "opset").error(f"opset {written.opset} is not known; the newest known is {NEWEST}")
     return Opset(written.opset, types)
 
 
-def _newest() -> int:
-    from gradcheck_cli.formats.onnx.opset import NEWEST
+@dataclass(frozen=True, slots=True)
+class Opset:
+    """The opset that a graph declares, with the declared types of its inputs and parameters."""
 
-    return NEWEST
+    version: int
+    types: dict[str, TensorType]
+
+    def modern(self, node: Node, scope: Scope) -> list[Node]:
+        """Nodes of the newest opset that compute the same; raises a ModelError if a node contradicts its schema."""
+        node = _with_types_of_schema(node, self.version)
+        where = f"node {node.op} {node.name or node.outputs[0]!r}"
+        site = SpecSite(where, next(filter(None, node.outputs), node.op), scope, self.types)
+        return adapt(checked(node, self.version, where), self.version, site)
+
+
+def _with_types_of_schema(node: Node, version: int) -> Node:
+    """The node with integers turned into floats for float attributes: people write 1 for 1.0."""
+    schema = signature(node.op, version) if not node.domain else None
+    kinds = schema.attributes if schema else {}
+    return replace(node, attrs={name: _as(kinds.get(name), value) for name, value in node.attrs.items()})
+
+
+def _as(kind: str | None, value: Any) -> Any:
+    if kind == "FLOAT" and isinstance(value, int):
+        return float(value)
+    if kind == "FLOATS" and isinstance(value, tuple):
+        return tuple(float(each) if isinstance(each, int) else each for each in value)
+    return value
+
+
+@dataclass(slots=True)
+class SpecSite:
+    """The surroundings of a node of a spec, for adapters."""
+
+    where: str
+    output: str
+    scope: Scope
+    types: dict[str, TensorType]
+
+    def fresh(self, hint: str) -> str:
+        return self.scope.fresh(hint)
+
+    def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
+        name = self.fresh(f"{self.output}/{hint}")
+        self.scope.constants[name] = np.asarray(value, dtype)
+        return name
+
+    def value(self, name: str) -> Array | None:
+        return self.scope.constants.get(name, self.scope.outer_constants.get(name))
+
+    def dtype(self, name: str) -> np.dtype[Any] | None:
+        value, declared = self.value(name), self.types.get(name)
+        return value.dtype if value is not None else declared.dtype if declared else None
+
+    def rank(self, name: str) -> int | None:
+        declared = self.types.get(name)
+        return len(declared.shape) if declared and declared.shape is not None else None
+
+    def is_read(self, name: str) -> bool:
+        return bool(name)
 
 
 def _check_group(
@@ -192,65 +242,3 @@ def _group_values(
         for name, (init, place) in inits.items()
         if name in params
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Opset:
-    """The opset that a graph declares; `types` holds what the graph declares of its inputs and parameters."""
-
-    version: int
-    types: dict[str, TensorType]
-
-    def modern(self, node: Node, scope: Scope) -> list[Node]:
-        """Nodes in the newest opset that do the same; a ModelError where a node breaks its schema."""
-        node = _with_types_of_schema(node, self.version)
-        where = f"node {node.op} {node.name or node.outputs[0]!r}"
-        site = _Site(where, next(filter(None, node.outputs), node.op), scope, self.types)
-        return adapt(checked(node, self.version, where), self.version, site)
-
-
-def _with_types_of_schema(node: Node, version: int) -> Node:
-    """The node with integers as floats where its operator takes floats: 1 is written as readily as 1.0."""
-    schema = signature(node.op, version) if not node.domain else None
-    kinds = schema.attributes if schema else {}
-    return replace(node, attrs={name: _as(kinds.get(name), value) for name, value in node.attrs.items()})
-
-
-def _as(kind: str | None, value: Any) -> Any:
-    if kind == "FLOAT" and isinstance(value, int):
-        return float(value)
-    if kind == "FLOATS" and isinstance(value, tuple):
-        return tuple(float(each) if isinstance(each, int) else each for each in value)
-    return value
-
-
-@dataclass(slots=True)
-class _Site:
-    """What an adapter may ask and add around one node."""
-
-    where: str
-    output: str
-    scope: Scope
-    types: dict[str, TensorType]
-
-    def fresh(self, hint: str) -> str:
-        return self.scope.fresh(hint)
-
-    def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
-        name = self.fresh(f"{self.output}/{hint}")
-        self.scope.constants[name] = np.asarray(value, dtype)
-        return name
-
-    def value(self, name: str) -> Array | None:
-        return self.scope.constants.get(name, self.scope.outer_constants.get(name))
-
-    def dtype(self, name: str) -> np.dtype[Any] | None:
-        value, declared = self.value(name), self.types.get(name)
-        return value.dtype if value is not None else declared.dtype if declared else None
-
-    def rank(self, name: str) -> int | None:
-        declared = self.types.get(name)
-        return len(declared.shape) if declared and declared.shape is not None else None
-
-    def is_read(self, name: str) -> bool:
-        return bool(name)

@@ -1,8 +1,7 @@
-"""The nodes of a spec as `Node`s: mappings and ONNX text, mixed as one likes, each error at its own place.
+"""Reads the nodes of a spec, written as mappings or in ONNX's text syntax, also mixed.
 
-Nodes in ONNX's text syntax, one statement at a time, so that each knows its line in the YAML file.
-
-onnx is imported only when a spec has such text.
+Text is parsed one statement at a time, so that errors have their line in the YAML file.  onnx is imported only when
+there is such text.
 """
 
 from __future__ import annotations
@@ -25,65 +24,282 @@ from gradcheck_cli.graph import Array, Graph, Node
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
 
-
-MAX_DEPTH = 64  # onnx's parser recurses
+MAX_BRACKETS = 64  # inside each other: onnx's parser recurses
+GRAPH_ATTRIBUTES = {("If", "then_branch"), ("If", "else_branch"), ("Loop", "body"), ("Scan", "body")}
+_DTYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
+_DTYPE_NUMBERS = {  # of ONNX's TensorProto.DataType
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
+    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14,
+    "complex128": 15, "bfloat16": 16,
+}  # fmt: skip
 _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|#[^\n]*|=>|[()<>\[\]{}]|[\w.:/@-]+|\S')
 _OPENING, _CLOSING = set("(<[{"), set(")>]}")
 _POSITION = re.compile(r"position \(line: (\d+) column: (\d+)\)")
 _WORD = re.compile(r"[\w.:/@-]+")
 
 
-class Statement(NamedTuple):
-    """The text of one node and where it begins in the text around it (counted from 1)."""
+def read_nodes(written: Any, spot: Spot, scope: Scope) -> list[Node]:
+    """Reads the nodes under a `nodes` key; adds their outputs and constants to the scope."""
+    items = list(_items(written, spot))
+    scope.later = frozenset(name for item in items for name in item.outputs)
+    nodes: list[Node] = []
+    for item in items:
+        with spot.document.collecting():
+            nodes.extend(_read(item, scope))
+        scope.local.update(item.outputs)
+    return nodes
 
-    text: str
-    line: int
-    column: int
+
+def read_subgraph(written: Subgraph, spot: Spot, scope: Scope) -> Graph:
+    """Reads a graph that is an attribute."""
+    inner, before = scope.inner(written.inputs), len(spot.document.problems)
+    add_constants(written.constants, spot / "constants", inner)
+    nodes = read_nodes(written.nodes, spot / "nodes", inner)
+    check_outputs(written.outputs, spot / "outputs", inner)
+    if len(spot.document.problems) > before:
+        raise SpecError(problems=())  # the problems are collected already; this only stops the node around
+    name = str(spot.path[-1])
+    return Graph(tuple(written.inputs), tuple(written.outputs), tuple(nodes), inner.constants, name=name)
+
+
+def add_constants(written: Mapping[str, Any], spot: Spot, scope: Scope) -> None:
+    """Reads a `constants` section into the scope."""
+    for name, value in written.items():
+        with spot.document.collecting():
+            if name in scope.local:
+                raise (spot / name).error(f"{name!r} exists already", key=True)
+            scope.constants[name] = _tensor(value, spot / name, scope)
+        scope.local.add(name)
+
+
+def check_outputs(names: Iterable[str], spot: Spot, scope: Scope) -> None:
+    """Adds a problem to the document for each output that nothing computes."""
+    known = scope.local | scope.around
+    for index, name in enumerate(names):
+        if name not in known:
+            error = (spot / index).error(f"no tensor is called {name!r}.{did_you_mean(name, known)}")
+            spot.document.problems.extend(error.problems)
+
+
+class Operators(Protocol):
+    """Resolves the operator names in nodes."""
+
+    def resolve(self, node: Node) -> Node:
+        """The node with the domain, operator and attributes of its body; a UsageError if the operator is unknown."""
+
+
+class Dialect(Protocol):
+    """The opset in which nodes are written."""
+
+    def modern(self, node: Node, scope: Scope) -> list[Node]:
+        """Nodes of the newest opset that compute the same."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """The tensors that the nodes of one graph may read, while it is read; `around` has names of outer graphs."""
+
+    operators: Operators
+    float_dtype: DType
+    local: set[str] = field(default_factory=set)
+    around: frozenset[str] = frozenset()
+    constants: dict[str, Array] = field(default_factory=dict)
+    outer_constants: Mapping[str, Array] = field(default_factory=dict)
+    bound: Mapping[str, Any] | None = None  # attributes of the operator whose body this is; None outside of bodies
+    dialect: Dialect | None = None
+    later: frozenset[str] = frozenset()  # names that nodes further down compute
+
+    def inner(self, names: Iterable[str]) -> Scope:
+        """The scope of a subgraph with these inputs."""
+        known = {**self.outer_constants, **self.constants}
+        around = self.around | self.local
+        return replace(self, local=set(names), around=around, constants={}, outer_constants=known, later=frozenset())
+
+    def fresh(self, hint: str) -> str:
+        """A name that is unused in this graph and the graphs around it: `hint`, with a number if it is taken."""
+        name, number = hint, 0
+        while name in self.local or name in self.around or name in self.later:
+            number += 1
+            name = f"{hint}_{number}"
+        self.local.add(name)
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class NodeItem:
+    """A node as written: an entry of `nodes`, or a statement of a text."""
+
+    written: NodeSpec | Statement
+    spot: Spot
 
     @property
     def outputs(self) -> list[str]:
-        """Names left of the equals sign, as far as they can be told without parsing."""
-        left = self.text.split("=")[0].rpartition("]")[2] if "=" in self.text else ""
-        return _WORD.findall(left)
+        return [name for name in self.written.outputs if name]
 
-    def place_of(self, name: str, *, last: bool = False) -> tuple[int, int]:
-        """Where a name stands in the text around; where the statement begins if it does not."""
-        found = [m.start() for m in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w.])", self.text)] or [0]
-        return self.place_at(found[-1 if last else 0])
+    def error(self, message: str) -> SpecError:
+        """The error to raise for the node as a whole."""
+        if isinstance(self.written, Statement):
+            return self.spot.error_in_text(message, self.written.line, self.written.column)
+        return self.spot.error(message)
 
-    def place_at(self, offset: int) -> tuple[int, int]:
-        before = self.text[:offset]
-        if "\n" not in before:
-            return self.line, self.column + offset
-        return self.line + before.count("\n"), offset - before.rfind("\n")
+    def error_at(self, message: str, name: str, part: str) -> SpecError:
+        """The error to raise for a name among the node's inputs or outputs."""
+        if isinstance(self.written, Statement):
+            return self.spot.error_in_text(message, *self.written.place_of(name, last=part == "inputs"))
+        names = getattr(self.written, part)
+        return (self.spot / part / names.index(name)).error(message) if name in names else self.spot.error(message)
 
 
-def statements(text: str, spot: Spot) -> list[Statement]:
-    """The statements of a text, told apart by their brackets."""
-    text = _TOKEN.sub(lambda token: " " * len(token[0]) if token[0].startswith("#") else token[0], text)
-    breaks = [match.start() for match in re.finditer("\n", text)]
+def _items(written: Any, spot: Spot) -> Iterator[NodeItem]:
+    if isinstance(written, str):
+        yield from (NodeItem(statement, spot) for statement in statements(written, spot))
+        return
+    for index, each in enumerate(written):
+        if isinstance(each, str):
+            yield from _items(each, spot / index)
+        else:
+            yield NodeItem(each, spot / index)
 
-    def statement(start: int, end: int) -> Statement:
-        line = bisect_left(breaks, start)
-        return Statement(text[start:end], line + 1, start - (breaks[line - 1] if line else -1))
 
-    found: list[Statement] = []
-    start, end, depth, complete = -1, 0, 0, False
-    for token in _TOKEN.finditer(text):
-        if depth == 0 and complete and token[0] != "<":
-            found.append(statement(start, end))
-            start, complete = -1, False
-        start, end = (token.start() if start < 0 else start), token.end()
-        depth += (token[0] in _OPENING) - (token[0] in _CLOSING and depth > 0)
-        complete = complete or (depth == 0 and token[0] == ")")
-        if depth > MAX_DEPTH:
-            raise spot.error(f"brackets nested deeper than {MAX_DEPTH} levels")
-    return found + [statement(start, end)] * (start >= 0)
+def _read(item: NodeItem, scope: Scope) -> list[Node]:
+    try:
+        return _nodes_of(item, scope)
+    except SpecError:
+        raise
+    except UnsupportedError as error:
+        raise UnsupportedError(str(item.error(str(error))), code=error.code) from None
+    except GradcheckError as error:
+        raise item.error(str(error)) from None
+
+
+def _nodes_of(item: NodeItem, scope: Scope) -> list[Node]:
+    if isinstance(item.written, Statement):
+        node = _text_reader(item.spot, scope).node(item.written)
+    else:
+        node = _from_mapping(item.written, item, scope)
+    _check_names(node, item, scope)
+    value = constant_value(node)
+    if value is not None:
+        scope.constants[node.outputs[0]] = value
+        return []
+    return scope.dialect.modern(node, scope) if scope.dialect else [node]
+
+
+def _text_reader(spot: Spot, scope: Scope) -> TextReader:
+    return TextReader(spot, scope.bound, scope.operators.resolve)
+
+
+def _from_mapping(written: NodeSpec, item: NodeItem, scope: Scope) -> Node:
+    spot = item.spot
+    domain, _, op = written.op.rpartition(".")
+    if domain and written.domain and domain != written.domain:
+        raise (spot / "domain").error(f"the domain is {domain!r} in 'op' and {written.domain!r} here")
+    attrs = {name: _attribute(op, name, value, spot / "attrs" / name, scope) for name, value in written.attrs.items()}
+    inputs = tuple(_input(index, value, item, scope) for index, value in enumerate(written.inputs))
+    node = Node(op, inputs, tuple(written.outputs), attrs, domain or written.domain, written.name)
+    try:
+        return scope.operators.resolve(node)
+    except SpecError:
+        raise
+    except GradcheckError as error:
+        raise (spot / "op").error(str(error)) from None
+
+
+def _input(index: int, value: Any, item: NodeItem, scope: Scope) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    spot = item.spot / "inputs" / index
+    if not is_constant(value):
+        raise spot.error(f"{show(value)} is neither a tensor's name nor a number")
+    array = constant(value, scope.float_dtype, spot)
+    name = scope.fresh(f"{next(iter(item.outputs), 'node')}/input{index}")
+    scope.constants[name] = array
+    return name
+
+
+def _check_names(node: Node, item: NodeItem, scope: Scope) -> None:
+    known = scope.local | scope.around
+    for name in node.reads:
+        if name not in known:
+            raise item.error_at(_unknown(name, item, scope, known), name, "inputs")
+    for index, name in enumerate(node.outputs):
+        if name and (name in scope.local or name in node.outputs[:index]):
+            raise item.error_at(f"{name!r} exists already; every tensor is computed once", name, "outputs")
+
+
+def _unknown(name: str, item: NodeItem, scope: Scope, known: set[str]) -> str:
+    if name in item.outputs:
+        return f"{name!r} is computed from itself"
+    if name in scope.later:
+        return f"{name!r} is read before it is computed; nodes stand in the order of computation"
+    return f"no tensor is called {name!r}.{did_you_mean(name, known)}"
+
+
+def _attribute(op: str, name: str, value: Any, spot: Spot, scope: Scope) -> Any:
+    if isinstance(value, Subgraph):
+        return read_subgraph(value, spot, scope)
+    if isinstance(value, AttributeReference):
+        if value.ref not in (scope.bound or {}):
+            raise (spot / "ref").error(missing_reference(value.ref, scope.bound))
+        return (scope.bound or {})[value.ref]
+    if isinstance(value, TensorLiteral):
+        return _tensor(value, spot, scope)
+    if isinstance(value, str) and (op, name) in GRAPH_ATTRIBUTES:
+        return _text_reader(spot, scope).graph(value)
+    if name in _DTYPE_ATTRIBUTES and isinstance(value, str) and value in _DTYPE_NUMBERS:
+        return _DTYPE_NUMBERS[value]
+    return plain_attribute(value, spot)
+
+
+def plain_attribute(value: Any, spot: Spot) -> Any:
+    """A number, string or list as the value of an attribute; floats are rounded to float32, ONNX's type for them."""
+    if isinstance(value, list):
+        values = tuple(_scalar(each, spot / index) for index, each in enumerate(value))
+        if any(isinstance(each, str) for each in values) and not all(isinstance(each, str) for each in values):
+            raise spot.error("texts and numbers in one list")
+        return tuple(map(float, values)) if any(isinstance(each, float) for each in values) else values
+    return _scalar(value, spot)
+
+
+def _scalar(value: Any, spot: Spot) -> int | float | str:
+    if isinstance(value, (bool, int)):
+        if not -(2**63) <= value < 2**63:
+            raise spot.error(f"{value} does not fit into int64")
+        return int(value)
+    if isinstance(value, str):
+        return value
+    if not is_number(value):
+        raise spot.error(f"{show(value)} is no value of an attribute; a tensor is written {{values: ..., dtype: ...}}")
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(value))
+    if math.isinf(rounded) and not math.isinf(value):
+        raise spot.error(f"{value} does not fit into float32, the type of ONNX's attributes")
+    return rounded
+
+
+def _tensor(written: Any, spot: Spot, scope: Scope) -> Array:
+    if not isinstance(written, TensorLiteral):
+        return constant(written, scope.float_dtype, spot)
+    shape = None if written.shape is None else tuple(written.shape)
+    if written.dtype is not None:
+        return _shaped(literal(written.values, dtype_of(written.dtype), None, spot / "values"), shape, spot)
+    return _shaped(constant(written.values, scope.float_dtype, spot / "values"), shape, spot)
+
+
+def _shaped(array: Array, shape: tuple[int, ...] | None, spot: Spot) -> Array:
+    """The values reshaped in row-major order; one number fills the shape."""
+    if shape is None or array.shape == shape:
+        return array
+    if array.ndim == 0 and math.prod(shape) < 2**28:
+        return np.full(shape, array)
+    if array.size != math.prod(shape):
+        raise (spot / "shape").error(f"{array.size} values do not fill the shape {list(shape)}")
+    return array.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
 class TextReader:
-    """Turns statements into nodes: `bound` holds what @name stands for, `finish` has the last word."""
+    """Turns statements into nodes: `bound` holds the values of references (@name), `finish` resolves the operator."""
 
     spot: Spot
     bound: Mapping[str, Any] | None
@@ -102,22 +318,22 @@ class TextReader:
         from onnx import parser
 
         statement = Statement(text, 1, 1)
-        statements(text, self.spot)  # for its bound of the depth
+        statements(text, self.spot)  # refuses text that is nested too deeply for onnx's parser
         proto = self._parsed(parser.parse_graph, statement)
         graph: Graph = self._located(lambda: self.subgraph(proto), statement)
         return graph
 
     def array(self, tensor: TensorProto) -> Array:
         """The values of a tensor."""
-        from gradcheck_cli.formats.onnx.tensors import Store, to_array
+        from gradcheck_cli.formats.onnx.tensors import TensorSource, to_array
 
-        return to_array(tensor, Store("the spec"))
+        return to_array(tensor, TensorSource("the spec"))
 
     def dense(self, sparse: SparseTensorProto) -> Array:
         """The values of a sparse tensor."""
-        from gradcheck_cli.formats.onnx.tensors import Store, to_dense
+        from gradcheck_cli.formats.onnx.tensors import TensorSource, to_dense
 
-        return to_dense(sparse, Store("the spec"))
+        return to_dense(sparse, TensorSource("the spec"))
 
     def subgraph(self, proto: GraphProto) -> Graph:
         """A graph among a node's attributes."""
@@ -153,7 +369,7 @@ class TextReader:
 
         try:
             return parse(statement.text)
-        except (ParseError, RuntimeError, ValueError) as error:  # of a number such as 1e: RuntimeError
+        except (ParseError, RuntimeError, ValueError) as error:  # a number such as 1e is a RuntimeError
             text = error.args[0]
             text = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error)
             raise self._syntax_error(text, statement) from None
@@ -175,8 +391,56 @@ class TextReader:
             raise self.spot.error_in_text(str(error), statement.line, statement.column) from None
 
 
+class Statement(NamedTuple):
+    """The text of one node and the place where it begins in the whole text (counted from 1)."""
+
+    text: str
+    line: int
+    column: int
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names before the equals sign, guessed without parsing."""
+        left = self.text.split("=")[0].rpartition("]")[2] if "=" in self.text else ""
+        return _WORD.findall(left)
+
+    def place_of(self, name: str, *, last: bool = False) -> tuple[int, int]:
+        """Line and column of a name in the whole text; those of the statement if it lacks the name."""
+        found = [m.start() for m in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w.])", self.text)] or [0]
+        return self.place_at(found[-1 if last else 0])
+
+    def place_at(self, offset: int) -> tuple[int, int]:
+        before = self.text[:offset]
+        if "\n" not in before:
+            return self.line, self.column + offset
+        return self.line + before.count("\n"), offset - before.rfind("\n")
+
+
+def statements(text: str, spot: Spot) -> list[Statement]:
+    """The statements of a text, split where all brackets are closed."""
+    text = _TOKEN.sub(lambda token: " " * len(token[0]) if token[0].startswith("#") else token[0], text)
+    breaks = [match.start() for match in re.finditer("\n", text)]
+
+    def statement(start: int, end: int) -> Statement:
+        line = bisect_left(breaks, start)
+        return Statement(text[start:end], line + 1, start - (breaks[line - 1] if line else -1))
+
+    found: list[Statement] = []
+    start, end, depth, complete = -1, 0, 0, False
+    for token in _TOKEN.finditer(text):
+        if depth == 0 and complete and token[0] != "<":
+            found.append(statement(start, end))
+            start, complete = -1, False
+        start, end = (token.start() if start < 0 else start), token.end()
+        depth += (token[0] in _OPENING) - (token[0] in _CLOSING and depth > 0)
+        complete = complete or (depth == 0 and token[0] == ")")
+        if depth > MAX_BRACKETS:
+            raise spot.error(f"brackets nested deeper than {MAX_BRACKETS} levels")
+    return found + [statement(start, end)] * (start >= 0)
+
+
 def missing_reference(name: str, bound: Mapping[str, Any] | None) -> str:
-    """Why @name stands for nothing."""
+    """An error message for a reference @name to an attribute that does not exist."""
     if bound is None:
         return f"'@{name}' refers to an attribute, which only the body of an operator in 'ops' has"
     known = f"; it has {', '.join(bound)}" if bound else ""
@@ -184,9 +448,7 @@ def missing_reference(name: str, bound: Mapping[str, Any] | None) -> str:
 
 
 def constant_value(node: Node) -> Array | None:
-    """The value of a Constant node; None for another."""
-    import numpy as np
-
+    """The value of a Constant node; None for other nodes."""
     if node.key != ("", "Constant") or len(node.outputs) != 1 or len(node.attrs) != 1:
         return None
     [(kind, value)] = node.attrs.items()
@@ -199,271 +461,3 @@ def constant_value(node: Node) -> Array | None:
         "value_ints": np.int64,
     }
     return np.asarray(value, dtypes.get(kind))
-
-
-GRAPH_ATTRIBUTES = {("If", "then_branch"), ("If", "else_branch"), ("Loop", "body"), ("Scan", "body")}
-_DTYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
-_DTYPE_NUMBERS = {  # of ONNX's TensorProto.DataType
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
-    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14,
-    "complex128": 15, "bfloat16": 16,
-}  # fmt: skip
-
-
-class Operators(Protocol):
-    """Who knows the operators that nodes may name."""
-
-    def resolve(self, node: Node) -> Node:
-        """The node with its true domain, operator and attributes; a UsageError where it names none."""
-
-
-class Dialect(Protocol):
-    """The opset in which nodes are written."""
-
-    def modern(self, node: Node, scope: Scope) -> list[Node]:
-        """Nodes in the newest opset that do the same."""
-
-
-@dataclass(slots=True)
-class Scope:
-    """What the nodes of one graph may read, as it grows; `around` are names of the graphs around it."""
-
-    operators: Operators
-    float_dtype: DType
-    local: set[str] = field(default_factory=set)
-    around: frozenset[str] = frozenset()
-    constants: dict[str, Array] = field(default_factory=dict)
-    outer_constants: Mapping[str, Array] = field(default_factory=dict)
-    bound: Mapping[str, Any] | None = None  # attributes that a body refers to; None outside of bodies
-    dialect: Dialect | None = None
-    later: frozenset[str] = frozenset()
-
-    def inner(self, names: Iterable[str]) -> Scope:
-        """The scope of a graph inside this one, with names of its own."""
-        known = {**self.outer_constants, **self.constants}
-        around = self.around | self.local
-        return replace(self, local=set(names), around=around, constants={}, outer_constants=known, later=frozenset())
-
-    def fresh(self, hint: str) -> str:
-        """A name that nothing in this graph or around it has."""
-        name, number = hint, 0
-        while name in self.local or name in self.around or name in self.later:
-            number += 1
-            name = f"{hint}_{number}"
-        self.local.add(name)
-        return name
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One entry of `nodes`, or one statement of a text."""
-
-    written: NodeSpec | Statement
-    spot: Spot
-
-    @property
-    def outputs(self) -> list[str]:
-        return [name for name in self.written.outputs if name]
-
-    def error(self, message: str) -> SpecError:
-        """The error to raise for the node as a whole."""
-        if isinstance(self.written, Statement):
-            return self.spot.error_in_text(message, self.written.line, self.written.column)
-        return self.spot.error(message)
-
-    def error_at(self, message: str, name: str, part: str) -> SpecError:
-        """The error to raise for a name among the node's inputs or outputs."""
-        if isinstance(self.written, Statement):
-            return self.spot.error_in_text(message, *self.written.place_of(name, last=part == "inputs"))
-        names = getattr(self.written, part)
-        return (self.spot / part / names.index(name)).error(message) if name in names else self.spot.error(message)
-
-
-def read_nodes(written: Any, spot: Spot, scope: Scope) -> list[Node]:
-    """The nodes under a `nodes` key; adds their names to the scope, and constants found on the way."""
-    items = list(_items(written, spot))
-    scope.later = frozenset(name for item in items for name in item.outputs)
-    nodes: list[Node] = []
-    for item in items:
-        with spot.document.collecting():
-            nodes.extend(_read(item, scope))
-        scope.local.update(item.outputs)
-    return nodes
-
-
-def read_subgraph(written: Subgraph, spot: Spot, scope: Scope) -> Graph:
-    """A graph that is an attribute."""
-    inner, before = scope.inner(written.inputs), len(spot.document.problems)
-    add_constants(written.constants, spot / "constants", inner)
-    nodes = read_nodes(written.nodes, spot / "nodes", inner)
-    check_outputs(written.outputs, spot / "outputs", inner)
-    if len(spot.document.problems) > before:
-        raise SpecError(problems=())  # they are collected: the node around has nothing to add
-    name = str(spot.path[-1])
-    return Graph(tuple(written.inputs), tuple(written.outputs), tuple(nodes), inner.constants, name=name)
-
-
-def add_constants(written: Mapping[str, Any], spot: Spot, scope: Scope) -> None:
-    """Takes over a `constants` section."""
-    for name, value in written.items():
-        with spot.document.collecting():
-            if name in scope.local:
-                raise (spot / name).error(f"{name!r} exists already", key=True)
-            scope.constants[name] = _tensor(value, spot / name, scope)
-        scope.local.add(name)
-
-
-def check_outputs(names: Iterable[str], spot: Spot, scope: Scope) -> None:
-    """Collects an error for each output that nothing computes."""
-    known = scope.local | scope.around
-    for index, name in enumerate(names):
-        if name not in known:
-            error = (spot / index).error(f"no tensor is called {name!r}.{did_you_mean(name, known)}")
-            spot.document.problems.extend(error.problems)
-
-
-def _items(written: Any, spot: Spot) -> Iterator[Item]:
-    if isinstance(written, str):
-        yield from (Item(statement, spot) for statement in statements(written, spot))
-        return
-    for index, each in enumerate(written):
-        if isinstance(each, str):
-            yield from _items(each, spot / index)
-        else:
-            yield Item(each, spot / index)
-
-
-def _read(item: Item, scope: Scope) -> list[Node]:
-    try:
-        return _nodes_of(item, scope)
-    except SpecError:
-        raise
-    except UnsupportedError as error:
-        raise UnsupportedError(str(item.error(str(error))), code=error.code) from None
-    except GradcheckError as error:
-        raise item.error(str(error)) from None
-
-
-def _nodes_of(item: Item, scope: Scope) -> list[Node]:
-    if isinstance(item.written, Statement):
-        node = _text_reader(item.spot, scope).node(item.written)
-    else:
-        node = _from_mapping(item.written, item, scope)
-    _check_names(node, item, scope)
-    value = constant_value(node)
-    if value is not None:
-        scope.constants[node.outputs[0]] = value
-        return []
-    return scope.dialect.modern(node, scope) if scope.dialect else [node]
-
-
-def _text_reader(spot: Spot, scope: Scope) -> TextReader:
-    return TextReader(spot, scope.bound, scope.operators.resolve)
-
-
-def _from_mapping(written: NodeSpec, item: Item, scope: Scope) -> Node:
-    spot = item.spot
-    domain, _, op = written.op.rpartition(".")
-    if domain and written.domain and domain != written.domain:
-        raise (spot / "domain").error(f"the domain is {domain!r} in 'op' and {written.domain!r} here")
-    attrs = {name: _attribute(op, name, value, spot / "attrs" / name, scope) for name, value in written.attrs.items()}
-    inputs = tuple(_input(index, value, item, scope) for index, value in enumerate(written.inputs))
-    node = Node(op, inputs, tuple(written.outputs), attrs, domain or written.domain, written.name)
-    try:
-        return scope.operators.resolve(node)
-    except SpecError:
-        raise
-    except GradcheckError as error:
-        raise (spot / "op").error(str(error)) from None
-
-
-def _input(index: int, value: Any, item: Item, scope: Scope) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    spot = item.spot / "inputs" / index
-    if not is_constant(value):
-        raise spot.error(f"{show(value)} is neither a tensor's name nor a number")
-    array = constant(value, scope.float_dtype, spot)
-    name = scope.fresh(f"{next(iter(item.outputs), 'node')}/input{index}")
-    scope.constants[name] = array
-    return name
-
-
-def _check_names(node: Node, item: Item, scope: Scope) -> None:
-    known = scope.local | scope.around
-    for name in node.reads:
-        if name not in known:
-            raise item.error_at(_unknown(name, item, scope, known), name, "inputs")
-    for index, name in enumerate(node.outputs):
-        if name and (name in scope.local or name in node.outputs[:index]):
-            raise item.error_at(f"{name!r} exists already; every tensor is computed once", name, "outputs")
-
-
-def _unknown(name: str, item: Item, scope: Scope, known: set[str]) -> str:
-    if name in item.outputs:
-        return f"{name!r} is computed from itself"
-    if name in scope.later:
-        return f"{name!r} is read before it is computed; nodes stand in the order of computation"
-    return f"no tensor is called {name!r}.{did_you_mean(name, known)}"
-
-
-def _attribute(op: str, name: str, value: Any, spot: Spot, scope: Scope) -> Any:
-    if isinstance(value, Subgraph):
-        return read_subgraph(value, spot, scope)
-    if isinstance(value, AttributeReference):
-        if value.ref not in (scope.bound or {}):
-            raise (spot / "ref").error(missing_reference(value.ref, scope.bound))
-        return (scope.bound or {})[value.ref]
-    if isinstance(value, TensorLiteral):
-        return _tensor(value, spot, scope)
-    if isinstance(value, str) and (op, name) in GRAPH_ATTRIBUTES:
-        return _text_reader(spot, scope).graph(value)
-    if name in _DTYPE_ATTRIBUTES and isinstance(value, str) and value in _DTYPE_NUMBERS:
-        return _DTYPE_NUMBERS[value]
-    return plain_attribute(value, spot)
-
-
-def plain_attribute(value: Any, spot: Spot) -> Any:
-    """A number, text or list as an attribute: int, str, float (rounded to float32, as ONNX's are), tuple."""
-    if isinstance(value, list):
-        values = tuple(_scalar(each, spot / index) for index, each in enumerate(value))
-        if any(isinstance(each, str) for each in values) and not all(isinstance(each, str) for each in values):
-            raise spot.error("texts and numbers in one list")
-        return tuple(map(float, values)) if any(isinstance(each, float) for each in values) else values
-    return _scalar(value, spot)
-
-
-def _scalar(value: Any, spot: Spot) -> int | float | str:
-    if isinstance(value, (bool, int)):
-        if not -(2**63) <= value < 2**63:
-            raise spot.error(f"{value} does not fit into int64")
-        return int(value)
-    if isinstance(value, str):
-        return value
-    if not is_number(value):
-        raise spot.error(f"{show(value)} is no value of an attribute; a tensor is written {{values: ..., dtype: ...}}")
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(value))
-    if math.isinf(rounded) and not math.isinf(value):
-        raise spot.error(f"{value} does not fit into float32, the type of ONNX's attributes")
-    return rounded
-
-
-def _tensor(written: Any, spot: Spot, scope: Scope) -> Array:
-    if not isinstance(written, TensorLiteral):
-        return constant(written, scope.float_dtype, spot)
-    shape = None if written.shape is None else tuple(written.shape)
-    if written.dtype is not None:
-        return _shaped(literal(written.values, dtype_of(written.dtype), None, spot / "values"), shape, spot)
-    return _shaped(constant(written.values, scope.float_dtype, spot / "values"), shape, spot)
-
-
-def _shaped(array: Array, shape: tuple[int, ...] | None, spot: Spot) -> Array:
-    """Values in a shape: a list in row-major order, or one number everywhere."""
-    if shape is None or array.shape == shape:
-        return array
-    if array.ndim == 0 and math.prod(shape) < 2**28:
-        return np.full(shape, array)
-    if array.size != math.prod(shape):
-        raise (spot / "shape").error(f"{array.size} values do not fill the shape {list(shape)}")
-    return array.reshape(shape)

@@ -1,12 +1,8 @@
-"""Where things stand in a file: paths through a document, and the problems reported there.
+"""Parses YAML into a tree of values that know their line and column, and reports problems at those places.
 
-A path is a tuple of keys and indices, as pydantic reports it: ("checks", 0, "delta").
-
-YAML text to a tree of values that know their line and column.
-
-YAML 1.2's core schema: `1e-3` is a number, `no` a word, `0123` is 123, `1:0` a word.  A key is always
-the text that stands there, so that a tensor may be called `1` or `on`.  The tree is built from the
-parser's events, without recursion, and within bounds: a spec may come from anywhere.
+YAML is read by version 1.2's core schema: `1e-3` is a number, `no` a string, `0123` is 123, `1:0` a string.  A key is
+always a string, so that a tensor may be called `1` or `on`.  Specs are untrusted: the tree is built from the parser's
+events, without recursion and within bounds.  A place is a path of keys and indices: ("checks", 0, "delta").
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from gradcheck_cli.formats.untrusted import opened
 
 MAX_BYTES = 8 << 20
 MAX_DEPTH = 64
-MAX_ALIASED = 100_000  # values that aliases may add: ten lines of aliases can stand for 10**10 of them
+MAX_ALIASED = 100_000  # values that aliases may add: ten lines of aliases can stand for 10**10 values
 _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")  # what libyaml counts as the end of a line
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _PREFIX = "tag:yaml.org,2002:"
@@ -41,11 +37,98 @@ _SPECIAL = {"inf": float("inf"), "+inf": float("inf"), "-inf": float("-inf"), "n
 
 
 @dataclass(slots=True)
-class Entry:
-    """A value of the file and where it stands (counted from 1).
+class Document:
+    """A YAML file as read: its tree, its lines, and the problems found in it so far."""
 
-    `children` are the entries of a mapping by key, of a list by index; `keys` says where each key stands, and
-    `size` how many values there are in all, what aliases stand for included.
+    path: str
+    root: Entry
+    lines: list[str]
+    data: bytes = b""
+    problems: list[Problem] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str) -> Document:
+        text, data = read_text(path)
+        return cls(path, parse(text, path), lines_of(text), data)
+
+    def problem(self, message: str, line: int, column: int) -> Problem:
+        text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+        return Problem(message, self.path, line, column, text)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Collects the problems of a part of the file, so that the rest is read too."""
+        try:
+            yield
+        except SpecError as error:
+            self.problems.extend(error.problems)
+
+    def raise_problems(self) -> None:
+        if self.problems:
+            raise SpecError(problems=list(dict.fromkeys(self.problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in a document; `spot / "nodes" / 3` is a place inside it."""
+
+    document: Document
+    path: tuple[str | int, ...] = ()
+
+    def __truediv__(self, part: str | int) -> Spot:
+        return Spot(self.document, (*self.path, part))
+
+    def __str__(self) -> str:
+        return show_path(self.path)
+
+    @property
+    def entry(self) -> Entry:
+        """The value at this place, or the nearest one around it if the path does not exist."""
+        return self._walk()[0]
+
+    def error(self, message: str, *, key: bool = False) -> SpecError:
+        """The error to raise for the value at this place; with `key`, for its key."""
+        entry, key_place = self._walk()
+        line, column = key_place if key and key_place else (entry.line, entry.column)
+        return SpecError(problems=[self.document.problem(message, line, column)])
+
+    def error_in_text(self, message: str, line: int, column: int) -> SpecError:
+        """The error to raise for a line and column (from 1) inside the string at this place."""
+        return SpecError(problems=[self.document.problem(message, *self._place_in_text(line, column))])
+
+    def _place_in_text(self, line: int, column: int) -> tuple[int, int]:
+        """Line and column in the file, for those inside the string at this place."""
+        entry = self.entry
+        if entry.style == "|":
+            inside = entry.text.split("\n")[line - 1 : line] or [""]
+            raw = self.document.lines[entry.line + line - 1 : entry.line + line] or [""]
+            return entry.line + line, len(raw[0]) - len(inside[0].rstrip("\r")) + column
+        if line > 1 or entry.style == ">":
+            return entry.line, entry.column
+        return entry.line, entry.column + column - 1 + (entry.style in ("'", '"'))
+
+    def _walk(self) -> tuple[Entry, tuple[int, int] | None]:
+        entry, key = self.document.root, None
+        for part in self.path:
+            # Paths of pydantic also name the branches of unions, which are no keys of the file.
+            if part in entry.children:
+                key = entry.keys.get(part) if isinstance(part, str) else None
+                entry = entry.children[part]
+        return entry, key
+
+
+def show_path(path: Sequence[str | int]) -> str:
+    """A path as messages write it: checks[0].delta."""
+    shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return shown.removeprefix(".")
+
+
+@dataclass(slots=True)
+class Entry:
+    """A value of the file with its line and column (counted from 1).
+
+    `children` are the entries of a mapping by key, of a list by index; `keys` has line and column of each key.
+    `size` is the number of values in the entry, with aliases expanded.
     """
 
     value: Any
@@ -56,26 +139,6 @@ class Entry:
     size: int = 1
     children: dict[str | int, Entry] = field(default_factory=dict)
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Open:
-    """A list or mapping whose end has not been read."""
-
-    entry: Entry
-    anchor: str | None
-    key: Entry | None = None
-    merges: list[Entry] = field(default_factory=list)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Events of libyaml, and the tags of YAML 1.2's core schema."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
-
-
-for _tag, (_pattern, _first) in _CORE.items():
-    _Loader.add_implicit_resolver(_PREFIX + _tag, re.compile(f"(?:{_pattern})\\Z"), _first)
 
 
 def read_text(path: str | Path) -> tuple[str, bytes]:
@@ -91,16 +154,6 @@ def read_text(path: str | Path) -> tuple[str, bytes]:
     return _decode(str(path), data), data
 
 
-def lines_of(text: str) -> list[str]:
-    """The lines of a text, broken where the parser breaks them."""
-    return _BREAK.split(text)
-
-
-def parse(text: str, path: str) -> Entry:
-    """The one document of a YAML text."""
-    return _Builder(text, path).run()
-
-
 def _decode(path: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
@@ -110,8 +163,18 @@ def _decode(path: str, data: bytes) -> str:
         raise SpecError(problems=[Problem(message, path, len(before), len(before[-1]) + 1)]) from None
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, split where libyaml splits them."""
+    return _BREAK.split(text)
+
+
+def parse(text: str, path: str) -> Entry:
+    """The tree of a YAML text with a single document."""
+    return _Builder(text, path).run()
+
+
 class _Builder:
-    """Puts the events of a text together."""
+    """Builds the tree from the parser's events."""
 
     def __init__(self, text: str, path: str) -> None:
         self.text, self.path = text, path
@@ -148,7 +211,7 @@ class _Builder:
 
     def _refuse_syntax(self, error: yaml.MarkedYAMLError) -> NoReturn:
         lines, mark = lines_of(self.text), error.problem_mark
-        if mark is None or mark.line >= len(lines):  # where it began says more than the end of the file
+        if mark is None or mark.line >= len(lines):  # the begin of the faulty part says more than the end of the file
             mark = error.context_mark or mark
         line, column = (mark.line, mark.column) if mark else (0, 0)
         text = (lines + [""])[line]
@@ -257,7 +320,7 @@ class _Builder:
         return found
 
     def _merge(self, closed: _Open) -> None:
-        """Adds what `<<` names: own keys win, then the first mapping that has the key."""
+        """Adds the mappings under `<<`: own keys take precedence, then the first mapping that has the key."""
         into = closed.entry
         for source in closed.merges:
             for key, child in source.children.items():
@@ -285,88 +348,20 @@ def _convert(kind: str, text: str) -> Any:
 
 
 @dataclass(slots=True)
-class Document:
-    """A YAML file as read: its tree, its lines, and the problems found in it so far."""
+class _Open:
+    """A list or mapping whose end has not been read yet."""
 
-    path: str
-    root: Entry
-    lines: list[str]
-    data: bytes = b""
-    problems: list[Problem] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, path: str) -> Document:
-        text, data = read_text(path)
-        return cls(path, parse(text, path), lines_of(text), data)
-
-    def problem(self, message: str, line: int, column: int) -> Problem:
-        text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
-        return Problem(message, self.path, line, column, text)
-
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Keeps the problems of a part of the file, so that the rest is read too."""
-        try:
-            yield
-        except SpecError as error:
-            self.problems.extend(error.problems)
-
-    def raise_problems(self) -> None:
-        if self.problems:
-            raise SpecError(problems=list(dict.fromkeys(self.problems)))
+    entry: Entry
+    anchor: str | None
+    key: Entry | None = None
+    merges: list[Entry] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A place in a document; `spot / "nodes" / 3` is a place inside it."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """libyaml's parser with the tags of YAML 1.2's core schema."""
 
-    document: Document
-    path: tuple[str | int, ...] = ()
-
-    def __truediv__(self, part: str | int) -> Spot:
-        return Spot(self.document, (*self.path, part))
-
-    def __str__(self) -> str:
-        return show_path(self.path)
-
-    @property
-    def entry(self) -> Entry:
-        """The value here, or the one around it where this path leads nowhere."""
-        return self._walk()[0]
-
-    def error(self, message: str, *, key: bool = False) -> SpecError:
-        """The error to raise for the value here; with `key`, for the key that it stands under."""
-        entry, key_place = self._walk()
-        line, column = key_place if key and key_place else (entry.line, entry.column)
-        return SpecError(problems=[self.document.problem(message, line, column)])
-
-    def error_in_text(self, message: str, line: int, column: int) -> SpecError:
-        """The error to raise for a line and column (from 1) of the text that is the value here."""
-        place = self.text_place(line, column)
-        return SpecError(problems=[self.document.problem(message, *place)])
-
-    def text_place(self, line: int, column: int) -> tuple[int, int]:
-        """Where a line and column of the text that is the value here stand in the file."""
-        entry = self.entry
-        if entry.style == "|":
-            inside = entry.text.split("\n")[line - 1 : line] or [""]
-            raw = self.document.lines[entry.line + line - 1 : entry.line + line] or [""]
-            return entry.line + line, len(raw[0]) - len(inside[0].rstrip("\r")) + column
-        if line > 1 or entry.style == ">":
-            return entry.line, entry.column
-        return entry.line, entry.column + column - 1 + (entry.style in ("'", '"'))
-
-    def _walk(self) -> tuple[Entry, tuple[int, int] | None]:
-        entry, key = self.document.root, None
-        for part in self.path:
-            # A path of pydantic also names branches of unions, which are no keys of the file.
-            if part in entry.children:
-                key = entry.keys.get(part) if isinstance(part, str) else None
-                entry = entry.children[part]
-        return entry, key
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
 
-def show_path(path: Sequence[str | int]) -> str:
-    """A path as messages write it: checks[0].delta."""
-    shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return shown.removeprefix(".")
+for _tag, (_pattern, _first) in _CORE.items():
+    _Loader.add_implicit_resolver(_PREFIX + _tag, re.compile(f"(?:{_pattern})\\Z"), _first)

@@ -1,8 +1,7 @@
-"""Reads a spec file: graphs, operators, ways to initialise, checks, models.
+"""Reads a spec file: graphs, operators, initializations, checks, models.
 
-Errors are collected as far as one mistake does not hide the next, and raised together as a SpecError.
-
-What pydantic finds in a spec, said as gradcheck says things: where, what is wrong, what would be right.
+Errors are collected as long as one mistake does not cause the next, and raised together as a SpecError.  Errors of
+pydantic are turned into gradcheck's form: place in the file, what is wrong, what would be right.
 """
 
 from __future__ import annotations
@@ -11,91 +10,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from gradcheck_cli.errors import Problem, UsageError, did_you_mean
 from gradcheck_cli.formats.source import Source, Spec
-from gradcheck_cli.formats.yaml.fields import Inside, SpecFile, Unknown, listed, show
+from gradcheck_cli.formats.yaml.checks import CheckReader, read_models, settings_of
+from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
+from gradcheck_cli.formats.yaml.fields import InvalidPart, SpecFile, Unknown, listed, show
+from gradcheck_cli.formats.yaml.graphs import SpecContext, read_graph, read_initializations
 from gradcheck_cli.formats.yaml.places import Document, Spot, show_path
+from gradcheck_cli.formats.yaml.values import Folder, Values
 
-if TYPE_CHECKING:
-    from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
-
-
-def read_spec(
-    path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, allow_python: bool = False
-) -> Spec:
-    """The spec in a file.
-
-    `dims` gives sizes by name and wins over the file's.  Shapes of inputs keep the names of sizes, which
-    `Source.dims` resolves; parameters have their final shapes.  With `allow_python`, operators may be given
-    by Python functions, which are then called.
-    """
-    from gradcheck_cli.formats.yaml.places import Document
-
-    document = Document.read(os.fspath(path))
-    return _spec(document, validate(document), dict(dims or {}), allow_python)
-
-
-def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_python: bool) -> Spec:
-    from gradcheck_cli.formats.yaml.checks import CheckReader, read_models, settings_of
-    from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
-    from gradcheck_cli.formats.yaml.places import Spot
-    from gradcheck_cli.formats.yaml.values import Folder, Values
-
-    here, folder = Spot(document), Path(document.path).parent
-    defaults = settings_of(written.defaults)
-    seed = defaults.get("seed", 0)
-    values = Values(Folder(folder), seed if isinstance(seed, int) else 0)
-    operators = OperatorTable(dict(written.ops), here / "ops", allow_python)
-    operators.read_all()
-    sources = _sources(document, written, dims, values, operators)
-    document.raise_problems()  # a check of a broken graph would only repeat what is wrong there
-    usual = written.defaults.expect
-    expect = {**usual.model_dump(), "usual": True} if usual is not None else None
-    reader = CheckReader(sources, values, defaults, folder, written.init, expect)
-    checks = reader.read(written.checks, here / "checks")
-    models = read_models(
-        written.models, here / "models", defaults if expect is None else {**defaults, "expect": expect}
-    )
-    document.raise_problems()
-    if models and (sources or checks):
-        message = "a list of models stands in a file of its own, without graphs and checks"
-        raise (here / "models").error(message, key=True)
-    return Spec(document.path, sources, checks, models, defaults, operators.given_to)
-
-
-def _sources(
-    document: Document, written: SpecFile, dims: Mapping[str, int], values: object, operators: OperatorTable
-) -> dict[str, Source]:
-    from gradcheck_cli.formats.yaml.graphs import Reading, read_graph, read_initializations
-    from gradcheck_cli.formats.yaml.places import Spot
-    from gradcheck_cli.formats.yaml.values import Values
-
-    assert isinstance(values, Values)
-    here = Spot(document)
-    reading = Reading(document, operators, values, dims)
-    sources: dict[str, Source] = {}
-    for name, graph in written.graphs.items():
-        with document.collecting():
-            sources[name] = read_graph(name, graph, here / "graphs" / name, reading)
-    document.raise_problems()
-    _check_given_dims(document, sources, dims)
-    groups = read_initializations(written.init, sources, here / "init", values)
-    return {name: replace(source, initializations=groups[name]) for name, source in sources.items()}
-
-
-def _check_given_dims(document: Document, sources: Mapping[str, Source], dims: Mapping[str, int]) -> None:
-    known = {name for source in sources.values() for name in source.dims}
-    symbols = {d for s in sources.values() for t in s.graph.types.values() for d in t.shape or () if isinstance(d, str)}
-    for name in dims:
-        if sources and name not in known | symbols:
-            raise UsageError(f"{document.path} has no size {name!r}.{did_you_mean(name, known | symbols)}")
-
-
-_MOST = 500
+_MOST_PROBLEMS = 500
 _TYPES = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -116,13 +44,71 @@ _BOUNDS = {
 }
 
 
+def read_spec(
+    path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, allow_python: bool = False
+) -> Spec:
+    """Reads the spec in a file.
+
+    Sizes in `dims` override the file's.  Shapes of inputs keep the names of sizes, which `Source.dims` resolves;
+    parameters have their final shapes.  With `allow_python`, Python functions that define operators are called.
+    """
+    document = Document.read(os.fspath(path))
+    return _spec(document, validate(document), dict(dims or {}), allow_python)
+
+
+def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_python: bool) -> Spec:
+    here, folder = Spot(document), Path(document.path).parent
+    defaults = settings_of(written.defaults)
+    seed = defaults.get("seed", 0)
+    values = Values(Folder(folder), seed if isinstance(seed, int) else 0)
+    operators = OperatorTable(dict(written.ops), here / "ops", allow_python)
+    operators.read_all()
+    sources = _sources(document, written, dims, values, operators)
+    document.raise_problems()  # checks of a broken graph would only repeat its errors
+    usual = written.defaults.expect
+    expect = {**usual.model_dump(), "usual": True} if usual is not None else None
+    reader = CheckReader(sources, values, defaults, folder, written.init, expect)
+    checks = reader.read(written.checks, here / "checks")
+    models = read_models(
+        written.models, here / "models", defaults if expect is None else {**defaults, "expect": expect}
+    )
+    document.raise_problems()
+    if models and (sources or checks):
+        message = "a list of models stands in a file of its own, without graphs and checks"
+        raise (here / "models").error(message, key=True)
+    return Spec(document.path, sources, checks, models, defaults, operators.given_to)
+
+
+def _sources(
+    document: Document, written: SpecFile, dims: Mapping[str, int], values: Values, operators: OperatorTable
+) -> dict[str, Source]:
+    here = Spot(document)
+    context = SpecContext(document, operators, values, dims)
+    sources: dict[str, Source] = {}
+    for name, graph in written.graphs.items():
+        with document.collecting():
+            sources[name] = read_graph(name, graph, here / "graphs" / name, context)
+    document.raise_problems()
+    _check_given_dims(document, sources, dims)
+    groups = read_initializations(written.init, sources, here / "init", values)
+    return {name: replace(source, initializations=groups[name]) for name, source in sources.items()}
+
+
+def _check_given_dims(document: Document, sources: Mapping[str, Source], dims: Mapping[str, int]) -> None:
+    known = {name for source in sources.values() for name in source.dims}
+    symbols = {d for s in sources.values() for t in s.graph.types.values() for d in t.shape or () if isinstance(d, str)}
+    for name in dims:
+        if sources and name not in known | symbols:
+            raise UsageError(f"{document.path} has no size {name!r}.{did_you_mean(name, known | symbols)}")
+
+
 def validate(document: Document) -> SpecFile:
-    """The spec in a document; a SpecError with everything that is wrong in it."""
+    """The fields of a document; raises a SpecError with everything that is wrong in it."""
     _check_head(document)
     try:
         return SpecFile.model_validate(document.root.value)
     except ValidationError as error:
-        found = error.errors(include_url=False)[:_MOST]
+        found = error.errors(include_url=False)[:_MOST_PROBLEMS]
         document.problems.extend(_problem(document, each) for each in found)
     document.raise_problems()
     raise AssertionError("a validation error without errors")
@@ -146,14 +132,14 @@ def _check_head(document: Document) -> None:
 def _problem(document: Document, error: Any) -> Problem:
     path = _path_in(document, error["loc"])
     by_key = error["type"] in ("extra_forbidden", "missing") or error["loc"][-1:] == ("[key]",)
-    if isinstance(inner := error.get("ctx", {}).get("error"), Inside):
+    if isinstance(inner := error.get("ctx", {}).get("error"), InvalidPart):
         path, by_key = (*path, inner.part), inner.by_key
     spot = Spot(document, path[:-1] if error["type"] == "missing" else path)
     return spot.error(_message(error, path), key=by_key).problems[0]
 
 
 def _path_in(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """A path of pydantic without the names of unions' branches."""
+    """A path of pydantic without the names of union branches, which are no keys of the file."""
     entry, path = document.root, []
     for index, part in enumerate(loc):
         if part in entry.children:

@@ -1,12 +1,7 @@
-"""Arrays that a spec asks for: written out, drawn by a rule, or read from a file.
+"""Arrays of a spec: written out, drawn at random, or read from .npy and .npz files beside it.
 
-Everything drawn depends on the spec's seed and on the tensor's own name only, so that a new tensor in a spec
-changes no other one.
-
-Arrays from .npy and .npz files beside a spec.
-
-A spec may come from anywhere, so a path stays inside the spec's folder, nothing is unpickled, and an array is
-read only if its header agrees with the size of the file.
+Random values depend only on the spec's seed and the tensor's own name, so that a new tensor in a spec changes no
+other.  Specs are untrusted: paths stay inside the spec's folder.
 """
 
 from __future__ import annotations
@@ -27,9 +22,38 @@ from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, is_number, listed
 from gradcheck_cli.formats.yaml.places import Spot
 from gradcheck_cli.graph import Array
 
-MAX_ARRAY_BYTES = 2 << 30
-_FAILURES = (OSError, ValueError, RuntimeError, MemoryError)  # of paths that lead in circles, and of files
+Shape = tuple[int, ...]
+DType = np.dtype[Any]
 _Read = TypeVar("_Read")
+MAX_ARRAY_BYTES = 2 << 30
+_FAILURES = (OSError, ValueError, RuntimeError, MemoryError)  # of reading files; RuntimeError: links in a circle
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Makes the arrays of one spec from its folder and its seed."""
+
+    folder: Folder
+    seed: int
+
+    def initial(self, init: Any, shape: Shape | None, dtype: DType, spot: Spot, *identity: str) -> Array:
+        """The array for an `init`, in the shape if one is given; random values depend on seed and `identity`."""
+        kind, options = _normal_form(init, spot)
+        if kind == "file":
+            found = self.folder.array(options["path"], options["key"], spot)
+            return _fitting(_cast(found, dtype, spot), shape, spot)
+        if kind == "values":
+            return literal(options["values"], dtype, shape, spot)
+        if kind == "constant":
+            return literal(options["value"], dtype, shape, spot)
+        if shape is None:
+            raise spot.error(f"{kind} needs a shape")
+        _check_size(shape, dtype, spot)
+        return _drawn(kind, options, shape, dtype, spot, self._random(identity))
+
+    def _random(self, identity: tuple[str, ...]) -> np.random.Generator:
+        digest = hashlib.sha256("\0".join((str(self.seed), *identity)).encode()).digest()
+        return np.random.default_rng(list(np.frombuffer(digest, dtype="<u4").tolist()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +63,7 @@ class Folder:
     root: Path
 
     def array(self, path: str, key: str | None, spot: Spot) -> Array:
-        """The array of a .npy file, or the one called `key` of a .npz file."""
+        """The array in a .npy file, or the one called `key` in a .npz file."""
         file = self.inside(path, spot)
         if file.suffix == ".npz":
             return _attempt(lambda: _read_member(file, path, key, spot), path, spot)
@@ -57,13 +81,13 @@ class Folder:
         return _attempt(lambda: tuple(Npz(file, MAX_ARRAY_BYTES)), path, spot)
 
     def inside(self, path: str, spot: Spot) -> Path:
-        """The file at a path relative to the folder; refused if it lies elsewhere, by a link too."""
-        file = _attempt(lambda: self._meant(path, spot), path, spot)
+        """The file at a path relative to the folder; refused if the path or a link leads out of the folder."""
+        file = _attempt(lambda: self._resolved(path, spot), path, spot)
         if not _attempt(file.is_file, path, spot):
             raise spot.error(f"there is no file {path!r} in the spec's folder")
         return file
 
-    def _meant(self, path: str, spot: Spot) -> Path:
+    def _resolved(self, path: str, spot: Spot) -> Path:
         try:
             return inside(self.root, path, "the spec's folder")
         except ValueError as error:
@@ -91,39 +115,8 @@ def _read_member(file: Path, path: str, key: str | None, spot: Spot) -> Array:
     return arrays[key]
 
 
-Shape = tuple[int, ...]
-DType = np.dtype[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Makes the arrays of one spec: knows its folder and its seed."""
-
-    folder: Folder
-    seed: int
-
-    def initial(self, init: Any, shape: Shape | None, dtype: DType, spot: Spot, *identity: str) -> Array:
-        """The array that an `init` means, of a shape if one is given; drawn by seed and `identity`."""
-        kind, options = _normal_form(init, spot)
-        if kind == "file":
-            found = self.folder.array(options["path"], options["key"], spot)
-            return _fitting(_cast(found, dtype, spot), shape, spot)
-        if kind == "values":
-            return literal(options["values"], dtype, shape, spot)
-        if kind == "constant":
-            return literal(options["value"], dtype, shape, spot)
-        if shape is None:
-            raise spot.error(f"{kind} needs a shape")
-        _check_size(shape, dtype, spot)
-        return _drawn(kind, options, shape, dtype, spot, self._random(identity))
-
-    def _random(self, identity: tuple[str, ...]) -> np.random.Generator:
-        digest = hashlib.sha256("\0".join((str(self.seed), *identity)).encode()).digest()
-        return np.random.default_rng(list(np.frombuffer(digest, dtype="<u4").tolist()))
-
-
 def dtype_of(name: str) -> DType:
-    """The dtype that a spec calls so."""
+    """The dtype for its name in a spec."""
     if name == "bfloat16":
         import ml_dtypes
 
@@ -132,7 +125,7 @@ def dtype_of(name: str) -> DType:
 
 
 def literal(values: Any, dtype: DType | None, shape: Shape | None, spot: Spot) -> Array:
-    """Written values as an array; one number fills a shape.  Without a dtype: numpy's own choice."""
+    """Written values as an array; one number fills the shape.  Without a dtype NumPy chooses it."""
     array = _cast(_written(values, spot), dtype, spot)
     if shape is not None:
         _check_size(shape, array.dtype, spot)
@@ -227,7 +220,7 @@ def _normal_form(init: Any, spot: Spot) -> tuple[str, dict[str, Any]]:
 
 
 def is_complex(text: str) -> bool:
-    """Whether a text is a complex number as Python writes it: 1+2j."""
+    """True if a string is a complex number as Python writes it: 1+2j."""
     try:
         complex(text.replace(" ", ""))
     except ValueError:
@@ -251,7 +244,7 @@ def _drawn(
     if dtype.kind in "iub":
         raise spot.error(f"{kind} gives no values of {dtype}")
     drawn: Array = _real(kind, options, shape, spot, random)
-    if dtype.kind == "c":  # half the variance for each part: as large as a real tensor
+    if dtype.kind == "c":  # each part has half the variance, so that |x|**2 is as large as for a real tensor
         drawn = (drawn + 1j * _real(kind, options, shape, spot, random)) / math.sqrt(2)
     result: Array = drawn.astype(dtype)
     return result
@@ -294,7 +287,7 @@ def _scaled_by_fans(kind: str, shape: Shape, random: np.random.Generator) -> Arr
 
 
 def _fans(shape: Shape) -> tuple[int, int]:
-    """Connections in and out: [in, out] of a matrix, [out, in, *space] of a convolution's kernel."""
+    """Fan-in and fan-out: shapes are [in, out] for a matrix, [out, in, *space] for a convolution kernel."""
     if len(shape) < 2:
         return (math.prod(shape),) * 2
     space = math.prod(shape[2:])
@@ -315,7 +308,7 @@ def _check_rank(kind: str, shape: Shape, spot: Spot) -> None:
 
 
 def graph_float(dtypes: list[DType]) -> DType:
-    """The float type of written constants: that of the graph's tensors if they share one, else float32."""
+    """The float dtype of constants without a dtype: that of the graph's tensors if there is only one, else float32."""
     parts = {np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype for dtype in dtypes}
     floats = {dtype for dtype in parts if dtype.kind == "f"}
     return floats.pop() if len(floats) == 1 else np.dtype(np.float32)
@@ -332,5 +325,5 @@ def constant(values: Any, float_dtype: DType, spot: Spot) -> Array:
 
 
 def is_constant(value: Any) -> bool:
-    """Whether an input of a node is written out instead of named."""
+    """True if an input of a node is a written value and not a name."""
     return isinstance(value, (bool, list)) or is_number(value)
