@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Place, Region, Step, Tape, Var
 from gradcheck_cli.errors import NoGradientError
-from gradcheck_cli.graph import Array, Node, is_inexact
+from gradcheck_cli.graph import Array, Node, between, is_inexact
 from gradcheck_cli.op import Op
 
 Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
@@ -21,7 +21,7 @@ Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one rule differentiates: a step, or a region of steps."""
+    """The part of a tape that one rule differentiates: a step, or a region of steps."""
 
     op: Op
     operands: tuple[str, ...]
@@ -34,20 +34,20 @@ class Unit:
 
     @property
     def origin(self) -> int:
-        """The index of the model's node that it comes from, -1 for one of a gradient."""
+        """Index of the model's node that it comes from, -1 for a node of a gradient."""
         return self.place.origin
 
 
 @dataclass(frozen=True, slots=True)
 class Descended:
-    """Where a backward pass started from, the cotangent of y, and where it ended, those of xs by name on the tape."""
+    """The cotangent of y that a backward pass started from, and those of xs that it gave, by name on the tape."""
 
     start: Array
     ends: dict[str, Array]
 
 
 def add_n(cts: Sequence[Var]) -> Var:
-    """All cotangents of a tensor in one `Sum`."""
+    """The sum of all cotangents of a tensor, as one `Sum` node."""
     return cts[0] if len(cts) == 1 else cts[0].tape.emit("Sum", cts, {}, outputs=[cts[0].tape.fresh("AddN")])[0]
 
 
@@ -61,11 +61,11 @@ def gradients(
     gate: bool = False,
     colocate: bool = False,
 ) -> list[Var | None]:
-    """The cotangents of `xs`, given those of some tensors: sum over y of (dy/dx)^T ct_y; None where y misses x.
+    """The cotangents of `xs`, the sum over y of (dy/dx)^T ct_y; None for an x that no y depends on.
 
-    `stop` are tensors that count as constants; `gate` computes all cotangents of an operator before any is used;
-    `colocate` gives added nodes the metadata of their forward node.  NoGradientError names every operator on the way
-    that has no rule.
+    `cotangents` holds ct_y by the name of y.  `stop` are tensors that count as constants; `gate` computes all
+    cotangents of an operator before any is used; `colocate` gives added nodes the metadata of their forward node.
+    NoGradientError names every operator on the way that has no rule.
     """
     units = units_between(tape, xs, cotangents, stop)
     check_rules(units)
@@ -94,8 +94,9 @@ def gradients(
 def pull_back(
     tape: Tape, unit: Unit, cts: Sequence[Var | None], wanted: Collection[str] | None = None
 ) -> list[tuple[str, Var]]:
-    """Cotangents of a unit's operands, by name, from those of its outputs; of all but the `wanted` ones rules may
-    save themselves the work.
+    """The cotangents of a unit's operands, by name, from those of its outputs.
+
+    Only the `wanted` operands (default: all) get one; rules may skip the work for others.
     """
     op, ans = unit.op, [tape.find(name) for name in unit.outputs]
     primals = [tape.var(name) if name else None for name in unit.operands]
@@ -111,7 +112,7 @@ def pull_back(
 
 
 def fit(ct: Var, x: Var) -> Var:
-    """A cotangent summed to the shape of its operand, of its dtype, real where the operand is real."""
+    """A cotangent summed to the shape of its operand, of its dtype, real if the operand is real."""
     shape, dtype = x.shape, x.dtype
     if dtype.kind != "c":
         ct = sym.real(ct)
@@ -128,27 +129,24 @@ def unbroadcast(ct: Var, shape: tuple[int, ...]) -> Var:
 
 
 def inexact(x: Var) -> bool:
-    """A derivative can flow through it: it holds floating-point or complex numbers."""
+    """True if x holds floating-point or complex numbers, so that a derivative can flow through it."""
     return is_inexact(x.dtype)
 
 
 def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collection[str] = ()) -> list[Unit]:
-    """Units through which a derivative of ys by xs flows, in order."""
-    parts, reached, halted = list(_parts(tape)), set(xs), set(stop)
-    for _, part in parts:
-        if not reached.isdisjoint(part.operands):
-            reached.update(n for n in part.outputs if n not in halted and _carries(tape, n))
-    needed, between = set(ys), []
-    for index, part in reversed(parts):
-        live = not needed.isdisjoint(part.outputs) and not reached.isdisjoint(part.operands)
-        if live and any(n in reached and n in needed and n not in halted for n in part.outputs):
-            needed.update(part.operands)
-            between.append(unit_of(part, index, tape.steps[index].node))
-    return between[::-1]
+    """The units through which a derivative of ys by xs flows, in order."""
+    parts, halted = list(_parts(tape)), set(stop)
+
+    def through(item: tuple[int, Step | Region], reached: Collection[str]) -> list[str]:
+        arriving = any(n in reached for n in item[1].operands)
+        return [n for n in item[1].outputs if n not in halted and _carries(tape, n)] if arriving else []
+
+    found = (parts[i] for i in between(parts, xs, ys, through, lambda item: item[1].operands))
+    return [unit_of(part, index, tape.steps[index].node) for index, part in found]
 
 
 def onward(units: Iterable[Unit], x: str) -> list[Unit]:
-    """Those of the units between some xs and ys, in order, that lie between one x and the ys."""
+    """The given units (which lie between some xs and ys) that also lie between one x and the ys, in order."""
     names, found = {x}, []
     for unit in units:
         if not names.isdisjoint(unit.operands):
@@ -158,7 +156,7 @@ def onward(units: Iterable[Unit], x: str) -> list[Unit]:
 
 
 def check_rules(units: Iterable[Unit]) -> None:
-    """NoGradientError that lists every unit without a rule."""
+    """Raises NoGradientError that lists every unit without a rule."""
     missing = [u for u in units if u.op.vjp is None]
     if missing:
         named = ", ".join(dict.fromkeys(f"'{_full(u.op)}' ({_numbered(u)})" for u in missing))
@@ -167,7 +165,7 @@ def check_rules(units: Iterable[Unit]) -> None:
 
 
 def _parts(tape: Tape) -> Iterator[tuple[int, Step | Region]]:
-    """What is differentiated together, with the number of its first step."""
+    """Steps and outermost regions of a tape in order, each with the number of its first step."""
     regions = {region.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
     index = 0
     while index < len(tape.steps):
@@ -178,14 +176,14 @@ def _parts(tape: Tape) -> Iterator[tuple[int, Step | Region]]:
 
 
 def unit_of(part: Step | Region, index: int, node: Node | None = None) -> Unit:
-    """A step, or a region of steps from number `index` on, as what its rule differentiates."""
+    """The unit of a step, or of a region of steps that begins with number `index`."""
     node, stop = (part.node, index + 1) if isinstance(part, Step) else (node, part.stop)
     steps = range(index, stop)
     return Unit(part.op, part.operands, part.outputs, part.metadata, part.label, node, part.place, steps)
 
 
 def _carries(tape: Tape, name: str) -> bool:
-    """A derivative can flow through a tensor of this name; one that is left out has none."""
+    """True if a tensor of this name is on the tape and holds numbers with a derivative."""
     return name in tape.values and is_inexact(tape.values.like(name).dtype)
 
 

@@ -1,8 +1,7 @@
-"""Operators that a spec defines: a forward graph, and the gradient graph that is under test.
+"""Operators from outside: defined by a spec, or added by other installed packages.
 
-Operators that other installed packages add, by the entry point `gradcheck.operators`.
-
-A package names an `Op`, several of them, or a function that returns either:
+A spec defines one by a forward graph and, optionally, the gradient graph that is under test.  A package names an `Op`,
+several of them, or a function that returns either, as an entry point:
 
     [project.entry-points."gradcheck.operators"]
     acme = "acme.gradients:OPERATORS"
@@ -29,17 +28,30 @@ from gradcheck_cli.op import Op, Ops, deciding
 GROUP = "gradcheck.operators"
 
 
+def ops_for(source: Source, ops: Ops) -> Ops:
+    """The operator table for a source: with the operators that its spec defines, and those of installed packages."""
+    made = [custom_op(body) for body in source.operators]
+    return with_installed({**ops, **{op.key: op for op in made}} if made else ops, source.graph)
+
+
 def with_installed(ops: Ops, graph: Graph) -> Ops:
-    """The operator table, with what installed packages add to it where the graph has an operator that it lacks."""
+    """The operator table, extended by installed packages if the graph has an operator that it lacks."""
     if all(key in ops for key in _keys(graph)):
         return ops
     added = installed()
     return {**added, **ops} if added else ops
 
 
+def _keys(graph: Graph) -> Iterator[tuple[str, str]]:
+    for node in graph.nodes:
+        yield node.key
+        for subgraph in node.subgraphs:
+            yield from _keys(subgraph)
+
+
 @cache
 def installed() -> Mapping[tuple[str, str], Op]:
-    """The operators of all installed packages; UsageError where one cannot be had, or two claim the same."""
+    """The operators of all installed packages; UsageError if one cannot be loaded, or two define the same."""
     found: dict[tuple[str, str], Op] = {}
     origin: dict[tuple[str, str], str] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda e: (e.name, e.value)):
@@ -50,18 +62,11 @@ def installed() -> Mapping[tuple[str, str], Op]:
     return found
 
 
-def _keys(graph: Graph) -> Iterator[tuple[str, str]]:
-    for node in graph.nodes:
-        yield node.key
-        for subgraph in node.subgraphs:
-            yield from _keys(subgraph)
-
-
 def _operators(entry: EntryPoint) -> Iterable[Op]:
     try:
         value = entry.load()
         value = value() if callable(value) and not isinstance(value, Op) else value
-    except Exception as error:  # somebody else's code: anything may go wrong in it
+    except Exception as error:  # foreign code may raise anything
         raise UsageError(f"{_described(entry)} cannot be loaded: {type(error).__name__}: {error}") from error
     values = [value] if isinstance(value, Op) else list(value) if isinstance(value, Iterable) else [value]
     wrong = next((v for v in values if not isinstance(v, Op)), None)
@@ -79,14 +84,8 @@ def _called(op: Op) -> str:
     return f"{op.domain}.{op.name}" if op.domain else op.name
 
 
-def ops_for(source: Source, ops: Ops) -> Ops:
-    """The operator table with the operators that a spec defines, and those of installed packages that it needs."""
-    made = [custom_op(body) for body in source.operators]
-    return with_installed({**ops, **{op.key: op for op in made}} if made else ops, source.graph)
-
-
 def custom_op(body: OperatorBody) -> Op:
-    """The operator: its forward records what it is made of, its gradient body is the rule for all of it."""
+    """The operator of a spec: a composed one, whose rule is the gradient body."""
 
     def forward(*operands: Var | None) -> tuple[Var, ...]:
         given = [x for x in operands if x is not None]

@@ -1,4 +1,4 @@
-"""One operator bound to a node and run at the point: what fails becomes an error that names the node and its shapes."""
+"""One operator bound to a node and run at the point; a failure becomes an error that names the node and its shapes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from gradcheck_cli.graph.containers import described
 from gradcheck_cli.graph.memory import exhausted
 from gradcheck_cli.op import Metadata, Op, bind
 
-Where: TypeAlias = Callable[[], str]  # a node as messages name it, which is spelled only where one is written
+Where: TypeAlias = Callable[[], str]  # gives a node's name for messages; called only when an error is raised
 Widen: TypeAlias = Callable[[Any], np.dtype[Any]]
 _quiet = ContextVar("quiet", default=False)
-_NO_THREAD = "Resource temporarily unavailable"  # of the system, where there is no memory for the stack of one
+_NO_THREAD = "Resource temporarily unavailable"  # the system's message when there is no memory for a thread's stack
 _FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """What is not finite warns nobody inside: once for all kernels that run there, as each would take its time."""
+    """Silences NumPy's floating-point warnings while kernels run.
+
+    Entering this once around many kernels saves each of them the time.
+    """
     before = _quiet.set(True)
     try:
         with np.errstate(all="ignore"):
@@ -36,7 +39,7 @@ def quietly() -> Iterator[None]:
 def bound(
     op: Op, attrs: Metadata, inputs: Sequence[Any], *, where: Where, widen: Widen, supplied: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Which of a node's inputs are operands, and the metadata for the kernel; see `bind`."""
+    """Positions of a node's inputs that are operands, and the metadata for the kernel; see `bind`."""
     try:
         return bind(op, attrs, inputs, cast=widen, supplied=supplied)
     except ModelError as error:
@@ -52,7 +55,7 @@ def bound(
 
 
 def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, widen: Widen) -> Any:
-    """What a composed operator gives for `Var`s; a list of the results of any other for arrays, `widen`ed."""
+    """Results of the operator: those of a composed one as they are, those of any other as a list of arrays, widened."""
     if not _quiet.get():
         with quietly():
             return run(op, operands, metadata, where=where, widen=widen)
@@ -87,5 +90,5 @@ def _described(values: Sequence[Any]) -> str:
 
 
 def _shapes(values: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Shapes of arrays and of tensors on a tape; a sequence has none."""
+    """Shapes of arrays and of tensors on a tape; sequences are left out."""
     return [tuple(value.shape) for value in values if hasattr(value, "shape")]

@@ -1,18 +1,9 @@
-"""On which ways a derivative may flow through a graph, read off its nodes alone.
+"""Reachability: the tensors that a derivative flows to, or that depend on a fed value, found without running probes.
 
-A run tells more: it follows one branch and knows every dtype.  The graph has to do where no run is possible without
-values that only the user has, and where another branch than the one that was taken may connect two tensors.
-
-A graph as ways from tensor to tensor, bodies of control flow among them, and what can be reached along some of them.
-
-Nothing here looks at values: both branches of every If are ways, and a loop goes round as often as it likes.
-
-Inputs and constants that only select: what they decide, index or size is chosen before others take part.
-
-What on a tape depends on the values that were fed: values of tensors, and shapes.
-
-A tape was run once.  What it says of a shape, and which way it took at a branch, holds for other values only where
-neither depends on them.
+On the nodes of a graph: `nodes_between`, for models that cannot be run yet.  On its edges from operand to result,
+bodies of control flow included, each with the reason why it is cut, if it is: `Flow`.  There both branches of every If
+count, and loops run any number of times.  `selecting` finds inputs that only index, size or decide.  On a tape, which
+was run once: `Dependence`, the tensors whose values or shapes differ for other fed values.
 """
 
 from __future__ import annotations
@@ -27,12 +18,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
-from gradcheck_cli.graph import Graph, Node, describe, is_inexact
+from gradcheck_cli.graph import Graph, Node, between, describe, is_inexact
 from gradcheck_cli.op import Cut, Op, Ops, zero
 from gradcheck_cli.op.batching import elementwise, shape_only
 from gradcheck_cli.results.measures import Spot
 
-_DECIDING = {"If": 1, "Loop": 2}  # how many leading inputs decide the way and carry no derivative
+Tensor: TypeAlias = tuple[str, str]  # its graph inside of a node, "" for the model's own, and its name
+Scope: TypeAlias = Mapping[str, Tensor]
+_DECIDING = {"If": 1, "Loop": 2}  # number of leading inputs that control flow depends on and no derivative goes through
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "FakeQuant")
+_STRAIGHT = ("Round", "Floor", "Ceil", "Cast", "CastLike", *_QUANTIZERS)
+_COUNTED = {  # operands whose values determine the shape of the result
+    "Compress": (1,), "NonMaxSuppression": (0, 1), "NonZero": (0,), "Range": (0, 1, 2), "StringSplit": (0,), "Unique": (0,),
+}  # fmt: skip
+_COUNTING = {"Shape", "Size"}  # the shape of their result depends on the rank alone
 
 
 def nodes_between(
@@ -46,18 +45,13 @@ def nodes_between(
 ) -> list[int]:
     """Indices of the nodes through which a derivative of ys by xs may flow.
 
-    `stop` are tensors that count as constants; `is_cut` says of a tensor that it holds no real numbers.
+    `stop` are tensors that count as constants; `is_cut` is True for a tensor that holds no real numbers.
     """
-    reached = {name for name in xs if not is_cut(name)}
-    for node in nodes:
-        reached.update(n for n in _outputs_reached(node, reached, ops) if n not in stop and not is_cut(n))
-    needed, between = set(ys), []
-    for index in reversed(range(len(nodes))):
-        live = [n for n in nodes[index].outputs if n in reached and n in needed and n not in stop]
-        if live and _outputs_reached(nodes[index], reached, ops):
-            needed.update(_carriers(nodes[index]))
-            between.append(index)
-    return between[::-1]
+
+    def through(node: Node, reached: Collection[str]) -> list[str]:
+        return [n for n in _outputs_reached(node, reached, ops) if n not in stop and not is_cut(n)]
+
+    return between(nodes, (x for x in xs if not is_cut(x)), ys, through, _carriers)
 
 
 def without_rule(nodes: Iterable[tuple[int, Node]], ops: Ops) -> Iterator[tuple[int, str, str, str]]:
@@ -72,7 +66,7 @@ def without_rule(nodes: Iterable[tuple[int, Node]], ops: Ops) -> Iterator[tuple[
 
 
 def only_decides(node: Node, operand: int, ops: Ops) -> bool:
-    """An operand says which, how many or whether, and no result is computed with its numbers."""
+    """True if an operand only indexes, counts or decides, so that no result is computed with its numbers."""
     if any(node.subgraphs):
         return operand < _DECIDING.get(node.op, 0)
     op = ops.get(node.key)
@@ -82,43 +76,31 @@ def only_decides(node: Node, operand: int, ops: Ops) -> bool:
 
 
 def _carriers(node: Node) -> tuple[str, ...]:
-    """What a node reads other than what decides its way."""
+    """The tensors that a node reads, without those that only steer control flow."""
     deciding = set(node.inputs[: _DECIDING.get(node.op, 0)]) if any(node.subgraphs) else set()
     kept = {*node.inputs[len(deciding) :], *(name for graph in node.subgraphs for name in graph.captures)}
     return tuple(name for name in node.reads if name not in deciding or name in kept)
 
 
 def _outputs_reached(node: Node, reached: Collection[str], ops: Ops) -> list[str]:
-    """Outputs to which a derivative may flow from `reached`: of an If, those that one of its branches connects."""
+    """Outputs to which a derivative may flow from `reached`: for an If, those that one of its branches connects."""
     arriving = [name for name in _carriers(node) if name in reached]
     record = ops.get(node.key)
     if not arriving or (record is not None and record.vjp is zero):
         return []
     if node.op != "If":
         return [name for name in node.outputs if name]
-    ends = [_ends_reached(graph, arriving) for graph in node.subgraphs]
-    return [name for i, name in enumerate(node.outputs) if name and any(i in end for end in ends)]
-
-
-def _ends_reached(graph: Graph, names: Iterable[str]) -> set[int]:
-    """Numbers of a subgraph's outputs that depend on names around it."""
-    reached = graph.reached_from(names)
-    return {i for i, name in enumerate(graph.outputs) if name in reached}
-
-
-Tensor: TypeAlias = tuple[str, str]  # the graph inside of a node that it is of, "" for the model's own, and its name
-Scope: TypeAlias = Mapping[str, Tensor]
-
-_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "FakeQuant")
-_STRAIGHT = ("Round", "Floor", "Ceil", "Cast", "CastLike", *_QUANTIZERS)
+    branches = [(graph.outputs, graph.reached_from(arriving)) for graph in node.subgraphs]
+    connected = {i for ends, found in branches for i, name in enumerate(ends) if name in found}
+    return [name for i, name in enumerate(node.outputs) if name and i in connected]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Way:
-    """One way through a node, from a tensor that it reads to one that it makes.
+class Edge:
+    """One edge of a graph, from a tensor that a node reads to a tensor that it makes.
 
-    `cut` says why the derivative along it is zero by nature, "" where there is one; `operand` is the index of the
-    input, -1 for what a graph inside captures.
+    `cut` is the reason why the derivative along it is zero by nature, "" if there is a derivative; `operand` is the
+    index of the input, -1 for a tensor that a graph inside captures.
     """
 
     source: Tensor
@@ -130,65 +112,65 @@ class Way:
 
     @property
     def straight(self) -> bool:
-        """`--straight-through` makes a way of it: a rounding that training goes through as if it was none."""
+        """True if `--straight-through` lets a gradient pass: the edge is a rounding that training treats as identity."""
         return self.cut == "rounds" and self.node.op in _STRAIGHT
 
     @property
     def quantizes(self) -> bool:
-        """A quantizer cuts it."""
+        """True if a quantizer cuts it."""
         return self.cut == "rounds" and self.node.op in _QUANTIZERS
 
 
-def any_way(way: Way) -> bool:
-    """All of them: along these tensors depend on each other."""
+def any_edge(edge: Edge) -> bool:
+    """Accepts all edges: along these, values depend on each other."""
     return True
 
 
-def live(way: Way) -> bool:
-    """Those along which there is a derivative."""
-    return not way.cut
+def live(edge: Edge) -> bool:
+    """Accepts the edges along which there is a derivative."""
+    return not edge.cut
 
 
-def straight(way: Way) -> bool:
-    """Those along which there is a derivative once quantizers and roundings are gone through."""
-    return not way.cut or way.straight
+def straight(edge: Edge) -> bool:
+    """Accepts the edges along which there is a derivative once quantizers and roundings are passed straight through."""
+    return not edge.cut or edge.straight
 
 
 class Flow:
-    """The ways of a graph; what is fed is computed by no node."""
+    """The edges of a graph; no edge leads to a tensor that is fed."""
 
     def __init__(
         self, graph: Graph, ops: Ops, fed: Collection[str] = (), dtypes: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        """`dtypes` are those that a run has found, for tensors of which the file does not say one."""
+        """`dtypes` are those that a run has found, for tensors whose dtype the file does not declare."""
         self.ops, self.dtypes = ops, dtypes
-        self.ways: list[Way] = []
-        self._behind: defaultdict[Tensor, list[Way]] = defaultdict(list)
-        self._before: defaultdict[Tensor, list[Way]] = defaultdict(list)
+        self.edges: list[Edge] = []
+        self._behind: defaultdict[Tensor, list[Edge]] = defaultdict(list)
+        self._before: defaultdict[Tensor, list[Edge]] = defaultdict(list)
         self._graph(graph, "", {})
-        for way in self.ways:
-            if way.target[0] or way.target[1] not in fed:
-                self._behind[way.source].append(way)
-                self._before[way.target].append(way)
+        for edge in self.edges:
+            if edge.target[0] or edge.target[1] not in fed:
+                self._behind[edge.source].append(edge)
+                self._before[edge.target].append(edge)
 
-    def behind(self, names: Iterable[Tensor], passes: Callable[[Way], bool]) -> set[Tensor]:
-        """Every tensor that some tensors reach along ways that pass, those included."""
-        return _reached(names, self._behind, passes, lambda way: way.target)
+    def behind(self, names: Iterable[Tensor], through: Callable[[Edge], bool]) -> set[Tensor]:
+        """Every tensor that `names` reach along edges that `through` accepts, `names` included."""
+        return _reached(names, self._behind, through, lambda edge: edge.target)
 
-    def before(self, names: Iterable[Tensor], passes: Callable[[Way], bool]) -> set[Tensor]:
-        """Every tensor that reaches some tensors along ways that pass, those included."""
-        return _reached(names, self._before, passes, lambda way: way.source)
+    def before(self, names: Iterable[Tensor], through: Callable[[Edge], bool]) -> set[Tensor]:
+        """Every tensor that reaches `names` along edges that `through` accepts, `names` included."""
+        return _reached(names, self._before, through, lambda edge: edge.source)
 
-    def into(self, tensor: Tensor) -> list[Way]:
-        """The ways that end in a tensor."""
+    def into(self, tensor: Tensor) -> list[Edge]:
+        """The edges that end in a tensor."""
         return self._before[tensor]
 
-    def out_of(self, tensor: Tensor) -> list[Way]:
-        """The ways that begin with a tensor."""
+    def out_of(self, tensor: Tensor) -> list[Edge]:
+        """The edges that begin with a tensor."""
         return self._behind[tensor]
 
     def _graph(self, graph: Graph, scope: str, around: Scope, inside: str = "") -> Scope:
-        """The ways of one graph, and its tensors by name."""
+        """Adds the edges of one graph; gives its tensors by name."""
         known = {**around, **{name: (scope, name) for name in graph.tensors}}
         for index, node in enumerate(graph.nodes):
             label = node.name or next((name for name in node.outputs if name), node.op)
@@ -205,7 +187,7 @@ class Flow:
             self._plain(graph, node, op, at, known)
 
     def _plain(self, graph: Graph, node: Node, op: Op | None, at: Spot, known: Scope) -> None:
-        """From each input to each output, and from what graphs inside capture."""
+        """Adds edges from each input to each output, and from captured tensors."""
         for operand, name in enumerate(node.inputs):
             for output, made in enumerate(node.outputs):
                 if name and made:
@@ -214,12 +196,12 @@ class Flow:
                         if op is None
                         else op.cut(node.attrs, operand, output) or self._cast_like(graph, node, operand)
                     )
-                    self.ways.append(Way(known[name], known[made], at, node, cut, operand))
+                    self.edges.append(Edge(known[name], known[made], at, node, cut, operand))
         for name in (n for inner in node.subgraphs for n in inner.captures):
             self._join([known[name]], [known[made] for made in node.outputs if made], at, node)
 
     def _cast_like(self, graph: Graph, node: Node, operand: int) -> Cut:
-        """A cast to the type of another tensor rounds where that one holds integers."""
+        """The cut of a cast to the dtype of another tensor: it rounds if that one holds integers."""
         if node.op != "CastLike" or operand != 0:
             return ""
         like = node.inputs[1]
@@ -228,7 +210,7 @@ class Flow:
         return "rounds" if dtype is not None and not is_inexact(dtype) else ""
 
     def _composed(self, node: Node, inner: Graph, at: Spot, scope: str, known: Scope) -> None:
-        """The nodes of the graph that an operator is composed of."""
+        """Adds the edges of the graph that an operator is composed of."""
         place = _within(scope, at, "forward")
         made = self._graph(inner, place, {}, _inside(node, at, "forward"))
         for given, name in zip((n for n in node.inputs if n), inner.inputs, strict=False):
@@ -244,7 +226,7 @@ class Flow:
 
     def _join(self, sources: Iterable[Tensor], targets: Iterable[Tensor], at: Spot, node: Node, cut: Cut = "") -> None:
         ends = [*targets]
-        self.ways.extend(Way(source, target, at, node, cut) for source in sources for target in ends)
+        self.edges.extend(Edge(source, target, at, node, cut) for source in sources for target in ends)
 
     def _if(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
         targets = [known[name] if name else None for name in node.outputs]
@@ -278,7 +260,7 @@ class Flow:
         self, node: Node, given: tuple[str, ...], states: tuple[str, ...], results: tuple[str, ...], made: Scope,
         targets: list[Tensor | None], at: Spot, known: Scope,
     ) -> None:  # fmt: skip
-        """States from the node's inputs into a body and round it, and its results to the node's outputs."""
+        """Adds edges of loop states, from inputs into the body and from iteration to iteration, and of its results."""
         for i, (name, state) in enumerate(zip(given, states, strict=False)):
             self._join([known[name]] if name else [], [made[state]], at, node)
             self._join([made[results[i]]], [made[state]], at, node)
@@ -302,22 +284,22 @@ _BODIES: Mapping[str, Callable[[Flow, Graph, Node, Spot, str, Scope], None]] = {
 
 def _reached(
     names: Iterable[Tensor],
-    ways: Mapping[Tensor, list[Way]],
-    passes: Callable[[Way], bool],
-    end: Callable[[Way], Tensor],
+    edges: Mapping[Tensor, list[Edge]],
+    through: Callable[[Edge], bool],
+    end: Callable[[Edge], Tensor],
 ) -> set[Tensor]:
     found = set(names)
     waiting = [*found]
     while waiting:
-        for way in ways.get(waiting.pop(), ()):
-            if (tensor := end(way)) not in found and passes(way):
+        for edge in edges.get(waiting.pop(), ()):
+            if (tensor := end(edge)) not in found and through(edge):
                 found.add(tensor)
                 waiting.append(tensor)
     return found
 
 
 def _runs(graph: Graph, node: Node) -> bool:
-    """A loop goes round at least once, as its constants say; another may hand its states on as they are."""
+    """True if constants make a loop run at least once; otherwise it may pass its initial states on."""
     trips, going = (*node.inputs, "", "")[:2]
     return all(not name or (name in graph.constants and bool(np.all(graph.constants[name]))) for name in (trips, going))
 
@@ -327,7 +309,7 @@ def _within(scope: str, at: Spot, attr: str) -> str:
 
 
 def _inside(node: Node, at: Spot, attr: str) -> str:
-    """A graph inside of a node, as messages name it."""
+    """The name of a graph inside of a node, for messages."""
     outer = f" in the {at.inside}" if at.inside else ""
     return f"{attr} of {describe(at.node, node)}{outer}"
 
@@ -340,7 +322,7 @@ _SELECTS = ("decides", "sizes")
 
 
 def selecting(flow: Flow, inputs: Collection[str], every: Iterable[str], ys: Iterable[str]) -> set[str]:
-    """The inputs that only select; none where no other one has a gradient.  `every` input and weight may take part."""
+    """The inputs that only index, size or decide; none unless another input has a gradient."""
     rule = Selecting(flow, (), {*inputs, *every}, ys)
     alive = flow.before(rule.ends, live)
     found = {x for x in inputs if rule.only_selects(x)}
@@ -355,34 +337,34 @@ class Selecting:
         self.ends = {("", y) for y in ys}
 
     def only_selects(self, x: str) -> bool:
-        """Every way from x to the ends comes by something it decides, with nothing but constants and sizes before.
+        """True if every path from x to the ends is cut by a decision or a size, prepared from x and constants alone.
 
         Up to there it is cast, rounded, laid out, picked from, or computed with entry by entry.
         """
         ready, waiting = {("", x)}, [("", x)]
         while waiting:
-            for way in self.flow.out_of(waiting.pop()):
-                if way.target not in self._needed or way.cut in _SELECTS:
+            for edge in self.flow.out_of(waiting.pop()):
+                if edge.target not in self._needed or edge.cut in _SELECTS:
                     continue
-                if way.target in self.ends or not self._prepares(way, x):
+                if edge.target in self.ends or not self._prepares(edge, x):
                     return False
-                if way.target not in ready:
-                    ready.add(way.target)
-                    waiting.append(way.target)
+                if edge.target not in ready:
+                    ready.add(edge.target)
+                    waiting.append(edge.target)
         return True
 
-    def _prepares(self, way: Way, x: str) -> bool:
-        """It computes entry by entry, casts, rounds or rearranges, and no numbers of others are in what it makes."""
-        op = self.flow.ops.get(way.node.key)
-        laid_out = op is not None and op.name in LAYOUT and (way.operand == 0 or op.name == "Concat")
+    def _prepares(self, edge: Edge, x: str) -> bool:
+        """True for elementwise computation, casts, rounding and layout whose result holds no numbers of other tensors."""
+        op = self.flow.ops.get(edge.node.key)
+        laid_out = op is not None and op.name in LAYOUT and (edge.operand == 0 or op.name == "Concat")
         if op is None or not (op.lift is elementwise or laid_out):
             return False
-        beside = {each.source for each in self.flow.into(way.target) if each.cut not in _SELECTS} - {way.source}
+        beside = {each.source for each in self.flow.into(edge.target) if each.cut not in _SELECTS} - {edge.source}
         return beside.isdisjoint(self._fed) and (not beside or beside.isdisjoint(self._moved(self.others - {x})))
 
     @cached_property
     def _needed(self) -> set[Tensor]:
-        return self.flow.before(self.ends, any_way)
+        return self.flow.before(self.ends, any_edge)
 
     @cached_property
     def _fed(self) -> set[Tensor]:
@@ -391,32 +373,25 @@ class Selecting:
 
     def _moved(self, names: Iterable[str]) -> set[Tensor]:
         """Tensors that follow from the numbers of some others, not from their sizes alone."""
-        return self.flow.behind([("", name) for name in names], lambda way: way.cut != "sizes")
-
-
-_COUNTED = {  # operands in which an operator counts what makes its shape
-    "Compress": (1,), "NonMaxSuppression": (0, 1), "NonZero": (0,), "Range": (0, 1, 2), "StringSplit": (0,), "Unique": (0,),
-}  # fmt: skip
-
-_COUNTING = {"Shape", "Size"}  # what these give has the same shape whatever is counted
+        return self.flow.behind([("", name) for name in names], lambda edge: edge.cut != "sizes")
 
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """Names of tensors: whose values depend on what was fed, and whose shapes do."""
+    """Names of the tensors whose values, and of those whose shapes, depend on fed values."""
 
     values: frozenset[str]
     shapes: frozenset[str]
 
     @staticmethod
     def on(fed: Iterable[str], tape: Tape, graph: Graph, shaped: Iterable[str] = ()) -> Dependence:
-        """What depends on the values of some tensors on the tape of a graph.
+        """The tensors that depend on the values of `fed`, on the tape of a graph.
 
-        Their own shapes are given; those of `shaped` are known to depend on values.
+        The shapes of `fed` are given; those of `shaped` are known to depend on values.
         """
         values, shapes, known = set(fed), set(shaped), -1
         choosing = {index: node for index, node in enumerate(graph.nodes) if any(node.subgraphs)}
-        while known != len(values) + len(shapes):  # a choice that is found to depend changes what comes before it
+        while known != len(values) + len(shapes):  # a guard found to depend makes earlier steps depend too
             known = len(values) + len(shapes)
             if not values.isdisjoint(tape.guards):
                 made = {tape.named[n].name for node in choosing.values() for n in node.outputs if n in tape.named}
@@ -428,7 +403,7 @@ class Dependence:
 
 
 def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
-    """Add what a step makes to what depends on values."""
+    """Adds the outputs of a step to `values` and `shapes` if they depend on them."""
     read = () if step.op.lift is shape_only else step.operands
     counted = {step.operands[i] for i in _COUNTED.get(step.op.name, ()) if i < len(step.operands)}
     moved = not shapes.isdisjoint(step.operands)
@@ -441,7 +416,7 @@ def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
 
 
 def _shaped_by(step: Step, values: set[str], shapes: set[str]) -> set[str]:
-    """Outputs of a node with graphs inside whose shapes depend on values, by what is known of it (`export.kept.Kept`)."""
+    """Outputs of a node with subgraphs whose shapes depend on values, by what is known of it (`export.kept.Kept`)."""
     kept, read = step.metadata["kept"], set(step.operands)
     moved, fed = not shapes.isdisjoint(read), not values.isdisjoint(kept.counted)
     followed = {i: x in shapes for i, x in enumerate(kept.like)}

@@ -1,84 +1,84 @@
-"""Pairs (x, y) between which every way is cut by nature: by an operand without a derivative, whatever its value.
+"""Pairs (x, y) without a derivative by nature: every path between them goes through an edge that is cut.
 
-Pairs of which a part is severed by rounding: a summand, some units of x, or all but the scale of a quantizer.
-
-Only roundings count whose result goes on in float arithmetic; what ends as a shape, an index or a condition does not.
+An operand may have no derivative whatever its value: it is rounded, it indexes or decides.  A pair may also be severed
+in part by rounding: a summand, some units of x, or all but the scale of a quantizer.  Only roundings count whose result
+goes on in float arithmetic; results that end as a shape, an index or a condition do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from gradcheck_cli.autodiff.reach import Flow, Tensor, Way, any_way, live, straight
+from gradcheck_cli.autodiff.reach import Edge, Flow, Tensor, any_edge, live, straight
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.measures import Partly, Severed, Spot
 
 
 class Severance:
-    """What is severed in a graph; `passes` says along which ways there is a derivative."""
+    """The severed pairs of a graph, if a derivative flows along the edges that `passes` accepts."""
 
-    def __init__(self, flow: Flow, passes: Callable[[Way], bool] = live) -> None:
+    def __init__(self, flow: Flow, passes: Callable[[Edge], bool] = live) -> None:
         self.flow, self.passes = flow, passes
-        self._before: dict[tuple[str, Callable[[Way], bool]], set[Tensor]] = {}
+        self._before: dict[tuple[str, Callable[[Edge], bool]], set[Tensor]] = {}
 
-    def arithmetic(self, way: Way) -> bool:
-        """It leads through arithmetic, which may round."""
-        return self.passes(way) or way.cut == "rounds"
+    def arithmetic(self, edge: Edge) -> bool:
+        """True for an edge through arithmetic, which may round."""
+        return self.passes(edge) or edge.cut == "rounds"
 
     def of(self, x: str, y: str) -> Severed | None:
-        """Where d y / d x is cut off; None where it is not, or where y does not depend on x at all."""
-        if not self.depends(x, y, any_way) or self.depends(x, y, self.passes):
+        """The places where d y / d x is cut off; None if it is not, or if y does not depend on x at all."""
+        if not self.depends(x, y, any_edge) or self.depends(x, y, self.passes):
             return None
         return Severed(cut=spots(self.cuts(x, y)), reached=spots(self._reached(x, y)))
 
-    def depends(self, x: str, y: str, passes: Callable[[Way], bool]) -> bool:
-        """y depends on x along ways that pass."""
+    def depends(self, x: str, y: str, passes: Callable[[Edge], bool]) -> bool:
+        """True if y depends on x along edges that pass."""
         return ("", x) in self.before(y, passes)
 
-    def before(self, y: str, passes: Callable[[Way], bool]) -> set[Tensor]:
-        """Every tensor that y depends on along ways that pass."""
+    def before(self, y: str, passes: Callable[[Edge], bool]) -> set[Tensor]:
+        """Every tensor that y depends on along edges that pass."""
         if (y, passes) not in self._before:
             self._before[y, passes] = self.flow.before([("", y)], passes)
         return self._before[y, passes]
 
-    def cuts(self, x: str, y: str) -> list[Way]:
-        """The ways on which a gradient of x that lives so far ends, on the way to y."""
-        needed = self.before(y, any_way)
+    def cuts(self, x: str, y: str) -> list[Edge]:
+        """The edges at which the derivative by x ends: the first cut on each path from x to y."""
+        needed = self.before(y, any_edge)
         found = self.flow.behind([("", x)], self.passes)
         return [w for t in found for w in self.flow.out_of(t) if not self.passes(w) and w.target in needed]
 
     def mended(self, x: str, y: str) -> bool:
-        """`--straight-through` would let a gradient through, where there is none now."""
+        """True if `--straight-through` would let a gradient through that is cut off now."""
         return self.passes is not straight and self.depends(x, y, straight)
 
     def quantized(self, x: str, y: str) -> bool:
-        """Quantizers alone cut it off."""
-        return all(way.quantizes for way in self.cuts(x, y))
+        """True if quantizers alone cut it off."""
+        return all(edge.quantizes for edge in self.cuts(x, y))
 
     def quantizes(self, x: str, y: str) -> bool:
-        """Quantizers are among what cuts it off, and going straight through them would mend it."""
-        return any(way.quantizes for way in self.cuts(x, y)) and self.depends(x, y, straight)
+        """True if quantizers are among the cuts, and passing straight through roundings would mend them."""
+        return any(edge.quantizes for edge in self.cuts(x, y)) and self.depends(x, y, straight)
 
-    def _reached(self, x: str, y: str) -> list[Way]:
-        """The ways on which the gradient of y ends, going back towards x."""
-        following, alive = self.flow.behind([("", x)], any_way), self.before(y, self.passes)
-        last = {t for t in alive & following if not any(self._goes_on(way, following) for way in self.flow.into(t))}
+    def _reached(self, x: str, y: str) -> list[Edge]:
+        """The edges at which the gradient of y ends, on its edge back towards x."""
+        following, alive = self.flow.behind([("", x)], any_edge), self.before(y, self.passes)
+        last = {t for t in alive & following if not any(self._goes_on(edge, following) for edge in self.flow.into(t))}
         return [w for t in last for w in self.flow.out_of(t) if self.passes(w) and w.target in alive]
 
-    def _goes_on(self, way: Way, following: set[Tensor]) -> bool:
-        return self.passes(way) and way.source in following
+    def _goes_on(self, edge: Edge, following: set[Tensor]) -> bool:
+        return self.passes(edge) and edge.source in following
 
 
 def last_with_gradient(flow: Flow, xs: Iterable[str], ys: Iterable[str], names: Iterable[str]) -> str | None:
-    """The last of some tensors on the way from xs to ys to which a gradient still comes."""
+    """The last of `names` between xs and ys that a gradient by xs still reaches."""
     alive = flow.behind([("", x) for x in xs], live)
-    needed = flow.before([("", y) for y in ys], any_way)
+    needed = flow.before([("", y) for y in ys], any_edge)
     return next((n for n in reversed([*names]) if ("", n) in alive and ("", n) in needed), None)
 
 
-def spots(ways: Iterable[Way]) -> tuple[Spot, ...]:
-    """The nodes of some ways, in their order in the model."""
-    return tuple(sorted({way.at for way in ways}, key=lambda spot: (spot.inside, spot.node)))
+def spots(edges: Iterable[Edge]) -> tuple[Spot, ...]:
+    """The nodes of some edges, in their order in the model."""
+    return tuple(sorted({edge.at for edge in edges}, key=lambda spot: (spot.inside, spot.node)))
 
 
 _SUMS = ("Add", "Sub", "Sum", "Mean")
@@ -88,75 +88,75 @@ _NEAR = 8  # elementwise nodes between a rounding and the scale that it is done 
 
 
 def in_part(severance: Severance, x: str, y: str) -> Severed | None:
-    """What of d y / d x is severed, where some of it is and some is not; None where nothing is."""
+    """The severed part of d y / d x, if some of it is severed and some is not; else None."""
     flow, passes = severance.flow, severance.passes
-    cuts = [way for way in severance.cuts(x, y) if way.cut == "rounds" and _goes_on(severance, way, y)]
+    cuts = [edge for edge in severance.cuts(x, y) if edge.cut == "rounds" and _goes_on(severance, edge, y)]
     if not cuts:
         return None
     at = spots(cuts)
     scaling = _scaling(flow, flow.behind([("", x)], passes))
-    if scaling and ("", x) not in flow.before([("", y)], lambda way: passes(way) and way not in scaling):
+    if scaling and ("", x) not in flow.before([("", y)], lambda edge: passes(edge) and edge not in scaling):
         return Severed(at, partial=Partly("scale", at))
     if _summands(severance, x, y):
         return Severed(partial=Partly("sum", at))
     return Severed(partial=Partly("units", at)) if _taken(severance, x, y) else None
 
 
-def _goes_on(severance: Severance, way: Way, y: str) -> bool:
-    """What is rounded takes part in the arithmetic that leads to y."""
-    return way.target in severance.before(y, severance.arithmetic)
+def _goes_on(severance: Severance, edge: Edge, y: str) -> bool:
+    """True if the rounded tensor takes part in the arithmetic that leads to y."""
+    return edge.target in severance.before(y, severance.arithmetic)
 
 
 def _summands(severance: Severance, x: str, y: str) -> bool:
-    """Some sum on the way to y has a summand with a gradient by x, and one that only rounding takes it from."""
+    """True if a sum on the edge to y has a summand with a gradient by x, and one that lost it by rounding alone."""
     flow, alive = severance.flow, severance.before(y, severance.passes)
     by, rounded = (flow.behind([("", x)], passes) for passes in (severance.passes, severance.arithmetic))
-    for way in flow.ways:
-        if way.node.op in _SUMS and way.target in alive and way.source in rounded and way.source not in by:
-            beside = {each.source for each in flow.into(way.target)}
+    for edge in flow.edges:
+        if edge.node.op in _SUMS and edge.target in alive and edge.source in rounded and edge.source not in by:
+            beside = {each.source for each in flow.into(edge.target)}
             if not beside.isdisjoint(by):
                 return True
     return False
 
 
 def _taken(severance: Severance, x: str, y: str) -> bool:
-    """Some part that is taken out of x, entry by entry, has ways to y that are all rounded."""
+    """True if some part that is sliced or gathered from x reaches y through roundings only."""
     flow, alive = severance.flow, severance.before(y, severance.passes)
     rounded = severance.before(y, severance.arithmetic)
     by = flow.behind([("", x)], severance.passes)
     return any(
-        way.node.op in _TAKING and way.source in by and way.target in rounded - alive and severance.passes(way)
-        for way in flow.ways
+        edge.node.op in _TAKING and edge.source in by and edge.target in rounded - alive and severance.passes(edge)
+        for edge in flow.edges
     )
 
 
-def _scaling(flow: Flow, by: Collection[Tensor]) -> set[Way]:
-    """The ways by which scales and zero points of quantizers of these tensors come into the arithmetic behind them."""
-    found = {w for w in flow.ways if w.node.op == "DynamicQuantizeLinear" and not w.cut and w.source in by}
-    for way in flow.ways:
-        if way.cut == "rounds" and way.source in by:
-            found.update(_undone(flow, way, by))
+def _scaling(flow: Flow, by: Collection[Tensor]) -> set[Edge]:
+    """The edges by which scales and zero points of quantizers of these tensors enter the arithmetic behind them."""
+    found = {w for w in flow.edges if w.node.op == "DynamicQuantizeLinear" and not w.cut and w.source in by}
+    for edge in flow.edges:
+        if edge.cut == "rounds" and edge.source in by:
+            found.update(_undone(flow, edge, by))
     return found
 
 
-def _undone(flow: Flow, rounding: Way, by: Collection[Tensor]) -> Iterator[Way]:
-    """Where what was done to a tensor right before it was rounded is undone: `Round(x / s) * s` by the same s."""
+def _undone(flow: Flow, rounding: Edge, by: Collection[Tensor]) -> Iterator[Edge]:
+    """The edges that undo what was done to a tensor right before it was rounded: `Round(x / s) * s` by the same s."""
     scales, shifts = _beside(flow, rounding, by)
     waiting, seen = [rounding.target], {rounding.target}
     for _ in range(4 * _NEAR):
         if not waiting:
             return
-        for way in flow.out_of(waiting.pop(0)):
-            others = [each for each in flow.into(way.target) if each.source not in seen]
-            undone = scales if way.node.op in (*_SCALING, "DequantizeLinear") else shifts
-            yield from (each for each in others if each.source in undone and each.node is way.node)
-            if way.node.op not in (*_SCALING, "DequantizeLinear") and _is_elementwise(flow, way):
-                seen.add(way.target)
-                waiting.append(way.target)
+        for edge in flow.out_of(waiting.pop(0)):
+            others = [each for each in flow.into(edge.target) if each.source not in seen]
+            undone = scales if edge.node.op in (*_SCALING, "DequantizeLinear") else shifts
+            yield from (each for each in others if each.source in undone and each.node is edge.node)
+            if edge.node.op not in (*_SCALING, "DequantizeLinear") and _is_elementwise(flow, edge):
+                seen.add(edge.target)
+                waiting.append(edge.target)
 
 
-def _beside(flow: Flow, rounding: Way, by: Collection[Tensor]) -> tuple[set[Tensor], set[Tensor]]:
-    """What a tensor was scaled by and shifted by right before it was rounded, as far as data of x was."""
+def _beside(flow: Flow, rounding: Edge, by: Collection[Tensor]) -> tuple[set[Tensor], set[Tensor]]:
+    """The tensors by which data of x was scaled, and those by which it was shifted, right before it was rounded."""
     if rounding.node.op == "QuantizeLinear":
         operands = [each for each in flow.into(rounding.target) if each.node is rounding.node]
         data = any(each.operand == 0 and each.source in by for each in operands)
@@ -166,25 +166,25 @@ def _beside(flow: Flow, rounding: Way, by: Collection[Tensor]) -> tuple[set[Tens
     for _ in range(_NEAR):
         if not waiting:
             break
-        ways = flow.into(waiting.pop(0))
-        for way in ways:
-            rest = [each for each in ways if each is not way and each.source in by]
-            if way.node.op in _SCALING and rest:
-                scales.update(_with_inverse(flow, way.source))
-            elif way.node.op in _SHIFTING and rest:
-                shifts.add(way.source)
-            if way.node.op not in _SCALING and _is_elementwise(flow, way):
-                waiting.append(way.source)
+        edges = flow.into(waiting.pop(0))
+        for edge in edges:
+            rest = [each for each in edges if each is not edge and each.source in by]
+            if edge.node.op in _SCALING and rest:
+                scales.update(_with_inverse(flow, edge.source))
+            elif edge.node.op in _SHIFTING and rest:
+                shifts.add(edge.source)
+            if edge.node.op not in _SCALING and _is_elementwise(flow, edge):
+                waiting.append(edge.source)
     return scales, shifts
 
 
 def _with_inverse(flow: Flow, scale: Tensor) -> Iterable[Tensor]:
-    """A scale, and what it is the reciprocal of."""
+    """A scale, and the tensors that are its reciprocal or that it is the reciprocal of."""
     inverse = [w.source for w in flow.into(scale) if w.node.op == "Reciprocal" or (w.node.op == "Div" and w.operand)]
     behind = [w.target for w in flow.out_of(scale) if w.node.op == "Reciprocal" or (w.node.op == "Div" and w.operand)]
     return [scale, *inverse, *behind]
 
 
-def _is_elementwise(flow: Flow, way: Way) -> bool:
-    op = flow.ops.get(way.node.key)
+def _is_elementwise(flow: Flow, edge: Edge) -> bool:
+    op = flow.ops.get(edge.node.key)
     return op is not None and op.lift is elementwise

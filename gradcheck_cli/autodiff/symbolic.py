@@ -1,4 +1,4 @@
-"""The vocabulary of rules and compositions: functions of `Var`s that add ONNX operators to their tape.
+"""Functions of `Var`s that add ONNX operators to their tape: the vocabulary of rules and composed operators.
 
 `np.` is numbers now, `sym.` is nodes later.  Only operators of ONNX opset 18 are emitted, so that a gradient is an
 ONNX graph; axes, shapes and the like become constants of the tape.
@@ -25,18 +25,11 @@ def _unary(op: str) -> Callable[[Var], Var]:
     return apply
 
 
-abs, exp, log, sqrt, reciprocal = (
-    _unary("Abs"),
-    _unary("Exp"),
-    _unary("Log"),
-    _unary("Sqrt"),
-    _unary("Reciprocal"),
-)
+abs, exp, log, sqrt = _unary("Abs"), _unary("Exp"), _unary("Log"), _unary("Sqrt")
 sin, cos, tan = _unary("Sin"), _unary("Cos"), _unary("Tan")
 sinh, cosh, tanh = _unary("Sinh"), _unary("Cosh"), _unary("Tanh")
-erf, sigmoid, sign, relu, softplus = (
-    _unary("Erf"), _unary("Sigmoid"), _unary("Sign"), _unary("Relu"), _unary("Softplus")
-)  # fmt: skip
+erf, sigmoid, relu, softplus = _unary("Erf"), _unary("Sigmoid"), _unary("Relu"), _unary("Softplus")
+reciprocal, sign = _unary("Reciprocal"), _unary("Sign")
 floor, ceil, round_ = _unary("Floor"), _unary("Ceil"), _unary("Round")
 not_, identity, is_nan = _unary("Not"), _unary("Identity"), _unary("IsNaN")
 
@@ -48,7 +41,7 @@ def custom(op: str, *inputs: Operand, **attrs: Any) -> Var:
 
 
 def wanted(x: Var | None) -> bool:
-    """A rule is to give the cotangent of its operand x; it may give others as well, of which no use is made."""
+    """True if the cotangent of operand x will be used; a rule may skip computing any other."""
     return x is not None and x.name not in x.tape.spared
 
 
@@ -80,32 +73,32 @@ def equal(x: Var, y: Operand) -> Var:
 
 
 def and_(x: Var, y: Operand) -> Var:
-    """Both hold."""
+    """x and y, elementwise."""
     return x.tape.apply("And", x, y)
 
 
 def or_(x: Var, y: Operand) -> Var:
-    """One of them holds."""
+    """x or y, elementwise."""
     return x.tape.apply("Or", x, y)
 
 
 def maximum(x: Var, y: Operand) -> Var:
-    """The larger of the two."""
+    """The larger of x and y, elementwise."""
     return x.tape.apply("Max", x, y)
 
 
 def minimum(x: Var, y: Operand) -> Var:
-    """The smaller of the two."""
+    """The smaller of x and y, elementwise."""
     return x.tape.apply("Min", x, y)
 
 
 def clip(x: Var, low: Operand, high: Operand) -> Var:
-    """x bounded on either side."""
+    """x bounded to [low, high]."""
     return x.tape.apply("Clip", x, low, high)
 
 
 def sum(x: Var, axes: Sequence[int] | None = None, keepdims: bool = True) -> Var:
-    """The sum over axes (all by default; none of them: x itself)."""
+    """The sum over axes: all by default, x itself if there are none."""
     return _reduce("ReduceSum", x, axes, keepdims)
 
 
@@ -159,7 +152,7 @@ def expand(x: Var, shape: Sequence[int]) -> Var:
 
 
 def unsqueeze(x: Var, axes: Sequence[int]) -> Var:
-    """x with axes of length 1 put in, counted in the result."""
+    """x with new axes of length 1 at positions of the result."""
     return x.tape.apply("Unsqueeze", x, ints(x.tape, axes)) if len(axes) else x
 
 
@@ -169,7 +162,7 @@ def squeeze(x: Var, axes: Sequence[int]) -> Var:
 
 
 def concat(xs: Sequence[Var], axis: int) -> Var:
-    """Tensors one behind the other along an axis."""
+    """Tensors concatenated along an axis."""
     return xs[0] if len(xs) == 1 else xs[0].tape.apply("Concat", *xs, axis=axis)
 
 
@@ -193,7 +186,7 @@ def slice(
 
 
 def take(x: Var, index: int, axis: int) -> Var:
-    """Entry `index` along an axis, which goes away."""
+    """Entry `index` along an axis, which is removed."""
     return x.tape.apply("Gather", x, np.asarray(index, np.int64), axis=axis)
 
 
@@ -203,7 +196,10 @@ def pad(x: Var, pads: Sequence[int]) -> Var:
 
 
 def fill(x: Var, like: Var, first: int = 0, before: Sequence[int] = ()) -> Var:
-    """x with zeros around its axes from `first` on, so many `before` each, to the sizes of `like`, or cut to them."""
+    """x padded with zeros, or cut, to the sizes of `like`, along its axes from `first` on.
+
+    `before` has the number of zeros before each of these axes (default: none).
+    """
     before = before or (0,) * (x.ndim - first)
     if not x.tape.general:
         rest = [n - m - b for n, m, b in zip(like.shape[first:], x.shape[first:], before, strict=True)]

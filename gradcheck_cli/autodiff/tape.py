@@ -1,10 +1,8 @@
 """A tape is a graph under construction that is evaluated as it grows.
 
 A `Var` is the name of a tensor on the tape and its array at the point.  Shapes, dtypes and ranks are read off arrays:
-there is no shape inference.  A composed operator leaves what it is made of; a rule given for one covers those steps as
-a `Region`.
-
-What a tape records: evaluated nodes, regions of them that one rule covers, and where in a model they come from.
+there is no shape inference.  A `Step` is one evaluated node and knows its `Place` in the model.  A composed operator
+adds the steps that it is made of; a rule for a composed operator covers them as a `Region`.
 """
 
 from __future__ import annotations
@@ -27,17 +25,23 @@ from gradcheck_cli.graph import Array, Node
 from gradcheck_cli.graph.containers import COMPOUND, Compound
 from gradcheck_cli.op import DTYPES, Op, Ops, fitting, for_operands, no_forward
 
+Operand: TypeAlias = "Var | Compound | complex | np.generic | Array | None"
+MAX_STEPS = 200_000  # an unrolled loop of an untrusted model must end
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+_FLOAT, _COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
+_WIDE = {np.float16: _FLOAT, np.float32: _FLOAT, ml_dtypes.bfloat16: _FLOAT, np.complex64: _COMPLEX}  # by `dtype.type`
+_SHARED = 256  # bytes: equal constants of rules up to this size are one tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A node of the model, or of a graph inside one of its nodes.
 
-    `origin` is the index of the model's node, -1 for one of a gradient; `index` that of the node in its own graph, and
-    `inside` says which graph that is, if it is not the model's: "body of node 3 Loop 'y'", "gradient of node 5 Relu 'r'"
-    (then `index` is that of the Relu).  `op` and `label` are those of the node as it stands there, whatever it is
-    composed of.
+    origin      index of the model's node, -1 for a node of a gradient
+    index       index of the node in its own graph
+    op, label   operator and name of the node as the file has it, even if the operator is composed
+    inside      the node's own graph for messages, "" for the model's: "body of node 3 Loop 'y'", "gradient of node 5 Relu
+                'r'" (then `index` is that of the Relu)
     """
 
     origin: int = -1
@@ -48,32 +52,32 @@ class Place:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, op: str, label: str) -> str:
-        """A node of an operator here, as messages name it."""
+        """The name for messages of a node of an operator at this place."""
         number = f"node {self.index} " if self.origin >= 0 else ""
         return f"{number}{op} {label!r}{f' in the {self.inside}' if self.inside else ''}"
 
     def into(self, inside: str, index: int) -> Place:
-        """The place of node `index` of a graph inside the node here."""
+        """The place of node `index` of a graph inside this node."""
         return Place(self.origin, index, self.op, self.label, inside, self.metadata)
 
     def gradient(self, op: str, label: str, metadata: Mapping[str, str]) -> Place:
-        """The place of what the rule of an operator here adds."""
+        """The place of the nodes that the rule of an operator here adds."""
         second = self.origin < 0 and bool(self.inside)
         of = f"the {self.inside}" if second else self.of(self.op or op, self.label or label)
         return Place(index=self.index, inside=f"gradient of {of}", metadata=metadata)
 
     def named(self, op: str, label: str) -> Place:
-        """The same place once it is known which node stands there."""
+        """The same place with the operator and name of its node."""
         return Place(self.origin, self.index, op, label, self.inside, self.metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of trying a kernel that is none of gradcheck's own.
+    """Findings from trying a foreign kernel.
 
-    noise      by output: how far the kernel's own rounding may carry each entry at the point; none where that is known
-    coarse     the largest of these numbers, of the largest entry of its output
-    retracted  clauses that say what of its operator's declaration does not hold
+    noise      by output: the rounding error of the kernel at the point, entry by entry; None if it is not known
+    coarse     the largest such error relative to the largest entry of its output
+    retracted  clauses of messages that name the declarations of its operator that do not hold
     """
 
     noise: tuple[Array | None, ...] = ()
@@ -83,9 +87,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One evaluated node: its operator, the operands and static inputs by name, the metadata bound to it.
+    """One evaluated node: its operator, operands and static inputs by name, and the metadata bound to it.
 
-    `trial` is what came of trying a kernel of others.
+    `trial` holds the findings from trying a foreign kernel.
     """
 
     node: Node
@@ -107,7 +111,7 @@ class Step:
         name: str,
         place: Place,
     ) -> Step:
-        """A node of an operator that has operands at some positions of its inputs and static inputs at the others."""
+        """The step of an operator whose operands are the inputs at `positions`; the other inputs are static."""
         if attrs:
             attrs = {k: _NUMBERS[v] if isinstance(v, np.dtype) else v for k, v in attrs.items()}
         node = Node(op.name, inputs, outputs, attrs, op.domain, name, place.metadata)
@@ -118,22 +122,22 @@ class Step:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What it makes, by name."""
+        """Names of its outputs."""
         return self.node.outputs
 
     @property
     def origin(self) -> int:
-        """The index of the model's node that it comes from, -1 for one of a gradient."""
+        """Index of the model's node that it comes from, -1 for a node of a gradient."""
         return self.place.origin
 
     @property
     def label(self) -> str:
-        """What it is called: its name, or its first output."""
+        """Its name, or that of its first output."""
         return self.node.name or next((n for n in self.node.outputs if n), self.node.op)
 
     @property
     def where(self) -> str:
-        """The model's node that it comes from, as messages name it."""
+        """The name for messages of the model's node that it comes from."""
         return self.place.of(self.place.op or self.node.op, self.place.label or self.label)
 
 
@@ -151,15 +155,8 @@ class Region:
     place: Place
 
 
-Operand: TypeAlias = "Var | Compound | complex | np.generic | Array | None"
-MAX_STEPS = 200_000  # an unrolled loop of a model from elsewhere must end
-_FLOAT, _COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
-_WIDE = {np.float16: _FLOAT, np.float32: _FLOAT, ml_dtypes.bfloat16: _FLOAT, np.complex64: _COMPLEX}  # by `dtype.type`
-_SHARED = 256  # bytes up to which equal constants of rules are one tensor
-
-
 def _binary(op: str) -> tuple[Callable[[Var, Operand], Var], Callable[[Var, Operand], Var]]:
-    """The method of an operator sign where a tensor stands on its left, and where it stands on its right alone."""
+    """The methods of an operator sign: for a tensor on its left, and for a tensor on its right alone."""
 
     def left(self: Var, other: Operand) -> Var:
         return self.tape.emit(op, (self, other), {})[0]
@@ -171,7 +168,7 @@ def _binary(op: str) -> tuple[Callable[[Var, Operand], Var], Callable[[Var, Oper
 
 
 class Var:
-    """A tensor on a tape: its name, and its array at the point.  It does not keep the tape."""
+    """A tensor on a tape: its name, and its array at the point.  It does not keep the tape alive."""
 
     __slots__ = ("name", "tape", "value")
     __array_ufunc__ = None  # NumPy leaves `array * var` to the methods below
@@ -214,7 +211,7 @@ class Var:
 
 
 class Large(Var):
-    """A tensor that is made whenever it is read: see `weights`."""
+    """A tensor that is computed anew whenever it is read: see `weights`."""
 
     __slots__ = ()
 
@@ -243,34 +240,21 @@ class Large(Var):
 
 
 _TENSORS = {Var, Large, type(None)}
-_KNOWN = (Var, type(None), *COMPOUND)
-
-
-class _Within:
-    """A tape inside of a `with`: under which scope, from which place, with which operands spared."""
-
-    __slots__ = ("inner", "outer", "tape")
-
-    def __init__(self, tape: Tape, scope: str, place: Place, spared: frozenset[str]) -> None:
-        self.tape, self.inner = tape, (scope, place, spared)
-
-    def __enter__(self) -> None:
-        tape = self.tape
-        self.outer = tape._scope, tape.place, tape.spared
-        tape._scope, tape.place, tape.spared = self.inner
-
-    def __exit__(self, *error: object) -> None:
-        self.tape._scope, self.tape.place, self.tape.spared = self.outer
+_VALUES = (Var, type(None), *COMPOUND)
 
 
 class Tape:
-    """Steps in order, every value by name, and what control flow decided on the way.
+    """Steps in order, every value by name, and the decisions that control flow made.
 
-    `values` holds constants, feeds and results alike; `constants` names those that no step computes and no feed gave,
-    `fixed` them and what is computed from them alone, "" for an operand that is left out among them.
-    `named` maps tensors of the traced graph to their `Var`s, `compounds` its sequences, optionals and maps to records
-    of `Var`s, `blocked` what could not be computed to the reason.  If `general`, other sizes are to have the same steps.
-    `drawing` are the nodes of the model, by index, that drew random numbers.
+    values     constants, feeds and results, by name
+    constants  names of the tensors that no step computes and no feed gave
+    fixed      `constants` and tensors computed from them alone, and "" (an operand that is left out)
+    guards     tensors whose values decided the control flow
+    named      `Var`s of the tensors of the traced graph, by name
+    compounds  its sequences, optionals and maps as records of `Var`s
+    blocked    tensors that could not be computed, with the reason
+    general    True if the same steps are to hold for other sizes
+    drawing    indices of the model's nodes that drew random numbers
     """
 
     def __init__(self, ops: Ops, *, dtype: str = "float64", seed: int = 0) -> None:
@@ -296,7 +280,7 @@ class Tape:
         self._cached: dict[tuple[Any, ...], Var] = {}
 
     def widen(self, dtype: Any) -> np.dtype[Any]:
-        """The dtype that values of the model's `dtype` are computed in."""
+        """The dtype to compute in for values that have `dtype` in the model."""
         dtype = np.dtype(dtype)
         return self._wide.get(dtype.type, dtype)
 
@@ -305,18 +289,18 @@ class Tape:
         return Large(self, name) if name in self.values.recipes else Var(self, name, self.values[name])
 
     def find(self, name: str) -> Var | None:
-        """The tensor `name` if it is on this tape."""
+        """The tensor `name` if it is on this tape, else None."""
         return self.var(name) if name in self.values else None
 
     def hold(self, name: str, value: Any) -> Var:
-        """Put a value that no step computes on the tape, under `name`."""
+        """Puts a value that no step computes on the tape, under `name`."""
         array = np.asarray(value)
         dtype = np.dtype(object) if array.dtype.kind in "US" else self.widen(array.dtype)
         self.values[name] = array.astype(dtype, copy=False)
         return self.var(name)
 
     def weight(self, name: str, array: Array) -> Var:
-        """Put a constant of the model on the tape, under `name`; what is large is widened when it is read."""
+        """Puts a constant of the model on the tape, under `name`; a large one is widened whenever it is read."""
         dtype = np.dtype(object) if array.dtype.kind in "US" else self.widen(array.dtype)
         self.values.widened(name, array, dtype)
         self.constants.add(name)
@@ -324,7 +308,7 @@ class Tape:
         return self.var(name)
 
     def constant(self, value: Any, dtype: Any = None, name: str = "constant") -> Var:
-        """A constant of a rule or a composition; equal scalars, and short lists of integers, share one tensor."""
+        """A constant of a rule or a composed operator; equal scalars, and short lists of integers, share one tensor."""
         array = np.asarray(value, dtype=dtype)
         shared = array.dtype != object if array.ndim == 0 else array.dtype.kind == "i" and array.nbytes <= _SHARED
         key = (array.tobytes(), array.dtype, array.shape) if shared else None
@@ -336,7 +320,7 @@ class Tape:
         return var
 
     def fresh(self, name: str) -> str:
-        """A tensor name that is not used yet: `name` under the current scope, with a number where taken."""
+        """An unused tensor name: `name` under the current scope, with a number if it is taken."""
         stem = f"{self._scope}/{name}" if self._scope else name
         while True:
             count = self._counts.get(stem, 0)
@@ -346,17 +330,17 @@ class Tape:
                 return candidate
 
     def within(self, *, scope: str = "", place: Place | None = None, spared: frozenset[str] = frozenset()) -> _Within:
-        """Names made inside stand under `scope`, steps come from `place`, a rule need give no cotangents of `spared`."""
+        """In the block, names stand under `scope`, steps come from `place`, rules may skip cotangents of `spared`."""
         under = f"{self._scope}/{scope}" if scope and self._scope else scope or self._scope
         return _Within(self, under, place or self.place, spared)
 
     def scope(self, name: str) -> _Within:
-        """Names made inside stand under `name`."""
+        """In the block, names stand under `name`."""
         return self.within(scope=name)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """What is added inside is taken off again."""
+        """Everything added in the block is removed at its end."""
         steps, regions, guards = len(self.steps), len(self.regions), len(self.guards)
         kept = self.values.copy(), set(self.constants), set(self.fixed), dict(self._cached)
         try:
@@ -366,11 +350,11 @@ class Tape:
             self.values, self.constants, self.fixed, self._cached = kept
 
     def from_node(self, origin: int, metadata: Mapping[str, str]) -> _Within:
-        """Steps made inside come from node `origin` of the model, or from its gradient (-1)."""
+        """In the block, steps come from node `origin` of the model, or from a gradient (-1)."""
         return self.within(place=Place(origin, origin, metadata=metadata))
 
     def apply(self, op: str, *inputs: Operand, **attrs: Any) -> Var:
-        """Add a node of an ONNX operator with one output."""
+        """Adds a node of an ONNX operator with one output."""
         return self.emit(op, inputs, attrs)[0]
 
     def emit(
@@ -384,7 +368,7 @@ class Tape:
         outputs: Sequence[str] = (),
         name: str = "",
     ) -> tuple[Var, ...]:
-        """Add a node and evaluate it; gives a `Var` for each output asked for.
+        """Adds a node and evaluates it; gives a `Var` for each output asked for.
 
         A composed operator adds the nodes that it is made of instead.  `outputs` names the results of a simple one.
         """
@@ -406,14 +390,14 @@ class Tape:
         return self.recorded(step, results[: len(outputs) or n_outputs])
 
     def _given(self, op: Op, x: Any) -> Any:
-        """An operand as an operator takes it; of a large one the shape alone, where no number is looked at yet."""
+        """An operand as the operator takes it; of a large one only the shape if its numbers are not read yet."""
         if not isinstance(x, Large):
             return x
         later = op.composed or (turns(op) and x.name in self.fixed)
         return self.values.like(x.name) if later else self.values.operand(op, x.name)
 
     def recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
-        """A step and its results put on the tape; what is large and made of constants alone is made again when read."""
+        """Puts a step and its results on the tape; large results of constants alone are computed anew when read."""
         step = make()
         self.steps.append(step)
         names = step.node.outputs
@@ -430,27 +414,27 @@ class Tape:
         return var.value
 
     def _operator(self, domain: str, op: str, inputs: Sequence[Operand], where: Where) -> tuple[Op, Sequence[Any]]:
-        """The operator as it is for its operands, and these; numbers among them become constants."""
+        """The operator in its form for these operands, and the operands; numbers among them become constants."""
         record = self.ops.get((domain, op))
         if record is not None and _TENSORS.issuperset(map(type, inputs)):
             return record, inputs
         dtype = next((x.dtype for x in inputs if isinstance(x, Var)), None)
-        operands = [x if isinstance(x, _KNOWN) else self.constant(x, fitting(x, dtype)) for x in inputs]
+        operands = [x if isinstance(x, _VALUES) else self.constant(x, fitting(x, dtype)) for x in inputs]
         if record is None:
             raise no_forward(op, domain, self.ops, where())
         return for_operands(record, operands, where), operands
 
     def _label(self, name: str, outputs: Sequence[str]) -> str:
-        """What a node is called: a body's run many times, under a scope each; one of a gradient has its output's name."""
+        """The name of a node: under the scope of its body's iteration; in a gradient, the name of its output."""
         under = f"{self._scope}/{name}" if name and self._scope else name
         return under or (outputs[0] if self.place.origin < 0 else "")
 
     def _supplied(self, op: Op, n_outputs: int, outputs: Sequence[str]) -> dict[str, Any]:
-        """What a kernel may ask the tape for."""
+        """The keywords that a kernel may take from the tape."""
         supplied: dict[str, Any] = {"n_outputs": n_outputs, "outputs": outputs, "tape": self}
         if "rng" in op.signature.supplied:
             supplied["rng"] = np.random.default_rng([self.seed, len(self.steps), len(self.values)])
-            if not op.composed:  # which may leave it alone, and says when it does not
+            if not op.composed:  # a composed operator that draws notes it itself
                 self.drawing.add(self.place.origin)
         return supplied
 
@@ -474,6 +458,23 @@ class Tape:
         if op.ordered and any(a is not None and a.dtype.kind == "c" for a in arrays):
             raise UnsupportedError(f"{where()}: {op.name} has no meaning for complex numbers", code="GC503")
         return list(run(op, arrays, metadata, where=where, widen=self.widen))
+
+
+class _Within:
+    """The context manager of `Tape.within`; entering it sets scope, place and spared operands of a tape."""
+
+    __slots__ = ("inner", "outer", "tape")
+
+    def __init__(self, tape: Tape, scope: str, place: Place, spared: frozenset[str]) -> None:
+        self.tape, self.inner = tape, (scope, place, spared)
+
+    def __enter__(self) -> None:
+        tape = self.tape
+        self.outer = tape._scope, tape.place, tape.spared
+        tape._scope, tape.place, tape.spared = self.inner
+
+    def __exit__(self, *error: object) -> None:
+        self.tape._scope, self.tape.place, self.tape.spared = self.outer
 
 
 def _names(operands: Sequence[Any]) -> tuple[str, ...]:

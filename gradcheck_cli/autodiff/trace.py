@@ -1,4 +1,4 @@
-"""Run a graph once at a point, on a tape: `If` follows the branch taken, `Loop` and `Scan` unroll."""
+"""Runs a graph once at a point, on a tape: `If` follows the branch taken, `Loop` and `Scan` unroll."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradcheck_cli.op import Ops
 class Body:
     """A subgraph as a control-flow operator calls it: a function of `Var`s that adds the graph's nodes to the tape.
 
-    It sees the values of the graph around it as they were when its node was reached.  `part` is what messages call it:
+    It sees the values of the graph around it as they were when its node was reached.  `part` is its name in messages:
     "body of node 3 Loop 'y'".
     """
 
@@ -56,8 +56,8 @@ def trace(
 ) -> Tape:
     """The tape of `graph` at `feeds`, which may fix any tensor, inner ones included.
 
-    Only what `targets` (default: all outputs) need is run.  If `lenient`, an operator that cannot be run blocks the
-    tensors behind it (`Tape.blocked`) instead of raising.
+    Only nodes that `targets` (default: all outputs) need are run.  If `lenient`, an operator that cannot be run blocks
+    the tensors that depend on it (`Tape.blocked`) instead of raising.
     """
     tape = Tape(ops, dtype=dtype, seed=seed)
     tape.reserved = names_within(graph)
@@ -78,19 +78,19 @@ def trace(
 
 
 def names_within(graph: Graph) -> set[str]:
-    """The names of all tensors, those of graphs inside of nodes among them."""
+    """The names of all tensors, including those of graphs inside of nodes."""
     return set(graph.tensors).union(*(names_within(inner) for node in graph.nodes for inner in node.subgraphs))
 
 
 def result(tape: Tape, name: str) -> Any:
-    """What a traced graph gives for a name: an array, or a record of arrays for a sequence, an optional or a map."""
+    """The value of a traced tensor: an array, or a record of arrays for a sequence, an optional or a map."""
     if name in tape.blocked:
         raise tape.blocked[name]
     return mapped(lambda x: x.value, tape.compounds[name] if name in tape.compounds else tape.named[name])
 
 
 def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[str]) -> None:
-    """Add one node of a graph to the tape, reading values from `scope` and leaving its outputs there."""
+    """Adds one node of a graph to the tape; reads values from `scope` and puts its outputs there."""
     label = node.name or next((n for n in node.outputs if n), node.op)
     where = partial(tape.place.of, node.op, label)
     inputs = [_lookup(scope, name, where) for name in node.inputs]
@@ -106,7 +106,7 @@ def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[st
 
 
 def _held(tape: Tape, name: str, value: Any, declared: TensorType | None) -> Any:
-    """A value that is fed: a `Var`, or a record with a `Var` for each tensor inside."""
+    """A fed value as a `Var`, or as a record with a `Var` for each tensor inside."""
     return placed(
         name, typed(value, declared, repr(name)), lambda n, x: tape.hold(n if n == name else tape.fresh(n), x)
     )

@@ -1,8 +1,8 @@
-"""The values of a tape, of which large constants stay in the model's own numbers: they are widened when they are read.
+"""The values of a tape.  Large constants stay in the model's own dtype and are widened when they are read.
 
-A model of 1 GB in float32 is one of 2 GB in float64, and no step needs more than a tensor or two of that.  So beyond what
-is worth keeping, a weight is widened for the step that reads it and dropped after that, and what steps make of weights
-alone (a transpose, a constant fill) is made anew as well.
+A model of 1 GB in float32 is one of 2 GB in float64, and no step needs more than a tensor or two of that.  So beyond
+`KEPT` bytes, a weight is widened for the step that reads it and dropped after that, and results that depend on weights
+alone (a transpose, a constant fill) are computed anew as well.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op
 
-LARGE = 1 << 20  # bytes of a tensor that is worth making anew
-KEPT = 256 << 20  # bytes of widened constants that are kept: those that come first
+LARGE = 1 << 20  # bytes: smaller tensors are always kept
+KEPT = 256 << 20  # bytes of widened constants that are kept, first come, first served
 
 
 class Recipe:
-    """How a tensor is made; `like` has its shape and dtype, and no numbers, `narrow` its numbers as the model has them.
+    """A tensor that is computed when it is read, and shared while anybody holds it.
 
-    While anybody holds what was made, readers get the same.
+    `like` is an array of its shape and dtype without numbers of its own; `narrow` are its numbers in the model's dtype.
     """
 
     __slots__ = ("_held", "_lock", "_make", "like", "narrow")
@@ -36,8 +36,7 @@ class Recipe:
         self._held: ref[Array] | None = None
 
     def made(self) -> Array:
-        """The tensor."""
-        with self._lock:  # two threads that need it make it once
+        with self._lock:  # two threads that need it compute it once
             made = None if self._held is None else self._held()
             if made is None:
                 made = self._make()
@@ -46,7 +45,7 @@ class Recipe:
 
 
 class Values(dict[str, Array]):
-    """Arrays by name; for some of them there is a recipe instead, of which nobody who reads them needs to know."""
+    """Arrays by name; some have a recipe instead, which readers do not notice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,25 +62,25 @@ class Values(dict[str, Array]):
         return super().__len__() + len(self.recipes)
 
     def like(self, name: str) -> Array:
-        """An array of a tensor's shape and dtype, whose numbers are no matter."""
+        """An array of a tensor's shape and dtype, with arbitrary numbers."""
         recipe = self.recipes.get(name)
         return self[name] if recipe is None else recipe.like
 
     def operand(self, op: Op, name: str) -> Array:
-        """A tensor as an operator takes it beside what has been computed: one that widens may get narrow numbers."""
+        """A tensor as an operand of an operator; one that widens its operands gets the narrow numbers."""
         return self.narrowest(name) if op.widens else self[name]
 
     def narrowest(self, name: str) -> Array:
-        """A tensor, in the model's own numbers where it is widened when it is read."""
+        """A tensor, in the model's dtype if it is widened whenever it is read."""
         recipe = self.recipes.get(name)
         return self[name] if recipe is None or recipe.narrow is None else recipe.narrow
 
     def copy(self) -> Values:
-        """The same tensors, to which others can be added."""
+        """A copy to which tensors can be added."""
         return self._only(super().copy(), self.recipes)
 
     def part(self, names: Iterable[str]) -> Values:
-        """Some of the tensors, as far as they are there."""
+        """The tensors among `names` that exist."""
         names = list(names)
         return self._only(
             {n: dict.__getitem__(self, n) for n in names if super(Values, self).__contains__(n)},
@@ -96,7 +95,7 @@ class Values(dict[str, Array]):
         return made
 
     def widened(self, name: str, narrow: Array, dtype: np.dtype[Any]) -> None:
-        """A constant in a wider dtype: for good, or whenever it is read."""
+        """Adds a constant in a wider dtype: widened once, or whenever it is read."""
         size = narrow.size * dtype.itemsize
         if narrow.dtype == dtype or not self._spare(size):
             self[name] = narrow.astype(dtype, copy=False)
@@ -108,7 +107,7 @@ class Values(dict[str, Array]):
     def derived(
         self, op: Op, operands: Sequence[str], metadata: Mapping[str, Any], names: Sequence[str], made: Sequence[Array]
     ) -> bool:
-        """Results of a step that reads nothing but constants: made anew whenever they are read, where that is worth it."""
+        """Adds recipes for results of constants alone, if they are large; False if the caller has to keep the arrays."""
         if not any(n in self.recipes for n in operands) and not self._spare(sum(y.nbytes for y in made)):
             return False
         for index, (name, y) in enumerate(zip(names, made, strict=False)):
@@ -118,7 +117,7 @@ class Values(dict[str, Array]):
         return True
 
     def _turned(self, op: Op, operands: Sequence[str], metadata: Mapping[str, Any]) -> Array | None:
-        """The narrow numbers of a transpose, which it shares with what is transposed."""
+        """The narrow numbers of a transpose: a view of its operand's."""
         recipe = self.recipes.get(operands[0]) if turns(op) else None
         return None if recipe is None or recipe.narrow is None else np.asarray(op.forward(recipe.narrow, **metadata))
 
@@ -135,7 +134,7 @@ class Values(dict[str, Array]):
         return make
 
     def _spare(self, size: int) -> bool:
-        """A tensor of so many bytes is not to be kept; what is kept is counted."""
+        """True if a tensor of so many bytes is not to be kept; counts the bytes that are kept."""
         if size < LARGE or size > self._left:
             return size >= LARGE
         self._left -= size
@@ -143,5 +142,5 @@ class Values(dict[str, Array]):
 
 
 def turns(op: Op) -> bool:
-    """Its results are numbers of its one operand, in another order in memory."""
+    """True for an operator whose results are the numbers of its one operand, in another order in memory."""
     return (op.domain, op.name) == ("", "Transpose")

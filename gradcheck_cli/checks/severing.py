@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_cli.autodiff.reach import Flow, any_way, live, straight
+from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
 from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient
 from gradcheck_cli.checks.claims.claim import Gradients
 from gradcheck_cli.graph import Graph
@@ -65,9 +65,9 @@ def _steps(check: Check, severance: Severance) -> bool:
     """A gradient that is the same everywhere but for jumps: piecewise nodes lie between x and the y it is of."""
     if not check.zero_everywhere:
         return False
-    flow, needed = severance.flow, severance.before(check.gradient_of, any_way)
-    between = flow.behind([("", check.x)], any_way) & needed
-    found = (flow.ops.get(way.node.key) for way in flow.ways if way.source in between and way.target in between)
+    flow, needed = severance.flow, severance.before(check.gradient_of, any_edge)
+    between = flow.behind([("", check.x)], any_edge) & needed
+    found = (flow.ops.get(e.node.key) for e in flow.edges if e.source in between and e.target in between)
     return any(op is not None and op.branch is not None for op in found)
 
 

@@ -1,8 +1,8 @@
-"""Probes by the thousand: a stack is cut into chunks that fit the memory budget, and the chunks run on all cores.
+"""Running a stack of probes in chunks, and the result of a stack.
 
-What a stack of probes gives: values of the outputs, and how the discrete decisions on the way compare with the point's.
-
-A derivative exists on a piece of a model; which piece a probe is on shows in its decisions alone, never in numbers.
+A stack is cut into chunks that fit the memory budget, and the chunks run on all cores (`in_chunks`).  An `Outcome` holds
+the outputs and, as digests, the discrete decisions taken on the way: a derivative exists on a piece of a model, and only
+its decisions tell which piece a probe is on, never its numbers.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _CACHED = 16 << 20  # bytes: larger chunks leave the caches, and malloc gives their arrays back to the system each time
-_CHUNK_BYTES = 64 << 20  # of chunks whose single steps are small
-_ALONE_BYTES = 256 << 10  # less than this is done about as soon as another thread has woken up
-_LEARNED = (32 << 20) - (64 << 10)  # bytes: the most that the threshold of glibc's malloc grows to
-_SHARED = 4  # parts of the least worthwhile chunk, one for each thread, that still are: fewer fight for the interpreter
+_CHUNK_BYTES = 64 << 20  # most bytes of a chunk whose single steps are small
+_ALONE_BYTES = 256 << 10  # a smaller stack is done before another thread has woken up
+_LEARNED = (32 << 20) - (64 << 10)  # bytes: the largest threshold that glibc's malloc adapts to
+_SHARED = 4  # a thread is worth a quarter of `least` probes; with fewer, threads wait for the interpreter's lock
+MANY = 1 << 20  # added to `Decisions.places` for each changed entry of a discrete result
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _ignore(done: int, total: int) -> None:
@@ -40,14 +42,17 @@ def _ignore(done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may use: bytes of working memory and threads; `progress(done, total)` hears of what is done."""
+    """Limits of a run: bytes of working memory and threads.  `progress(done, total)` is called after each chunk."""
 
     memory: int = 2 << 30
     jobs: int = os.cpu_count() or 1
     progress: Callable[[int, int], None] = _ignore
 
     def chunk(self, bytes_per_probe: int, least: int = 1) -> int:
-        """How many probes run at once on each thread; `least` are worth what Python does for a step."""
+        """Number of probes that one thread runs at once, if memory allows at least `least` of them.
+
+        With fewer than `least` probes, Python's overhead for each step outweighs the computation.
+        """
         size, room = max(bytes_per_probe, 1), min(_CHUNK_BYTES, self.memory // (2 * self.jobs))
         return max(1, min(max(_CACHED // size, least), room // size))
 
@@ -60,10 +65,10 @@ def in_chunks(
     least: int = 1,
     most: float = math.inf,
 ) -> Iterator[tuple[range, Result]]:
-    """`run` over `range(count)` in pieces, in order: the probes of a piece with what it gives.
+    """Yields `(probes, run(probes))` for consecutive ranges of `range(count)`, in order.
 
-    least  probes that are worth what Python does for a step
-    most   probes after which limits of time are looked at again
+    least  number of probes below which Python's overhead for each step outweighs the computation
+    most   number of probes after which limits of time are looked at again
     """
     _warm()
     alone = _here.busy or count * bytes_per_probe <= _ALONE_BYTES
@@ -79,45 +84,15 @@ def in_chunks(
         budget.progress(piece.stop, count)
 
 
-@cache
-def _warm() -> None:
-    """Let malloc learn that arrays of this size come and go: it keeps their pages from then on.
-
-    Otherwise the system takes and clears them anew for each result of each chunk, and one thread waits for the other.
-    """
-    np.empty(_LEARNED, np.uint8)
-
-
 def _shares(count: int, most: int, jobs: int) -> Sequence[range]:
-    """Pieces of nearly one size, `most` probes at most, as many for each thread."""
+    """Ranges of nearly equal size, of at most `most` probes, in a number that `jobs` divides where possible."""
     rounds = -(-count // (most * jobs))
     size = max(1, -(-count // (rounds * jobs))) if count else 1
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-class _Here(local):
-    """Whether this thread is one of several that run chunks."""
-
-    busy = False
-
-
-_here = _Here()
-
-
-@cache
-def _crew(size: int) -> ThreadPoolExecutor:
-    """Threads that wait for work: starting them costs more than many a chunk."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    return ThreadPoolExecutor(size, "gradcheck")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_crew.cache_clear)  # a child has none of them
-
-
 def _threaded(run: Callable[[range], Result], pieces: Sequence[range], jobs: int) -> Iterator[tuple[range, Result]]:
-    """The pieces in order, on `jobs` threads."""
+    """Yields the results of the pieces, in order, from `jobs` threads."""
     from concurrent.futures import wait
 
     crew, rest = _crew(jobs), iter(pieces)
@@ -133,78 +108,51 @@ def _threaded(run: Callable[[range], Result], pieces: Sequence[range], jobs: int
 
 
 def _alone(run: Callable[[range], Result], piece: range) -> Result:
-    """A piece on a thread among others: its kernels start no more of them."""
+    """Runs a piece on a pool thread, with kernels that start no further threads."""
     _here.busy = True
     try:
-        with native.single_threaded(), np.errstate(all="ignore"):  # of the thread's own
+        with native.single_threaded(), np.errstate(all="ignore"):  # each thread has an errstate of its own
             return run(piece)
     finally:
         _here.busy = False
 
 
-MANY = 1 << 20  # places at least where a result that is discrete itself changes
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+class _Here(local):
+    """Thread-local flag: this thread runs chunks beside other threads."""
+
+    busy = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """Digests of all decisions of each probe, every one an array `(P,)`.
+_here = _Here()
 
-    kind    equal for probes that decide everything alike, 0 for the decisions of the point
-    places  at how many places a probe decides otherwise than the point; from MANY on something discrete was computed
-    where   equal for probes that decide otherwise at the same places
+
+@cache
+def _crew(size: int) -> ThreadPoolExecutor:
+    """A thread pool that is kept: starting threads costs more than many a chunk."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(size, "gradcheck")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_crew.cache_clear)  # a forked child has none of the threads
+
+
+@cache
+def _warm() -> None:
+    """Makes malloc keep the pages of large arrays that are freed.
+
+    Otherwise the system takes and clears them again for each result of each chunk, and threads wait for one another.
     """
-
-    kind: Array
-    places: Array
-    where: Array
-
-    @classmethod
-    def none(cls, count: int) -> Decisions:
-        """Those of probes that decide like the point."""
-        return cls(np.zeros(count, np.uint64), np.zeros(count, np.int64), np.zeros(count, np.uint64))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Decisions]) -> Decisions:
-        """Those of several stacks as one."""
-        columns = [(part.kind, part.places, part.where) for part in parts]
-        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-
-    def add(self, rows: Array, own: Decisions) -> None:
-        """Add what some probes decided."""
-        self.kind[rows] += own.kind
-        self.places[rows] += own.places
-        self.where[rows] += own.where
-
-    def note(self, index: int, stack: Array, changed: Array, discrete: bool) -> None:
-        """Add what step `index` decided: `stack` is `(P, n)`, `changed` says where that differs from the point's."""
-        rows, places = np.nonzero(changed)  # few, in the order of the probes
-        numbers = stack[rows, places].astype(np.float64) if stack.dtype != object else np.ones(len(rows))
-        factor, here = _digest(places, 2 * index), _digest(places, 2 * index + 1)
-        probes, starts = np.unique(rows, return_index=True)
-        self.kind[probes] += np.add.reduceat(_mixed(numbers.view(np.uint64) * _ODD) * factor + here, starts)
-        self.where[probes] += np.add.reduceat(here, starts)
-        self.places[probes] += (MANY if discrete else 1) * np.diff(starts, append=len(rows))
-
-
-def _digest(places: Array, number: int) -> Array:
-    """An odd number for each place, another one for every `number`."""
-    return _mixed(places.astype(np.uint64) * _ODD + np.uint64(number)) | np.uint64(1)
-
-
-def _mixed(bits: Array) -> Array:
-    """SplitMix64's mixing of 64 bits: https://doi.org/10.1145/2660193.2660195."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return bits ^ (bits >> np.uint64(31))
+    np.empty(_LEARNED, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a stack of probes gives: an array `(P, *shape)` for each output, and the branches they crossed.
+    """The result of a stack of probes: an array `(P, *shape)` for each output, and the branches that were crossed.
 
-    `crossed` has a row of booleans `(P,)` for each step of the tape at which a discrete decision of some probe
-    differs from that of the point; probes that cannot run at all are NaN and crossed at step -1.
+    `crossed` has booleans `(P,)` for each step of the tape at which a discrete decision of some probe differs from that of
+    the point; a probe that cannot run at all gives NaN and is crossed at step -1.
     """
 
     outputs: tuple[Array, ...]
@@ -212,17 +160,17 @@ class Outcome:
     decisions: Decisions = field(default_factory=lambda: Decisions.none(0))
 
     def after(self, crossed: Mapping[int, Array], decisions: Decisions) -> Outcome:
-        """The same with what was decided before, at earlier steps."""
+        """This outcome with the decisions of earlier steps added."""
         self.decisions.add(np.arange(len(decisions.kind)), decisions)
         return replace(self, crossed={**crossed, **self.crossed})
 
     def any_crossed(self, count: int) -> Array:
-        """Whether each probe crossed a branch, shape `(P,)`."""
+        """Mask `(P,)` of the probes that crossed a branch."""
         return any_of(self.crossed, count)
 
 
 def gathered(parts: Sequence[Outcome]) -> Outcome:
-    """The outcome of probes that had to run in parts, or one by one."""
+    """One outcome of several, for consecutive parts of a stack."""
     outputs = tuple(np.concatenate(column) for column in zip(*(o.outputs for o in parts), strict=True))
     stops = np.cumsum([len(outcome.decisions.kind) for outcome in parts])
     crossed: dict[int, Array] = {}
@@ -233,5 +181,58 @@ def gathered(parts: Sequence[Outcome]) -> Outcome:
 
 
 def any_of(by_step: Mapping[int, Array], count: int) -> Array:
-    """Rows, of `count`, that crossed a branch at some step: any of `by_step`, whose arrays are `(count,)`."""
+    """Mask `(count,)` of the rows that crossed a branch at any step of `by_step`, whose arrays are `(count,)`."""
     return np.logical_or.reduce([np.zeros(count, bool), *by_step.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Digests of all discrete decisions of each probe, three arrays `(P,)`.
+
+    kind    equal for probes that take the same decisions, 0 for the decisions of the point
+    places  number of places where a probe decides differently from the point; MANY or more if a discrete result differs
+    where   equal for probes that decide differently from the point at the same places
+    """
+
+    kind: Array
+    places: Array
+    where: Array
+
+    @classmethod
+    def none(cls, count: int) -> Decisions:
+        """Digests of probes that decide like the point."""
+        return cls(np.zeros(count, np.uint64), np.zeros(count, np.int64), np.zeros(count, np.uint64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Decisions]) -> Decisions:
+        """Digests of several stacks as one."""
+        columns = [(part.kind, part.places, part.where) for part in parts]
+        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def add(self, rows: Array, own: Decisions) -> None:
+        """Adds the decisions of the probes `rows`."""
+        self.kind[rows] += own.kind
+        self.places[rows] += own.places
+        self.where[rows] += own.where
+
+    def note(self, index: int, stack: Array, changed: Array, discrete: bool) -> None:
+        """Adds the decisions of step `index`: `stack` is `(P, n)`, `changed` marks entries that differ from the point's."""
+        rows, places = np.nonzero(changed)  # few, in the order of the probes
+        numbers = stack[rows, places].astype(np.float64) if stack.dtype != object else np.ones(len(rows))
+        factor, here = _digest(places, 2 * index), _digest(places, 2 * index + 1)
+        probes, starts = np.unique(rows, return_index=True)
+        self.kind[probes] += np.add.reduceat(_mixed(numbers.view(np.uint64) * _ODD) * factor + here, starts)
+        self.where[probes] += np.add.reduceat(here, starts)
+        self.places[probes] += (MANY if discrete else 1) * np.diff(starts, append=len(rows))
+
+
+def _digest(places: Array, number: int) -> Array:
+    """An odd 64-bit number for each place, different for each `number`."""
+    return _mixed(places.astype(np.uint64) * _ODD + np.uint64(number)) | np.uint64(1)
+
+
+def _mixed(bits: Array) -> Array:
+    """SplitMix64's mixing of 64 bits: https://doi.org/10.1145/2660193.2660195."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))

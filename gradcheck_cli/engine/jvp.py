@@ -1,13 +1,11 @@
-"""How a step of a tape carries tangents: derivatives along directions in which some tensors move, for a stack of probes.
+"""Jacobian-vector products of the steps of a tape: derivatives along tangents `(P, *x.shape)`, for a stack of probes.
 
-Every discrete decision is that of the point, and only forward kernels take part: linear steps run on the tangents,
-elementwise ones contribute their local slope once for all probes, those that work line by line the Jacobian of each
-line where that is less work, the others run at `x + i h t`.
+Only forward kernels take part, and every discrete decision is that of the point: linear steps run on the tangents,
+elementwise ones multiply by a slope that is computed once for all probes, steps that work line by line (Softmax) may
+multiply by the Jacobian of each line, all others run at `x + i h t` (the complex step).
 
-Tangents of whole stacks: the steps of a program made ready once, for all chunks of probes.
-
-Elementwise steps that follow one another become chains: slopes are known, so that nothing but products and sums is
-left.  What no stage here is for goes through the pushforward, which stays the reference for all of them.
+`Pushforward` does this for one step and is the reference.  For whole stacks `staged` prepares all steps of a program
+once: elementwise steps that follow one another become chains of products and sums.
 """
 
 from __future__ import annotations
@@ -28,13 +26,16 @@ from gradcheck_cli.op.boxes import Patch, Shape, Stack, dense
 from gradcheck_cli.op.fusion import Chain, Formula, expressed, parts, total
 from gradcheck_cli.op.sparsity import lines
 
-_HELD = 4 << 20  # bytes: larger local Jacobians are not kept
-_FLOOR = 1e-150  # sizes of x below this count as this
+Numbered: TypeAlias = tuple[int, Step]  # a step of the tape and its number
+Tangents: TypeAlias = Mapping[str, Any]
+_FLOAT64 = np.dtype(np.float64)
+_HELD = 4 << 20  # bytes: larger Jacobians of lines are not computed and kept
+_FLOOR = 1e-150  # smallest magnitude of x that the step h is scaled by
 _STEP = 2.0**-100  # of the complex step, relative to the scale of x: far below any rounding, far above underflow
 
 
 class Pushforward:
-    """The derivative of each step of a tape at its point; local slopes are computed once."""
+    """The derivative of each step of a tape at its point; slopes are computed once and kept."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
@@ -44,8 +45,8 @@ class Pushforward:
     def through(
         self, index: int, step: Step, tangents: Mapping[str, Stack], jitter: np.random.Generator | None
     ) -> dict[str, Stack]:
-        """Tangents of a step's outputs that hold numbers with a derivative."""
-        if not self.finite(step.operands):  # what is multiplied by zero need not be zero
+        """Tangents of the step's floating-point outputs, by name, from those of its operands."""
+        if not self.finite(step.operands):  # 0 * inf: entries outside of a box may be NaN
             tangents = {n: dense(tangents[n]) for n in step.operands if n in tangents}
         live = [bool(n) and n in tangents for n in step.operands]
         outputs = [n for n in step.node.outputs if n and is_inexact(self.tape.values[n].dtype)]
@@ -65,7 +66,7 @@ class Pushforward:
         return {name: value for name, value in pairs if name in outputs}
 
     def finite(self, names: Sequence[str]) -> bool:
-        """No tensor of these holds anything but finite numbers."""
+        """True if all of these tensors hold finite numbers only."""
         for name in names:
             if name and name not in self._finite:
                 value = self.tape.values.narrowest(name)
@@ -73,9 +74,13 @@ class Pushforward:
         return all(self._finite[name] for name in names if name)
 
     def linear(self, step: Step, tangents: Mapping[str, Stack]) -> Any:
-        """The kernel on the tangents themselves, operands of the other groups being zero."""
+        """The kernel on the tangents themselves, with zeros for operands of other groups.
+
+        By the product rule it runs once for each operand of a group that carries a tangent, and the results are added.
+        None if no operand of a group carries a tangent.
+        """
         live = [bool(n) and n in tangents for n in step.operands]
-        groups = [(i,) for i in range(len(live))] if step.op.linear == "each" else step.op.linear
+        groups = linear_groups(step)
         turns = [[i for i in group if i < len(live) and live[i]] for group in groups]
         total: Any = None
         for turn in range(max(len(t) for t in turns)):
@@ -87,7 +92,7 @@ class Pushforward:
         return total
 
     def shapes(self, step: Step) -> list[Shape]:
-        """Those of a step's outputs."""
+        """Shapes of the step's outputs."""
         return [self.tape.values[n].shape if n else () for n in step.node.outputs]
 
     def _part(
@@ -98,7 +103,7 @@ class Pushforward:
         groups: Sequence[Sequence[int]],
         tangents: Mapping[str, Stack],
     ) -> Stack | None:
-        """Operand i: its tangent if chosen, its value if it goes with a chosen one or selects, else zero."""
+        """Operand i: its tangent if chosen, its value if it shares a group with a chosen one or selects, else zero."""
         name = step.operands[i]
         if not name:
             return None
@@ -110,7 +115,7 @@ class Pushforward:
         return np.zeros_like(self.tape.values.like(name))
 
     def _slope_tangent(self, index: int, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool]) -> Stack:
-        """The sum over operands of local slope times tangent."""
+        """The sum over operands of slope times tangent."""
         (shape,) = self.shapes(step)
         total: Any = None
         for i, probed in enumerate(live):
@@ -136,9 +141,9 @@ class Pushforward:
         return self._slopes[index, i]
 
     def _lines(self, index: int, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool]) -> Array | None:
-        """For a step that works on lines along an axis, the Jacobian of each, `(lines, n, n)`: once for all probes.
+        """Jacobians `(lines, n, n)` of all lines of a step that works along an axis, kept for all probes.
 
-        None where running each probe costs less, or no finite numbers tell it.
+        None where running the kernel for each probe costs less, or where they are not finite.
         """
         if step.op.reads is not lines or len(live) != 1 or isinstance(tangents[step.operands[0]], Patch):
             return None
@@ -147,11 +152,8 @@ class Pushforward:
         if not 0 < 2 * n <= len(tangents[step.operands[0]]) or n * x.nbytes > _HELD:
             return None
         if (index, 0) not in self._slopes:
-            units = np.moveaxis(
-                np.broadcast_to(np.eye(n, dtype=x.dtype).reshape(n, *(1,) * (x.ndim - 1), n), (n, *_last(x, axis))),
-                -1,
-                axis,
-            )
+            unit = np.eye(n, dtype=x.dtype).reshape(n, *(1,) * (x.ndim - 1), n)
+            units = np.moveaxis(np.broadcast_to(unit, (n, *np.moveaxis(x, axis, -1).shape)), -1, axis)
             made = np.moveaxis(self._complex_tangent(step, {step.operands[0]: units}, live, None), axis, -1)
             self._slopes[index, 0] = made.reshape(n, -1, n).swapaxes(0, 1)
         found = self._slopes[index, 0]
@@ -160,7 +162,7 @@ class Pushforward:
     def _complex_tangent(
         self, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool], jitter: np.random.Generator | None
     ) -> Any:
-        """The kernel at `x + i h t`, h for each probe by the sizes of x and t."""
+        """The imaginary part of the kernel at `x + i h t` by h, which fits the sizes of x and t for each probe."""
         values: Mapping[str, Array] = self.tape.values
         if jitter is not None and step.op.backward_stable:
             values = {n: values[n] * factors(values[n][None], jitter)[0] for n in step.operands if n}
@@ -176,16 +178,9 @@ class Pushforward:
         return tuple(results) if step.op.many else results[0]
 
 
-def _last(x: Array, axis: int) -> Shape:
-    """The shape with an axis moved behind all others."""
-    return np.moveaxis(x, axis, -1).shape
-
-
-def _along_lines(local: Array, tangent: Array, axis: int) -> Array:
-    """Tangents `(P, *shape)` through the Jacobians `(lines, n, n)` of all lines along an axis."""
-    moved = np.moveaxis(tangent, axis, -1)
-    made = native.matmul(moved.reshape(len(moved), *local.shape[:2]).swapaxes(0, 1), local).swapaxes(0, 1)
-    return np.moveaxis(made.reshape(moved.shape), -1, axis)
+def linear_groups(step: Step) -> Sequence[Sequence[int]]:
+    """Groups of operands, by position: a step is linear in the operands of one group at a time."""
+    return [(i,) for i in range(len(step.operands))] if step.op.linear == "each" else step.op.linear
 
 
 def lifted(
@@ -196,9 +191,9 @@ def lifted(
     shapes: Sequence[Shape],
     bases: Sequence[Array | None] = (),
 ) -> Any:
-    """What a kernel makes of stacks, on their boxes alone where the step knows a way for them.
+    """The results of a kernel for stacks, computed on their boxes alone where the operator has a box rule.
 
-    `shapes` and `bases` are those of its results; without bases they differ from zero in boxes.
+    `shapes` and `bases` belong to the results; without bases they are zero outside of their boxes.
     """
     if any(isinstance(x, Patch) for x in operands):
         made = None
@@ -210,8 +205,15 @@ def lifted(
     return step.op.lift(kernel, [dense(x) for x in operands], probed, step.metadata)
 
 
+def _along_lines(local: Array, tangent: Array, axis: int) -> Array:
+    """Tangents `(P, *shape)` multiplied by the Jacobians `(lines, n, n)` of all lines along an axis."""
+    moved = np.moveaxis(tangent, axis, -1)
+    made = native.matmul(moved.reshape(len(moved), *local.shape[:2]).swapaxes(0, 1), local).swapaxes(0, 1)
+    return np.moveaxis(made.reshape(moved.shape), -1, axis)
+
+
 def _through(kernel: Kernel, operands: Sequence[Stack], probed: Sequence[bool], shape: Shape) -> Stack:
-    """A function of entries at the same place, of tangents that are zero for most of them."""
+    """The results of an elementwise function for stacks of tangents, on their boxes where all are patches."""
     if all(isinstance(x, Patch) == p for x, p in zip(operands, probed, strict=True)):
         made = Restricted(same_place, kernel, elementwise, {}, [shape])(operands, [None])
         if made is not None:
@@ -220,7 +222,7 @@ def _through(kernel: Kernel, operands: Sequence[Stack], probed: Sequence[bool], 
 
 
 def _moved(x: Array, tangent: Stack, h: Array) -> Stack:
-    """x moved by `i h` times a tangent."""
+    """The stack `x + i h t`."""
     if isinstance(tangent, Patch):
         along = replace(tangent, values=1j * (_behind(h[tangent.probes], tangent.values.ndim) * tangent.values))
         return along.upon(x)
@@ -239,7 +241,7 @@ def _continued(step: Step) -> Kernel:
 
 
 def _smallest(x: Array) -> float:
-    """The magnitude that a perturbation of x must stay below: its smallest entry, if not a trifle of the largest.
+    """The scale that a perturbation of x must stay below: its smallest entry, or 2^-100 of its largest.
 
     At most 1, since functions such as exp change on that scale however large x is.
     """
@@ -250,7 +252,7 @@ def _smallest(x: Array) -> float:
 
 
 def _size_by_probe(tangent: Stack) -> Array:
-    """The largest entry of each probe's tangent, 1 where it is zero, `(P,)`."""
+    """The largest magnitude in each probe's tangent, 1 where it is zero or not finite, `(P,)`."""
     values = tangent.values if isinstance(tangent, Patch) else tangent
     size = np.abs(values).max(axis=tuple(range(1, values.ndim)), initial=0.0)
     size = np.where((size > 0) & np.isfinite(size), size, 1.0)
@@ -262,12 +264,12 @@ def _size_by_probe(tangent: Stack) -> Array:
 
 
 def _behind(h: Array, rank: int) -> Array:
-    """A number for each probe, ready to multiply a stack of this rank."""
+    """Numbers `(P,)` in the shape that multiplies a stack of this rank."""
     return h.reshape(-1, *(1,) * (rank - 1))
 
 
 def _product(slope: Array, tangent: Array) -> Array:
-    """Their product, where a tangent of zero stays zero whatever the slope is."""
+    """Slope times tangent; where the tangent is zero the product is zero even if the slope is infinite."""
     product = slope * tangent
     return product if np.isfinite(slope).all() else np.where(tangent == 0, 0.0, product)
 
@@ -278,21 +280,45 @@ def _plus(a: Any, b: Any) -> Any:
     return _through(np.add, [a, b], [True, True], a.full if isinstance(a, Patch) else a.shape[1:])
 
 
-_FLOAT64 = np.dtype(np.float64)
+def staged(
+    pushforward: Pushforward, steps: Sequence[Numbered], live: Collection[str], outputs: Collection[str]
+) -> list[Stage]:
+    """The steps as stages, for the case that the tensors `live` carry tangents at the start."""
+    planner, values = _Planner(pushforward, set(live)), pushforward.tape.values
+    drafts = [planner.draft(*numbered) for numbered in steps]
+    formulas = [draft if isinstance(draft, Formula) else None for draft in drafts]
+    stages = []
+    for part in parts([step.node for _, step in steps], formulas, outputs, lambda n: values.like(n).shape, 1):
+        draft, mine = drafts[part.steps[0]], [steps[s] for s in part.steps]
+        if part.chain is not None:
+            draft = Chained(pushforward, mine, part.chain)
+        stages.append(Stage(draft if isinstance(draft, Through) else Through(pushforward, mine), part.dies))
+    return stages
 
-Numbered: TypeAlias = tuple[int, Step]  # a step of the tape and its number
-Tangents: TypeAlias = Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part that runs at once, and the tangents that nothing reads after it."""
+
+    part: Through
+    dies: Sequence[str]
+
+    def run(self, live: dict[str, Any]) -> None:
+        """Adds the tangents that the part makes to `live` and drops those that nothing reads any more."""
+        live.update(self.part.make(live))
+        for name in self.dies:
+            live.pop(name, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Through:
-    """A step as the pushforward knows it."""
+    """Steps that run one by one through the pushforward."""
 
     pushforward: Pushforward
     steps: Sequence[Numbered]
 
     def make(self, live: Tangents) -> Tangents:
-        """The tangents that it makes."""
+        """The tangents that the steps make, by name."""
         made: dict[str, Any] = {}
         for index, step in self.steps:
             made.update(self.pushforward.through(index, step, {**live, **made} if made else live, None))
@@ -301,26 +327,29 @@ class Through:
 
 @dataclass(frozen=True, slots=True)
 class Chained(Through):
-    """Steps that are one chain."""
+    """Steps that run as one chain; where the chain cannot, one by one."""
 
     chain: Chain
 
     def make(self, live: Tangents) -> Tangents:
-        """The tangents that others read."""
+        """The tangents that later steps read."""
         made = self.chain.run(live)
         return Through.make(self, live) if made is None else made
 
 
 @dataclass(frozen=True, slots=True)
 class Linear(Through):
-    """A step that is linear in what moves: its kernel, on tangents, what they are multiplied by, and zeros."""
+    """A step that is linear in the operands that carry tangents: one run of its kernel.
+
+    moving  by operand: it carries a tangent; zeros  by operand: it is replaced by zeros
+    """
 
     moving: Sequence[bool]
     zeros: Sequence[bool]
     outputs: frozenset[str]
 
     def make(self, live: Tangents) -> Tangents:
-        """The tangents that it makes."""
+        """The tangents that the step makes, by name."""
         ((_, step),) = self.steps
         operands = [self._operand(step, i, live) for i in range(len(self.moving))]
         made = step.op.lift(step.op.forward, operands, self.moving, step.metadata)
@@ -334,51 +363,21 @@ class Linear(Through):
         return np.zeros_like(values.like(name)) if self.zeros[i] else values.operand(step.op, name)
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What runs at once, and what nobody reads after it."""
-
-    part: Through
-    dies: Sequence[str]
-
-    def run(self, live: dict[str, Any]) -> None:
-        """Put the tangents that it makes among the live ones."""
-        live.update(self.part.make(live))
-        for name in self.dies:
-            live.pop(name, None)
-
-
-def staged(
-    pushforward: Pushforward, steps: Sequence[Numbered], live: Collection[str], outputs: Collection[str]
-) -> list[Stage]:
-    """The steps as stages that begin with the tangents `live`."""
-    planner, values = _Planner(pushforward, set(live)), pushforward.tape.values
-    drafts = [planner.draft(*numbered) for numbered in steps]
-    formulas = [draft if isinstance(draft, Formula) else None for draft in drafts]
-    stages = []
-    for part in parts([step.node for _, step in steps], formulas, outputs, lambda n: values.like(n).shape, 1):
-        draft, mine = drafts[part.steps[0]], [steps[s] for s in part.steps]
-        if part.chain is not None:
-            draft = Chained(pushforward, mine, part.chain)
-        stages.append(Stage(draft if isinstance(draft, Through) else Through(pushforward, mine), part.dies))
-    return stages
-
-
 class _Planner:
-    """Finds out, step by step, which tensors have tangents, and how a step makes its own."""
+    """Follows, step by step, which tensors carry tangents, and picks how each step makes its own."""
 
     def __init__(self, pushforward: Pushforward, live: set[str]) -> None:
         self.pushforward, self.live = pushforward, live
         self.values = pushforward.tape.values
 
     def draft(self, index: int, step: Step) -> Formula | Through:
-        """A link of a chain, or a part of its own."""
+        """The formula of a step that can be part of a chain, or a stage of its own."""
         moving = [i for i, n in enumerate(step.operands) if n and n in self.live]
         outputs = [n for n in step.node.outputs if n and is_inexact(self.values.like(n).dtype)]
         through = Through(self.pushforward, [(index, step)])
-        groups = self._groups(step)
+        groups = linear_groups(step)
         if not moving or not outputs or (groups and not any(i in g for g in groups for i in moving)):
-            return through  # no tangent comes out
+            return through  # it makes no tangent
         self.live.update(outputs)
         if step.op.lift is elementwise and not step.op.many and self._plain(step, moving):
             terms = self._linear(step, moving) if step.op.linear else self._slopes(index, step, moving)
@@ -386,13 +385,8 @@ class _Planner:
                 return Formula(outputs[0], self.values.like(outputs[0]).shape, _FLOAT64, *terms)
         return self._ready(step, moving, groups, through) if groups else through
 
-    def _groups(self, step: Step) -> Sequence[Sequence[int]]:
-        if step.op.linear == "each":
-            return [(i,) for i in range(len(step.operands))]
-        return step.op.linear
-
     def _ready(self, step: Step, moving: Sequence[int], groups: Sequence[Sequence[int]], through: Through) -> Through:
-        """A linear step that runs once: no two of what moves are multiplied."""
+        """A linear step as one run of its kernel, if no two operands with tangents are multiplied by one another."""
         grouped_in = {i: g for g in groups for i in g}
         chosen = [i for i in moving if i in grouped_in]
         if any(sum(i in g for i in chosen) > 1 for g in groups):
@@ -407,20 +401,15 @@ class _Planner:
         return all(self.values.like(n).dtype == _FLOAT64 for n in tensors)
 
     def _linear(self, step: Step, moving: Sequence[int]) -> Any:
-        """The kernel itself, on zeros for what does not move."""
+        """The kernel itself as an expression, with zeros for operands without a tangent."""
         operands: list[Any] = [n if i in moving else 0.0 for i, n in enumerate(step.operands)]
         expression = expressed(step.op.forward, operands) if step.op.linear == "each" else None
         return None if expression is None else (expression, operands)
 
     def _slopes(self, index: int, step: Step, moving: Sequence[int]) -> Any:
-        """The sum of slopes times tangents, where all slopes are finite."""
-        slopes = [self._slope(index, step, i) for i in moving]
-        if not all(s is not None and s.dtype == _FLOAT64 for s in slopes):
+        """The sum of slopes times tangents as an expression; None unless all slopes are finite."""
+        slopes = [self.pushforward.slope(index, step, i) for i in moving]
+        if not all(s.dtype == _FLOAT64 and np.isfinite(s).all() for s in slopes):
             return None
         products = [("multiply", s, step.operands[i]) for s, i in zip(slopes, moving, strict=True)]
         return total(*products), [leaf for _, *factors in products for leaf in factors]
-
-    def _slope(self, index: int, step: Step, i: int) -> Array | None:
-        """The slope by operand i as the pushforward has it, whose rounding is measured; None where it is not finite."""
-        slope = self.pushforward.slope(index, step, i)
-        return slope if np.isfinite(slope).all() else None

@@ -1,4 +1,4 @@
-"""The steps of a program made ready: what a run would otherwise find out again for every chunk of probes."""
+"""The steps of a program, prepared once for all chunks of probes: operands of each kernel, and chains of steps."""
 
 from __future__ import annotations
 
@@ -10,44 +10,39 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.autodiff.weights import Values
-from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.graph import Array, between, is_inexact
 from gradcheck_cli.op.batching import elementwise, shape_only, trailing
 from gradcheck_cli.op.boxes import as_stack
 from gradcheck_cli.op.fusion import Chain, Formula, expressed, parts
 
 _CHAINED = (np.dtype(np.float32), np.dtype(np.float64))
-_FEWEST = 2  # steps of a chain: NumPy runs one as fast
+_FEWEST = 2  # steps of a chain: NumPy runs a single step as fast
 
 
-def between(steps: Sequence[Step], probes: Sequence[str], targets: set[str]) -> list[tuple[int, Step]]:
-    """Steps of a tape that probes reach and targets need, with their numbers."""
-    reached = set(probes)
-    forward = []
-    for index, step in enumerate(steps):
+def steps_between(steps: Sequence[Step], probes: Sequence[str], targets: set[str]) -> list[tuple[int, Step]]:
+    """The steps of a tape that probes reach and targets need, with their numbers."""
+
+    def through(step: Step, reached: Collection[str]) -> list[str]:
         reads = {*(() if step.op.lift is shape_only else step.operands), *step.statics}
-        if not reached.isdisjoint(reads) and reached.isdisjoint(step.node.outputs):
-            reached.update(n for n in step.node.outputs if n)
-            forward.append((index, step))
-    needed, kept = set(targets), []
-    for index, step in reversed(forward):
-        if not needed.isdisjoint(step.node.outputs):
-            needed.update(step.node.inputs)
-            kept.append((index, step))
-    return kept[::-1]
+        fed = any(n in reached for n in step.node.outputs)
+        return [] if fed or reads.isdisjoint(reached) else [n for n in step.node.outputs if n]
+
+    return [(i, steps[i]) for i in between(steps, probes, targets, through, lambda step: step.node.inputs)]
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What runs at once.
+    """A part of a program that runs at once.
 
-    results  names with the dtype and the rank that they have; dies  what nobody reads any more
+    results  name, dtype and rank of each result
+    dies     names of the tensors that nothing reads after this part
     """
 
     results: tuple[tuple[str, np.dtype[Any], int], ...]
     dies: tuple[str, ...]
 
     def keep(self, live: dict[str, Any], made: Sequence[Any]) -> bool:
-        """Put results among the live stacks, in their dtypes, and say whether all have their ranks."""
+        """Adds results to the live stacks, in their dtypes; True if each has its rank and the axis of probes."""
         even = True
         for (name, dtype, rank), value in zip(self.results, made, strict=False):
             if name:
@@ -61,11 +56,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Planned(Ready):
-    """A step between probes and outputs: number `index` of the tape.
+    """Step number `index` of the tape, which lies between probes and outputs.
 
-    operands  names with whether a probe reaches them
-    direct    a kernel takes stacks as they are, without a lift; rebound  a probe reaches its metadata
-    decides   something discrete is computed here
+    operands  names, each with a flag: a probe reaches it
+    direct    the kernel takes stacks as they are, without a batching rule
+    rebound   a probe reaches the step's metadata
+    decides   the step takes a branch or has a discrete result
     """
 
     index: int
@@ -76,7 +72,7 @@ class Planned(Ready):
     decides: bool
 
     def run(self, live: Mapping[str, Array], values: Values, *, even: bool) -> Sequence[Any]:
-        """What the kernel makes of whole stacks; `even` if all of them have the rank that they are to have."""
+        """Results of the kernel for whole stacks; `even` if each has the rank of its tensor and the axis of probes."""
         step = self.step
         operands = [
             live[n] if probed else None if not n else values.operand(step.op, n) if step.op.widens else values[n]
@@ -91,13 +87,13 @@ class Planned(Ready):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Ready):
-    """Steps that are one chain."""
+    """Steps that run as one chain."""
 
     steps: Sequence[Planned]
     chain: Chain
 
     def run(self, live: Mapping[str, Array], values: Values, *, even: bool) -> Sequence[Any]:
-        """What the chain makes of whole stacks."""
+        """Results of the chain for whole stacks."""
         made = self.chain.run(live)
         if made is None:
             made = dict(live)
@@ -107,7 +103,7 @@ class Joined(Ready):
 
 
 def joined(steps: Sequence[Planned], outputs: Collection[str], values: Values) -> list[Planned | Joined]:
-    """The same steps, of which elementwise ones that follow one another are chains."""
+    """The same steps, with elementwise ones that follow one another joined into chains."""
     nodes = [ready.step.node for ready in steps]
     formulas = [_formula(ready, values) for ready in steps]
     found: list[Planned | Joined] = []
@@ -118,13 +114,13 @@ def joined(steps: Sequence[Planned], outputs: Collection[str], values: Values) -
         else:
             results = {each[0]: each for ready in mine for each in ready.results}
             wanted = tuple(results[name] for name in part.chain.results)
-            alone = [replace(ready, dies=()) for ready in mine]  # later parts may read what was to die here
+            alone = [replace(ready, dies=()) for ready in mine]  # later parts may still read these
             found.append(Joined(wanted, tuple(part.dies), alone, part.chain))
     return found
 
 
 def _formula(ready: Planned, values: Values) -> Formula | None:
-    """What an elementwise step computes, where it is exact operations on floating-point numbers of one dtype."""
+    """The expression of an elementwise step of exact operations on floating-point numbers of one dtype; else None."""
     step, (name, dtype, _) = ready.step, ready.results[0]
     if step.op.lift is not elementwise or step.op.many or ready.decides or ready.rebound or step.metadata:
         return None
@@ -140,7 +136,7 @@ def planned(
     dies: Mapping[int, Sequence[str]],
     values: Values,
 ) -> list[Planned]:
-    """The steps, in order; `dies` says by position in them what is not read any more."""
+    """The steps, prepared in order; `dies` has, by position, the tensors that nothing reads after a step."""
     return [_ready(index, step, reached, tuple(dies.get(i, ())), values) for i, (index, step) in enumerate(steps)]
 
 

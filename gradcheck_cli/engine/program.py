@@ -1,11 +1,9 @@
 """A program runs the part of a tape below some probed tensors for a whole stack of probes at once.
 
 A probe on x gives values for the numerical Jacobian, a probe on the seed of the backward pass a column of the
-theoretical one, a tangent at x its image by the complex step.  What no probe reaches was computed once, by the tape.
-
-How a step of a tape carries patches: values that differ from those of one run in a box for each probe.
-
-That run is the one at the point, or, for patches without a base, one in which all is zero.
+theoretical one, a tangent at x its image by the complex step.  Tensors that no probe reaches were computed once, by the
+tape.  A stack may be a `Patch`, values that differ in a box for each probe from a base: the values at the point, or zero.
+Steps with a box rule compute on the boxes alone.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.chunks import Decisions, Outcome, gathered
-from gradcheck_cli.engine.jvp import Pushforward, Stage, lifted, staged
-from gradcheck_cli.engine.plan import Joined, Planned, between, joined, planned
+from gradcheck_cli.engine.jvp import Pushforward, Stage, lifted, linear_groups, staged
+from gradcheck_cli.engine.plan import Joined, Planned, joined, planned, steps_between
 from gradcheck_cli.engine.rounding import coarsened, factors, jittered, of_probe
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
@@ -33,101 +31,7 @@ from gradcheck_cli.op.batching import Kernel, Ragged, elementwise, loop
 from gradcheck_cli.op.box_rules import VALUES, Restricted
 from gradcheck_cli.op.boxes import Crowded, Patch, Stack, as_stack, dense, filled, in_any_entry, part, taken, windows
 
-
-def carries(step: Step, live: Mapping[str, Stack]) -> bool:
-    """A patch is among what the step reads."""
-    return any(isinstance(live.get(n), Patch) for n in step.operands)
-
-
-def whole(step: Step, live: Mapping[str, Stack]) -> dict[str, Array]:
-    """What a step reads of the live stacks, made whole."""
-    return {n: dense(live[n]) for n in step.node.inputs if n in live}
-
-
-def pieces(live: Mapping[str, Stack], count: int, more: float = 1.0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The live stacks, made whole, in parts of as many probes as may be so at once, with their number.
-
-    These are `more` times as many as patches know: what is left to be computed is smaller.
-    """
-    most = min([count, *(max(1, int(x.most * more)) for x in live.values() if isinstance(x, Patch))])
-    for start in range(0, count, most):
-        piece = range(start, min(start + most, count))
-        yield len(piece), {n: filled(part(x, piece)) for n, x in live.items()}
-
-
-def through(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], *, rounded: bool) -> Any:
-    """Results of a step, for stacks of which some are patches; None where it has to run on whole ones.
-
-    A linear step adds to its result what it makes of the moves: that rounds no worse than computing all anew.
-    `rounded` says that rounding is measured, to which an operator may have to be looked at as a whole.
-    """
-    stacks = {n: live[n] for n in step.operands if n in live}
-    patches = [x for x in stacks.values() if isinstance(x, Patch)]
-    if rounded and step.op.backward_stable:
-        return None
-    if step.op.way is None or len(patches) < len(stacks) or not live.keys().isdisjoint(step.statics):
-        return None
-    bases = None if any(p.base is None for p in patches) else pushforward.tape.values
-    if step.op.linear and step.op.way not in VALUES:
-        moves = {n: p.moves() for n, p in stacks.items() if isinstance(p, Patch)}
-        return _moved_box(pushforward, step, moves, bases)
-    operands = [stacks.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
-    probed = [n in stacks for n in step.operands]
-    known = [] if bases is None else [bases[n] if n else None for n in step.node.outputs]
-    return lifted(step, step.op.forward, operands, probed, pushforward.shapes(step), known)
-
-
-def _moved_box(
-    pushforward: Pushforward, step: Step, moves: Mapping[str, Any], bases: Mapping[str, Array] | None
-) -> Any:
-    """What a linear step makes of moves, added to its result; None where it is not linear in all of them together."""
-    groups = [(i,) for i in range(len(step.operands))] if step.op.linear == "each" else step.op.linear
-    live = [[step.operands[i] in moves for i in group if i < len(step.operands)] for group in groups]
-    held = [*step.operands, *step.node.outputs]
-    if step.op.many or any(sum(found) > 1 for found in live) or sum(map(sum, live)) < len(moves):
-        return None
-    if not pushforward.finite(held):
-        return None
-    made = pushforward.linear(step, moves)
-    if bases is None:
-        return made
-    base = bases[step.node.outputs[0]]
-    return made.upon(base) if isinstance(made, Patch) else base + made
-
-
-def deviating(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], results: Sequence[Stack]) -> Array:
-    """The probes, in order, that may decide something otherwise than at the point."""
-    values = pushforward.tape.values
-    found = [np.zeros(0, np.int64)]
-    for name, result in zip(step.node.outputs, results, strict=False):
-        if name and not is_inexact(values[name].dtype):
-            found.append(_other(result, values[name]))
-    if step.op.branch is not None:
-        found.append(_branching(pushforward, step, live))
-    return reduce(np.union1d, found)
-
-
-def _other(result: Stack, here: Array) -> Array:
-    """The probes in which a result is not as at the point."""
-    if not isinstance(result, Patch):
-        return np.flatnonzero(in_any_entry(result != here))
-    return result.probes[in_any_entry(result.values != windows(here, result.box, len(result.probes)))]
-
-
-def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) -> Array:
-    """The probes that take another branch; all where that is not to be seen in their boxes."""
-    operands = [live.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
-    probed, differing = [live[n] for n in step.operands if n in live], None
-    plain = step.op.way is not None and pushforward.finite(step.operands)  # NaN is not even like itself
-    if plain and all(isinstance(x, Patch) and x.base is not None for x in probed):
-        assert step.op.way is not None
-        assert step.op.branch is not None
-        way = Restricted(step.op.way, step.op.branch, step.op.lift, step.metadata, pushforward.shapes(step))
-        differing = way.differing(operands)
-    return np.arange(probed[0].shape[0]) if differing is None else differing
-
-
-_BUSY = 512 << 10  # bytes of a result that take far longer than a call
+_BUSY = 512 << 10  # bytes: computing a result of this size takes far longer than calling the kernel
 
 
 class Program:
@@ -135,15 +39,15 @@ class Program:
 
     def __init__(self, tape: Tape, probes: Sequence[str], outputs: Sequence[str]) -> None:
         self.tape, self.probes, self.outputs = tape, tuple(probes), tuple(outputs)
-        self.steps = between(tape.steps, self.probes, {*self.outputs, *tape.guards})
+        self.steps = steps_between(tape.steps, self.probes, {*self.outputs, *tape.guards})
         self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs)}
         self.dies = self._last_uses()
-        self.evaluations: Counter[str] = Counter()  # probes that were run, on "real" and on "complex" numbers
+        self.evaluations: Counter[str] = Counter()  # number of probes run, by "real" and "complex"
         self._pushforward = Pushforward(tape)
         self._counting = Lock()
         self._branches: dict[int, Array] = {}
         self._preparing = Lock()
-        self._stages: dict[Any, list[Stage]] = {}  # by the step that they begin with, and what moves there
+        self._stages: dict[Any, list[Stage]] = {}  # by the first step, and the tensors that carry tangents there
         self._chained: dict[int, list[Planned | Joined]] = {}
 
     @cached_property
@@ -158,7 +62,7 @@ class Program:
 
     @property
     def analytic(self) -> bool:
-        """Every step lets a complex step through."""
+        """True if every step can be evaluated at complex numbers (complex step)."""
         return self.obstacle is None
 
     @property
@@ -171,12 +75,12 @@ class Program:
         return None
 
     def bytes_per_probe(self) -> int:
-        """Memory that one probe needs at the fullest moment."""
+        """Peak memory of one probe."""
         return self._bytes[0]
 
     @cached_property
     def _bytes(self) -> list[int]:
-        """What a probe needs at the fullest moment from each step on."""
+        """Peak memory of one probe from each step on."""
         size = {name: self.tape.values[name].nbytes for name in self.reached if name in self.tape.values}
         live, found = sum(size[name] for name in self.probes), []
         for position, (_, step) in enumerate(self.steps):
@@ -187,35 +91,33 @@ class Program:
         return [max(2 * peak, 1) for peak in peaks]
 
     def _more(self, position: int) -> float:
-        """How many times as many probes may be whole from a step on as in the whole run."""
+        """Ratio of the probes that fit into memory from a step on to those that fit for the whole run."""
         return self._bytes[0] / self._bytes[position]
 
     @cached_property
     def worth(self) -> int:
-        """Probes from which on a step computes for far longer than Python takes to call it."""
+        """Number of probes from which on computing a step takes far longer than calling it from Python."""
         made = sum(self.tape.values[n].nbytes for _, step in self.steps for n in step.node.outputs if n)
         return max(1, _BUSY * len(self.steps) // max(made, 1))
 
     def run(
         self, stacks: Mapping[str, Stack], *, branches: bool = False, jitter: np.random.Generator | None = None
     ) -> Outcome:
-        """Outputs for probed values `stacks` of shape `(P, *shape)`; with the branches crossed if asked for.
+        """Outputs for probed values `stacks` of shape `(P, *shape)`, and the branches crossed if asked for.
 
-        A patch has the values of the point as its base, or none where all is zero for a stack of zeros.
-
-        With `jitter` every result is moved by some `ROUNDINGS`, in all probes alike: outputs move as far as rounding
-        may carry them.
+        A patch has the values of the point as its base, or none, for a program of zeros at zeros.  With `jitter` every
+        result is moved by some `ROUNDINGS`, in all probes alike: outputs move as far as rounding may carry them.
         """
         count = next(iter(stacks.values())).shape[0]
-        if jitter is not None:  # which moves the base too
+        if jitter is not None:  # bases are rounded too
             stacks = {n: s if isinstance(s, Patch) and s.base is None else filled(s) for n, s in stacks.items()}
-        drawn = deepcopy(jitter)  # each probe that has to run alone is moved as it is in a stack
+        drawn = deepcopy(jitter)  # a probe that has to run alone is rounded as in the stack
         try:
             with np.errstate(all="ignore"):
                 made = self._run(dict(stacks), count, branches, jitter)
         except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
             if any(isinstance(s, Patch) for s in stacks.values()):
-                parts = pieces(stacks, count)
+                parts = _pieces(stacks, count)
                 return gathered([self.run(part, branches=branches, jitter=jitter) for _, part in parts])
             if count > 1:
                 each = ({n: filled(s)[p : p + 1] for n, s in stacks.items()} for p in range(count))
@@ -238,7 +140,7 @@ class Program:
     def _tangents(
         self, live: dict[str, Stack], count: int, jitter: np.random.Generator | None, start: int = 0
     ) -> tuple[Array, ...]:
-        """The same from step `start` on, before which the tangents `live` are known."""
+        """The same from step `start` on, where `live` holds the tangents of all tensors before it."""
         for position in range(start, len(self.steps)):
             if jitter is None and not any(isinstance(stack, Patch) for stack in live.values()):
                 self._carry(live, position)
@@ -246,9 +148,9 @@ class Program:
             index, step = self.steps[position]
             try:
                 made = self._pushforward.through(index, step, live, jitter)
-                made = made if jitter is None else _moved_tangents(made, step, jitter)
+                made = made if jitter is None else _rounded_tangents(made, step, jitter)
             except Crowded:
-                parts = pieces(live, count, self._more(position))
+                parts = _pieces(live, count, self._more(position))
                 rest = (self._tangents(part, n, deepcopy(jitter), position) for n, part in parts)
                 return patch.joined(rest, count)
             live.update(made)
@@ -257,7 +159,7 @@ class Program:
         return tuple(self._spread(live, name, count, zero=True) for name in self.outputs)
 
     def _carry(self, live: dict[str, Any], start: int) -> None:
-        """The tangents `live`, whole stacks, through all steps from `start` on."""
+        """Takes the tangents `live`, whole stacks, through all steps from `start` on."""
         key = start, frozenset(live)
         with self._preparing:
             if key not in self._stages:
@@ -268,7 +170,7 @@ class Program:
     def _run(
         self, live: dict[str, Any], count: int, branches: bool, jitter: np.random.Generator | None, start: int = 0
     ) -> Outcome:
-        """Outputs from step `start` on, before which the values `live` are known, and what is decided there."""
+        """Outputs and decisions from step `start` on, where `live` holds the values of all tensors before it."""
         crossed: dict[int, Array] = {}
         decisions = Decisions.none(count)
         for position in range(start, len(self.steps)):
@@ -281,7 +183,7 @@ class Program:
                 if branches and ready.decides:
                     self._compare(ready.index, ready.step, live, results, crossed, decisions)
             except Crowded:
-                parts = pieces(live, count, self._more(position))
+                parts = _pieces(live, count, self._more(position))
                 rest = [self._run(part, n, branches, deepcopy(jitter), position) for n, part in parts]
                 return gathered(rest).after(crossed, decisions)
             ready.keep(live, results)
@@ -290,7 +192,7 @@ class Program:
     def _run_whole(
         self, live: dict[str, Any], branches: bool, crossed: dict[int, Array], decisions: Decisions, start: int
     ) -> None:
-        """The values `live`, whole stacks, through all steps from `start` on."""
+        """Takes the values `live`, whole stacks, through all steps from `start` on."""
         values = self.tape.values
         even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
         for ready in self._joined(start):
@@ -309,18 +211,18 @@ class Program:
         return self._chained[start]
 
     def _results(self, step: Step, live: dict[str, Any], jitter: np.random.Generator | None) -> Sequence[Any]:
-        """What a step makes of live values, on their boxes where it can."""
-        made = through(self._pushforward, step, live, rounded=jitter is not None) if carries(step, live) else None
+        """Results of a step for live values, computed on their boxes where it has a box rule."""
+        made = _on_boxes(self._pushforward, step, live, rounded=jitter is not None) if _carries(step, live) else None
         if made is None:
-            live.update(whole(step, live))
+            live.update(_whole(step, live))
             made = self._lifted(step, step.op.forward, self._rounded(step, live, jitter))
         results = made if step.op.many else (made,)
-        return results if jitter is None else tuple(_moved(y, step, i, jitter) for i, y in enumerate(results))
+        return results if jitter is None else tuple(_rounded_result(y, step, i, jitter) for i, y in enumerate(results))
 
     def _rounded(
         self, step: Step, live: Mapping[str, Array], jitter: np.random.Generator | None
     ) -> Mapping[str, Array]:
-        """Probed operands, moved by some roundings where that is what the operator's own rounding is like."""
+        """Probed operands, moved by some roundings if the operator's rounding is that of its operands (backward stable)."""
         if jitter is None or not step.op.backward_stable:
             return live
         return {n: live[n] * factors(live[n], jitter) for n in step.operands if n in live}
@@ -334,7 +236,7 @@ class Program:
         return step.op.lift(kernel, operands, probed, step.metadata)
 
     def _rebound(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
-        """A probe reaches what the kernel takes as metadata: bind and run it for each probe."""
+        """Results of a step whose metadata depends on the probe: it is bound and run for each probe."""
         values = self.tape.values
         inputs = [live.get(n, values[n]) if n else None for n in step.node.inputs]
         probed = [bool(n) and n in live for n in step.node.inputs]
@@ -354,9 +256,9 @@ class Program:
         crossed: dict[int, Array],
         decisions: Decisions,
     ) -> None:
-        """Enter what a step decided otherwise than at the point."""
+        """Notes the decisions of a step that differ from those at the point."""
         values = self.tape.values
-        if carries(step, live) or any(isinstance(y, Patch) for y in results):
+        if _carries(step, live) or any(isinstance(y, Patch) for y in results):
             self._compare_few(index, step, live, results, crossed, decisions)
             return
         decided = [
@@ -374,7 +276,7 @@ class Program:
                 decisions.note(index, stack.reshape(changed.shape), changed, discrete)
 
     def _branch(self, index: int, step: Step, branch: Kernel) -> Array:
-        """Which branch a step takes at the point; looked for once where that is more than a comparison."""
+        """The branch that a step takes at the point; kept unless finding it is a mere comparison."""
         values, kept = self.tape.values, self._branches if step.op.lift is not elementwise else {}
         if index not in kept:
             kept[index] = np.asarray(branch(*[values[n] if n else None for n in step.operands], **step.metadata))
@@ -389,8 +291,8 @@ class Program:
         crossed: dict[int, Array],
         decisions: Decisions,
     ) -> None:
-        """The same for patches: whole stacks are looked at of those probes alone that decide anything otherwise."""
-        rows = deviating(self._pushforward, step, live, results)
+        """The same for patches: only probes that may decide differently are made whole and compared."""
+        rows = _deviating(self._pushforward, step, live, results)
         if not len(rows):
             return
         few = {n: taken(live[n], rows) for n in step.node.inputs if n in live}
@@ -432,12 +334,103 @@ class Program:
         return dies
 
 
-def _moved(y: Any, step: Step, output: int, jitter: np.random.Generator) -> Any:
+def _carries(step: Step, live: Mapping[str, Stack]) -> bool:
+    """True if an operand of the step is a patch."""
+    return any(isinstance(live.get(n), Patch) for n in step.operands)
+
+
+def _whole(step: Step, live: Mapping[str, Stack]) -> dict[str, Array]:
+    """The live stacks that a step reads, as whole arrays."""
+    return {n: dense(live[n]) for n in step.node.inputs if n in live}
+
+
+def _pieces(live: Mapping[str, Stack], count: int, more: float = 1.0) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The live stacks as whole arrays, in parts of as many probes as memory allows, each with its number of probes.
+
+    A patch knows this number for the whole run; it is `more` times as large for the steps that are left.
+    """
+    most = min([count, *(max(1, int(x.most * more)) for x in live.values() if isinstance(x, Patch))])
+    for start in range(0, count, most):
+        piece = range(start, min(start + most, count))
+        yield len(piece), {n: filled(part(x, piece)) for n, x in live.items()}
+
+
+def _on_boxes(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], *, rounded: bool) -> Any:
+    """Results of a step computed on the boxes of its patches; None where it has to run on whole stacks.
+
+    A linear step adds its result for the differences to its result at the point, which rounds no worse than computing all
+    anew.  `rounded`: rounding errors are measured; those of a backward stable operator come from whole operands.
+    """
+    stacks = {n: live[n] for n in step.operands if n in live}
+    patches = [x for x in stacks.values() if isinstance(x, Patch)]
+    if rounded and step.op.backward_stable:
+        return None
+    if step.op.way is None or len(patches) < len(stacks) or not live.keys().isdisjoint(step.statics):
+        return None
+    bases = None if any(p.base is None for p in patches) else pushforward.tape.values
+    if step.op.linear and step.op.way not in VALUES:
+        moves = {n: p.moves() for n, p in stacks.items() if isinstance(p, Patch)}
+        return _linear_on_boxes(pushforward, step, moves, bases)
+    operands = [stacks.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
+    probed = [n in stacks for n in step.operands]
+    known = [] if bases is None else [bases[n] if n else None for n in step.node.outputs]
+    return lifted(step, step.op.forward, operands, probed, pushforward.shapes(step), known)
+
+
+def _linear_on_boxes(
+    pushforward: Pushforward, step: Step, moves: Mapping[str, Any], bases: Mapping[str, Array] | None
+) -> Any:
+    """Results of a linear step, from the differences `moves`; None unless it is linear in all of them together."""
+    live = [[step.operands[i] in moves for i in group if i < len(step.operands)] for group in linear_groups(step)]
+    if step.op.many or any(sum(found) > 1 for found in live) or sum(map(sum, live)) < len(moves):
+        return None
+    if not pushforward.finite([*step.operands, *step.node.outputs]):
+        return None
+    made = pushforward.linear(step, moves)
+    if bases is None:
+        return made
+    base = bases[step.node.outputs[0]]
+    return made.upon(base) if isinstance(made, Patch) else base + made
+
+
+def _deviating(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], results: Sequence[Stack]) -> Array:
+    """The probes, in order, that may take a discrete decision different from that of the point."""
+    values = pushforward.tape.values
+    found = [np.zeros(0, np.int64)]
+    for name, result in zip(step.node.outputs, results, strict=False):
+        if name and not is_inexact(values[name].dtype):
+            found.append(_differing(result, values[name]))
+    if step.op.branch is not None:
+        found.append(_branching(pushforward, step, live))
+    return reduce(np.union1d, found)
+
+
+def _differing(result: Stack, here: Array) -> Array:
+    """The probes whose result differs from that at the point."""
+    if not isinstance(result, Patch):
+        return np.flatnonzero(in_any_entry(result != here))
+    return result.probes[in_any_entry(result.values != windows(here, result.box, len(result.probes)))]
+
+
+def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) -> Array:
+    """The probes that take another branch; all probes where their boxes alone do not tell."""
+    operands = [live.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
+    probed, differing = [live[n] for n in step.operands if n in live], None
+    plain = step.op.way is not None and pushforward.finite(step.operands)  # NaN differs from itself
+    if plain and all(isinstance(x, Patch) and x.base is not None for x in probed):
+        assert step.op.way is not None
+        assert step.op.branch is not None
+        way = Restricted(step.op.way, step.op.branch, step.op.lift, step.metadata, pushforward.shapes(step))
+        differing = way.differing(operands)
+    return np.arange(probed[0].shape[0]) if differing is None else differing
+
+
+def _rounded_result(y: Any, step: Step, output: int, jitter: np.random.Generator) -> Any:
     """A stack of results moved by some roundings of the step's kernel."""
     return coarsened(jittered(as_stack(y), step, jitter), step, output, jitter)
 
 
-def _moved_tangents(made: Mapping[str, Stack], step: Step, jitter: np.random.Generator) -> dict[str, Stack]:
+def _rounded_tangents(made: Mapping[str, Stack], step: Step, jitter: np.random.Generator) -> dict[str, Stack]:
     """Tangents moved by some roundings of the step's kernel."""
     outputs = step.node.outputs
     return {

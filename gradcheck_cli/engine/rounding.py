@@ -1,4 +1,7 @@
-"""Results moved by as much as rounding may move them: rounding errors are measured by what that does to a run."""
+"""Results moved by random amounts of the size of their rounding error.
+
+Rounding errors of a derivative are measured by the effect that this has on a run.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.boxes import Patch, windows
 
-_OF_ONE = {"Sigmoid"}  # what others compute from numbers as large as 1, however small it is
-ROUNDINGS = 16.0  # by which results are moved where their rounding error is measured: more than chance can cancel
+_OF_ONE = {"Sigmoid"}  # other implementations have an absolute error of eps, however small the result
+ROUNDINGS = 16.0  # units of rounding by which results are moved: more than chance can cancel
 
 
 def jittered(values: Any, step: Step, rng: np.random.Generator) -> Any:
-    """A stack of results of a step, moved; a patch upon zeros stays one, unless what surrounds it counts."""
+    """A stack of results of a step, moved.
+
+    A patch upon zeros stays a patch, unless the error depends on the whole array (`normwise`) or on the probe (`Apart`).
+    """
     if not is_inexact(values.dtype):
         return values
     if isinstance(values, Patch):
@@ -34,13 +40,16 @@ def jittered(values: Any, step: Step, rng: np.random.Generator) -> Any:
 
 
 def factors(values: Array, rng: np.random.Generator) -> Array:
-    """Numbers near 1, the same for all probes of a stack, that move values by `ROUNDINGS`."""
+    """Numbers near 1 that move values by some `ROUNDINGS`, the same for all probes of a stack."""
     unit = ROUNDINGS * np.finfo(values.dtype).eps * rng.uniform(-1.7, 1.7, (1, *values.shape[1:]))  # of variance 1
     return np.asarray(1.0 + unit)
 
 
 def coarsened(values: Any, step: Step, output: int, rng: np.random.Generator, *, tangent: bool = False) -> Any:
-    """A stack of results of a kernel of others moved by its own rounding; `tangent`: they are derivatives along x."""
+    """A stack of results of a foreign kernel, moved by the rounding error that trying the kernel has shown.
+
+    tangent  the values are derivatives along x: only the relative size of the error is known for them
+    """
     trial = step.trial
     noise = trial.noise[output] if trial is not None and trial.noise else None
     if trial is None or noise is None:
@@ -54,19 +63,19 @@ def coarsened(values: Any, step: Step, output: int, rng: np.random.Generator, *,
 
 
 class Apart(np.random.Generator):
-    """Generators for a stack, one for each probe: results are moved in every probe as by its own generator."""
+    """A generator for each probe of a stack: results are moved in every probe as by its own generator."""
 
     def __init__(self, each: Sequence[np.random.Generator]) -> None:
         super().__init__(each[0].bit_generator)
         self.each = each
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
-        """Numbers for a stack, of the size `(1, ...)` for each probe."""
+        """Numbers for a stack: an array of shape `size`, `(1, ...)`, from each generator."""
         return np.concatenate([rng.uniform(low, high, size) for rng in self.each])
 
 
 class Others(Apart):
-    """The same, by which results are moved as other implementations may round them."""
+    """The same, for results moved by as much as other implementations may round them."""
 
 
 def _times(values: Array, by: Array) -> Array:
@@ -75,5 +84,5 @@ def _times(values: Array, by: Array) -> Array:
 
 
 def of_probe(jitter: np.random.Generator | None, probe: int) -> np.random.Generator | None:
-    """What moves one probe of a stack that runs alone."""
+    """The generator for one probe of a stack that runs alone."""
     return jitter.each[probe] if isinstance(jitter, Apart) else jitter

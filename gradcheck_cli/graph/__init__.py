@@ -5,15 +5,16 @@ ONNX protobuf exists only in `formats`; everything else reads a `Graph`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from gradcheck_cli.errors import ModelError, shown
 
+Item = TypeVar("Item")
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Dim: TypeAlias = int | str | None  # fixed, symbolic, unknown
 MAX_RANK = 60  # NumPy allows 64, and a probe axis or two are added
@@ -22,10 +23,10 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What a file declares of a value: its dtype and shape, either unknown (None) if undeclared.
+    """The declared dtype and shape of a value, either None if undeclared.
 
-    `kind` is "tensor", or "sequence", "optional", "map" for values that are none: then `inner` is the type of what
-    they hold, of which dtype and shape are those of the tensors at the bottom; `key` is the dtype of a map's keys.
+    `kind` is "tensor", "sequence", "optional" or "map".  For the latter three `inner` is the type of the elements,
+    dtype and shape are those of the tensors at the bottom, and `key` is the dtype of a map's keys.
     """
 
     dtype: np.dtype[Any] | None = None
@@ -60,7 +61,7 @@ class Node:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What the operator table is indexed by."""
+        """Its key in the operator table."""
         return self.domain, self.op
 
     @property
@@ -72,7 +73,7 @@ class Node:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the tensors it needs: its inputs and what its subgraphs capture."""
+        """Names of the tensors it needs: its inputs and those that its subgraphs capture."""
         read = dict.fromkeys(self.inputs)
         for graph in self.subgraphs:
             read.update(dict.fromkeys(graph.captures))
@@ -90,9 +91,9 @@ class Node:
 class Graph:
     """Nodes in topological order between inputs and outputs; checked when made.
 
-    `types` holds what the file declares of any tensor.  A subgraph may read names of the graph around it.
-    An input that is also a constant is an input with a default value.  Of the constants the file declares those in
-    `trained` to be weights, and `inline` ones are in nodes of their own.
+    `types` holds the declared type of any tensor.  A subgraph may read names of the graph around it.  An input that is
+    also a constant is an input with a default value.  Of the constants, the file declares those in `trained` to be
+    weights; `inline` ones are values of Constant nodes.
     """
 
     inputs: tuple[str, ...]
@@ -140,7 +141,7 @@ class Graph:
         return next((i for i, node in enumerate(self.nodes) if name in node.outputs), None)
 
     def reached_from(self, names: Iterable[str]) -> set[str]:
-        """Every tensor that depends on one of `names`, those included."""
+        """Every tensor that depends on one of `names`, and `names`."""
         reached = set(names)
         for node in self.nodes:
             if not reached.isdisjoint(node.reads):
@@ -148,7 +149,7 @@ class Graph:
         return reached
 
     def needed_for(self, names: Iterable[str]) -> set[str]:
-        """Every tensor that one of `names` depends on, those included."""
+        """Every tensor that one of `names` depends on, and `names`."""
         needed = set(names)
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.outputs):
@@ -160,16 +161,39 @@ class Graph:
         return "\n".join(lines + [f"  {node}" for node in self.nodes])
 
 
-def is_inexact(dtype: np.dtype[Any]) -> bool:
-    """It holds numbers that a derivative flows through: floating-point ones of 16 bits and more, and complex ones.
+def between(
+    items: Sequence[Item],
+    xs: Iterable[str],
+    ys: Iterable[str],
+    through: Callable[[Item, Collection[str]], Collection[str]],
+    reads: Callable[[Item], Iterable[str]],
+) -> list[int]:
+    """Positions of the items (nodes, steps of a tape) on paths from xs to ys, in order; items are in topological order.
 
-    Smaller ones quantize, as integers do.
+    `through(item, reached)` gives the outputs of an item that tensors of `reached` lead to, `reads(item)` its operands.
+    """
+    reached, needed, found = set(xs), set(ys), []
+    made: list[Collection[str]] = []
+    for item in items:
+        made.append(through(item, reached))
+        reached.update(made[-1])
+    for index in reversed(range(len(items))):
+        if not needed.isdisjoint(made[index]):
+            needed.update(reads(items[index]))
+            found.append(index)
+    return found[::-1]
+
+
+def is_inexact(dtype: np.dtype[Any]) -> bool:
+    """True for dtypes that a derivative flows through: floating-point of 16 bits and more, and complex ones.
+
+    Smaller floating-point dtypes quantize, as integers do.
     """
     return (dtype.kind in "fc" and dtype.itemsize > 1) or (dtype.kind == "V" and dtype.name == "bfloat16")
 
 
 def describe(index: int, node: Node) -> str:
-    """A node as messages name it: by index, operator and name, or first output where it has no name."""
+    """The name of a node for messages: index, operator, and its name or first output."""
     label = node.name or next((name for name in node.outputs if name), "")
     return f"node {index} {node.op} {label!r}"
 
