@@ -309,11 +309,11 @@ def _with_copy(subject: Subject, folder: Path) -> Subject:
 
 def _copy_values(given: Path, folder: Path) -> None:
     """Values that ship with a model, copied: outputs among them that a forward run is held against."""
-    from gradcheck_cli.formats.companions import copied
+    from gradcheck_cli.formats.companions import copy_files
 
     files = {file.name: file for file in given.glob("*put_*.pb")} if given.is_dir() else {}
     if files and sum(file.stat().st_size for file in files.values()) <= COPIED:
-        copied(files, folder)
+        copy_files(files, folder)
 
 
 def _plain(subject: Subject) -> dict[str, Any]:
