@@ -1,7 +1,7 @@
-"""What is asked of a model for a file: gradients, tangents, and second derivatives times a vector.
+"""Adds derivatives to a model, to be saved as a file: gradients, tangents (JVPs) and Hessian-vector products.
 
-A tangent is the derivative of a gradient by its initial gradient, in which it is linear: rules of tangents need no
-writing.
+A gradient is linear in its initial gradient, and its derivative with respect to that is the tangent: tangents need no
+rules of their own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ INPUTS = "inputs"  # initial gradients that are inputs of the file
 
 @dataclass(frozen=True, slots=True)
 class Derivatives:
-    """What was added to a model: names of results, and of inputs, by the tensor that each belongs to.
+    """Derivatives that were added to a model: names of the results and of new inputs, by the tensor they belong to.
 
-    `missing` are those that no y depends on.
+    `missing` names the tensors without a result: no y depends on them.
     """
 
     results: Mapping[str, str]
@@ -39,17 +39,17 @@ def derivatives(
     grad_ys: Mapping[str, str | Array] | Literal["ones", "inputs"],
     how: Mapping[str, Any],
 ) -> Derivatives:
-    """Adds derivatives of some tensors by others to a model; `how` are fields of `Request`."""
-    asked = _Asked(model, dict(how))
+    """Adds derivatives of ys with respect to xs to a model; `how` holds further fields of `Request`."""
+    adding = _Adding(model, dict(how))
     if kind == "jvp":
-        return asked.tangents(xs, ys)
-    gradient = asked.gradient(xs, ys, asked.initial(ys, grad_ys), "grad")
-    return asked.products(xs, gradient) if kind == "hvp" else gradient
+        return adding.tangents(xs, ys)
+    gradient = adding.gradient(xs, ys, adding.initial(ys, grad_ys), "grad")
+    return adding.products(xs, gradient) if kind == "hvp" else gradient
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Requests to a model, one after the other."""
+class _Adding:
+    """Adds requests to a model, one after the other."""
 
     model: Model
     how: dict[str, Any]
@@ -57,7 +57,7 @@ class _Asked:
     def gradient(
         self, xs: Sequence[str], ys: Sequence[str], initial: Sequence[str | Array | Seed | None], what: str
     ) -> Derivatives:
-        """The gradient by each x of all ys, named after it."""
+        """The gradient of the sum of all ys with respect to each x, named after x."""
         done = self._add(xs, ys, initial, self._names([f"{x}_{what}" for x in xs]))
         results = {x: name for x, name in zip(xs, done.results, strict=True) if name is not None}
         opened = {y: seed.name for y, seed in zip(ys, initial, strict=True) if isinstance(seed, Seed)}
@@ -72,7 +72,7 @@ class _Asked:
         return [None if given == "ones" else given.get(y) for y in ys]  # type: ignore[union-attr]
 
     def products(self, xs: Sequence[str], gradient: Derivatives) -> Derivatives:
-        """Second derivatives times a vector for each x, which is an input."""
+        """Hessian-vector products; the vector for each x is a new input."""
         by = [x for x in xs if x in gradient.results]
         vectors = [Seed(name) for name in self._names([f"{x}_vector" for x in by])]
         done = self.gradient(by, [gradient.results[x] for x in by], vectors, "hvp")
@@ -80,7 +80,7 @@ class _Asked:
         return Derivatives({**done.results}, inputs, (*gradient.missing, *done.missing))
 
     def tangents(self, xs: Sequence[str], ys: Sequence[str]) -> Derivatives:
-        """The tangent of each y for tangents of all xs, which are inputs."""
+        """The tangent of each y; the tangents of all xs are new inputs."""
         tangents = dict(zip(xs, (Seed(name) for name in self._names([f"{x}_tangent" for x in xs])), strict=True))
         results: dict[str, str] = {}
         for y in ys:
@@ -103,7 +103,7 @@ class _Asked:
         return self.model.add(Request(ys=tuple(ys), xs=tuple(xs), grad_ys=tuple(initial), **given))
 
     def _names(self, wanted: Sequence[str]) -> list[str]:
-        """Names that no tensor has yet."""
+        """The names, each with a number if a tensor has it already."""
         taken = set(self.model.tensors)
         found = []
         for name in wanted:

@@ -1,4 +1,4 @@
-"""Nodes with graphs inside as single steps of a tape, whose operands are their inputs and what the graphs capture."""
+"""Nodes with subgraphs as single steps of a tape: operands are the node's inputs and what its subgraphs read outside."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SCANNED = ("scan_output_axes", "scan_output_directions")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A node with graphs inside, and how it is run: on a tape of its own, on which it dissolves as in a check.
+class KeptNode:
+    """A node with subgraphs, which is run on a tape of its own, where it is unrolled as in a check.
 
-    The first outputs have the shapes of `like`.  Of others the numbers are in `ragged` whose shapes follow from values of
-    what is `counted`: from how often a loop goes round, from which of two branches of different shapes is taken; and in
-    `loose` whose shapes follow from those of what it reads.
+    Shapes of outputs: the first are those of `like`.  Outputs with an index in `ragged` have shapes that depend on the
+    values of `counted` tensors, such as the number of iterations or the condition of an If; those with an index in
+    `loose` have shapes that depend on the shapes of operands.
     """
 
     node: Node
@@ -42,12 +42,12 @@ class Kept:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Its inputs, those left out among them, and what the graphs capture."""
+        """The inputs, with "" for those left out, and the tensors that the subgraphs read from outside."""
         return (*self.node.inputs, *captured(*self.node.subgraphs))
 
     @property
     def states(self) -> tuple[str, ...]:
-        """What the states of a loop start with."""
+        """Names of the initial states of a loop."""
         match self.node.op:
             case "Loop":
                 return self.node.inputs[2:]
@@ -57,7 +57,7 @@ class Kept:
                 return ()
 
     def run(self, *arrays: Array | None) -> tuple[Array, ...]:
-        """What it gives for values of all that it reads."""
+        """The outputs for values of `reads`."""
         tape = Tape(self.ops, dtype=self.dtype, seed=self.seed)
         given = zip(self.reads, arrays, strict=True)
         scope: dict[str, Any] = {name: tape.hold(name, value) for name, value in given if value is not None}
@@ -69,8 +69,8 @@ class Kept:
         return tuple(y.value for y in made)
 
 
-def alone(*arrays: Array | None, kept: Kept) -> tuple[Array, ...]:
-    """The kernel of a node with graphs inside."""
+def run_kept(*arrays: Array | None, kept: KeptNode) -> tuple[Array, ...]:
+    """The kernel of a node with subgraphs."""
     return kept.run(*arrays)
 
 
@@ -88,16 +88,16 @@ def keep(
     loose: Collection[int] = range(sys.maxsize),
     values: Sequence[Array] | None = None,
 ) -> tuple[Var, ...]:
-    """Add a node with graphs inside and evaluate it; gives a `Var` for each of `count` outputs.
+    """Adds a node with subgraphs to a tape and evaluates it; gives a `Var` for each of `count` outputs.
 
-    `Kept` says what `ragged`, `like` and `loose` outputs are; `counted` is by default all that it reads.  `values` are
-    those of the outputs, where they are known.
+    `KeptNode` explains `ragged`, `like`, `loose` and `counted`, which is by default all that the node reads.  `values`
+    are those of the outputs, if they are known already.
     """
     names = tuple(outputs or (tape.fresh(f"{op.name}_out{i}" if i else op.name) for i in range(count)))
     given = tuple("" if x is None else x.name for x in inputs)
-    name = tape.place.label if outputs else names[0]  # other nodes of bodies may be there many times
+    name = tape.place.label if outputs else names[0]  # the node of a body may be added many times
     node = Node(op.name, given, names, attrs, name=name, metadata=tape.place.metadata)
-    kept = Kept(node, {**tape.ops, **table(CONTROL_FLOW, RECURRENT)}, tape.dtype, tape.seed, ragged)
+    kept = KeptNode(node, {**tape.ops, **table(CONTROL_FLOW, RECURRENT)}, tape.dtype, tape.seed, ragged)
     counts = kept.reads if counted is None else tuple(x.name for x in counted if x is not None)
     kept = replace(kept, counted=counts, like=kept.states or tuple(x.name for x in like), loose=loose)
     step = Step(node, op, kept.reads, (), {"kept": kept}, tape.place)
@@ -105,16 +105,16 @@ def keep(
 
 
 def evaluated(tape: Tape, step: Step) -> Sequence[Array]:
-    """What a step gives at the point."""
+    """The outputs of a step at the point."""
     arrays = [tape.values[name] if name else None for name in step.operands]
     where = partial(step.place.of, step.op.name, step.label)
     return list(run(step.op, arrays, step.metadata, where=where, widen=tape.widen))
 
 
 def starts(tape: Tape, made: str, names: Sequence[str]) -> list[Var]:
-    """What inputs of the body of a loop were in each iteration, one behind the other: outputs that the loop gets.
+    """The values of inputs of a loop's body in each iteration, stacked, as new outputs of the loop.
 
-    `made` is an output of a loop that is on the tape already.
+    `made` is an output of the loop, which is on the tape already.
     """
     index = next(i for i, step in enumerate(tape.steps) if made in step.outputs)
     missing = [name for name in names if name not in _stacked(tape.steps[index])]
@@ -127,7 +127,7 @@ def starts(tape: Tape, made: str, names: Sequence[str]) -> list[Var]:
 
 
 def _stacked(step: Step) -> dict[str, str]:
-    """Inputs of the body that the loop gives one behind the other already, with the name of that output."""
+    """Inputs of the body that the loop outputs already in a stack, with the names of these outputs."""
     body, attrs = step.node.attrs["body"], step.node.attrs
     outputs = body.outputs[1:] if step.op.name == "Loop" else body.outputs
     first = len(step.metadata["kept"].states)
@@ -139,7 +139,7 @@ def _stacked(step: Step) -> dict[str, str]:
 
 
 def _stacking(tape: Tape, step: Step, names: Sequence[str]) -> Step:
-    """A loop that also gives some inputs of its body."""
+    """The loop with some inputs of its body as further outputs, stacked."""
     node, body = step.node, step.node.attrs["body"]
     copies = {name: taken(tape, f"{name}/before") for name in names}
     nodes = (*body.nodes, *(Node("Identity", (name,), (copy,)) for name, copy in copies.items()))

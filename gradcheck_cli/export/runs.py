@@ -1,7 +1,7 @@
-"""Runs of a model with its derivatives at several sizes, laid on one another: what is the same, and what differs.
+"""Aligns runs of a model with its derivatives at several sizes, to find what depends on sizes.
 
-Rules read sizes as numbers, so that a run leaves them as constants.  Runs must have the same operators with the same
-attributes, wired alike; a constant that differs is given a name of its own, and `varying` says what it was in each run.
+Rules read sizes as numbers, which become constants on the tape.  All runs must have the same operators with the same
+attributes and the same edges; `varying` holds the constants that differ, with their values in each run.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SHORT = 4096  # bytes of a constant that is compared with others to be shared
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What a tape leaves once its values are gone: steps, constants, and what is said of tensors by their name on it.
+class TapeRun:
+    """A tape without its values: steps, constants, shapes and dtypes.
 
-    `named` has the names on the tape of tensors of the model and of its derivatives, `ends` those that were asked for.
+    `named` maps names of the model's tensors and derivatives to names on the tape; `ends` are the requested outputs.
     """
 
     steps: tuple[Step, ...]
@@ -36,23 +36,23 @@ class Run:
     ends: tuple[str, ...]
 
     @staticmethod
-    def of(tape: Tape, outputs: Sequence[str]) -> Run:
-        """The part of a tape that some tensors need."""
+    def of(tape: Tape, outputs: Sequence[str]) -> TapeRun:
+        """The part of a tape that some outputs need."""
         named = {name: var.name for name, var in tape.named.items()}
         ends = [named[name] for name in outputs]
         steps = needed(tape, ends)
         read = {n for step in steps for n in step.node.reads}.union(ends)
         seen = {*read, *named.values(), *(n for step in steps for n in step.node.outputs if n)}
         like = {n: _without_numbers(tape.values.like(n)) for n in seen if n in tape.values}
-        return Run(tuple(steps), like, {n: tape.values[n] for n in read & tape.constants}, named, tuple(outputs))
+        return TapeRun(tuple(steps), like, {n: tape.values[n] for n in read & tape.constants}, named, tuple(outputs))
 
 
 @dataclass(slots=True)
-class Laid:
-    """Steps that all runs share, by the names of the file, and the constants in which they differ.
+class AlignedRuns:
+    """The steps that all runs share, with names of the file, and the constants in which runs differ (`varying`).
 
-    `shapes` are the sizes of tensors in all runs; `constants` those of rules and compositions that are always the same;
-    `ends` what the tensors that were asked for are called in the file.
+    `shapes` holds the sizes of tensors in all runs, `constants` those of rules and compositions that are the same in
+    all runs, `ends` the names in the file of the requested outputs.
     """
 
     nodes: list[tuple[Step, Node]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Laid:
 
 
 def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
-    """Steps that some tensors of a tape need, in order."""
+    """The steps that some tensors of a tape need, in order."""
     wanted, kept = set(names), []
     for step in reversed(tape.steps):
         if not wanted.isdisjoint(step.node.outputs):
@@ -73,21 +73,20 @@ def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
     return kept[::-1]
 
 
-def laid(runs: Sequence[Run], names: Sequence[Names], taken: set[str], refuse: Refuse) -> Laid:
-    """Runs laid on one another.
+def aligned(runs: Sequence[TapeRun], names: Sequence[Names], taken: set[str], refuse: Refuse) -> AlignedRuns:
+    """Aligns runs.
 
-    `names` are, for each run, those that tensors on its tape have in the file, and are added to: what is not among
-    them is called as in the first run, or by a number behind that where it is `taken`.  `refuse` makes the error for
-    runs that are not alike.
+    `names` maps, for each run, names on its tape to names in the file, and is added to: other tensors are called as in
+    the first run, with a number if that is `taken`.  `refuse` makes the error for runs that are not alike.
     """
-    result = Laid()
-    weaver = _Weaver(result, names, [run.constants for run in runs], taken, {}, refuse)
+    result = AlignedRuns()
+    merger = _Merger(result, names, [run.constants for run in runs], taken, {}, refuse)
     for steps in zip(*(run.steps for run in runs), strict=False):
-        result.nodes.append((steps[0], weaver.node([step.node for step in steps], steps[0].where)))
+        result.nodes.append((steps[0], merger.node([step.node for step in steps], steps[0].where)))
     if len({len(run.steps) for run in runs}) > 1:
         raise refuse("it has a different number of operators")
     for end in runs[0].ends:
-        result.ends[end] = weaver.read([run.named[end] for run in runs], f"{end!r}")
+        result.ends[end] = merger.read([run.named[end] for run in runs], f"{end!r}")
     called = [{**{end: run.named[end] for end in run.ends}, **{own: n for n, own in known.items()}}
               for run, known in zip(runs, names, strict=True)]  # fmt: skip
     by_own = [
@@ -102,18 +101,18 @@ def laid(runs: Sequence[Run], names: Sequence[Names], taken: set[str], refuse: R
 
 
 @dataclass(slots=True)
-class _Weaver:
-    """Makes one node of those of all runs, with the names of the file."""
+class _Merger:
+    """Merges the nodes of all runs to one, with names of the file."""
 
-    result: Laid
+    result: AlignedRuns
     names: Sequence[Names]
     constants: Sequence[Mapping[str, Array]]
     taken: set[str]
-    held: dict[tuple[Any, ...], str]  # constants by their numbers in all runs
+    held: dict[tuple[Any, ...], str]  # values of a constant in all runs -> its name
     refuse: Refuse
 
     def node(self, nodes: Sequence[Node], where: str) -> Node:
-        """One node for those of all runs; `where` is where they come from, as messages name it."""
+        """One node for those of all runs; `where` names their origin in messages."""
         first = nodes[0]
         other = next((node for node in nodes if _kind(node) != _kind(first)), None)
         if other is not None:
@@ -125,7 +124,7 @@ class _Weaver:
         return replace(first, inputs=inputs, outputs=outputs, attrs=attrs)
 
     def made(self, names: Sequence[str]) -> str:
-        """The name in the file of what is made in every run, under its name there."""
+        """The name in the file of a tensor that a node computes, from its names in the runs."""
         if not names[0]:
             return ""
         own = self.names[0].get(names[0]) or self._free(names[0])
@@ -134,7 +133,7 @@ class _Weaver:
         return own
 
     def read(self, names: Sequence[str], where: str) -> str:
-        """The name in the file of what is read in every run."""
+        """The name in the file of a tensor that a node reads, from its names in the runs."""
         found = {known.get(name) for name, known in zip(names, self.names, strict=True)}
         values = [held[name] for name, held in zip(names, self.constants, strict=True) if name in held]
         if found == {None} and len(values) == len(names):
@@ -151,7 +150,7 @@ class _Weaver:
         return own
 
     def _constant(self, name: str, values: Sequence[Array]) -> str:
-        """The name of a constant of a rule: one for all that have the same numbers in every run."""
+        """The name of a constant of a rule; constants with the same values in every run share one name."""
         key = tuple(_numbers(value) for value in values)
         if key not in self.held:
             self.held[key] = own = self._free(name)
@@ -169,7 +168,7 @@ class _Weaver:
         return values[0]
 
     def _body(self, graphs: Sequence[Graph], where: str) -> Graph:
-        """A graph inside of a node; its constants become ones of the graph around it, which it captures."""
+        """A subgraph; its constants become constants of the graph around it."""
         if len({(len(g.inputs), len(g.nodes), len(g.outputs)) for g in graphs}) > 1:
             raise self.refuse(f"{where} has another {graphs[0].name!r} inside")
         held = [{**outer, **g.constants} for outer, g in zip(self.constants, graphs, strict=True)]
@@ -187,7 +186,7 @@ class _Weaver:
 
 
 def _common(declared: Sequence[TensorType]) -> TensorType:
-    """What is declared in all runs, with dimensions left open where they differ."""
+    """The type that is declared in all runs; dimensions that differ are left open."""
     shapes = [each.shape for each in declared if each.shape is not None]
     if len(shapes) < len(declared) or len({len(shape) for shape in shapes}) != 1:
         return replace(declared[0], shape=None)

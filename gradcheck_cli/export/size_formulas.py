@@ -1,9 +1,8 @@
-"""Constants that differ between runs, as tensors that are made of sizes at run time.
+"""Constants that depend on sizes, as tensors that a file computes from the sizes of its inputs.
 
-Numbers that follow from sizes, found by what they are in several runs: `n`, `2 n - 3`, `(n - k) / 2`, `n m`.
-
-A number has one value in each run, and so has every dimension of a tensor.  A formula is taken for a number only if it
-gives its value in all runs, which are more than are needed to tell its coefficients.
+The dependence is found from several runs of the model: a number has one value in each run, and so has every dimension.
+A formula such as `n`, `2 n - 3`, `(n - k) / 2` or `n m` is accepted only if it gives the number in all runs, of which
+there are more than its coefficients need.
 """
 
 from __future__ import annotations
@@ -22,150 +21,36 @@ from gradcheck_cli.export.runs import Sizes
 from gradcheck_cli.graph import Array, Node
 from gradcheck_cli.op import DTYPES
 
-_FACTORS = 4  # dimensions in one product
-_TERMS = 60  # dimensions of which sums of two are tried
-_LARGEST = 64  # coefficient of a dimension in a sum of two
-
-Formula: TypeAlias = "int | Dimension | Compound"
-
-
-@dataclass(frozen=True, slots=True)
-class Dimension:
-    """The size of a tensor along an axis; its value in each run stands for it."""
-
-    sizes: Sizes
-
-
-@dataclass(frozen=True, slots=True)
-class Compound:
-    """An operator of ONNX on two numbers: Add, Sub, Mul, or Div of what can be divided."""
-
-    op: str
-    left: Formula
-    right: Formula
-
-
-def formula(sizes: Sizes, dims: Iterable[Sizes]) -> Formula | None:
-    """The simplest formula of some dimensions for a number, of those that come first if there are many; None if none is."""
-    if len(set(sizes)) == 1:
-        return sizes[0]
-    known = list(dims)
-    if sizes in known:
-        return Dimension(sizes)
-    return next(_candidates(sizes, known), None)
-
-
-def is_whole(value: Formula) -> bool:
-    """It is a whole number whatever the sizes are: nothing is divided."""
-    return not isinstance(value, Compound) or (value.op != "Div" and is_whole(value.left) and is_whole(value.right))
-
-
-def _candidates(sizes: Sizes, dims: list[Sizes]) -> Iterator[Formula]:
-    for dim in dims:
-        yield from _affine(sizes, dim)
-    yield from _product(sizes, dims, _FACTORS)
-    for dim in dims:
-        yield from _quotient(sizes, dim, dims)
-    for a, b in combinations(dims[:_TERMS], 2):
-        yield from _sum(sizes, a, b)
-
-
-def _affine(sizes: Sizes, dim: Sizes) -> Iterator[Formula]:
-    """(p dim + r) / q."""
-    i = next((i for i, d in enumerate(dim) if d != dim[0]), 0)
-    if not i:
-        return
-    slope = Fraction(sizes[i] - sizes[0], dim[i] - dim[0])
-    offset = sizes[0] - slope * dim[0]
-    if slope and all(slope * d + offset == s for s, d in zip(sizes, dim, strict=True)):
-        q = slope.denominator
-        if (offset * q).denominator == 1 and q <= _LARGEST:
-            yield _divided(_plus(_times(Dimension(dim), slope.numerator), int(offset * q)), q)
-
-
-def _product(sizes: Sizes, dims: list[Sizes], factors: int) -> Iterator[Formula]:
-    """c dim dim ..."""
-    for index, dim in enumerate(dims):
-        if all(d and s % d == 0 for s, d in zip(sizes, dim, strict=True)):
-            rest = tuple(s // d for s, d in zip(sizes, dim, strict=True))
-            if len(set(rest)) == 1:
-                yield _times(Dimension(dim), rest[0])
-            elif factors > 1:
-                for other in _product(rest, dims[index:], factors - 1):
-                    yield Compound("Mul", Dimension(dim), other)
-
-
-def _quotient(sizes: Sizes, dim: Sizes, dims: list[Sizes]) -> Iterator[Formula]:
-    """c dim dim / dim."""
-    for over in _product(tuple(s * d for s, d in zip(sizes, dim, strict=True)), dims, 3):
-        yield Compound("Div", over, Dimension(dim))
-
-
-def _sum(sizes: Sizes, a: Sizes, b: Sizes) -> Iterator[Formula]:
-    """(p a + q b + r) / s, by the differences between three runs."""
-    steps = [(a[i] - a[0], b[i] - b[0], sizes[i] - sizes[0]) for i in range(1, len(sizes))]
-    independent = [(one, two) for one, two in combinations(steps, 2) if one[0] * two[1] != two[0] * one[1]]
-    if not independent or len(sizes) < 4:
-        return
-    (a1, b1, s1), (a2, b2, s2) = independent[0]
-    determinant = a1 * b2 - a2 * b1
-    p, q = Fraction(s1 * b2 - s2 * b1, determinant), Fraction(a1 * s2 - a2 * s1, determinant)
-    r = sizes[0] - p * a[0] - q * b[0]
-    common = lcm(p.denominator, q.denominator)
-    if any(part > _LARGEST for part in (abs(p), abs(q), common)) or (r * common).denominator != 1:
-        return
-    if all(p * x + q * y + r == s for x, y, s in zip(a, b, sizes, strict=True)):
-        terms = _joined(_times(Dimension(a), int(p * common)), _times(Dimension(b), int(q * common)))
-        yield _divided(_plus(terms, int(r * common)), common)
-
-
-def _times(value: Formula, factor: int) -> Formula:
-    return value if factor == 1 else Compound("Mul", value, factor)
-
-
-def _plus(value: Formula, term: int) -> Formula:
-    return value if term == 0 else Compound("Add", value, term) if term > 0 else Compound("Sub", value, -term)
-
-
-def _divided(value: Formula, by: int) -> Formula:
-    return value if by == 1 else Compound("Div", value, by)
-
-
-def _joined(a: Formula, b: Formula) -> Formula:
-    """a + b."""
-    if isinstance(b, Compound) and b.op == "Mul" and isinstance(b.right, int) and b.right < 0:
-        return Compound("Sub", a, _times(b.left, -b.right))
-    return Compound("Add", a, b)
-
-
+Formula: TypeAlias = "int | Dimension | Operation"
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _I64 = np.dtype(np.int64)
-_FILLED = {
-    np.dtype(name) for name in ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
-}  # by a ConstantOfShape
-_SHORT = 64  # entries of a vector of sizes
-_PAIRED = 24  # dimensions of which ratios are tried
+# dtypes that ConstantOfShape can give
+_FILLED = {np.dtype(name) for name in ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]}
+_LONGEST = 64  # entries of a vector of sizes
+_MOST_PAIRED = 24  # dimensions of which ratios are tried
+_MOST_FACTORS = 4  # dimensions in one product
+_MOST_TERMS = 60  # dimensions of which sums of two are tried
+_LARGEST = 64  # coefficient of a dimension in a sum of two
 
 
-class Measured:
-    """Tensors made of sizes: nodes are added in the order of the file, each thing is made once.
+class SizeTensors:
+    """Builds the nodes that compute tensors from sizes; each tensor is computed once.
 
-    `nodes` and `constants` are what was added since they were taken last; `fresh` gives names that are not used.
+    `nodes` and `constants` collect what was added since the caller last took them; `fresh` gives unused names.
     """
 
     def __init__(self, fresh: Callable[[str], str]) -> None:
         self._fresh = fresh
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
-        self._spans: dict[
-            tuple[Sizes, ...], tuple[str, int, int, int]
-        ] = {}  # sizes -> tensor, from axis, to axis, rank
+        # sizes -> a tensor that has them in a row, first axis, end, rank
+        self._spans: dict[tuple[Sizes, ...], tuple[str, int, int, int]] = {}
         self._dims: dict[Sizes, None] = {}
         self._made: dict[Any, str] = {}
         self.near: Sequence[Sizes] = ()  # dimensions that are tried first
 
     def see(self, name: str, shape: tuple[Sizes, ...]) -> None:
-        """From here on there is a tensor whose dimensions can be read."""
+        """Registers a tensor whose dimensions can be read from here on."""
         for start in range(len(shape)):
             if len(set(shape[start])) > 1:
                 self._dims.setdefault(shape[start])
@@ -174,12 +59,12 @@ class Measured:
                     self._spans.setdefault(shape[start:stop], (name, start, stop, len(shape)))
 
     def tensor(self, values: Sequence[Array]) -> str | None:
-        """The name of a tensor that has these values in the runs; None if they follow from no sizes that are known."""
+        """The name of a tensor that has these values in the runs; None if no formula is found."""
         dtype, rank = values[0].dtype, values[0].ndim
         if any(v.ndim != rank or v.dtype != dtype for v in values):
             return None
         fixed = len({v.shape for v in values}) == 1
-        if fixed and dtype.kind in "iu" and rank == 1 and values[0].size <= _SHORT:
+        if fixed and dtype.kind in "iu" and rank == 1 and values[0].size <= _LONGEST:
             made = self.vector([tuple(int(v[i]) for v in values) for i in range(values[0].size)])
             return None if made is None else self._cast(made, dtype)
         if fixed and rank == 0:
@@ -187,7 +72,7 @@ class Measured:
         return self._repeated(values) or self._unit(values) or self._grid(values) or self._ranges(values)
 
     def vector(self, entries: Sequence[Sizes]) -> str | None:
-        """A vector of int64 with these entries."""
+        """The name of an int64 vector with these entries; None if no formula is found."""
         key = tuple(entries)
         if key not in self._made:
             parts = list(self._parts(key))
@@ -208,7 +93,7 @@ class Measured:
         return self._constant(np.array(values, np.int64))
 
     def _parts(self, entries: tuple[Sizes, ...]) -> Iterator[str | None]:
-        """Pieces of a vector: shapes of tensors as long as they go, constants, formulae."""
+        """Pieces of a vector: stretches of tensors' shapes, constants, formulae."""
         place = 0
         while place < len(entries):
             stop = next((s for s in range(len(entries), place, -1) if entries[place:s] in self._spans), 0)
@@ -243,7 +128,7 @@ class Measured:
         return self._once(value.op, self._computed(value.left), self._computed(value.right))
 
     def _factor(self, values: Sequence[float], dtype: np.dtype[Any]) -> str | None:
-        """A scalar: a size, a quotient of sizes or its root, or a number times one, in a dtype that holds sizes."""
+        """A scalar: a size, a quotient of sizes, the square root of one, or a number times one."""
         if len(set(values)) == 1:
             return self._constant(np.array(values[0], dtype))
         if dtype.kind in "iu":
@@ -272,7 +157,7 @@ class Measured:
         return self._once("Reciprocal", b) if set(over) == {1} else self._once("Div", a, b)
 
     def _scaled(self, values: Sequence[float], dtype: np.dtype[Any], near: float) -> str | None:
-        """A number times a size, over one, or times one over another."""
+        """A number times a size, or divided by one, or both."""
         for over, under in self._pairs():
             factors = [v * b / a for v, a, b in zip(values, over, under, strict=True)]
             if all(abs(f - factors[0]) <= 2 * near * abs(f) for f in factors):
@@ -284,15 +169,15 @@ class Measured:
         return None
 
     def _pairs(self) -> Iterator[tuple[Sizes, Sizes]]:
-        """Sizes over others, one of which may be 1."""
-        dims = [sizes for sizes in dict.fromkeys([*self.near, *self._dims]) if sizes in self._dims][:_PAIRED]
+        """Pairs of a numerator and a denominator, one of which may be 1."""
+        dims = [sizes for sizes in dict.fromkeys([*self.near, *self._dims]) if sizes in self._dims][:_MOST_PAIRED]
         one = (1,) * len(dims[0]) if dims else ()
         yield from ((one, d) for d in dims)
         yield from ((d, one) for d in dims)
         yield from permutations(dims, 2)
 
     def _repeated(self, values: Sequence[Array]) -> str | None:
-        """The same entries all along the axes whose sizes differ, or along all."""
+        """An array that is constant along the axes whose sizes differ, or along all axes."""
         if any(not v.size for v in values):
             return None
         uniform = all(np.all(v == v.ravel()[0]) for v in values)
@@ -321,7 +206,7 @@ class Measured:
         return None if like is None else self._once("EyeLike", like)
 
     def _grid(self, values: Sequence[Array]) -> str | None:
-        """Whole numbers that grow evenly along each axis: c + a i + b j."""
+        """Integers that are linear in the indices: c + a i + b j."""
         dtype, rank = values[0].dtype, values[0].ndim
         if dtype.kind not in "iuf" or any(0 in v.shape for v in values):
             return None
@@ -345,7 +230,7 @@ class Measured:
         return self._once("Expand", total, shape) if flat and total and shape else None if flat else total
 
     def _ranges(self, values: Sequence[Array]) -> str | None:
-        """Whole numbers along one axis that go up and down, evenly in between: such as those of a reflection."""
+        """Integers along one axis that are piecewise linear in the index, such as those of a reflection."""
         dtype, rank = values[0].dtype, values[0].ndim
         long = {axis for v in values for axis, n in enumerate(v.shape) if n > 1}
         if dtype.kind not in "iu" or len(long) != 1:
@@ -364,7 +249,7 @@ class Measured:
         return self._cast(self._once("Unsqueeze", made, self.ints(*around)) if around else made, dtype)
 
     def _range(self, start: Sizes, stop: Sizes, step: Sizes) -> str | None:
-        """Whole numbers from one to another."""
+        """The integers of one Range."""
         ends = [self.number(each) for each in (start, stop, step)]
         return None if None in ends else self._once("Range", *[end for end in ends if end])
 
@@ -392,7 +277,7 @@ class Measured:
         return self._made[key]
 
     def _once(self, op: str, *inputs: str, **attrs: Any) -> str:
-        """What an operator gives, one node for all who ask."""
+        """The output of an operator; equal calls share one node."""
         shown = {k: v.tobytes() + str(v.dtype).encode() if isinstance(v, np.ndarray) else v for k, v in attrs.items()}
         key = (op, inputs, tuple(shown.items()))
         if key not in self._made:
@@ -406,7 +291,7 @@ class Measured:
 
 
 def _steps(values: Sequence[Array]) -> tuple[Sizes | None, list[Sizes]]:
-    """The first entry in each run, and by how much entries grow along each axis; None if they do not evenly."""
+    """The first entry in each run, and the slope along each axis; None if entries are not linear in the indices."""
     origins, slopes = [], []
     for v in values:
         first = v[(0,) * v.ndim]
@@ -422,7 +307,7 @@ def _steps(values: Sequence[Array]) -> tuple[Sizes | None, list[Sizes]]:
 
 
 def _even(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Stretches that grow evenly, as start, stop and step of a range; where one turns, the next begins behind."""
+    """The linear pieces of a list of integers, each as start, stop and step of a range."""
     place = 0
     while place < len(numbers):
         step = numbers[place + 1] - numbers[place] if place + 1 < len(numbers) else 1
@@ -435,21 +320,130 @@ def _even(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def rounding(dtype: np.dtype[Any]) -> float:
-    """Relative: a rounding or two of numbers of a dtype."""
+    """The relative error of one or two roundings in a dtype."""
     return {2: 8e-3 if dtype.name == "bfloat16" else 1e-3, 4: 2e-7, 8: 4e-16}.get(dtype.itemsize, 0.0)
 
 
 def simplest(value: float, near: float) -> Fraction:
-    """The fraction of the smallest denominator that is near a number."""
+    """The fraction with the smallest denominator within a relative distance `near` of a number."""
     exact = Fraction(value)
     off = abs(exact) * Fraction(near)
     return -_between(-exact - off, -exact + off) if value < 0 else _between(exact - off, exact + off)
 
 
 def _between(low: Fraction, high: Fraction) -> Fraction:
-    """The simplest fraction from `low` to `high`, both of them positive."""
+    """The simplest fraction in a range of positive numbers."""
     whole = math.ceil(low)
     if whole <= high:
         return Fraction(whole)
     below = math.floor(low)
     return below + 1 / _between(1 / (high - below), 1 / (low - below))
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """The size of a tensor along an axis, identified by its values in the runs."""
+
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An ONNX operator on two numbers: Add, Sub, Mul, or Div without a remainder."""
+
+    op: str
+    left: Formula
+    right: Formula
+
+
+def formula(sizes: Sizes, dims: Iterable[Sizes]) -> Formula | None:
+    """The simplest formula for a number, preferring dimensions that come first; None if there is none."""
+    if len(set(sizes)) == 1:
+        return sizes[0]
+    known = list(dims)
+    if sizes in known:
+        return Dimension(sizes)
+    return next(_candidates(sizes, known), None)
+
+
+def is_whole(value: Formula) -> bool:
+    """True if a formula gives a whole number at all sizes, because nothing is divided."""
+    return not isinstance(value, Operation) or (value.op != "Div" and is_whole(value.left) and is_whole(value.right))
+
+
+def _candidates(sizes: Sizes, dims: list[Sizes]) -> Iterator[Formula]:
+    for dim in dims:
+        yield from _affine(sizes, dim)
+    yield from _product(sizes, dims, _MOST_FACTORS)
+    for dim in dims:
+        yield from _quotient(sizes, dim, dims)
+    for a, b in combinations(dims[:_MOST_TERMS], 2):
+        yield from _sum(sizes, a, b)
+
+
+def _affine(sizes: Sizes, dim: Sizes) -> Iterator[Formula]:
+    """(p dim + r) / q."""
+    i = next((i for i, d in enumerate(dim) if d != dim[0]), 0)
+    if not i:
+        return
+    slope = Fraction(sizes[i] - sizes[0], dim[i] - dim[0])
+    offset = sizes[0] - slope * dim[0]
+    if slope and all(slope * d + offset == s for s, d in zip(sizes, dim, strict=True)):
+        q = slope.denominator
+        if (offset * q).denominator == 1 and q <= _LARGEST:
+            yield _divided(_plus(_times(Dimension(dim), slope.numerator), int(offset * q)), q)
+
+
+def _product(sizes: Sizes, dims: list[Sizes], factors: int) -> Iterator[Formula]:
+    """c dim dim ..."""
+    for index, dim in enumerate(dims):
+        if all(d and s % d == 0 for s, d in zip(sizes, dim, strict=True)):
+            rest = tuple(s // d for s, d in zip(sizes, dim, strict=True))
+            if len(set(rest)) == 1:
+                yield _times(Dimension(dim), rest[0])
+            elif factors > 1:
+                for other in _product(rest, dims[index:], factors - 1):
+                    yield Operation("Mul", Dimension(dim), other)
+
+
+def _quotient(sizes: Sizes, dim: Sizes, dims: list[Sizes]) -> Iterator[Formula]:
+    """c dim dim / dim."""
+    for over in _product(tuple(s * d for s, d in zip(sizes, dim, strict=True)), dims, 3):
+        yield Operation("Div", over, Dimension(dim))
+
+
+def _sum(sizes: Sizes, a: Sizes, b: Sizes) -> Iterator[Formula]:
+    """(p a + q b + r) / s, by the differences between three runs."""
+    steps = [(a[i] - a[0], b[i] - b[0], sizes[i] - sizes[0]) for i in range(1, len(sizes))]
+    independent = [(one, two) for one, two in combinations(steps, 2) if one[0] * two[1] != two[0] * one[1]]
+    if not independent or len(sizes) < 4:
+        return
+    (a1, b1, s1), (a2, b2, s2) = independent[0]
+    determinant = a1 * b2 - a2 * b1
+    p, q = Fraction(s1 * b2 - s2 * b1, determinant), Fraction(a1 * s2 - a2 * s1, determinant)
+    r = sizes[0] - p * a[0] - q * b[0]
+    common = lcm(p.denominator, q.denominator)
+    if any(part > _LARGEST for part in (abs(p), abs(q), common)) or (r * common).denominator != 1:
+        return
+    if all(p * x + q * y + r == s for x, y, s in zip(a, b, sizes, strict=True)):
+        terms = _joined(_times(Dimension(a), int(p * common)), _times(Dimension(b), int(q * common)))
+        yield _divided(_plus(terms, int(r * common)), common)
+
+
+def _times(value: Formula, factor: int) -> Formula:
+    return value if factor == 1 else Operation("Mul", value, factor)
+
+
+def _plus(value: Formula, term: int) -> Formula:
+    return value if term == 0 else Operation("Add", value, term) if term > 0 else Operation("Sub", value, -term)
+
+
+def _divided(value: Formula, by: int) -> Formula:
+    return value if by == 1 else Operation("Div", value, by)
+
+
+def _joined(a: Formula, b: Formula) -> Formula:
+    """a + b."""
+    if isinstance(b, Operation) and b.op == "Mul" and isinstance(b.right, int) and b.right < 0:
+        return Operation("Sub", a, _times(b.left, -b.right))
+    return Operation("Add", a, b)

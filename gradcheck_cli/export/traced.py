@@ -1,6 +1,6 @@
-"""A model run with its derivatives at the sizes of all trials, and what such runs do not tell of other inputs.
+"""Runs a model with its derivatives at the sizes of all trials, and refuses what other inputs would make wrong.
 
-What a file of derivatives declares of its inputs and outputs, and what is to be said of dimensions.
+`Declarations` are the types that a gradient file declares for its inputs and outputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.inner import FileOps
-from gradcheck_cli.export.runs import Laid, Names, Run, laid, needed
+from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
 from gradcheck_cli.export.trials import RUNS, Trials, at
 from gradcheck_cli.graph import Array, Dim, TensorType
 from gradcheck_cli.graph.containers import inside
@@ -25,21 +25,22 @@ from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.points.dims import symbol
 from gradcheck_cli.settings import Settings
 
-_FEWEST = 4  # runs from which a formula is told
+_FEWEST = 4  # runs that are needed to tell a formula
 _BEYOND_ONNX = {"Cofactors": "takes the place of determinants of more minors than a file should compute"}
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What derivatives are made of: steps with the names of the file, and how the model was run to learn them.
+    """The steps of a model and its derivatives, with names of the file, and the trials that they were learned from.
 
-    `passing` are tensors whose shapes follow from values of inputs; `fed` has the values of tensors that were fed,
-    `filled` are those among them that a number fills at any size;
-    `aliases` the names in the file of tensors of the model that are others as well; `statistics` what a node, by its
-    first output, could also give of what it is composed of; `seeds` are inputs of derivatives.
+    - `passing`: tensors whose shapes depend on values of inputs.
+    - `fed`: values of fed tensors; `filled`: fed tensors that are one number, whatever their size.
+    - `aliases`: names in the file of those tensors of the model that are identical to another one.
+    - `statistics`: by the first output of a node, inner tensors that its operator can give as further outputs.
+    - `seeds`: inputs of derivatives.
     """
 
-    laid: Laid
+    aligned: AlignedRuns
     trials: Trials
     passing: frozenset[str] = frozenset()
     fed: Mapping[str, Array] = field(default_factory=dict)
@@ -50,10 +51,10 @@ class Traced:
 
 
 def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: Ops, found: Trials) -> Traced:
-    """Derivatives of a model, run at several sizes of its open dimensions, `small` ones included."""
+    """Runs derivatives of a model at several sizes of its open dimensions, also small ones, and aligns the runs."""
     settings = Settings(extra_feed_dict=feeds, dtype="model")
     ops = FileOps(ops, feeds, [count.name for count in found.counted])
-    runs: list[Run] = []
+    runs: list[TapeRun] = []
     names: list[Names] = []
     passing: frozenset[str] = frozenset()
     fed: list[dict[str, Array]] = []
@@ -68,12 +69,12 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
             passing = frozenset(known.get(n, n) for n in _passing(model, tape, outputs, known_to_vary))
             given = dict(_statistics(model, tape))
         fed.append({n: tape.values[n] for n in _fed(tape, feeds)})
-        runs.append(Run.of(tape, outputs))
+        runs.append(TapeRun.of(tape, outputs))
         names.append(known)
     found = replace(found, runs=tuple(done))
     refuse = _Refusal(model, found)
     seeds = tuple(seed.name for request in model.requests_for(outputs) for seed in request.seeds if seed.open)
-    result = laid(runs, names, {*model.graph.tensors, *outputs, *seeds}, refuse)
+    result = aligned(runs, names, {*model.graph.tensors, *outputs, *seeds}, refuse)
     filled = tuple(n for n, value in fed[0].items() if any(each[n].shape != value.shape for each in fed))
     result.varying.update({n: tuple(each[n] for each in fed) for n in filled})
     held = {n: value for n, value in fed[0].items() if n not in filled}
@@ -85,7 +86,7 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
 def _tapes(
     model: Model, outputs: Sequence[str], settings: Settings, ops: Ops, found: Trials
 ) -> Iterator[tuple[Mapping[str, int], Tape]]:
-    """Runs at sizes, and at values, of their own; at further sizes where derivatives do not run at some."""
+    """Runs with different sizes and values; further sizes replace those at which derivatives do not run."""
     if not found.symbols:
         yield found.runs[0], model.tape(outputs, replace(settings, dims=found.runs[0]), ops)
         return
@@ -121,7 +122,7 @@ class _Refusal:
 
 
 def refused(what: str, found: Trials) -> UnsupportedError:
-    """The error for something of a derivative that is another one at other sizes, with the dimensions to fix."""
+    """The error for a derivative that differs between sizes, with the dimensions to fix."""
     dims, named = found.dims, [*map(shown, found.dims), *(count.symbol for count in found.counted)]
     fixed = " ".join(f"--dim {shown(d)}={found.runs[0][d]}" for d in dims)
     python = ", ".join(f"{d!r}: {found.runs[0][d]}" for d in dims)
@@ -133,7 +134,7 @@ def refused(what: str, found: Trials) -> UnsupportedError:
 
 
 def _statistics(model: Model, tape: Tape) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The outputs that a layer normalization can have, by the name of the first; in float32, as ONNX has the others."""
+    """All outputs that a LayerNormalization can have, by the name of the first; only in float32, ONNX's type for them."""
     for region in tape.regions:
         node = model.graph.nodes[region.place.origin] if region.place.origin >= 0 and not region.place.inside else None
         if node is None or node.key != ("", "LayerNormalization") or region.op.key != node.key:
@@ -151,7 +152,7 @@ def _require_tensors(tape: Tape, outputs: Sequence[str]) -> None:
 
 
 def _names(model: Model, tape: Tape, outputs: Sequence[str]) -> Names:
-    """What tensors on a tape are called in the file: as in the model, and as what was asked for."""
+    """Names on a tape with the names in the file: those of the model, of seeds and of requested outputs."""
     found: Names = {}
     for name in model.graph.tensors:
         if name in tape.named:
@@ -164,13 +165,13 @@ def _names(model: Model, tape: Tape, outputs: Sequence[str]) -> Names:
 
 
 def _fed(tape: Tape, feeds: Mapping[str, Any]) -> set[str]:
-    """Names of what was fed, and of all tensors inside of it."""
+    """Names of fed tensors, with the tensors inside fed containers."""
     return {*(n for n in feeds if n in tape.values),
             *(v.name for n in feeds if n in tape.compounds for v in inside(tape.compounds[n]))}  # fmt: skip
 
 
 def _passing(model: Model, tape: Tape, outputs: Sequence[str], feeds: Collection[str]) -> frozenset[str]:
-    """Tensors whose shapes follow from values; UnsupportedError for what is right at the values of this run only."""
+    """Tensors whose shapes depend on values of inputs; an UnsupportedError if derivatives depend on those shapes."""
     steps = needed(tape, [tape.named[name].name for name in outputs])
     inputs = {n for n in model.graph.inputs if n not in feeds}
     found = Dependence.on(inputs, tape, model.graph)
@@ -188,12 +189,12 @@ def _passing(model: Model, tape: Tape, outputs: Sequence[str], feeds: Collection
 
 
 def _shapes_read(model: Model, tape: Tape, outputs: Sequence[str], steps: Sequence[Step]) -> Iterator[str]:
-    """Tensors whose shapes rules and compositions have as constants."""
+    """Tensors whose shapes became constants of rules and compositions."""
     for request in model.requests_for(outputs):
         xs, ys = ([tape.named[name].name for name in names] for names in (request.xs, request.ys))
         yield from (*xs, *ys)
         for unit in units_between(tape, xs, ys, request.stop):
-            if "kept" not in unit.metadata:  # what is kept whole reads shapes when the file is run
+            if "kept" not in unit.metadata:  # nodes with subgraphs read shapes when the file is run
                 yield from (*unit.operands, *unit.outputs)
     own = set(model.graph.tensors)
     for step in steps:
@@ -202,7 +203,7 @@ def _shapes_read(model: Model, tape: Tape, outputs: Sequence[str], steps: Sequen
 
 
 def _fleeting(model: Model, tape: Tape, inputs: Iterable[str], what: str, name: str) -> UnsupportedError:
-    """The error for what only these values of the inputs make right, with the inputs to fix."""
+    """The error for derivatives that depend on values of inputs, with the inputs to fix."""
     found = {n: Dependence.on([n], tape, model.graph) for n in sorted(inputs)}
     causes = [n for n, dependence in found.items() if name in dependence.values | dependence.shapes]
     fixed = ", ".join(f"{n!r}: ..." for n in causes)
@@ -211,27 +212,27 @@ def _fleeting(model: Model, tape: Tape, inputs: Iterable[str], what: str, name: 
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """The declarations of a file that was made of a model's runs."""
+    """The declared types of a gradient file, and notes on its dimensions."""
 
     model: Model
     found: Traced
 
     def type(self, name: str) -> TensorType:
-        """What the file declares of an input or an output: what the model does, else what the runs have shown."""
-        graph, laid = self.model.graph, self.found.laid
+        """The type of an input or output: the model's own declaration, completed by what the runs have shown."""
+        graph, aligned = self.model.graph, self.found.aligned
         declared = graph.types.get(name, TensorType())
         if declared.kind != "tensor":
             return declared
         if name in graph.constants and declared.dtype is None:
             declared = TensorType(graph.constants[name].dtype, graph.constants[name].shape)
-        dtype = declared.dtype if declared.dtype is not None else laid.dtypes.get(name)
+        dtype = declared.dtype if declared.dtype is not None else aligned.dtypes.get(name)
         dtype = self.model.known_dtype(name) if dtype is None else dtype
         if declared.shape is None:
             return TensorType(dtype, self._shown(name))
         return TensorType(dtype, tuple(self._dim(name, axis, d) for axis, d in enumerate(declared.shape)))
 
     def _dim(self, name: str, axis: int, dim: Dim) -> Dim:
-        """A declared dimension, with its size where it got one, by the name of the one that it equals."""
+        """A declared dimension as its size if it is fixed, or as the dimension that it has to equal."""
         if isinstance(dim, int):
             return dim
         trials, key = self.found.trials, symbol(name, axis, dim)
@@ -239,8 +240,8 @@ class Declarations:
         return sizes.get(key, trials.equal.get(key, dim))
 
     def _shown(self, name: str) -> tuple[Dim, ...] | None:
-        """The shape that a tensor had in the runs, by the names of the dimensions that it follows."""
-        shape = self.found.laid.shapes.get(name)
+        """The shape of a tensor in the runs, with names for the open dimensions that it has."""
+        shape = self.found.aligned.shapes.get(name)
         if shape is None:
             return self.model.known_shape(name)
         if name in self.found.passing:
@@ -249,11 +250,12 @@ class Declarations:
         return tuple(sizes[0] if len(set(sizes)) == 1 else self._named(by_sizes.get(sizes)) for sizes in shape)
 
     def _named(self, dim: str | None) -> str | None:
-        """A dimension that the model gives a name."""
+        """The dimension, if its name is the model's own."""
         named = {d for t in self.model.graph.types.values() for d in t.shape or () if isinstance(d, str)}
         return dim if dim in named else None
 
     def notes(self) -> Iterator[str]:
+        """Sentences about dimensions that are not independent or not open."""
         trials = self.found.trials
         for dim, other in trials.equal.items():
             yield f"{dim} has to equal {other}"

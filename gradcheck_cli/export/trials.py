@@ -1,12 +1,8 @@
-"""Sizes at which a model is run to learn what follows from its open dimensions, and which of them are open at all.
+"""Chooses the sizes at which a model is run to learn what depends on its open dimensions.
 
-Each dimension gets a size of its own in every run, odd and even ones, small and large ones, so that what follows from
-remainders, or from how many windows fit, differs.
-Dimensions that have to be equal move together, and one at whose other sizes the model does not run stays what it is.
-
-Integers among the inputs of a model that say how many: of iterations, of entries.
-
-Shapes follow from their values, as they do from open dimensions, so that they are tried at several as these are.
+Each dimension gets its own size in every run: odd and even, small and large ones, so that remainders and numbers of
+windows differ.  Dimensions that must be equal change together, and a dimension for which no other size works stays
+fixed.  Integer inputs that shapes depend on (counts) are varied in the same way.
 """
 
 from __future__ import annotations
@@ -28,56 +24,23 @@ from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import declared_shape, open_dims, sizes_given, symbol
 from gradcheck_cli.settings import Settings
 
+RUNS = 6  # three runs determine a sum of two dimensions; the others confirm it
 COUNTS = tuple(range(2, 14))  # values that are tried
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """An input that is a number of something; `like` is an array of its shape and dtype."""
-
-    name: str
-    like: Array
-
-    @property
-    def symbol(self) -> str:
-        """What its value is called among the sizes of dimensions."""
-        return f"value of {self.name!r}"
-
-
-def counts(model: Model, tape: Tape, given: Collection[str]) -> Iterator[Count]:
-    """Inputs that are not given and from whose values shapes follow in a run of the model."""
-    for name in model.graph.free_inputs:
-        like = tape.values.get(name) if name not in given else None
-        if like is None or like.dtype.kind != "i" or like.size != 1:
-            continue
-        if Dependence.on([name], tape, model.graph).shapes:
-            yield Count(name, like)
-
-
-def at(settings: Settings, sizes: Mapping[str, int], counted: Collection[Count]) -> Settings:
-    """Settings for a run at sizes of dimensions and at values of counts."""
-    values = {c.name: np.full_like(c.like, sizes[c.symbol]) for c in counted if c.symbol in sizes}
-    dims = {d: size for d, size in sizes.items() if d not in {c.symbol for c in counted}}
-    return replace(settings, dims=dims, extra_feed_dict={**settings.extra_feed_dict, **values})
-
-
-RUNS = 6  # a sum of two dimensions takes three to be told; the others confirm it
 _BATCHES = tuple(range(5, 40))
 _LENGTHS = (*range(5, 14), *range(14, 90, 3))
-_REMAINDERS = {2: 2, 3: 2, 4: 3}  # of so many a size has so many, at least
-_PACES = (1, 2, 4, 8, 16, 32)  # a size may have to be a multiple of one
-_REACH = 4  # so many steps lead to twice the size
+_REMAINDERS = {2: 2, 3: 2, 4: 3}  # modulus -> number of different remainders that the sizes must have
+_FACTORS = (1, 2, 4, 8, 16, 32)  # numbers of which a size may have to be a multiple
+_STEPS = 4  # that lead to twice the size
 _ATTEMPTS = 300
-_GROUPED = 4  # dimensions that are tried to be equal
+_MOST_EQUAL = 4  # further dimensions that are tried as equal to one
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Sizes for each run, and further ones should those not do.
+    """Sizes for each run, with spare ones in case derivatives do not run at some.
 
-    `equal` has dimensions by the one that they have to equal, `fixed` others with their only size.  Among the sizes are
-    values of inputs that are `counted`.  `small` are sizes below those, at which less may happen: they are of use where
-    the same operators run there.
+    `equal` maps dimensions to the dimension that they must equal, `fixed` maps others to their only size.  The sizes
+    include values of `counted` inputs.  `small` are smaller sizes, which are used if the same operators run there.
     """
 
     runs: tuple[Mapping[str, int], ...]
@@ -93,21 +56,13 @@ class Trials:
 
     @property
     def symbols(self) -> dict[str, tuple[int, ...]]:
-        """Dimensions that stay open and counts, with their size in each run."""
+        """Dimensions that stay open, and counts, with their size in each run."""
         sizes = {d: tuple(run[d] for run in self.runs) for d in self.runs[0] if d not in self.equal}
         return {d: each for d, each in sizes.items() if len(set(each)) > 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Dimensions that have one size, and the sizes that it may have."""
-
-    dims: tuple[str, ...]
-    sizes: tuple[int, ...]
-
-
 def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -> Trials:
-    """The sizes for a model that is run as far as some targets."""
+    """Chooses sizes for a model that is run to compute some targets."""
     point = model.point(targets, settings, ops)
     base, counted = dict(point.dims), tuple(counts(model, point.tape, settings.extra_feed_dict))
     trial = _Trial(model, targets, settings, model.ops, counted)
@@ -118,14 +73,14 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     if not free and not counted:
         return Trials((base,))
     fixed = _fixed_sizes(model)
-    groups = [Group((d,), tuple(n for n in (_BATCHES if batches[d] else _LENGTHS) if n not in fixed)) for d in free]
+    groups = [DimGroup((d,), tuple(n for n in (_BATCHES if batches[d] else _LENGTHS) if n not in fixed)) for d in free]
     if not trial.go(groups, base):
         groups = trial.joined(list(_moving(trial, base, groups)), base)
-    for group in (Group((count.symbol,), COUNTS) for count in counted):
+    for group in (DimGroup((count.symbol,), COUNTS) for count in counted):
         if trial.go([*groups, group], base):
             groups.append(group)
     moved = {d for group in groups for d in group.dims}
-    near = [Group(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
+    near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
@@ -133,9 +88,47 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     return Trials(runs, small, equal, {d: base[d] for d in free if d not in moved}, found)
 
 
+def at(settings: Settings, sizes: Mapping[str, int], counted: Collection[Count]) -> Settings:
+    """Settings for a run at these sizes of dimensions and values of counts."""
+    values = {c.name: np.full_like(c.like, sizes[c.symbol]) for c in counted if c.symbol in sizes}
+    dims = {d: size for d, size in sizes.items() if d not in {c.symbol for c in counted}}
+    return replace(settings, dims=dims, extra_feed_dict={**settings.extra_feed_dict, **values})
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """An integer input on whose value shapes depend, such as a number of iterations; `like` has its shape and dtype."""
+
+    name: str
+    like: Array
+
+    @property
+    def symbol(self) -> str:
+        """The name of its value among the sizes of dimensions."""
+        return f"value of {self.name!r}"
+
+
+def counts(model: Model, tape: Tape, given: Collection[str]) -> Iterator[Count]:
+    """Integer inputs without given values, on whose values shapes depend in a run of the model."""
+    for name in model.graph.free_inputs:
+        like = tape.values.get(name) if name not in given else None
+        if like is None or like.dtype.kind != "i" or like.size != 1:
+            continue
+        if Dependence.on([name], tape, model.graph).shapes:
+            yield Count(name, like)
+
+
+@dataclass(frozen=True, slots=True)
+class DimGroup:
+    """Dimensions that must be equal, and the sizes that they may have."""
+
+    dims: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Whether the model runs at some sizes."""
+    """Finds out at which sizes the model runs."""
 
     model: Model
     targets: Sequence[str]
@@ -144,19 +137,19 @@ class _Trial:
     counted: tuple[Count, ...]
 
     def runs(self, sizes: Mapping[str, int]) -> bool:
-        """The model runs as far as its targets."""
+        """True if the model runs at these sizes."""
         try:
             self.model.point(self.targets, at(self.settings, sizes, self.counted), self.ops)
         except GradcheckError:
             return False
         return True
 
-    def go(self, groups: Sequence[Group], base: Mapping[str, int]) -> bool:
-        """The model runs at all sizes that some dimensions would be assigned."""
+    def go(self, groups: Sequence[DimGroup], base: Mapping[str, int]) -> bool:
+        """True if the model runs at all sizes that the groups would be assigned."""
         return all(self.runs({**base, **sizes}) for sizes in _assigned(groups))
 
-    def moves(self, group: Group, base: Mapping[str, int]) -> Group | None:
-        """Dimensions with the sizes at which the model runs, up to the largest."""
+    def moves(self, group: DimGroup, base: Mapping[str, int]) -> DimGroup | None:
+        """The group with the sizes at which the model runs; None if those are too few."""
 
         def runs(place: int) -> bool:
             return self.runs({**base, **dict.fromkeys(group.dims, group.sizes[place])})
@@ -168,20 +161,20 @@ class _Trial:
             return group
         while low < high - 1:
             low, high = ((low + high) // 2, high) if runs((low + high) // 2) else (low, (low + high) // 2)
-        return Group(group.dims, group.sizes[: low + 1]) if low + 1 >= RUNS else None
+        return DimGroup(group.dims, group.sizes[: low + 1]) if low + 1 >= RUNS else None
 
-    def joined(self, groups: Sequence[Group], base: Mapping[str, int]) -> list[Group]:
-        """Those that can move all at once."""
-        kept: list[Group] = []
+    def joined(self, groups: Sequence[DimGroup], base: Mapping[str, int]) -> list[DimGroup]:
+        """The groups that can change all at once."""
+        kept: list[DimGroup] = []
         for group in groups:
             if self.go([*kept, group], base):
                 kept.append(group)
         return kept
 
 
-def _moving(trial: _Trial, base: Mapping[str, int], groups: Sequence[Group]) -> Iterator[Group]:
-    """Dimensions that can have other sizes than they have, one by one, else with others of the same size."""
-    stuck: list[Group] = []
+def _moving(trial: _Trial, base: Mapping[str, int], groups: Sequence[DimGroup]) -> Iterator[DimGroup]:
+    """Groups of dimensions that can have other sizes: single ones, else together with others of the same size."""
+    stuck: list[DimGroup] = []
     for group in groups:
         found = _first(trial, base, group)
         if found is None:
@@ -190,35 +183,37 @@ def _moving(trial: _Trial, base: Mapping[str, int], groups: Sequence[Group]) -> 
             yield found
     while stuck:
         first, *others = stuck
-        alike = [o for o in others if base[o.dims[0]] == base[first.dims[0]]][:_GROUPED]
+        alike = [o for o in others if base[o.dims[0]] == base[first.dims[0]]][:_MOST_EQUAL]
         sets = [alike, *(list(c) for n in range(1, len(alike)) for c in combinations(alike, n))]
         tried = (_first(trial, base, _together([first, *each])) for each in sets if each)
-        group = next((found for found in tried if found is not None), None) or Group(first.dims, ())
+        group = next((found for found in tried if found is not None), None) or DimGroup(first.dims, ())
         if group.sizes:
             yield group
         stuck = [each for each in stuck if each.dims[0] not in group.dims]
 
 
-def _together(groups: Sequence[Group]) -> Group:
-    return Group(tuple(d for group in groups for d in group.dims), groups[0].sizes)
+def _together(groups: Sequence[DimGroup]) -> DimGroup:
+    return DimGroup(tuple(d for group in groups for d in group.dims), groups[0].sizes)
 
 
-def _first(trial: _Trial, base: Mapping[str, int], group: Group) -> Group | None:
-    """Dimensions with the first kind of sizes at which the model runs; one of which it runs at all sizes, if any."""
+def _first(trial: _Trial, base: Mapping[str, int], group: DimGroup) -> DimGroup | None:
+    """The group with a kind of sizes at which the model runs, preferably at all of them."""
     size = base[group.dims[0]]
-    above = (tuple(size + pace * (k + size * k // (_REACH * pace)) for k in range(1, RUNS + 3)) for pace in _PACES)
-    multiples = (tuple(pace * k for k in range(2, RUNS + 3)) for pace in (size, *_PACES) if pace > 1)
-    short: Group | None = None
+    above = (
+        tuple(size + factor * (k + size * k // (_STEPS * factor)) for k in range(1, RUNS + 3)) for factor in _FACTORS
+    )
+    multiples = (tuple(factor * k for k in range(2, RUNS + 3)) for factor in (size, *_FACTORS) if factor > 1)
+    short: DimGroup | None = None
     for sizes in (group.sizes, *above, *multiples):
-        found = trial.moves(Group(group.dims, sizes), base)
+        found = trial.moves(DimGroup(group.dims, sizes), base)
         if found is not None and found.sizes == sizes:
             return found
         short = short or found
     return short
 
 
-def _assigned(groups: Sequence[Group]) -> list[dict[str, int]]:
-    """Sizes for each run, such that none follows from the others."""
+def _assigned(groups: Sequence[DimGroup]) -> list[dict[str, int]]:
+    """Sizes for each run, so that no dimension is a formula of the others."""
     pools = [group.sizes[: 3 * RUNS + len(groups)] for group in groups]
     for attempt in range(_ATTEMPTS):
         random = Random(attempt)
@@ -230,15 +225,15 @@ def _assigned(groups: Sequence[Group]) -> list[dict[str, int]]:
     ]
 
 
-def _below(groups: Sequence[Group], fixed: Collection[int]) -> Iterator[dict[str, int]]:
-    """Sizes of two and more, each another, in either order."""
+def _below(groups: Sequence[DimGroup], fixed: Collection[int]) -> Iterator[dict[str, int]]:
+    """Small sizes from 2 on, all different, once ascending and once descending."""
     sizes = [n for n in range(2, 2 * len(groups) + len(fixed) + 4) if n not in fixed]
     for order in (sizes[: len(groups)], sizes[1 : len(groups) + 1][::-1]) if groups else ():
         yield {d: size for group, size in zip(groups, order, strict=True) for d in group.dims}
 
 
 def _spread(pool: Sequence[int], random: Random) -> tuple[int, ...]:
-    """Sizes from all over a pool, in any order."""
+    """Sizes from all parts of a pool, in random order."""
     cuts = [len(pool) * i // RUNS for i in range(RUNS + 1)]
     found = [random.choice(pool[low:high]) for low, high in pairwise(cuts)]
     random.shuffle(found)
@@ -246,7 +241,7 @@ def _spread(pool: Sequence[int], random: Random) -> tuple[int, ...]:
 
 
 def _apart(chosen: Sequence[tuple[int, ...]], pools: Sequence[Sequence[int]]) -> bool:
-    """In no run two dimensions have one size, none follows from others, and all kinds of remainders are there."""
+    """True if sizes differ in every run, no dimension is a formula of others, and remainders vary enough."""
     mixed = all(
         len({n % m for n in sizes}) >= min(least, len({n % m for n in pool}))
         for sizes, pool in zip(chosen, pools, strict=True)
@@ -257,7 +252,7 @@ def _apart(chosen: Sequence[tuple[int, ...]], pools: Sequence[Sequence[int]]) ->
 
 
 def _is_read(model: Model, dim: str, needed: set[str]) -> bool:
-    """A dimension of an input that the targets need."""
+    """True if an input that the targets need has the dimension."""
     shapes = ((n, declared_shape(model.graph, n) or ()) for n in model.graph.free_inputs if n in needed)
     return any(
         symbol(n, axis, d) == dim for n, shape in shapes for axis, d in enumerate(shape) if not isinstance(d, int)
@@ -265,7 +260,7 @@ def _is_read(model: Model, dim: str, needed: set[str]) -> bool:
 
 
 def _fixed_sizes(model: Model) -> set[int]:
-    """Sizes that tensors of the model have anyway: one that is open had better be another."""
+    """Sizes that tensors of the model always have, and that open dimensions should therefore not get."""
     shapes = [array.shape for array in model.graph.constants.values()]
     declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
     return {d for shape in (*shapes, *declared) for d in shape if isinstance(d, int)}

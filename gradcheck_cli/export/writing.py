@@ -1,9 +1,7 @@
-"""Writes a model with its derivatives as an ONNX file, never over what it was read from.
+"""Writes a model with its derivatives as an ONNX file, never over a file that the model was read from.
 
-The graph of a file held against the model's own derivatives at sizes that it was not made from.
-
-What a file does at other sizes follows from what runs had in common.  Tensors whose sizes agree in every run need not
-agree at others: at very small ones dimensions of 1 broadcast where larger ones would have to be equal.
+The graph is compared with the model's own derivatives at sizes that it was not made from: it follows from what several
+runs had in common, and at very small sizes dimensions of 1 may broadcast where larger ones have to be equal.
 """
 
 from __future__ import annotations
@@ -28,12 +26,75 @@ from gradcheck_cli.settings import Settings
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+_ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
 
-_ROUNDING = 1e-4  # of the largest entry; formulas that differ are far beyond, sums in another order far below
+
+def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any]) -> Written:
+    """Writes the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants."""
+    from gradcheck_cli.formats.onnx.opset import LOWEST
+    from gradcheck_cli.formats.onnx.write import write
+
+    require_other_file(model, Path(path))
+    made = graph_of(model, outputs, feeds)
+    made = replace(made, graph=_with_unique_names(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
+    write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=_original(model))
+    return made
+
+
+def _with_unique_names(graph: Graph) -> Graph:
+    """The graph with unique names of nodes: of several with one name, all but the first get a number."""
+    taken, counts = {node.name for node in graph.nodes}, dict[str, int]()
+    nodes = []
+    for node in graph.nodes:
+        name, number = node.name, counts.get(node.name, 0)
+        while name and number and name in taken:
+            name, number = f"{node.name}_{number}", number + 1
+        counts[node.name] = max(number, 1)
+        taken.add(name)
+        attrs = {k: _with_unique_names(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+        nodes.append(replace(node, name=name, attrs=attrs))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def require_other_file(model: Model, path: Path) -> None:
+    """Raises a UsageError if the file is one that the model or its weights were read from."""
+    from gradcheck_cli.formats.companions import companion_files
+    from gradcheck_cli.formats.onnx.write import data_file
+
+    own = _file(model)
+    if own is None:
+        return
+    files = {os.path.realpath(own), *(os.path.realpath(f) for f in companion_files(own, spec=_is_spec(own)).values())}
+    for target in (path, data_file(path)):
+        if os.path.realpath(target) in files:
+            raise UsageError(f"{shown(str(target))} is what the model was read from; write to another file.")
+
+
+def _original(model: Model) -> ModelProto | None:
+    """The model's own ONNX file, from which documentation and properties are taken; None if there is none."""
+    from gradcheck_cli.formats.onnx.file import outline_of
+
+    own = _file(model)
+    return outline_of(own) if own is not None and not _is_spec(own) else None
+
+
+def _file(model: Model) -> Path | None:
+    """The file that the model was read from, if it exists."""
+    own = Path(model.source.uri)
+    try:
+        return own if own.is_file() else None
+    except (OSError, ValueError):  # the name of a model in memory need not be a valid path
+        return None
+
+
+def _is_spec(path: Path) -> bool:
+    from gradcheck_cli.formats import SPEC_SUFFIXES
+
+    return path.suffix.lower() in SPEC_SUFFIXES
 
 
 def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
-    """Sizes at which the file computes something else, as notes; the model is run in float64 at values of its own."""
+    """Notes on sizes at which the file computes something else than the model, which is run in float64."""
     fixed = {**model.dims, **made.trials.fixed}
     ones = dict.fromkeys(made.open_dims, 1)
     for dims in (fixed, {**fixed, **ones}) if made.open_dims else ():
@@ -50,10 +111,10 @@ def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterato
 
 
 def _agree(model: Model, made: Written, tape: Tape) -> bool:
-    """The graph of the file gives what the tape has, from the same inputs."""
+    """True if the graph of the file gives the values on the tape, from the same inputs."""
     given = {n: tape.named[n].value for n in made.graph.inputs if n in tape.named}
     if {*made.graph.free_inputs} - {*given}:
-        return True  # a sequence or a seed is among them: nothing to hold against
+        return True  # a sequence or a seed is among them: there is nothing to compare with
     try:
         found = trace(made.graph, given, ops=model.ops, targets=made.graph.outputs)
     except GradcheckError:
@@ -65,72 +126,8 @@ def _agree(model: Model, made: Written, tape: Tape) -> bool:
 
 
 def _near(wanted: Array, found: Array) -> bool:
-    """Equal but for rounding, wherever there is a number."""
+    """True for arrays that are equal up to rounding, wherever the wanted values are finite."""
     with np.errstate(all="ignore"):
         off = np.abs(wanted - found)
         allowed = _ROUNDING * np.max(np.abs(wanted), initial=0, where=np.isfinite(wanted))
     return bool(np.all((off <= allowed) | ~np.isfinite(wanted)))
-
-
-def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any]) -> Written:
-    """Write the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants."""
-    from gradcheck_cli.formats.onnx.opset import LOWEST
-    from gradcheck_cli.formats.onnx.write import write
-
-    require_other_file(model, Path(path))
-    made = graph_of(model, outputs, feeds)
-    made = replace(made, graph=_distinct(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
-    write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=_original(model))
-    return made
-
-
-def _distinct(graph: Graph) -> Graph:
-    """The graph with names of nodes that are there once: the first one has it, others get a number behind it."""
-    taken, counts = {node.name for node in graph.nodes}, dict[str, int]()
-    nodes = []
-    for node in graph.nodes:
-        name, number = node.name, counts.get(node.name, 0)
-        while name and number and name in taken:
-            name, number = f"{node.name}_{number}", number + 1
-        counts[node.name] = max(number, 1)
-        taken.add(name)
-        attrs = {key: _distinct(value) if isinstance(value, Graph) else value for key, value in node.attrs.items()}
-        nodes.append(replace(node, name=name, attrs=attrs))
-    return replace(graph, nodes=tuple(nodes))
-
-
-def require_other_file(model: Model, path: Path) -> None:
-    """UsageError for a file that is the model's own, or that its weights lie in."""
-    from gradcheck_cli.formats.companions import companion_files
-    from gradcheck_cli.formats.onnx.write import data_file
-
-    own = _file(model)
-    if own is None:
-        return
-    files = {os.path.realpath(own), *(os.path.realpath(f) for f in companion_files(own, spec=_is_spec(own)).values())}
-    for target in (path, data_file(path)):
-        if os.path.realpath(target) in files:
-            raise UsageError(f"{shown(str(target))} is what the model was read from; write to another file.")
-
-
-def _original(model: Model) -> ModelProto | None:
-    """What the model's file says beside its graph; None where there is no such file."""
-    from gradcheck_cli.formats.onnx.file import outline_of
-
-    own = _file(model)
-    return outline_of(own) if own is not None and not _is_spec(own) else None
-
-
-def _file(model: Model) -> Path | None:
-    """The file that the model was read from, if it is there."""
-    own = Path(model.source.uri)
-    try:
-        return own if own.is_file() else None
-    except (OSError, ValueError):  # what a model in memory is called may be no path at all
-        return None
-
-
-def _is_spec(path: Path) -> bool:
-    from gradcheck_cli.formats import SPEC_SUFFIXES
-
-    return path.suffix.lower() in SPEC_SUFFIXES

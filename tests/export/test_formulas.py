@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.export.size_formulas import Measured, formula, simplest
+from gradcheck_cli.export.size_formulas import SizeTensors, formula, simplest
 from gradcheck_cli.graph import Graph, TensorType
 from gradcheck_cli.ops import OPS
 
@@ -47,7 +47,7 @@ NOT_MADE: dict[str, Value] = {  # what no formula may be found for
 }
 
 
-def measured() -> Measured:
+def measured() -> SizeTensors:
     """Sizes of a tensor x of shape [n, m], with names for what is made of them."""
     names: list[str] = []
 
@@ -55,7 +55,7 @@ def measured() -> Measured:
         names.append(name)
         return f"{name}_{len(names)}"
 
-    made = Measured(fresh)
+    made = SizeTensors(fresh)
     made.see("x", (N, M))
     return made
 

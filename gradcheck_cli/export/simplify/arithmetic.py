@@ -1,11 +1,8 @@
-"""Arithmetic that does nothing, or does in two steps what takes one.
+"""Rules for arithmetic that does nothing or takes two steps for one, and for matrix products that fit into one Gemm.
 
-Values stay to the bit unless a rule says otherwise.  No product with zero goes away: 0 times infinity is NaN.
-
-Products of matrices with what is done to their operands and results, as one Gemm each.
-
-Gemm takes matrices and its factors are float32, so that a number goes in only where it is one.  Sums of products are
-taken in the order of the runtime either way: values stay up to rounding.
+Values of arithmetic stay the same to the bit unless a rule says otherwise.  Products with zero stay, since 0 times
+infinity is NaN.  Matrix products stay the same up to rounding, since runtimes choose the order of sums.  The factors of
+a Gemm are float32, so a number goes in only if it is one.
 """
 
 from __future__ import annotations
@@ -21,9 +18,12 @@ from gradcheck_cli.export.simplify.draft import RESHAPING, Draft, Rules, Shape
 from gradcheck_cli.graph import Array, Node, TensorType
 from gradcheck_cli.op import DTYPES
 
+_GEMM_DTYPES = {"float16", "float32", "float64"}  # those of runtimes' kernels
+_SWAPPED = (1, 0)
+
 
 def passed_on(node: Node, at: Draft) -> str | None:
-    """Identity, and Sum, Mean, Max or Min of one tensor, give that tensor."""
+    """Identity, and Sum, Mean, Max or Min of one tensor, are that tensor."""
     return node.inputs[0] if len(node.inputs) == 1 else None
 
 
@@ -33,7 +33,7 @@ def sum_of_two(node: Node, at: Draft) -> Node | None:
 
 
 def without_cast(node: Node, at: Draft) -> str | None:
-    """A Cast to the dtype that a tensor has gives that tensor."""
+    """A Cast to the dtype that a tensor has is that tensor."""
     dtype = at.dtype(node.inputs[0])
     return node.inputs[0] if dtype is not None and DTYPES.get(node.attrs["to"]) == dtype else None
 
@@ -44,7 +44,7 @@ def without_one(node: Node, at: Draft) -> str | None:
 
 
 def without_zero(node: Node, at: Draft) -> str | None:
-    """x + 0 and x - 0 are x, but for the sign of a zero, which means nothing in a sum."""
+    """x + 0 and x - 0 are x, except for the sign of a zero, which sums do not preserve."""
     return next((x for x, c in _sides(node) if at.uniform(c) == 0 and _alone(x, c, node, at)), None)
 
 
@@ -55,7 +55,7 @@ def twice_negated(node: Node, at: Draft) -> str | None:
 
 
 def twice_not(node: Node, at: Draft) -> str | None:
-    """Not of Not."""
+    """not (not x) is x."""
     inner = at.node(node.inputs[0], "Not")
     return None if inner is None else inner.inputs[0]
 
@@ -70,7 +70,7 @@ def negative_term(node: Node, at: Draft) -> Node | None:
 
 
 def negative_difference(node: Node, at: Draft) -> Node | None:
-    """-(a - b) is b - a, but for the sign of a zero."""
+    """-(a - b) is b - a, except for the sign of a zero."""
     inner = at.sole(node.inputs[0], "Sub")
     return None if inner is None else replace(node, op="Sub", inputs=inner.inputs[::-1])
 
@@ -82,7 +82,7 @@ def negative_factors(node: Node, at: Draft) -> Node | None:
 
 
 def sign_taken_in(node: Node, at: Draft) -> Node | None:
-    """(-a) b is a (-b) where a constant in b takes the sign, and so for quotients."""
+    """(-a) b is a (-b), and (-a) / b is a / (-b), if a constant in b can take the sign."""
     for i, name in enumerate(node.inputs):
         inner = at.node(name, "Neg")
         other = None if inner is None else scaled(node.inputs[1 - i], Fraction(-1), at)
@@ -92,13 +92,13 @@ def sign_taken_in(node: Node, at: Draft) -> Node | None:
 
 
 def factor_taken_in(node: Node, at: Draft) -> str | None:
-    """c (a x) is (c a) x up to a rounding, and so for quotients, for -x and for x + x: one constant takes in the other."""
+    """c (a x) is (c a) x up to rounding, also for quotients, -x and x + x: one constant takes in the other."""
     x, factor = _factor(node, at)
     return None if factor is None else scaled(x, factor, at)
 
 
 def scaled(name: str, factor: Fraction, at: Draft, depth: int = 4) -> str | None:
-    """A tensor times a number, if a constant that it is made of, and nothing else, can take that in."""
+    """The name of a tensor times a number, if a constant that it is computed from can take in the number."""
     value = at.value(name)
     if value is not None:
         return _rounded(value, _exactly(value), factor, at)
@@ -114,7 +114,7 @@ def scaled(name: str, factor: Fraction, at: Draft, depth: int = 4) -> str | None
 
 
 def quotient(node: Node, at: Draft) -> Node | None:
-    """a (1 / b) is a / b, with one rounding less, and a / (1 / b) is a b: where nothing else needs 1 / b."""
+    """a (1 / b) is a / b and a / (1 / b) is a b, with one rounding less, if nothing else needs 1 / b."""
     for a, b in _sides(node):
         if a != b and (inner := at.sole(b, "Reciprocal")) is not None:
             return replace(node, op="Div" if node.op == "Mul" else "Mul", inputs=(a, inner.inputs[0]))
@@ -122,19 +122,19 @@ def quotient(node: Node, at: Draft) -> Node | None:
 
 
 def chosen_the_other_way(node: Node, at: Draft) -> Node | None:
-    """Where not c: the other one."""
+    """Where(not c, x, y) is Where(c, y, x)."""
     inner = at.node(node.inputs[0], "Not")
     return None if inner is None else replace(node, inputs=(inner.inputs[0], *node.inputs[:0:-1]))
 
 
 def chosen_either_way(node: Node, at: Draft) -> str | None:
-    """The same tensor on both sides of a Where is what it gives."""
+    """Where(c, x, x) is x."""
     _, x, y = node.inputs
     return x if x == y and at.same(x, node.outputs[0]) else None
 
 
 def _sides(node: Node) -> Iterator[tuple[str, str]]:
-    """The two operands, in both orders where that makes no difference."""
+    """The two operands, in both orders if the operator commutes."""
     a, b = node.inputs
     yield a, b
     if node.op in ("Add", "Mul"):
@@ -142,7 +142,7 @@ def _sides(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _alone(x: str, c: str, node: Node, at: Draft) -> bool:
-    """The result has the shape of x, whatever that of the constant c is."""
+    """True if the result has the shape of x, so that the constant c does not broadcast it."""
     value = at.value(c)
     return (value is not None and value.ndim == 0) or at.same(x, node.outputs[0])
 
@@ -162,7 +162,7 @@ def _factor(node: Node, at: Draft) -> tuple[str, Fraction | None]:
 
 
 def _exactly(value: Array) -> Fraction | None:
-    """The one number of a constant, if it is one of full precision and not 0: steps by it lose but a rounding."""
+    """The number of a constant with one entry, if it is normal and not 0: products with it lose one rounding only."""
     if value.size != 1 or value.dtype.kind != "f":
         return None
     limits, number = np.finfo(value.dtype), float(value.reshape(()))
@@ -170,36 +170,15 @@ def _exactly(value: Array) -> Fraction | None:
 
 
 def _rounded(like: Array, number: Fraction | None, factor: Fraction, at: Draft) -> str | None:
-    """A constant like another one, times a factor; None where it would not have its precision."""
+    """A constant times a factor; None if the product is not a normal number of its dtype."""
     limits = np.finfo(like.dtype) if number is not None else None
     if number is None or limits is None or not float(limits.tiny) <= abs(number * factor) <= float(limits.max):
         return None
     return at.constant(np.full(like.shape, float(number * factor), like.dtype))
 
 
-ARITHMETIC: Rules = {
-    "Identity": (passed_on,),
-    "Sum": (passed_on, sum_of_two),
-    "Mean": (passed_on,),
-    "Max": (passed_on,),
-    "Min": (passed_on,),
-    "Cast": (without_cast,),
-    "Add": (without_zero, negative_term, factor_taken_in),
-    "Sub": (without_zero, negative_term),
-    "Mul": (without_one, negative_factors, sign_taken_in, factor_taken_in, quotient),
-    "Div": (without_one, negative_factors, sign_taken_in, factor_taken_in, quotient),
-    "Neg": (twice_negated, negative_difference, factor_taken_in),
-    "Not": (twice_not,),
-    "Where": (chosen_the_other_way, chosen_either_way),
-}
-
-
-_DTYPES = {"float16", "float32", "float64"}  # that Gemm has kernels for
-_SWAPPED = (1, 0)
-
-
 def with_transposed(node: Node, at: Draft) -> Node | None:
-    """A x^T: Gemm reads an operand transposed; where nothing else needs the transposed one."""
+    """A B^T is a Gemm that reads B transposed, if nothing else needs B^T."""
     if not _of_matrices(node, at):
         return None
     for i, flag in enumerate(("transA", "transB")):
@@ -226,7 +205,7 @@ def transposed_product(node: Node, at: Draft) -> Node | None:
 
 
 def plus(node: Node, at: Draft) -> Node | None:
-    """A B + C and A B - C are one Gemm, and so is C - A B."""
+    """A B + C, A B - C and C - A B are one Gemm."""
     a, b = node.inputs
     for product, other, first in ((a, b, True), (b, a, False)) if a != b else ():
         inner = at.sole(product, "MatMul", "Gemm")
@@ -238,7 +217,7 @@ def plus(node: Node, at: Draft) -> Node | None:
 
 
 def times(node: Node, at: Draft) -> Node | None:
-    """c (A B) with a number c that float32 holds, and -(A B)."""
+    """c (A B) and -(A B) are one Gemm, if c is a float32 number."""
     a, *rest = node.inputs
     pairs = [(a, rest[0]), (rest[0], a)] if rest else [(a, None)]
     for product, scale in pairs:
@@ -253,7 +232,7 @@ def times(node: Node, at: Draft) -> Node | None:
 
 
 def summed(node: Node, at: Draft) -> Node | None:
-    """The sum of A^T B over stacks of matrices is one product of the rows of all: nothing is made for each of them."""
+    """The sum of A^T B over stacks of matrices is one product of two matrices with the rows of all."""
     inner = at.sole(node.inputs[0], "MatMul")
     left = None if inner is None else at.node(inner.inputs[0], "Transpose")
     axes = at.value(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -269,11 +248,11 @@ def summed(node: Node, at: Draft) -> Node | None:
 
 
 def _are_stacks(shapes: Sequence[Shape | None], dtype: np.dtype[Any] | None) -> bool:
-    """Stacks of equally many matrices with equally many rows, of known widths."""
+    """True for stacks of equally many matrices with equally many rows and known widths."""
     a, b = shapes
     known = a is not None and b is not None and len(a) > 2 and None not in a[:-1] and a[:-1] == b[:-1]
     wide = known and all(isinstance(s[-1], int) and s[-1] > 0 for s in shapes if s)
-    return wide and dtype is not None and dtype.name in _DTYPES
+    return wide and dtype is not None and dtype.name in _GEMM_DTYPES
 
 
 def _swaps_last(node: Node, rank: int) -> bool:
@@ -281,39 +260,54 @@ def _swaps_last(node: Node, rank: int) -> bool:
 
 
 def _rows(name: str, at: Draft) -> str:
-    """All rows of a stack of matrices as one matrix."""
+    """The matrix of all rows of a stack of matrices."""
     width = (at.shape(name) or (0,))[-1]
     declared = TensorType(at.dtype(name), (None, width))
     return at.add("Reshape", (name, at.constant(np.array([-1, width], np.int64))), declared, {}, name)
 
 
 def _gemm(node: Node, inputs: tuple[str, ...], attrs: dict[str, Any]) -> Node:
-    """A Gemm in the place of a node, without attributes that have their defaults."""
+    """A Gemm in place of a node, without attributes that have their defaults."""
     defaults = {"transA": 0, "transB": 0, "alpha": 1.0, "beta": 1.0}
     kept = {name: value for name, value in attrs.items() if name in defaults and value != defaults[name]}
     return replace(node, op="Gemm", inputs=inputs, attrs=kept)
 
 
 def _takes(name: str, reader: Node, at: Draft) -> bool:
-    """A node can read the tensor transposed."""
+    """True if a node can read the tensor transposed."""
     product = reader.op in ("MatMul", "Gemm") and not reader.domain
     return product and name in reader.inputs[:2] and name not in reader.inputs[2:] and _of_matrices(reader, at)
 
 
 def _of_matrices(node: Node, at: Draft) -> bool:
-    """Both operands are matrices, of floats that Gemm takes."""
+    """True if both operands are matrices of a dtype that Gemm takes."""
     shapes, dtype = [at.shape(name) for name in node.inputs[:2]], at.dtype(node.inputs[0])
-    return all(s is not None and len(s) == 2 for s in shapes) and dtype is not None and dtype.name in _DTYPES
+    return all(s is not None and len(s) == 2 for s in shapes) and dtype is not None and dtype.name in _GEMM_DTYPES
 
 
 def _fits(c: str, product: str, node: Node, at: Draft) -> bool:
-    """A term broadcasts to the product, not the other way round."""
+    """True if a term broadcasts to the product, and the product keeps its shape."""
     shape, full = at.shape(c), at.shape(product)
     if shape is None or full is None or not at.same(product, node.outputs[0]):
         return False
     return len(shape) <= 2 and all(d in (1, f) for d, f in zip(shape[::-1], full[::-1], strict=False))
 
 
+ARITHMETIC: Rules = {
+    "Identity": (passed_on,),
+    "Sum": (passed_on, sum_of_two),
+    "Mean": (passed_on,),
+    "Max": (passed_on,),
+    "Min": (passed_on,),
+    "Cast": (without_cast,),
+    "Add": (without_zero, negative_term, factor_taken_in),
+    "Sub": (without_zero, negative_term),
+    "Mul": (without_one, negative_factors, sign_taken_in, factor_taken_in, quotient),
+    "Div": (without_one, negative_factors, sign_taken_in, factor_taken_in, quotient),
+    "Neg": (twice_negated, negative_difference, factor_taken_in),
+    "Not": (twice_not,),
+    "Where": (chosen_the_other_way, chosen_either_way),
+}
 PRODUCTS: Rules = {
     "ReduceSum": (summed,),
     "MatMul": (with_transposed,),

@@ -1,16 +1,9 @@
-"""A graph while it is simplified: the nodes that stand so far, in order, and what is known of the tensors they read.
+"""A graph while it is simplified: the nodes so far, and the known types, shapes and values of their tensors.
 
-Nodes come in topological order, so that a rule sees the operands of its node simplified already.  What is `kept`
-belongs to the model that a gradient was added to: others may use it, nothing changes it, and the numbers of its
-constants count as unknown, since whoever has the file may replace them.
-
-Tensor names: those that are free, and nodes under other ones.
-
-What is known of the tensors of a graph: dtypes and shapes by ONNX's own inference, level by level.
-
-Inputs count as declared.  What a file says of other tensors is left out: exporters write there what they like.
-
-Shapes that ONNX's inference leaves open: of a Reshape to what is left, and of what is broadcast from there on.
+Nodes come in topological order, so that the operands of a node are simplified before it.  `kept` tensors belong to the
+model that a gradient was added to: they do not change, and values of their constants count as unknown, since users of
+the file may replace them.  Types come from ONNX's shape inference on the declared inputs; what exporters declare of
+other tensors is not trusted.  `followed` adds shapes that this inference leaves open.
 """
 
 from __future__ import annotations
@@ -30,213 +23,52 @@ from gradcheck_cli.formats.onnx.tensors import types_of
 from gradcheck_cli.formats.onnx.write import to_proto
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
 
-
-@dataclass(slots=True)
-class Names:
-    """The tensor names that are taken, at every level."""
-
-    taken: set[str]
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def fresh(self, stem: str) -> str:
-        """A name that no tensor has yet."""
-        name = stem
-        while name in self.taken:
-            self.counts[stem] += 1
-            name = f"{stem}_{self.counts[stem]}"
-        self.taken.add(name)
-        return name
-
-
-def names_in(graph: Graph) -> Iterator[str]:
-    """Those of all tensors, at every level."""
-    yield from graph.tensors
-    for node in graph.nodes:
-        for inside in node.subgraphs:
-            yield from names_in(inside)
-
-
-def renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """The node with other tensor names, in the graphs inside it too."""
-    if names.keys().isdisjoint((*node.reads, *node.outputs)):
-        return node
-    inputs, outputs = (tuple(names.get(n, n) for n in part) for part in (node.inputs, node.outputs))
-    attrs = {k: _captures_renamed(v, names) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
-    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
-
-
-def _captures_renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    names = {name: names[name] for name in graph.captures if name in names}
-    outputs = tuple(names.get(name, name) for name in graph.outputs)
-    return replace(graph, nodes=tuple(renamed(node, names) for node in graph.nodes), outputs=outputs)
-
-
-_READ = 1024  # bytes of a constant that may be a shape or axes: the inference reads those
-
-
-@dataclass(frozen=True, slots=True)
-class Types:
-    """Types by tensor name, and those of the graphs inside nodes by the node's first output and the attribute.
-
-    A dimension is an int, a name that stands for one size wherever it appears, or None.
-    """
-
-    own: Mapping[str, TensorType] = field(default_factory=dict)
-    inner: Mapping[tuple[str, str], Types] = field(default_factory=dict)
-
-
-class _Outlines:
-    """Constants for an inference: of large ones dtype and shape alone."""
-
-    def tensor(self, name: str, array: Array) -> TensorProto:
-        number = elem_type(array, f"constant {name!r}")
-        if array.nbytes <= _READ or array.dtype == object:
-            return tensor_proto(name, array)
-        outline = TensorProto(name=name, dims=array.shape, data_type=number, data_location=TensorProto.EXTERNAL)
-        outline.external_data.add(key="location", value="outline")
-        return outline
-
-
-def known_types(graph: Graph) -> Types:
-    """The types of all tensors that follow from those of the inputs."""
-    inputs = {name: graph.types[name] for name in graph.inputs if name in graph.types}
-    model = to_proto(replace(graph, types=inputs), constants=_Outlines())
-    return _types(graph, infer_shapes(model, data_prop=True).graph)
-
-
-def _types(graph: Graph, proto: GraphProto) -> Types:
-    own = {name: TensorType(value.dtype, value.shape) for name, value in graph.constants.items()}
-    for infos in (proto.value_info, proto.output, proto.input):
-        own.update(types_of(infos))
-    inner = {
-        (node.outputs[0], key): _types(value, next(a.g for a in written.attribute if a.name == key))
-        for node, written in zip(graph.nodes, proto.node, strict=True)
-        for key, value in node.attrs.items()
-        if isinstance(value, Graph)
-    }
-    return Types(own, inner)
-
-
 Shape: TypeAlias = tuple[Dim, ...]
 Volume: TypeAlias = tuple[int, tuple[str, ...]]
-
+Found: TypeAlias = "str | Array | Node"  # the replacement of a node: a tensor, a constant or another node
+Rule: TypeAlias = "Callable[[Node, Draft], Found | None]"
+Rules: TypeAlias = Mapping[str, tuple[Rule, ...]]
 RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 BROADCASTING = (
     "Add", "Sub", "Mul", "Div", "Pow", "Mod", "Where", "Sum", "Mean", "Max", "Min", "Equal", "Less", "LessOrEqual",
     "Greater", "GreaterOrEqual", "And", "Or", "Xor",
 )  # fmt: skip
-# of one shape with their first operand
-_SAME = (
-    "Neg",
-    "Exp",
-    "Sqrt",
-    "Reciprocal",
-    "Cast",
-    "Not",
-    "Identity",
-    "Abs",
-    "Log",
-    "Tanh",
-    "Sigmoid",
-    "Relu",
-    "Softmax",
-)
-
-
-def volume(shape: Shape) -> Volume:
-    """How many entries a tensor of known dimensions has: a number, times sizes that have names."""
-    named = sorted(d for d in shape if isinstance(d, str))
-    return math.prod(d for d in shape if isinstance(d, int)), tuple(named)
-
-
-def followed(node: Node, shapes: Sequence[Shape | None], target: Array | None) -> Shape | None:
-    """The shape of what a node gives, where all of its dimensions follow from those of its inputs.
-
-    `target` is the constant that tells a Reshape or an Expand its sizes, a reduction its axes.
-    """
-    if not shapes or any(shape is None or None in shape for shape in shapes[: 1 if target is not None else None]):
-        return None
-    known = [shape for shape in shapes if shape is not None]
-    if node.op in BROADCASTING:
-        return broadcast(known)
-    if node.op in _SAME:
-        return known[0]
-    if node.op == "Transpose":
-        return tuple(known[0][p] for p in node.attrs.get("perm", range(len(known[0]))[::-1]))
-    if node.op == "MatMul" and min(map(len, known)) > 1:
-        stacks = broadcast([shape[:-2] for shape in known])
-        return None if stacks is None else (*stacks, known[0][-2], known[1][-1])
-    if target is None or target.ndim != 1 or not target.size:
-        return None
-    if node.op.startswith("Reduce"):
-        axes, keepdims = {int(a) % len(known[0]) for a in target}, node.attrs.get("keepdims", 1)
-        return tuple(1 if i in axes else d for i, d in enumerate(known[0]) if keepdims or i not in axes)
-    if node.op == "Expand":
-        return broadcast([known[0], tuple(target.tolist())])
-    return _reshaped(known[0], target.tolist()) if node.op == "Reshape" and not node.attrs.get("allowzero") else None
-
-
-def broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    """The shape that shapes broadcast to; None where that depends on sizes."""
-    rank = max(map(len, shapes))
-    aligned = [(*[1] * (rank - len(shape)), *shape) for shape in shapes]
-    dims = [{d for d in column if d != 1} for column in zip(*aligned, strict=True)]
-    return tuple(next(iter(d), 1) for d in dims) if all(len(d) < 2 for d in dims) else None
-
-
-def _reshaped(shape: Shape, target: list[int]) -> Shape | None:
-    if any(t == 0 and i >= len(shape) for i, t in enumerate(target)):
-        return None
-    dims: list[Dim] = [shape[i] if t == 0 else t for i, t in enumerate(target)]
-    if -1 not in dims:
-        return tuple(dims)
-    number, names = volume(shape)
-    known, taken = volume(tuple(d for d in dims if d != -1))
-    left = list(names)
-    for name in taken:
-        if name not in left:
-            return None
-        left.remove(name)
-    if not known or number % known or len(left) > 1 or (left and number != known):
-        return None
-    dims[dims.index(-1)] = left[0] if left else number // known
-    return tuple(dims)
-
-
-Found: TypeAlias = "str | Array | Node"  # what takes the place of a node: a tensor, a constant, another node
-Rule: TypeAlias = "Callable[[Node, Draft], Found | None]"
-Rules: TypeAlias = Mapping[str, tuple[Rule, ...]]
-
-_SHARED = 4096  # bytes up to which equal constants are one
-_IN_A_ROW = 100  # rewrites of a node at one visit
-_UNKNOWN = TensorType()
-_STANDARD = {"", "ai.onnx.ml"}
-_DRAWING = {
-    "Bernoulli",
-    "Dropout",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-}
+DRAWING = {
+    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+}  # fmt: skip
+_SHAPE_OF_FIRST = (  # operators whose output has the shape of their first operand
+    "Neg", "Exp", "Sqrt", "Reciprocal", "Cast", "Not", "Identity", "Abs", "Log", "Tanh", "Sigmoid", "Relu", "Softmax",
+)  # fmt: skip
 _COMMUTING = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+_STANDARD = {"", "ai.onnx.ml"}
+_UNKNOWN = TensorType()
+_SHARED = 4096  # bytes of the largest constants that are compared to be shared
+_MOST_REWRITES = 100  # of a node at one visit
+_READ_BY_INFERENCE = 1024  # bytes of the largest constant that may be a shape or axes
+
+
+def swept(graph: Graph, known: Types, scope: SweepScope) -> Draft:
+    """The draft of a graph after one sweep over all nodes."""
+    draft = Draft(graph, known, scope)
+    for node in graph.nodes:
+        draft.place(node)
+    return draft
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """What a graph shares with those inside it; `around` gives constants of the graph that it is inside of."""
+class SweepScope:
+    """The settings that a graph shares with its subgraphs; in a subgraph `around` gives constants from outside."""
 
     kept: Collection[str]
-    names: Names
+    names: TakenNames
     rules: Rules
     around: Callable[[str], Array | None] | None = None
 
 
 class Draft:
-    """The part of a graph that is simplified already; `changes` counts what was rewritten."""
+    """The part of a graph that is simplified already; `changes` counts rewrites."""
 
-    def __init__(self, graph: Graph, known: Types, scope: Scope) -> None:
+    def __init__(self, graph: Graph, known: Types, scope: SweepScope) -> None:
         self.graph, self.scope, self.known = graph, scope, known
         self.types = dict(known.own)
         self.constants = dict(graph.constants)
@@ -248,8 +80,8 @@ class Draft:
         self.uses = Counter({name: len(nodes) for name, nodes in self._readers.items()})
         self.uses.update(graph.outputs)
         self._spared: dict[str, bool] = {}
-        self.counts: dict[str, Volume] = {}  # tensors of one integer that are products of such sizes
-        self.sizes: dict[str, Shape] = {}  # of which dimensions tensors of integers hold the sizes
+        self.counts: dict[str, Volume] = {}  # tensors of one integer that are products of sizes
+        self.sizes: dict[str, Shape] = {}  # the dimensions whose sizes integer tensors hold
         self._nodes: list[Node] = []
         self._made: dict[str, Node] = {}
         self._outputs = set(graph.outputs)
@@ -259,14 +91,14 @@ class Draft:
         self._uniform: dict[str, Any] = {}
         self._equal: dict[Any, str] = {}
         self._firsts: dict[Any, str] = {}
-        self.volumes: dict[Volume, str] = {}  # a tensor that stands for each number of entries
+        self.volumes: dict[Volume, str] = {}  # for each number of entries, a tensor that has so many
         self._count((*graph.inputs, *graph.constants))
         self._share_constants()
 
-    # What rules ask
+    # Questions of rules
 
     def dtype(self, name: str) -> np.dtype[Any] | None:
-        """The dtype of a tensor; None where it is not known."""
+        """The dtype of a tensor; None if it is not known."""
         return self.types.get(name, _UNKNOWN).dtype
 
     def shape(self, name: str) -> Shape | None:
@@ -274,18 +106,18 @@ class Draft:
         return self.types.get(name, _UNKNOWN).shape
 
     def same(self, name: str, other: str) -> bool:
-        """Two tensors are known to have one dtype and one shape."""
+        """True if two tensors are known to have the same dtype and shape."""
         a, b = self.types.get(name, _UNKNOWN), self.types.get(other, _UNKNOWN)
         return a == b and a.dtype is not None and a.kind == "tensor" and a.shape is not None and None not in a.shape
 
     def value(self, name: str) -> Array | None:
-        """The numbers of a constant that stays as it is."""
+        """The values of a constant that users of the file cannot replace; None for other tensors."""
         if name in self.constants:
             return None if name in self.graph.inputs or name in self.scope.kept else self.constants[name]
         return None if self.scope.around is None or name in self._own else self.scope.around(name)
 
     def uniform(self, name: str) -> Any:
-        """The number that all entries of a constant are; None for other tensors."""
+        """The number that all entries of a constant are equal to; None for other tensors."""
         if name not in self._uniform:
             array = self.value(name)
             one = array is not None and array.size > 0 and array.dtype != object and (array == array.flat[0]).all()
@@ -293,17 +125,17 @@ class Draft:
         return self._uniform[name]
 
     def node(self, name: str, *ops: str) -> Node | None:
-        """The node that computes a tensor, if it is one of these operators."""
+        """The node that computes a tensor, if its operator is one of these."""
         node = self._made.get(name)
         return node if node is not None and node.op in ops and not node.domain else None
 
     def sole(self, name: str, *ops: str) -> Node | None:
-        """The same if only one node reads the tensor, so that this node is spared where that one does without."""
+        """The same, if only one node reads the tensor: then the tensor goes once this node does not need it."""
         node = self.node(name, *ops)
         return node if node is not None and self.uses[name] == 1 and not self._is_kept(node) else None
 
     def read_only_by(self, name: str, takes: Callable[[str, Node, Draft], bool]) -> bool:
-        """Every node that reads a tensor is one that can do without it, by what `takes` says; it is no output."""
+        """True if the tensor is no output and every node that reads it can do without it, as `takes` tells."""
         if name not in self._spared:
             readers = self._readers.get(name, ())
             free = name not in self._outputs and not any(self._is_kept(node) for node in readers)
@@ -311,7 +143,7 @@ class Draft:
         return self._spared[name]
 
     def constant(self, value: Array) -> str:
-        """The name of a constant with these numbers."""
+        """The name of a constant with these values."""
         value = np.asarray(value)
         key = _by_value(value)
         if key not in self._equal:
@@ -320,12 +152,12 @@ class Draft:
         return self._equal[key]
 
     def first(self, key: Any, name: str) -> str:
-        """The tensor for which something was found first; `name` if that is now."""
+        """The tensor that first used a key; `name` if none has."""
         found = self._firsts.setdefault(key, name)
         return self._alias.get(found, found)
 
     def add(self, op: str, inputs: tuple[str, ...], declared: TensorType, attrs: Mapping[str, Any], stem: str) -> str:
-        """A tensor that a rule needs besides: the result of one more node."""
+        """Adds a node that a rule needs; gives the name of its output."""
         name = self.scope.names.fresh(f"{stem}/{op}")
         self._own.add(name)
         self.types[name] = declared
@@ -334,16 +166,16 @@ class Draft:
         self.place(Node(op, inputs, (name,), attrs, name=name))
         return self._alias.get(name, name)
 
-    # How it grows
+    # Growing
 
     def place(self, node: Node) -> None:
-        """Put the next node of the graph in, or what takes its place."""
+        """Adds the next node of the graph, or its replacement."""
         node = renamed(node, self._alias)
         self._follow(node)
         if self._is_kept(node):
             return self._append(node)
         node = self._with_simple_graphs(node)
-        for _ in range(_IN_A_ROW):
+        for _ in range(_MOST_REWRITES):
             found = self._rewritten(node)
             if found is None:
                 return self._append_once(node)
@@ -356,7 +188,7 @@ class Draft:
         return self._append_once(node)
 
     def finished(self) -> Graph:
-        """The simplified graph: what its outputs need, under their own names."""
+        """The simplified graph: the nodes that its outputs need, with the names of outputs unchanged."""
         nodes = self._with_own_outputs(self._nodes)
         needed, live = set(self.graph.outputs), []
         for node in reversed(nodes):
@@ -368,7 +200,7 @@ class Draft:
         return replace(self.graph, nodes=tuple(live[::-1]), constants=constants)
 
     def _follow(self, node: Node) -> None:
-        """Complete what is known of the shape of what a node gives."""
+        """Completes the known shape of a node's output."""
         name = node.outputs[0]
         known = self.types.get(name)
         if node.domain or known is None or (known.shape is not None and all(isinstance(d, int) for d in known.shape)):
@@ -399,7 +231,7 @@ class Draft:
             self._twins.setdefault(key, node)
 
     def _append_once(self, node: Node) -> None:
-        """Put a node in unless one that computes the same stands already."""
+        """Adds a node, unless there is one already that computes the same."""
         twin = self._twins.get(self._key(node))
         if twin is None or self._names_output(node):
             return self._append(node)
@@ -408,7 +240,7 @@ class Draft:
         return self._stand_in(node, twin.outputs)
 
     def _stand_in(self, node: Node, names: Sequence[str]) -> None:
-        """Let tensors stand for the results of a node; an output of the graph keeps its name."""
+        """Replaces the outputs of a node by other tensors; outputs of the graph keep their names."""
         for old, new in zip(node.outputs, names, strict=False):
             if old in self._outputs:
                 self.uses[new] += 1
@@ -418,8 +250,8 @@ class Draft:
                 self._alias[old] = new
 
     def _key(self, node: Node) -> Any:
-        """What two nodes have in common that compute the same; None where that cannot be told."""
-        if node.domain not in _STANDARD or node.op in _DRAWING or any(node.subgraphs):
+        """A key that is equal for nodes that compute the same; None if there is none."""
+        if node.domain not in _STANDARD or node.op in DRAWING or any(node.subgraphs):
             return None
         inputs: Any = tuple(sorted(node.inputs)) if node.op in _COMMUTING else node.inputs
         attrs = tuple(sorted((name, _frozen(value)) for name, value in node.attrs.items()))
@@ -429,11 +261,11 @@ class Draft:
         return any(name in self.scope.kept for name in node.outputs if name)
 
     def _names_output(self, node: Node) -> bool:
-        """It does nothing but give a tensor the name of an output."""
+        """True for an Identity that only gives a tensor the name of an output."""
         return node.op == "Identity" and node.outputs[0] in self._outputs
 
     def _with_simple_graphs(self, node: Node) -> Node:
-        """The node with the graphs inside it simplified."""
+        """The node with its subgraphs simplified."""
         graphs = {key: value for key, value in node.attrs.items() if isinstance(value, Graph)}
         if not graphs:
             return node
@@ -445,7 +277,7 @@ class Draft:
         return replace(node, attrs={**node.attrs, **graphs})
 
     def _share_constants(self) -> None:
-        """Of equal constants, and only of those that stay equal, let the first stand for all."""
+        """Replaces equal constants by the first of them, unless users of the file may change one."""
         for name, value in self.graph.constants.items():
             if self.value(name) is None or value.nbytes > _SHARED or value.dtype == object:
                 continue
@@ -456,7 +288,7 @@ class Draft:
                 self._alias[name] = first
 
     def _with_own_outputs(self, nodes: Sequence[Node]) -> list[Node]:
-        """Tensors that are given the name of an output afterwards have it from the start."""
+        """The nodes, with tensors named like the outputs they become, instead of Identity nodes."""
         names: dict[str, str] = {}
         for node in nodes:
             if self._names_output(node) and node.inputs[0] not in names and self._may_be_called(node.inputs[0]):
@@ -470,7 +302,7 @@ class Draft:
         return [renamed(node, names) for node in nodes if not (self._names_output(node) and node.outputs[0] in spared)]
 
     def _may_be_called(self, name: str) -> bool:
-        """Nobody knows the tensor by its name; a constant is an output of the outermost graph only."""
+        """True if the name of a tensor may change; a constant may be an output of the outermost graph only."""
         if name in self._outputs or name in self.scope.kept:
             return False
         node = self._made.get(name)
@@ -480,17 +312,9 @@ class Draft:
 
 
 def is_one(name: str, at: Draft) -> bool:
-    """A tensor has one entry, whatever the sizes are."""
+    """True if a tensor has one entry at all sizes."""
     shape = at.shape(name)
     return shape is not None and all(d == 1 for d in shape)
-
-
-def swept(graph: Graph, known: Types, scope: Scope) -> Draft:
-    """The draft of a graph with every node in."""
-    draft = Draft(graph, known, scope)
-    for node in graph.nodes:
-        draft.place(node)
-    return draft
 
 
 def _by_value(array: Array) -> tuple[Any, ...]:
@@ -498,5 +322,148 @@ def _by_value(array: Array) -> tuple[Any, ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """An attribute as a key of a dictionary; numbers by how they are written, which tells -0.0 from 0.0."""
+    """An attribute as a key of a dictionary; numbers as text, which tells -0.0 from 0.0."""
     return _by_value(value) if isinstance(value, np.ndarray) else repr(value)
+
+
+@dataclass(slots=True)
+class TakenNames:
+    """The tensor names in use, with those of subgraphs."""
+
+    taken: set[str]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def fresh(self, stem: str) -> str:
+        """An unused name: the stem, with a number if it is taken."""
+        name = stem
+        while name in self.taken:
+            self.counts[stem] += 1
+            name = f"{stem}_{self.counts[stem]}"
+        self.taken.add(name)
+        return name
+
+
+def names_in(graph: Graph) -> Iterator[str]:
+    """Names of all tensors, with those of subgraphs."""
+    yield from graph.tensors
+    for node in graph.nodes:
+        for inside in node.subgraphs:
+            yield from names_in(inside)
+
+
+def renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other names for tensors that it or its subgraphs read, and for its outputs."""
+    if names.keys().isdisjoint((*node.reads, *node.outputs)):
+        return node
+    inputs, outputs = (tuple(names.get(n, n) for n in part) for part in (node.inputs, node.outputs))
+    attrs = {k: _captures_renamed(v, names) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
+
+
+def _captures_renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    names = {name: names[name] for name in graph.captures if name in names}
+    outputs = tuple(names.get(name, name) for name in graph.outputs)
+    return replace(graph, nodes=tuple(renamed(node, names) for node in graph.nodes), outputs=outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """Types by tensor name, and types in subgraphs by the node's first output and the name of the attribute.
+
+    A dimension is an int, a name that stands for one size wherever it appears, or None.
+    """
+
+    own: Mapping[str, TensorType] = field(default_factory=dict)
+    inner: Mapping[tuple[str, str], Types] = field(default_factory=dict)
+
+
+class _TypesOfConstants:
+    """Writes constants for shape inference: of large ones only dtype and shape."""
+
+    def tensor(self, name: str, array: Array) -> TensorProto:
+        number = elem_type(array, f"constant {name!r}")
+        if array.nbytes <= _READ_BY_INFERENCE or array.dtype == object:
+            return tensor_proto(name, array)
+        outline = TensorProto(name=name, dims=array.shape, data_type=number, data_location=TensorProto.EXTERNAL)
+        outline.external_data.add(key="location", value="outline")
+        return outline
+
+
+def known_types(graph: Graph) -> Types:
+    """The types of all tensors, inferred from those of the inputs."""
+    inputs = {name: graph.types[name] for name in graph.inputs if name in graph.types}
+    model = to_proto(replace(graph, types=inputs), constants=_TypesOfConstants())
+    return _types(graph, infer_shapes(model, data_prop=True).graph)
+
+
+def _types(graph: Graph, proto: GraphProto) -> Types:
+    own = {name: TensorType(value.dtype, value.shape) for name, value in graph.constants.items()}
+    for infos in (proto.value_info, proto.output, proto.input):
+        own.update(types_of(infos))
+    inner = {
+        (node.outputs[0], key): _types(value, next(a.g for a in written.attribute if a.name == key))
+        for node, written in zip(graph.nodes, proto.node, strict=True)
+        for key, value in node.attrs.items()
+        if isinstance(value, Graph)
+    }
+    return Types(own, inner)
+
+
+def volume(shape: Shape) -> Volume:
+    """The number of entries of a shape, as an integer factor and the names of the symbolic dimensions."""
+    named = sorted(d for d in shape if isinstance(d, str))
+    return math.prod(d for d in shape if isinstance(d, int)), tuple(named)
+
+
+def followed(node: Node, shapes: Sequence[Shape | None], target: Array | None) -> Shape | None:
+    """The shape of a node's output; None if it does not follow from the shapes of its inputs.
+
+    `target` is the constant with the sizes of a Reshape or Expand, or the axes of a reduction.
+    """
+    if not shapes or any(shape is None or None in shape for shape in shapes[: 1 if target is not None else None]):
+        return None
+    known = [shape for shape in shapes if shape is not None]
+    if node.op in BROADCASTING:
+        return broadcast(known)
+    if node.op in _SHAPE_OF_FIRST:
+        return known[0]
+    if node.op == "Transpose":
+        return tuple(known[0][p] for p in node.attrs.get("perm", range(len(known[0]))[::-1]))
+    if node.op == "MatMul" and min(map(len, known)) > 1:
+        stacks = broadcast([shape[:-2] for shape in known])
+        return None if stacks is None else (*stacks, known[0][-2], known[1][-1])
+    if target is None or target.ndim != 1 or not target.size:
+        return None
+    if node.op.startswith("Reduce"):
+        axes, keepdims = {int(a) % len(known[0]) for a in target}, node.attrs.get("keepdims", 1)
+        return tuple(1 if i in axes else d for i, d in enumerate(known[0]) if keepdims or i not in axes)
+    if node.op == "Expand":
+        return broadcast([known[0], tuple(target.tolist())])
+    return _reshaped(known[0], target.tolist()) if node.op == "Reshape" and not node.attrs.get("allowzero") else None
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    """The shape that shapes broadcast to; None if that depends on symbolic sizes."""
+    rank = max(map(len, shapes))
+    aligned = [(*[1] * (rank - len(shape)), *shape) for shape in shapes]
+    dims = [{d for d in column if d != 1} for column in zip(*aligned, strict=True)]
+    return tuple(next(iter(d), 1) for d in dims) if all(len(d) < 2 for d in dims) else None
+
+
+def _reshaped(shape: Shape, target: list[int]) -> Shape | None:
+    if any(t == 0 and i >= len(shape) for i, t in enumerate(target)):
+        return None
+    dims: list[Dim] = [shape[i] if t == 0 else t for i, t in enumerate(target)]
+    if -1 not in dims:
+        return tuple(dims)
+    number, names = volume(shape)
+    known, taken = volume(tuple(d for d in dims if d != -1))
+    left = list(names)
+    for name in taken:
+        if name not in left:
+            return None
+        left.remove(name)
+    if not known or number % known or len(left) > 1 or (left and number != known):
+        return None
+    dims[dims.index(-1)] = left[0] if left else number // known
+    return tuple(dims)

@@ -1,12 +1,8 @@
-"""Entries that are moved and moved back, and reductions with what is done to their axes.
+"""Rules for nodes that move or copy entries, reductions, constants and sizes.
 
-Values stay to the bit, but for sums of sums, which are taken in another order.
-
-Copies that need not be made: what broadcasts in a node anyway, and one entry many times.
-
-Constants: what follows from constants of rules alone is one, where the file hardly grows by it.
-
-Sizes that are asked for: those that are known, and those that have been asked for before.
+`MOVES`: entries that are moved and moved back, axes of reductions.  `COPIES`: tensors that need not be expanded.
+`FOLDING`: constants computed from constants, if the file hardly grows.  `SIZES`: sizes that are known or were read
+before.  Values stay the same to the bit, except in sums of sums, whose order changes.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.simplify.draft import (
     BROADCASTING,
+    DRAWING,
     RESHAPING,
     Draft,
     Found,
@@ -34,31 +31,36 @@ from gradcheck_cli.export.simplify.draft import (
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
 from gradcheck_cli.ops import OPS
 
-# which of themselves are one
+# those for which two in a row are the same as one
 _OF_REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
 REDUCING = (*_OF_REDUCTIONS, "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+_MOST_OPERANDS = 16  # of a node, to bound the time of a visit
+_MOST_STEPS = 8  # back from a tensor to the one entry that it holds copies of
+_LARGEST_RESULT = 1024  # bytes of a constant that is computed ahead
+_LARGEST_OPERANDS = 1 << 20  # bytes that are read to compute it
+_NODE = 128  # bytes of a node in a file
 
 
 def in_shape(node: Node, at: Draft) -> str | None:
-    """What has the shape already that it is to get is that tensor: entries stay in their order."""
+    """A Reshape or Expand to the shape that a tensor has is that tensor."""
     return node.inputs[0] if at.same(node.inputs[0], node.outputs[0]) else None
 
 
 def whole_slice(node: Node, at: Draft) -> str | None:
-    """A Slice that leaves nothing out, and goes forward, gives the tensor."""
+    """A Slice that goes forward and leaves nothing out is the tensor."""
     steps = at.value(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
     forward = steps is not None and (steps == 1).all()
     return node.inputs[0] if forward and at.same(node.inputs[0], node.outputs[0]) else None
 
 
 def nothing_around(node: Node, at: Draft) -> str | None:
-    """A Pad of no width gives the tensor."""
+    """A Pad with widths of 0 is the tensor."""
     widths = at.value(node.inputs[1])
     return node.inputs[0] if widths is not None and not widths.any() else None
 
 
 def transposed(node: Node, at: Draft) -> Found | None:
-    """Axes in their order stay; two orders in a row are one."""
+    """A Transpose that keeps the order of axes is the tensor; two in a row are one."""
     perm = _perm(node, at)
     if perm is None:
         return None
@@ -72,7 +74,7 @@ def transposed(node: Node, at: Draft) -> Found | None:
 
 
 def reshaped_twice(node: Node, at: Draft) -> Found | None:
-    """Of two shapes in a row the last counts: entries stay in their order."""
+    """Of two Reshapes in a row only the last is needed."""
     inner = at.node(node.inputs[0], *RESHAPING)
     if inner is None:
         return None
@@ -86,7 +88,7 @@ def reshaped_twice(node: Node, at: Draft) -> Found | None:
 
 
 def by_known_shape(node: Node, at: Draft) -> Node | None:
-    """A Reshape to computed sizes is one to constants, if these can say the same: 0 is the size before, -1 what is left."""
+    """A Reshape to computed sizes is one to constants if these say the same: 0 copies a size, -1 is the rest."""
     if at.value(node.inputs[1]) is not None:
         return None
     target = _target(at.shape(node.inputs[0]), at.shape(node.outputs[0]))
@@ -94,7 +96,7 @@ def by_known_shape(node: Node, at: Draft) -> Node | None:
 
 
 def reduced_in_shape(node: Node, at: Draft) -> Node | None:
-    """A reduction whose axes are dropped, or put back, afterwards does that itself."""
+    """A reduction drops or keeps its axes itself, if a Reshape does so afterwards."""
     inner = at.sole(node.inputs[0], *REDUCING)
     axes = None if inner is None else _axes(inner, at)
     if inner is None or axes is None:
@@ -107,7 +109,7 @@ def reduced_in_shape(node: Node, at: Draft) -> Node | None:
 
 
 def reduced_twice(node: Node, at: Draft) -> Node | None:
-    """A sum of sums is one sum; means, where every one is of as many, maxima and minima likewise."""
+    """A sum of sums is one sum; likewise for means of equally many entries, maxima and minima."""
     inner = at.sole(node.inputs[0], node.op)
     outer_axes = _axes(node, at)
     axes = None if inner is None else _axes(inner, at)
@@ -121,7 +123,7 @@ def reduced_twice(node: Node, at: Draft) -> Node | None:
 
 
 def reduced_over_nothing(node: Node, at: Draft) -> Found | None:
-    """A sum over axes of length 1 is of one entry each."""
+    """A sum over axes of length 1 is the tensor, perhaps without these axes."""
     axes, shape = _axes(node, at), at.shape(node.inputs[0])
     if axes is None or shape is None or any(shape[a] != 1 for a in axes):
         return None
@@ -131,14 +133,14 @@ def reduced_over_nothing(node: Node, at: Draft) -> Found | None:
 
 
 def _target(before: Shape | None, after: Shape | None) -> list[int] | None:
-    """What a Reshape is told; None where numbers cannot say it for every size."""
+    """The constant target of a Reshape from one shape to another; None if no constant is right for every size."""
     if before is None or after is None or 0 in after:
         return None
     target = [d if isinstance(d, int) else 0 if d is not None and before[i : i + 1] == (d,) else -1
               for i, d in enumerate(after)]  # fmt: skip
     if target.count(-1) > 1:
         return None
-    if -1 in target:  # beside a size that is copied, and may be 0, what is left is not known
+    if -1 in target:  # a copied size (0) may be zero, and then -1 would not be determined
         target = [-1 if t < 1 else t for t in target]
     return None if target.count(-1) > 1 else target
 
@@ -154,7 +156,7 @@ def _perm(node: Node, at: Draft) -> tuple[int, ...] | None:
 
 
 def _axes(node: Node, at: Draft) -> list[int] | None:
-    """The axes of a reduction, counted from the front; None where they are not known."""
+    """The axes of a reduction, counted from the front; None if they are not known."""
     shape = at.shape(node.inputs[0])
     given = at.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else np.zeros(0, np.int64)
     if shape is None or given is None:
@@ -176,23 +178,8 @@ def _with_ones(shape: Shape, axes: Sequence[int]) -> Shape:
     return tuple(1 if i in axes else d for i, d in enumerate(shape))
 
 
-MOVES: Rules = {
-    **dict.fromkeys(RESHAPING, (in_shape, reduced_in_shape, reshaped_twice)),
-    **dict.fromkeys(_OF_REDUCTIONS, (reduced_over_nothing, reduced_twice)),
-    "Reshape": (in_shape, reduced_in_shape, reshaped_twice, by_known_shape),
-    "Expand": (in_shape,),
-    "Transpose": (transposed,),
-    "Slice": (whole_slice,),
-    "Pad": (nothing_around,),
-}
-
-
-_OPERANDS = 16  # that a node may have, so that all of them are gone through in no time
-_STEPS = 8  # through which a copied entry is looked for
-
-
 def expanded_twice(node: Node, at: Draft) -> Node | None:
-    """Of two Expands in a row the last counts, if it says the whole shape."""
+    """Of two Expands in a row only the last is needed, if it gives the whole shape."""
     inner, value = at.node(node.inputs[0], "Expand"), at.value(node.inputs[1])
     if inner is None or value is None or tuple(value.tolist()) != at.shape(node.outputs[0]):
         return None
@@ -200,7 +187,7 @@ def expanded_twice(node: Node, at: Draft) -> Node | None:
 
 
 def expanded_by_constants(node: Node, at: Draft) -> Node | None:
-    """An Expand to computed sizes is one to constants where the sizes that are open are those of the tensor."""
+    """An Expand to computed sizes is one to constants if the symbolic sizes are those of the tensor."""
     before, after = at.shape(node.inputs[0]), at.shape(node.outputs[0])
     if before is None or after is None or at.value(node.inputs[1]) is not None:
         return None
@@ -211,9 +198,9 @@ def expanded_by_constants(node: Node, at: Draft) -> Node | None:
 
 
 def unexpanded(node: Node, at: Draft) -> Node | None:
-    """What broadcasts in a node need not be copied before it, if the other operands have the shape of the result."""
+    """An operand that is expanded need not be, if the node broadcasts it to the shape of the other operands anyway."""
     out = at.shape(node.outputs[0])
-    if out is None or len(node.inputs) > _OPERANDS:
+    if out is None or len(node.inputs) > _MOST_OPERANDS:
         return None
     for i, name in enumerate(node.inputs):
         source = _narrower(name, at)
@@ -228,7 +215,7 @@ def unexpanded(node: Node, at: Draft) -> Node | None:
 
 
 def copied_last(node: Node, at: Draft) -> Node | None:
-    """What is done to the copies of one entry is done to that entry, and the result copied."""
+    """An elementwise operator of copies of one entry is computed once, and its result copied."""
     inner = at.sole(node.inputs[0], "Expand")
     if inner is None or not is_one(inner.inputs[0], at):
         return None
@@ -238,7 +225,7 @@ def copied_last(node: Node, at: Draft) -> Node | None:
 
 
 def _narrower(name: str, at: Draft) -> str | Array | None:
-    """A tensor of fewer entries, or axes, that broadcasts to this one."""
+    """A tensor of fewer entries or axes that broadcasts to this one."""
     number = at.uniform(name)
     if number is not None:
         value = at.value(name)
@@ -257,7 +244,7 @@ def _narrower(name: str, at: Draft) -> str | Array | None:
 
 
 def _cover(shapes: Sequence[Shape | None], out: Shape) -> bool:
-    """Tensors of these shapes broadcast to the shape `out`, which no dimension of them exceeds."""
+    """True if tensors of these shapes broadcast to exactly the shape `out`."""
     known = [shape[::-1] for shape in shapes if shape is not None]
     return all(
         dim is not None and any(i < len(shape) and shape[i] == dim for shape in known)
@@ -266,8 +253,8 @@ def _cover(shapes: Sequence[Shape | None], out: Shape) -> bool:
 
 
 def _entry(name: str, at: Draft) -> str | None:
-    """The tensor of one entry whose copies a tensor holds."""
-    for _ in range(_STEPS):
+    """The tensor with one entry of which a tensor holds copies."""
+    for _ in range(_MOST_STEPS):
         node = at.node(name, "Expand", "Transpose", *RESHAPING)
         if node is None:
             return None
@@ -277,48 +264,32 @@ def _entry(name: str, at: Draft) -> str | None:
     return None
 
 
-COPIES: Rules = {
-    **dict.fromkeys(BROADCASTING, (unexpanded,)),
-    **dict.fromkeys(("Neg", "Reciprocal", "Sqrt", "Exp", "Cast"), (copied_last,)),
-    "Expand": (expanded_twice, expanded_by_constants),
-}
-
-
-_RESULT = 1024  # bytes of a constant that may come in
-_NODE = 128  # bytes that a node takes in a file
-_FOLDED = 1 << 20  # bytes that are gone through for it
-_DRAWING = {"Bernoulli", "Dropout", "Multinomial"}
-
-
 def folded(node: Node, at: Draft) -> Array | None:
-    """A node of constants gives a constant, computed by the kernels that check it, in the dtype of the file."""
+    """A node of constants is a constant, computed by gradcheck's own kernels in the dtype of the file."""
     values = {name: value for name in node.inputs if name and (value := at.value(name)) is not None}
-    if not values or len(values) < len(set(node.inputs) - {""}) or len(node.outputs) > 1 or node.op in _DRAWING:
+    if not values or len(values) < len(set(node.inputs) - {""}) or len(node.outputs) > 1 or node.op in DRAWING:
         return None
-    given = sum(value.nbytes for value in values.values())
-    bytes_ = _bytes(node.outputs[0], at)
-    if bytes_ is None or bytes_ > min(_RESULT, given + _NODE) or given > _FOLDED or any(node.subgraphs):
+    given, made = sum(value.nbytes for value in values.values()), _bytes(node.outputs[0], at)
+    too_large = made is None or made > min(_LARGEST_RESULT, given + _NODE) or given > _LARGEST_OPERANDS
+    if too_large or any(node.subgraphs):
         return None
     try:
         found = result(trace(Graph((), node.outputs, (node,), values), {}, ops=OPS, dtype="model"), node.outputs[0])
-    except GradcheckError:  # what cannot be run here may still run there
+    except GradcheckError:  # a runtime may still be able to run it
         return None
     return found if found.dtype == at.dtype(node.outputs[0]) else None
 
 
 def _bytes(name: str, at: Draft) -> int | None:
-    """How much the numbers of a tensor take; None where that depends."""
+    """The bytes of a tensor; None if that depends on symbolic sizes."""
     shape, dtype = at.shape(name), at.dtype(name)
     if shape is None or dtype is None or not all(isinstance(d, int) for d in shape):
         return None
     return math.prod(d for d in shape if isinstance(d, int)) * dtype.itemsize
 
 
-FOLDING: Rules = {"": (folded,)}
-
-
 def known_sizes(node: Node, at: Draft) -> Found | None:
-    """Sizes that do not depend on the run are constants; others are asked for once, of whichever tensor has them."""
+    """Sizes that are known are constants; other sizes are read once, from the first tensor that has them."""
     dims = _dims(node, at)
     if dims is None or at.shape(node.outputs[0]) is None:
         return None
@@ -331,7 +302,7 @@ def known_sizes(node: Node, at: Draft) -> Found | None:
 
 
 def known_counts(node: Node, at: Draft) -> Node | None:
-    """A product of sizes that is the number of entries of a tensor is asked for as that."""
+    """A product of sizes that is the number of entries of a tensor is the Size of that tensor."""
     name = node.outputs[0]
     count = _volume(node, at)
     if count is None:
@@ -342,7 +313,7 @@ def known_counts(node: Node, at: Draft) -> Node | None:
 
 
 def _volume(node: Node, at: Draft) -> Volume | None:
-    """The product of sizes that a tensor of one entry is."""
+    """The product of sizes that a tensor with one entry holds; None for other tensors."""
     if not is_one(node.outputs[0], at):
         return None
     known = [at.counts.get(name) or _one_size(name, at) for name in node.inputs[: 1 if node.op != "Mul" else 2]]
@@ -358,7 +329,7 @@ def _one_size(name: str, at: Draft) -> Volume | None:
 
 
 def _dims(node: Node, at: Draft) -> Shape | None:
-    """The dimensions whose sizes a node gives, as far as all of them are known to have a name or a number."""
+    """The dimensions whose sizes a node outputs; None unless each has a name or a number."""
     dims: Sequence[Dim] | None = None
     if node.op == "Shape":
         shape = at.shape(node.inputs[0])
@@ -377,13 +348,28 @@ def _dims(node: Node, at: Draft) -> Shape | None:
 
 
 def _sizes(name: str, at: Draft) -> Shape | None:
-    """The dimensions whose sizes a tensor holds."""
+    """The dimensions whose sizes a tensor holds; None for other tensors."""
     value = at.value(name)
     if value is not None:
         return tuple(value.reshape(-1).tolist()) if value.dtype == np.int64 and value.ndim < 2 else None
     return at.sizes.get(name)
 
 
+MOVES: Rules = {
+    **dict.fromkeys(RESHAPING, (in_shape, reduced_in_shape, reshaped_twice)),
+    **dict.fromkeys(_OF_REDUCTIONS, (reduced_over_nothing, reduced_twice)),
+    "Reshape": (in_shape, reduced_in_shape, reshaped_twice, by_known_shape),
+    "Expand": (in_shape,),
+    "Transpose": (transposed,),
+    "Slice": (whole_slice,),
+    "Pad": (nothing_around,),
+}
+COPIES: Rules = {
+    **dict.fromkeys(BROADCASTING, (unexpanded,)),
+    **dict.fromkeys(("Neg", "Reciprocal", "Sqrt", "Exp", "Cast"), (copied_last,)),
+    "Expand": (expanded_twice, expanded_by_constants),
+}
+FOLDING: Rules = {"": (folded,)}
 SIZES: Rules = {
     **dict.fromkeys(("Shape", "Gather", "Concat"), (known_sizes,)),
     **dict.fromkeys(RESHAPING, (known_sizes, known_counts)),
