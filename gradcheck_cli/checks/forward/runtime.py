@@ -62,7 +62,7 @@ class Question:
 class Worker:
     """The process; one question at a time."""
 
-    script: Path = field(default_factory=lambda: Path(__file__).with_name("runtime_worker.py"))
+    script: Path = field(default_factory=lambda: Path(__file__).with_name("runtime_process.py"))
     process: subprocess.Popen[bytes] | None = None
     owner: int = 0  # of the process: one that was forked asks its own
     version: str = ""

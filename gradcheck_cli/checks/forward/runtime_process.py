@@ -5,7 +5,7 @@ down takes this process along and not the check.  A message is a line of JSON an
 
 onnxruntime's process forked from one that has imported it: a child of a server starts none of its own.
 
-What it does is the same as when it is started (`runtime_worker`), apart from the check as there.
+The forked one does the same as the one that is started, apart from the check as there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Any
-
-from gradcheck_cli.checks.forward.runtime import NAME, WORKER
 
 _KEPT = 4  # sessions
 
@@ -135,10 +133,6 @@ def _leave_no_core() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-if __name__ == "__main__":
-    main()
-
-
 _STREAMS = 3  # stdin, stdout, stderr
 
 
@@ -173,6 +167,8 @@ class Forked:
 
 def lend() -> None:
     """Forks the process of `WORKER`, where onnxruntime is imported and has not been asked yet."""
+    from gradcheck_cli.checks.forward.runtime import NAME, WORKER  # not where this is a script
+
     if NAME not in sys.modules or WORKER.process is not None:
         return
     to_read, questions = os.pipe()
@@ -197,3 +193,7 @@ def _forked_answer(questions: int, answers: int) -> None:
         main()
     finally:
         os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
