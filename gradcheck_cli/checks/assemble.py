@@ -26,7 +26,7 @@ from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.errors import VERSION, GradcheckError, PointError, UnsupportedError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, is_inexact
-from gradcheck_cli.results.record import Check, ModelInfo, derivative
+from gradcheck_cli.results.record import Check, ClaimFacts, ModelInfo, Power, derivative
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, NEGLIGIBLE, REASONS, RTOL, Status
 
@@ -42,10 +42,10 @@ _CONFIDENCE = 0.95
 _EDGES = [1e-4 * 1.04**i for i in range(290)]  # up to 8: of cells that the sizes of normal numbers are sorted into
 
 
-def power(mode: str, rtol: float, found: Sequence[Found]) -> dict[str, Any]:
+def power(mode: str, rtol: float, found: Sequence[Found]) -> Power:
     """The size of error that a check would have missed."""
     rtol, by = max([rtol, *(each.hidden for each in found)]), rtol
-    trifle = {"negligible": max((each.comparison.tolerance.negligible for each in found), default=NEGLIGIBLE)}
+    trifle = max((each.comparison.tolerance.negligible for each in found), default=NEGLIGIBLE)
     if mode == "directional" or (mode == "nodes" and rtol > by):  # of a peer nodes say nothing
         size = max((missed_size(*_directions(each)) for each in found), default=math.inf)
         of = ("norm", WEIGHED)[_weighed(found)] if mode == "directional" else "Jacobian's norm"
@@ -58,9 +58,14 @@ def power(mode: str, rtol: float, found: Sequence[Found]) -> dict[str, Any]:
     if mode == "sampled":
         count = sum(each.comparison.status.size for each in found)
         lines = min((min(each.comparison.status.shape) for each in found), default=1)
-        whole = {"bad_fraction_of_lines": bad_share(lines)} if lines > 1 else {}
-        return {"missed_below": rtol, "bad_fraction": bad_share(count), **whole, "confidence": _CONFIDENCE} | trifle
-    return {"missed_below": rtol, **({"of": "the largest entry for the same y"} if rtol > by else {})} | trifle
+        drawn: Power = {"missed_below": rtol, "bad_fraction": bad_share(count)}
+        if lines > 1:
+            drawn["bad_fraction_of_lines"] = bad_share(lines)
+        return {**drawn, "confidence": _CONFIDENCE, "negligible": trifle}
+    whole: Power = {"missed_below": rtol}
+    if rtol > by:
+        whole["of"] = "the largest entry for the same y"
+    return {**whole, "negligible": trifle}
 
 
 def _weighed(found: Sequence[Found]) -> bool:
@@ -180,7 +185,7 @@ class Pair:
     broken: list[Broken] = field(default_factory=list)  # laws that do not hold
     pictures: list[Picture] = field(default_factory=list)  # of each point, if asked for
     claim: Claim | None = None  # of others, which is what is judged
-    claimed: dict[str, Any] = field(default_factory=dict)  # what the record says of it
+    claimed: ClaimFacts = field(default_factory=ClaimFacts)  # what the record says of it
 
     @property
     def tallies(self) -> list[Tally]:
@@ -315,7 +320,7 @@ def _begun(
         x=pair.x,
         y=pair.y,
         gradient_of=pair.gradient_of,
-        claim=dict(pair.claimed),
+        claim=pair.claimed,
         x_shape=pair.x_shape,
         y_shape=pair.y_shape,
         mode=pair.mode or "full",

@@ -29,7 +29,7 @@ from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.results.measures import Health, Loss, Precision
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.record import Check, Gradient
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.rule import GROUND, NEGLIGIBLE, UNDERFLOW, epsilon
 
@@ -100,7 +100,8 @@ class Precisions:
         precision = _over(points)
         if not self.asked and not precision.nonfinite:
             return record
-        found, health = {**record.gradient, "precision": precision}, record.gradient.get("health", Health())
+        found: Gradient = {**record.gradient, "precision": precision}
+        health = record.gradient.get("health") or Health()
         if precision.lost:
             words = ("nonfinite", "precision") if precision.nonfinite else ("precision",)
             found["health"] = replace(health, shows=tuple(dict.fromkeys([*health.shows, *words])))

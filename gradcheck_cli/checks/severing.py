@@ -12,8 +12,8 @@ from gradcheck_cli.checks.claims.claim import Gradients
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, is_float
-from gradcheck_cli.results.measures import Health, Partly, Severed, Spot
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.measures import Partly, Severed, Spot
+from gradcheck_cli.results.record import Check, Gradient
 from gradcheck_cli.settings import Settings
 
 CODE = "GC107"
@@ -83,8 +83,8 @@ def _judged(check: Check, ys: Iterable[str], severance: Severance) -> Check:
     if found is None:
         return check
     others = tuple(y for y in ys if _has_gradient(severance, check.x, y))
-    gradient = {**check.gradient, "severed": replace(found, others=others)}
-    if isinstance(health := gradient.get("health"), Health):
+    gradient: Gradient = {**check.gradient, "severed": replace(found, others=others)}
+    if (health := gradient.get("health")) is not None:
         gradient["health"] = replace(health, ratio=None, steepest=None, shows=(), lost=None)
     return replace(
         check,

@@ -22,7 +22,8 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, reals
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, forward_noise
-from gradcheck_cli.results.picture import PANES, SIDE, Curve, Histogram, Over, Picture, Standing, Tile, binned, severity
+from gradcheck_cli.results.measures import Curve
+from gradcheck_cli.results.picture import PANES, SIDE, Histogram, Over, Picture, Standing, Tile, binned, severity
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, representable, rms
 from gradcheck_cli.verdict.rule import (
     GROUND,

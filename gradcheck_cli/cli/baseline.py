@@ -13,11 +13,11 @@ import datetime
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import count
-from gradcheck_cli.results.record import OUTCOMES, Check
+from gradcheck_cli.results.record import OUTCOMES, Check, Waiver
 
 _FINE = ("pass", "waived")
 _Outcome: TypeAlias = tuple[str, str, tuple[tuple[str, str, str], ...]]
@@ -67,7 +67,7 @@ class Baseline:
 
     def judged(self, check: Check) -> Check:
         """A record, waived as far as it came out as it did in the baseline."""
-        waiver: dict[str, Any] = {"reason": self.path, "until": None, "baseline": True}
+        waiver: Waiver = {"reason": self.path, "until": None, "baseline": True}
         if check.forward_differs and self._of(check).forward:
             waiver["forward"] = "differs"
             check = check.forward_waived(waiver)
@@ -125,13 +125,10 @@ def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, tod
     if expect is None:
         return checks
     until = expect.get("until")
-    waiver = {
-        **{key: expect[key] for key in ("status", "forward") if expect.get(key)},
-        "reason": expect.get("reason", ""),
-        "until": until.isoformat() if until else None,
-    }
+    expected = cast(Waiver, {key: expect[key] for key in ("status", "forward") if expect.get(key)})
+    waiver: Waiver = {**expected, "reason": expect.get("reason", ""), "until": until.isoformat() if until else None}
     if until is not None and today > until:
-        ended = {**waiver, "ended": True}
+        ended: Waiver = {**waiver, "ended": True}
         return tuple(replace(c, waiver=ended) if _expected(c, expect) else c for c in checks)
     waived = tuple(_waived(c, expect, waiver) for c in checks)
     gone = "" if expect.get("usual") else " and ".join(_gone(checks, expect))
@@ -143,7 +140,7 @@ def _expected(check: Check, expect: Mapping[str, Any]) -> bool:
     return check.status == expect.get("status") or bool(expect.get("forward") and check.forward_differs)
 
 
-def _waived(check: Check, expect: Mapping[str, Any], waiver: Mapping[str, Any]) -> Check:
+def _waived(check: Check, expect: Mapping[str, Any], waiver: Waiver) -> Check:
     if expect.get("forward") and check.forward_differs:
         check = check.forward_waived(waiver)
     return check.waived(waiver) if check.status == expect.get("status") else check
@@ -158,7 +155,7 @@ def _gone(checks: tuple[Check, ...], expect: Mapping[str, Any]) -> Iterator[str]
         yield "its forward run agrees, but is expected to differ"
 
 
-def _stale(check: Check, waiver: Mapping[str, Any], gone: str) -> Check:
+def _stale(check: Check, waiver: Waiver, gone: str) -> Check:
     reason = f" ({waiver['reason']})" if waiver["reason"] else ""
     message = f"{gone}{reason}: remove its 'expect' from the spec"
     return replace(check, status="fail", code=STALE, message=message, waiver=waiver)

@@ -17,7 +17,7 @@ from gradcheck_cli.compare.kinks import listed
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.op.batching import shape_only
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.record import BranchCounts, Check
 
 Seen: TypeAlias = dict[str, bool]  # branch -> whether it was taken
 Key: TypeAlias = tuple[int, int, str]
@@ -109,9 +109,8 @@ class Branches:
         record = replace(record, notes=(*record.notes, *self._untold(record, keys)))
         if not total and not ranges:
             return record
-        branches = {"total": total, "covered": total - len(missed), "missed": missed[:SHOWN]}
-        branches |= {"ranges": ranges} if ranges else {}
-        return replace(record, branches=branches)
+        branches: BranchCounts = {"total": total, "covered": total - len(missed), "missed": tuple(missed[:SHOWN])}
+        return replace(record, branches={**branches, "ranges": tuple(ranges)} if ranges else branches)
 
     def _said_of_ranges(self, keys: set[Key]) -> list[str]:
         """Node 1 Relu 'a' reads -3 to 4."""

@@ -36,8 +36,7 @@ from gradcheck_cli.report.text import (
     table,
     upper,
 )
-from gradcheck_cli.results.json_schema import ENTRY_REASONS
-from gradcheck_cli.results.record import OUTCOMES, Check, Entry, Report, Suspect
+from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Entry, Report, Suspect
 
 NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
 _LEFT_OUT = ("abs err", "noise")  # where the line would be too long: the first follows from the others
@@ -498,7 +497,7 @@ def compared(check: Check, number: int = 0) -> str:
 def expectation(check: Check) -> str:
     """fail, as expected: ACME-412 (until 2027-03-31)."""
     waiver = check.waiver or {}
-    until = f" (until {name(waiver['until'])})" if waiver.get("until") else ""
+    until = f" (until {name(last)})" if (last := waiver.get("until")) else ""
     reason = f": {name(str(waiver['reason']))}" if waiver.get("reason") else ""
     what = [name(waiver.get("status") or ""), "forward differs" if waiver.get("forward") else ""]
     return f"{' and '.join(filter(None, what))}, as expected{reason}{until}"

@@ -1,60 +1,34 @@
 """Results read back: records of a file that `--report` or a zoo wrote, as the `Check`s that they were.
 
-What a field holds is read from the types of `Check` itself; only its mappings of mixed kinds are told of here.  Keys
-that this version does not know are passed over, so that results of a newer one can be shown; whatever else does not
-fit is a UsageError that says where.
-
-Records of files, put aside as they are read: there may be more of them than fit into memory.
+Keys that this version does not know are passed over, so that results of a newer one can be shown; whatever else does not
+fit is a UsageError that says where.  Records are put aside as they are read: there may be more than fit into memory.  No
+more of a file is held than the value that is being read, and of a run as we write it than one of its records.
 """
 
 from __future__ import annotations
 
+import codecs
 import gc
 import json
 import re
+import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any, BinaryIO, TypeAlias
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.results.json_schema import STATUSES
-from gradcheck_cli.results.measures import Health, Precision, Severed
 from gradcheck_cli.results.record import RUN_SCHEMA, SCHEMA, Check, Kept
-from gradcheck_cli.results.typed import Reader, Tell, Unfit, brief, mapping, optional, plain, reader, record, values
+from gradcheck_cli.results.typed import Reader, Unfit, brief, optional, record
 
-_CODE = re.compile("(GC[1-9][0-9]{2})?")
-_MIXED: Mapping[str, Mapping[str, Any]] = {  # fields that hold values of several kinds by key
-    "forward": {
-        "compared_with": str | None, "agrees": bool | None, "code": str | None, "reason": str, "refused": bool,
-        "max_abs_err": float | None, "max_rel_err": float | None, "bound": float | None,
-    },
-    "power": {
-        "missed_below": float, "of": str, "probability": float, "negligible": float,
-        "bad_fraction": float, "bad_fraction_of_lines": float, "confidence": float,
-    },
-    "gradient": {
-        "norm": float, "max": float, "zero_fraction": float, "finite": bool,
-        "health": Health | None, "precision": Precision | None, "severed": Severed | None,
-    },
-    "branches": {"total": int, "covered": int, "missed": tuple[str, ...], "ranges": tuple[str, ...]},
-    "claim": {
-        "by": str, "kind": str, "of": tuple[str, ...], "found": bool, "layout": str, "seed": str, "theoretical": str,
-    },
-    "waiver": {"status": str, "forward": str, "reason": str, "until": str | None, "baseline": bool, "ended": bool},
-}  # fmt: skip
-_SPOT: Mapping[str, Any] = {"node": int, "op": str, "name": str, "outputs": tuple[str, ...]}
-_TOGETHER: Mapping[str, tuple[str, ...]] = {  # keys that come together, if there are any
-    "forward": ("compared_with",),
-    "branches": ("total", "covered"),
-    "claim": ("by", "kind", "of"),
-    "entries": ("total", "checked"),
-    "nodes": ("total", "checked"),
-    "coloring": ("rows", "colors"),
-}
+Tell: TypeAlias = Callable[[str], object]
+_LARGEST, _BLOCK = 2 << 30, 1 << 20  # bytes of a file, and of it at once
+_NO_SPACE = re.compile(r"[^ \t\r\n]")
+_RUN = re.compile(rf'{{\s*"schema": *"{RUN_SCHEMA}",\s*"exit_code": *\d+,\s*"checks": *\[')  # how we begin one
+_decode = json.JSONDecoder().raw_decode
 
 
 def read_results(path: str, tell: Tell | None = None) -> tuple[Check, ...]:
@@ -117,36 +91,13 @@ def many() -> Iterator[None]:
 
 @cache
 def _check_reader() -> Reader:
-    from gradcheck_cli.results.typed import picture
-
-    return record(Check, _own, {"picture": optional(picture)})
+    return record(Check, {"picture": optional(_picture)})
 
 
-def _own(name: str, hint: Any) -> Reader:
-    """What reads a field of `Check` by this name and of this type."""
-    if name in _MIXED:
-        known = {key: reader(each) for key, each in _MIXED[name].items()}
-        if name == "forward":
-            known["first_node"] = optional(
-                mapping(plain, {key: reader(each) for key, each in _SPOT.items()}, (*_SPOT,))
-            )
-        read = mapping(plain, known, _TOGETHER.get(name, ()))
-        return optional(read) if type(None) in get_args(hint) else read
-    if name in _TOGETHER:
-        return mapping(reader(get_args(hint)[1]), {}, _TOGETHER[name])
-    return {"status": _status, "code": _code}.get(name) or reader(hint)
+def _picture(value: Any) -> Any:
+    from gradcheck_cli.results.picture import Picture  # brings NumPy, which few records need
 
-
-def _status(value: Any) -> Any:
-    if value not in STATUSES:
-        raise Unfit(f"should be one of {', '.join(STATUSES)}, and is {brief(value)}")
-    return value
-
-
-def _code(value: Any) -> Any:
-    if not isinstance(value, str) or not _CODE.fullmatch(value):
-        raise Unfit(f"should be a code such as GC101, and is {brief(value)}")
-    return value
+    return Picture.from_json(value)
 
 
 _HELD = 1000  # records that stay in memory as they were read
@@ -185,3 +136,127 @@ def joined(parts: Sequence[Kept]) -> Kept:
             yield from part.read([place for _, place in those])
 
     return Kept([outcome for part in parts for outcome in part.outcomes], read)
+
+
+def values(path: str, tell: Tell | None) -> Iterator[tuple[Any, int]]:
+    """The JSON values in a file, whatever space is between them, and the line in which each begins.
+
+    Instead of a run as we write it come its records, then the run without them.  A last line that was not written to its
+    end is left out, and `tell` hears of it.
+    """
+    lines, text = path.endswith(".jsonl"), _Text(_texts_of(path))
+    first = True
+    while text.next():
+        line = text.line
+        try:
+            if first and (head := _RUN.match(text.read, text.at)):
+                yield from _records_of(text, head)
+            value = text.value()
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, RecursionError) or "\n" in text.left or not (lines or not first):
+                raise UsageError(f"{path}:{line} holds no results; --report results.json writes them") from None
+            if tell is not None:
+                tell(f"{path}:{line}: the last line was not written to its end, and is left out")
+            return
+        yield value, line
+        first = False
+    if first and not lines:
+        raise UsageError(f"{path} holds no results: it is empty")
+
+
+def _records_of(text: _Text, head: re.Match[str]) -> Iterator[tuple[Any, int]]:
+    """The records of a run; then it stands where what is left is the run without them."""
+    text.go(head.end())
+    more = text.next() != "]"
+    while more:
+        text.next()
+        line = text.line
+        yield text.value(), line
+        if (sign := text.next()) not in (",", "]"):
+            raise ValueError(sign)
+        more = sign == ","
+        text.go(text.at + more)
+    text.put_before(f'{{"schema": "{RUN_SCHEMA}", "checks": [')
+
+
+class _Text:
+    """The text of a file: `at` is how far it was made use of, `read` what has come of it since some time."""
+
+    def __init__(self, blocks: Iterator[str]) -> None:
+        self.blocks, self.read, self.at, self.line = blocks, "", 0, 1
+
+    @property
+    def left(self) -> str:
+        """What was read and not made use of."""
+        return self.read[self.at :]
+
+    def go(self, place: int) -> None:
+        """Goes on to a place in what was read."""
+        self.line += self.read.count("\n", self.at, place)
+        self.at = place
+
+    def next(self) -> str:
+        """Goes on to what is no space: the character there, or nothing at the end."""
+        while (found := _NO_SPACE.search(self.read, self.at)) is None:
+            self.go(len(self.read))
+            if not self._more():
+                return ""
+        self.go(found.start())
+        return found[0]
+
+    def value(self) -> Any:
+        """The value that begins here; ValueError where there is none in all that is left."""
+        while True:
+            try:
+                value, end = _decode(self.read, self.at)
+            except ValueError:
+                if not self._more():
+                    raise
+            else:
+                if end < len(self.read) or not self._more():  # else a number may go on
+                    self.go(end)
+                    return value
+
+    def put_before(self, text: str) -> None:
+        """As if it stood before what is left."""
+        self.read, self.at = text + self.left, 0
+
+    def _more(self) -> bool:
+        """Reads as much again as is left, so that a long value is not tried over and over; False at the end."""
+        left = self.left
+        if block := "".join(self._blocks_of(max(len(left), 1))):
+            self.read, self.at = left + block, 0
+        return bool(block)
+
+    def _blocks_of(self, size: int) -> Iterator[str]:
+        while size > 0 and (block := next(self.blocks, None)) is not None:
+            size -= len(block)
+            yield block
+
+
+def _texts_of(path: str) -> Iterator[str]:
+    """A file's text, block by block: UTF-8, or what a Windows shell makes of it."""
+    try:
+        if path == "-":
+            yield from _decoded(sys.stdin.buffer, path)
+        else:
+            with open(path, "rb") as file:
+                yield from _decoded(file, path)
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} holds no results: it is no text") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}{_hint(error)}") from None
+
+
+def _hint(error: OSError) -> str:
+    return "; for what a zoo has found: gradcheck zoo report" if isinstance(error, IsADirectoryError) else ""
+
+
+def _decoded(file: BinaryIO, path: str) -> Iterator[str]:
+    """The text of a file, or of a pipe, that is not endless; of a character that is not whole at its end nothing."""
+    size, decoder = 0, None
+    while block := file.read(_BLOCK):
+        if (size := size + len(block)) > _LARGEST:
+            raise UsageError(f"{path} is larger than {_LARGEST >> 30} GiB")
+        decoder = decoder or codecs.getincrementaldecoder(json.detect_encoding(block))("surrogatepass")
+        yield decoder.decode(block)

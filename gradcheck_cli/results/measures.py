@@ -7,6 +7,9 @@ average, that of the whole Jacobian of y by that tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, TypedDict
+
+from gradcheck_cli.results.typed import Count, Indices, Only
 
 WORDS = ("nonfinite", "dead", "vanishing", "exploding", "precision")  # what may be wrong, as --fail-on names it
 VANISHING = (
@@ -22,12 +25,12 @@ DIGITS = 1.0  # decimal digits of an entry that matters, at least, which the mod
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A node of the model: its index in its own graph, operator and name, and which graph that is if not the model's."""
+    """A node of the model."""
 
-    node: int
+    node: Annotated[int, "Its index in its own graph."]
     op: str
     name: str
-    inside: str = ""
+    inside: Annotated[str, "The graph that it is a node of; empty for the model's own."] = ""
 
     def __str__(self) -> str:
         label = f" {self.name!r}" if self.name else ""
@@ -38,54 +41,37 @@ class Spot:
 class Partly:
     """A gradient of which a part is severed, while another is not.
 
-    kind       "units": some entries of x have no way left; "sum": a summand has none; "scale": all ways that are left
-               lead through the scale or the zero point of a quantizer
-    cut        the nodes that cut
-    entries    of x that have no way left, of `units`
+    Of units, some entries of x have no way left; of a sum, a summand has none; of a scale, all ways that are left lead
+    through the scale or the zero point of a quantizer.
     """
 
-    kind: str
-    cut: tuple[Spot, ...] = ()
-    entries: int = 0
+    kind: Annotated[str, Only(("units", "sum", "scale")), "The part."]
+    cut: Annotated[tuple[Spot, ...], "Nodes that cut it off."] = ()
+    entries: Annotated[Count, "Of x that have no way left, of units."] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Severed:
-    """What the graph says of ways from x to y that have no derivative by nature.
+    """Ways from x to y that have no derivative by nature, by the graph alone."""
 
-    cut        the nodes that cut: the last on each way to which the gradient of x could flow from x
-    reached    the nodes up to which the gradient of y goes back
-    others     ys from which x has a gradient all the same
-    partial    where only a part is severed
-    """
-
-    cut: tuple[Spot, ...] = ()
-    reached: tuple[Spot, ...] = ()
-    others: tuple[str, ...] = ()
-    partial: Partly | None = None
+    cut: Annotated[tuple[Spot, ...], "The last node on each way to which the gradient of x could flow from x."] = ()
+    reached: Annotated[tuple[Spot, ...], "Nodes up to which the gradient of y goes back."] = ()
+    others: Annotated[tuple[str, ...], "Other ys, from which x has a gradient."] = ()
+    partial: Annotated[Partly | None, "A part that is severed, where only a part is."] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A node that has weights or bends, on the way from x to y, and what the backward pass finds at its output.
-
-    norm           of the cotangent of its output: the root of the mean square over the points
-    size           entries of its output
-    zero_fraction  exact zeros among the entries of that cotangent
-    weights        norm of the gradient of its own parameters; None if it has none
-    units          channels, or features, of an output that may go flat: Relu, Sigmoid and their like; 0 for others
-    dead           of them: on the flat part at 0 wherever they were seen; None if they were not seen often enough
-    saturated      of them: with a local slope below SATURATED_SLOPE wherever they were seen; None likewise
-    """
+    """A node that has weights or bends, on the way from x to y, and what the backward pass finds at its output."""
 
     spot: Spot
-    norm: float
-    size: int
-    zero_fraction: float
-    weights: float | None = None
-    units: int = 0
-    dead: int | None = None
-    saturated: int | None = None
+    norm: Annotated[float, "Of the cotangent of its output: the root of the mean square over the points."]
+    size: Annotated[Count, "Entries of its output."]
+    zero_fraction: Annotated[float, "Exact zeros among the entries of that cotangent."]
+    weights: Annotated[float | None, "Norm of the gradient of its own parameters; null if it has none."] = None
+    units: Annotated[Count, "Channels or features that may go flat: of Relu, Sigmoid and their like."] = 0
+    dead: Annotated[Count | None, "Of them, on the flat part at 0 wherever seen; null if seen too seldom."] = None
+    saturated: Annotated[Count | None, "Of them, with a slope of next to nothing wherever seen; null likewise."] = None
 
     @property
     def rms(self) -> float:
@@ -100,7 +86,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """The steepest change of the flow from the output of a node to what it reads: by which factor, and which node."""
+    """The steepest change of the flow, from the output of a node to what it reads."""
 
     factor: float
     spot: Spot
@@ -108,50 +94,43 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Nonfinite:
-    """What is not finite: entries of the gradient by x, and the first node that made such, forwards or backwards."""
+    """Entries of the gradient that are not finite, and the first node that made such, forwards or backwards."""
 
-    entries: int = 0
+    entries: Count = 0
     forward: Spot | None = None
     backward: Spot | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The first node at which the model's dtype overflows, underflows or makes NaN, and float64 does not."""
+    """The first node at which the model's dtype loses something that float64 does not."""
 
-    what: str  # "overflow", "underflow", "nan"
-    way: str  # "forward", "backward"
+    what: Annotated[str, Only(("overflow", "underflow", "nan"))]
+    way: Annotated[str, Only(("forward", "backward"))]
     spot: Spot
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What is left of the gradient by one x in the model's own dtype, held against the same gradient in float64.
+    """The gradient by one x in the model's own dtype, held against the same gradient in float64.
 
     An entry matters if it is at least a hundredth of the largest one of its y, whose gradient is no trifle.
-
-    dtype      of x in the model, and `digits`, the decimal digits that it has
-    median     digits that entries which matter keep, the median of all
-    worst      the same for the worst of them, which stands at `x` and `y`: indices; its values are `wide` and `narrow`
-    entries    that matter and were compared
-    nonfinite  entries that are finite in float64 only; underflow: that are zero in the model's dtype only
-    note       why nothing could be compared
     """
 
-    dtype: str
-    digits: float = 0.0
-    median: float = 0.0
-    worst: float = 0.0
-    x: tuple[int, ...] = ()
-    y: tuple[int, ...] = ()
-    point: int = 0
-    wide: float = 0.0
-    narrow: float = 0.0
-    entries: int = 0
-    nonfinite: int = 0
-    underflow: int = 0
+    dtype: Annotated[str, "Of x in the model."]
+    digits: Annotated[float, "Decimal digits that it has."] = 0.0
+    median: Annotated[float, "Digits that entries which matter keep, the median."] = 0.0
+    worst: Annotated[float, "The same for the worst of them."] = 0.0
+    x: Annotated[Indices, "Index of the worst into x."] = ()
+    y: Annotated[Indices, "Index of the worst into y."] = ()
+    point: Count = 0
+    wide: Annotated[float, "Its value in float64."] = 0.0
+    narrow: Annotated[float, "Its value in the model's dtype."] = 0.0
+    entries: Annotated[Count, "Entries that matter and were compared."] = 0
+    nonfinite: Annotated[Count, "Entries that are finite in float64 only."] = 0
+    underflow: Annotated[Count, "Entries that are zero in the model's dtype only."] = 0
     first: Loss | None = None
-    note: str = ""
+    note: Annotated[str, "Why nothing could be compared."] = ""
 
     @property
     def lost(self) -> bool:
@@ -161,25 +140,58 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of the gradient of y by one x.
+    """The health of the gradient of y by one x: can the model be trained through?"""
 
-    layers     in the order in which they run, at most KEPT of `depth`
-    ratio      the flow at the first layers over that at the last ones; None where there are not two
-    units      of all layers that were seen often enough; `dead` and `saturated` are some of them
-    shows      what is wrong: some of WORDS
-    lost       the node at which the gradient becomes zero, on its way from y, where it is zero everywhere
-    """
-
-    layers: tuple[Layer, ...] = ()
-    depth: int = 0
-    ratio: float | None = None
+    layers: Annotated[tuple[Layer, ...], "In the order in which they run, the most telling ones of very many."] = ()
+    depth: Annotated[Count, "Number of all layers."] = 0
+    ratio: Annotated[float | None, "The flow at the first layers over that at the last ones; null without two."] = None
     steepest: Jump | None = None
-    units: int = 0
-    dead: int = 0
-    saturated: int = 0
+    units: Annotated[Count, "Of all layers that were seen often enough."] = 0
+    dead: Annotated[Count, "Some of these units."] = 0
+    saturated: Annotated[Count, "Some of these units."] = 0
     nonfinite: Nonfinite = Nonfinite()
-    shows: tuple[str, ...] = ()
-    lost: Spot | None = None
+    shows: Annotated[tuple[Annotated[str, Only(WORDS)], ...], "Everything that is wrong."] = ()
+    lost: Annotated[Spot | None, "The node at which the gradient becomes zero, if it is zero everywhere."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Central differences of the worst entry at every step, held against its derivative."""
+
+    x: Indices
+    y: Indices
+    part: Annotated[str, "Of complex numbers: re x, im x, re y, im y."]
+    point: Count
+    severity: Annotated[float, "Larger is worse: the size of the error beyond what is allowed."]
+    theoretical: float
+    reference: Annotated[float, "Its derivative, by a method that needs no step."]
+    doubt: Annotated[float, "An error bound of that."]
+    allowed: Annotated[float, "Distance of the theoretical entry from it that is allowed."]
+    steps: Annotated[tuple[float, ...], "Large ones first."]
+    errors: Annotated[tuple[float, ...], "|D(h) - reference| at each step, nan where y is not finite there."]
+    crossed: Annotated[tuple[bool, ...], "True where the perturbation crosses a branch."]
+    rounding: Annotated[float, "Of one value of y: no difference gets below rounding / h."]
+    truncation: Annotated[
+        tuple[float, float] | None, "(c, p): errors of large steps are about c h^p; null where rounding hides them."
+    ]
+
+
+class Cells(TypedDict):
+    """The Jacobian's errors by place, the worst of each cell."""
+
+    over: Annotated[str, "The axes: both, x, y, or projections."]
+    sizes: Annotated[Indices, "Entries along each."]
+    shape: Annotated[Indices, "Cells along each."]
+    cells: Annotated[tuple[float | None, ...], "Decades above what is allowed; null where nothing was compared."]
+
+
+class Drawn(TypedDict):
+    """The data that pictures are drawn from, kept by a zoo of what is not right; `picture.Picture` as JSON holds it."""
+
+    tile: Cells
+    errors: Annotated[tuple[Indices, ...], "Entries with an error of each size, by verdict."]
+    noise: Annotated[tuple[Indices, ...], "The same of the numerical side's own error bounds."]
+    curve: Curve | None
 
 
 def assessed(

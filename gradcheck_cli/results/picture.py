@@ -6,21 +6,24 @@ and back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
-from math import ceil, sqrt
-from typing import Any, Literal, TypeAlias
+from math import ceil, prod, sqrt
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
 from gradcheck_cli.graph import Array
+from gradcheck_cli.results.measures import Cells, Curve, Drawn
+from gradcheck_cli.results.typed import Indices, Unfit, reader
 
 Over: TypeAlias = Literal["both", "x", "y", "projections"]
 SIDE = 256  # most cells of a tile along an axis
 SMALL_SIDE = 64  # the same of one that goes into files
 PANES = 16  # most images side by side
 LOWEST, HIGHEST, PER_DECADE = -18, 2, 4  # log10 of the errors that a histogram tells apart
+_LARGEST = 5000.0  # no severity is beyond
 _CLASS = 1000.0  # more than the log10 of any floating-point number
 _EXACT, _INFINITE = -400.0, 400.0  # stand for the log10 of an error of zero, and of one that is no number
 
@@ -110,9 +113,9 @@ class Tile:
         return {"over": self.over, "sizes": list(self.sizes), "shape": list(self.cells.shape), "cells": flat}
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Tile:
+    def from_json(cls, saved: Cells) -> Tile:
         cells = np.asarray([-np.inf if v is None else v for v in saved["cells"]], np.float64)
-        return cls(saved["over"], tuple(saved["sizes"]), cells.reshape(saved["shape"]))
+        return cls(cast(Over, saved["over"]), saved["sizes"], cells.reshape(saved["shape"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,39 +143,6 @@ class Histogram:
     def merged(self, other: Histogram) -> Histogram:
         """Both together."""
         return Histogram(self.counts + other.counts)
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """How far central differences of one entry are from its derivative, step by step: large steps first.
-
-    reference    the derivative, by a method that needs no step; doubt bounds its error
-    allowed      how far the theoretical entry may be from it
-    errors       |D(h) - reference|, NaN where y is not finite there; crossed: the perturbation crosses a branch
-    rounding     of one value of y: rounding / h is the floor below which no difference can get
-    truncation   (c, p), the errors of large steps are about c h^p; None where rounding hides them
-    """
-
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-    part: str
-    point: int
-    severity: float
-    theoretical: float
-    reference: float
-    doubt: float
-    allowed: float
-    steps: tuple[float, ...]
-    errors: tuple[float, ...]
-    crossed: tuple[bool, ...]
-    rounding: float
-    truncation: tuple[float, float] | None
-
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Curve:
-        lists = {k: tuple(map(float, v)) if k == "errors" else tuple(v) for k, v in saved.items() if type(v) is list}
-        numbers = {k: float(saved[k]) for k in ("severity", "theoretical", "reference", "doubt", "allowed", "rounding")}
-        return cls(**{**saved, **lists, **numbers})
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +179,27 @@ class Picture:
         }
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Picture:
-        """The inverse of `as_json`, through strict JSON or not."""
-        return cls(
-            Tile.from_json(saved["tile"]),
-            Histogram(np.asarray(saved["errors"], np.int64)),
-            Histogram(np.asarray(saved["noise"], np.int64)),
-            None if saved["curve"] is None else Curve.from_json(saved["curve"]),
-        )
+    def from_json(cls, saved: Any) -> Picture:
+        """The inverse of `as_json`, through strict JSON or not; Unfit for what no picture was made of."""
+        drawn: Drawn = reader(Drawn)(saved)
+        tile, curve = drawn["tile"], drawn["curve"]
+        even = curve is None or len(curve.steps) == len(curve.errors) == len(curve.crossed)
+        if not (even and _holds(tile) and _counts(drawn["errors"]) and _counts(drawn["noise"])):
+            raise Unfit("holds a picture whose parts do not fit together")
+        errors, noise = (Histogram(np.asarray(counts, np.int64)) for counts in (drawn["errors"], drawn["noise"]))
+        return cls(Tile.from_json(tile), errors, noise, curve)
+
+
+def _holds(tile: Cells) -> bool:
+    """Cells are as many as their shape says, and stand for something."""
+    shape, cells = tile["shape"], tile["cells"]
+    sides = (PANES, SIDE, SIDE) if len(shape) == 3 else (SIDE, SIDE)
+    fits = len(shape) == len(tile["sizes"]) == len(sides) and prod(shape) == len(cells)
+    inside = fits and all(1 <= n <= min(most, size) for n, most, size in zip(shape, sides, tile["sizes"], strict=True))
+    return inside and tile["over"] in get_args(Over) and all(v is None or abs(v) <= _LARGEST for v in cells)
+
+
+def _counts(rows: tuple[Indices, ...]) -> bool:
+    """A row for each standing, a number that is none too large for each slot."""
+    fits = len(rows) == len(Standing) and all(len(row) == Histogram.SLOTS for row in rows)
+    return fits and all(0 <= number < 1 << 60 for row in rows for number in row)

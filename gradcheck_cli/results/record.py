@@ -6,19 +6,24 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, overload
 
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.results.measures import WORDS, Severed
+from gradcheck_cli.results.measures import WORDS, Drawn, Health, Precision, Severed
+from gradcheck_cli.results.typed import Count, Indices, Keys, Only
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.picture import Picture
+else:
+    Picture = Drawn  # as JSON holds it: the one that is drawn brings NumPy
 
 SCHEMA, RUN_SCHEMA = "gradcheck.result/1", "gradcheck.run/1"
 SEVERITY = (130, 70, 2, 1, 4, 5, 6, 3, 7, 0)  # of exit codes, the worst first
 FORWARD = "forward"  # the gate of a forward run that differs
 COMPARISON = "comparison"  # the method of records that hold one model against another
 _AS_IT_IS = {str, int, bool, type(None)}  # in JSON
+STATUSES = ("pass", "fail", "severed", "inconclusive", "error", "unsupported", "limit", "waived")
+ENTRY_REASONS = ("noise", "curvature", "domain", "jump", "underflow", "nonderivative")  # why an entry stayed open
 EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "severed": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
 OUTCOMES = ("fail", "inconclusive", "unsupported", "severed", "forward")  # what fails a run unless it is told otherwise
 GATES = (*OUTCOMES, *WORDS)  # what may fail a run: outcomes, and of the gradient's health what it is asked for
@@ -27,33 +32,35 @@ _BESIDE = ("severed", "forward")  # outcomes that stand in a record's `gates`: i
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Which model was checked."""
+    """The model that was checked."""
 
-    uri: str
-    sha256: str = ""
-    opset: Mapping[str, int] = field(default_factory=dict)
-    nodes: int = 0
-    dtypes: tuple[str, ...] = ()  # of its floating-point inputs and parameters
-    operators: Mapping[str, int] = field(default_factory=dict)  # how often each occurs, the most frequent first
+    uri: Annotated[str, "The file or address that it was read from."]
+    sha256: Annotated[str, Only(pattern="^([0-9a-f]{64})?$"), "Of the file."] = ""
+    opset: Annotated[Mapping[str, int], "By domain."] = field(default_factory=dict)
+    nodes: Annotated[Count, "Nodes of the file."] = 0
+    dtypes: Annotated[tuple[str, ...], "Of its floating-point inputs and parameters."] = ()
+    operators: Annotated[
+        Mapping[str, Count], "How often each occurs, inner graphs included, the most frequent first."
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the Jacobian that did not pass: indices into x and y, both values, the error bound, and why."""
+    """An entry of the Jacobian that did not pass."""
 
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-    point: int
-    theoretical: float
+    x: Annotated[Indices, "Index into x."]
+    y: Annotated[Indices, "Index into y."]
+    point: Count
+    theoretical: Annotated[float, "By the rules; nan beside a given one where a rule is missing."]
     numerical: float
-    noise: float
-    pattern: str
-    status: str = "fail"
-    part: str = ""  # "re", "im" of x where x is complex, then of y: "im x, re y"
-    reason: str = ""  # why it stayed open: "noise", "curvature", "domain", "jump", "underflow", "nonderivative"
-    unseen: float | None = None  # the size of error that would have been seen for certain, where it stayed open
-    slopes: tuple[float, float] | None = None  # of y from the left and from the right, where x lies at a tie
-    given: float | None = None  # what others claim, where that is judged; `theoretical` is NaN where a rule is missing
+    noise: Annotated[float, "Error bound of the numerical side."]
+    pattern: Annotated[str, "The kind of mistake that it looks like: missing, sign, x 0.5 ..."]
+    status: Annotated[str, Only(("fail", "inconclusive", "kink-ok")), "The verdict."] = "fail"
+    part: Annotated[str, "Of complex numbers: re or im of x where x is complex, then of y: im x, re y."] = ""
+    reason: Annotated[str, Only(("", *ENTRY_REASONS)), "Why it is inconclusive."] = ""
+    unseen: Annotated[float | None, "Any larger error would have been seen, where it is inconclusive."] = None
+    slopes: Annotated[tuple[float, float] | None, "Of y from both sides, where x lies at a tie."] = None
+    given: Annotated[float | None, "Somebody else's, where that was judged instead of the theoretical one."] = None
 
     @property
     def judged(self) -> float:
@@ -65,23 +72,102 @@ class Entry:
 class Suspect:
     """The node whose own gradient is wrong."""
 
-    node: int
+    node: Annotated[Count, "Index of the node."]
     op: str
     name: str
     outputs: tuple[str, ...]
     inputs: tuple[str, ...] = ()
-    rel_err: float = math.nan
-    at: str = ""  # the operand whose cotangent is worst
-    passed: int = 0  # nodes that are right on their own
-    tried: int = 0  # nodes that were checked on their own
-    inside: str = ""  # of which graph it is a node, if not of the model's: "body of node 3 Loop 'y'"
-    index: tuple[int, ...] | None = None  # the worst element of that operand
-    diagnosis: str = ""  # "the gradient is 2 times what it should be"
-    part_of: str = ""  # the operator of the node, where only a part of what it is composed of is at fault
-    before: int = 0  # nodes before it, on the way from x to y
-    after: int = 0
-    unchecked: int = 0  # nodes on the way that could not be checked on their own
-    others: tuple[str, ...] = ()  # more nodes that fail on their own
+    rel_err: Annotated[float, "Of its own gradient, at the worst element."] = math.nan
+    at: Annotated[str, "The operand whose cotangent is worst."] = ""
+    passed: Annotated[Count, "Nodes on the way that are right on their own."] = 0
+    tried: Annotated[Count, "Nodes on the way that were checked on their own."] = 0
+    inside: Annotated[str, "The graph that it is a node of, as: body of node 3 Loop; empty for the model's own."] = ""
+    index: Annotated[Indices | None, "The worst element of that operand."] = None
+    diagnosis: Annotated[str, "The mistake in words: the gradient is 2 times what it should be."] = ""
+    part_of: Annotated[str, "The operator of the node, where a part of what it is composed of is at fault."] = ""
+    before: Annotated[Count, "Nodes on the way from x to y before it."] = 0
+    after: Annotated[Count, "Nodes on the way behind it."] = 0
+    unchecked: Annotated[Count, "Nodes on the way that could not be checked on their own."] = 0
+    others: Annotated[tuple[str, ...], "More nodes that fail on their own."] = ()
+
+
+class ClaimFacts(TypedDict, total=False):
+    """Somebody else's gradient, where that was judged; empty for the rules' own."""
+
+    by: Annotated[str, "The source of the gradient: a tensor, FILE:KEY, or MODEL:TENSOR."]
+    kind: Annotated[str, Only(("tensor", "file", "model")), "The kind of that source."]
+    of: Annotated[tuple[str, ...], "The tensors of which the sum is differentiated, weighed by the seed."]
+    found: Annotated[bool, "By its name, without anybody having asked."]
+    layout: Annotated[str, "The order of its axes: as x, or that of a whole Jacobian."]
+    seed: Annotated[str, "ones, drawn, or what it is called; empty for a whole Jacobian."]
+    theoretical: Annotated[str, Only(("none", "pass", "inconclusive", "fail")), "The verdict on the rules' own."]
+
+
+class FirstNode(TypedDict):
+    """The first node that differs from the same operands."""
+
+    node: int
+    op: str
+    name: str
+    outputs: tuple[str, ...]
+
+
+class Forward(TypedDict, total=False):
+    """Another forward run that this one was held against; empty where nothing was to be compared."""
+
+    compared_with: Annotated[str | None, "Name and version, or the folder of outputs; null if it was not compared."]
+    agrees: Annotated[bool | None, "The same but for rounding; null where it was not compared."]
+    code: Annotated[Annotated[str, Only(("GC404",))] | None, "Given where it differs."]
+    reason: Annotated[str, "The difference; why it was not compared; a remark where it agrees."]
+    max_abs_err: Annotated[float | None, "Largest difference of y."]
+    max_rel_err: Annotated[float | None, "The same relative to an entry, or to a tenth of the largest one."]
+    bound: Annotated[float | None, "As much of that as rounding in y as a whole explains."]
+    first_node: FirstNode | None
+    refused: Annotated[bool, "onnxruntime does not run this model."]
+
+
+class Power(TypedDict, total=False):
+    """The size of error that would have been missed."""
+
+    missed_below: Annotated[float, "Smaller errors may have been missed."]
+    of: Annotated[str, "The size that this is relative to, if not an entry."]
+    negligible: Annotated[float, "Errors below this share of the largest |J| times the size of x are forgiven."]
+    probability: Annotated[float, "Of missing an error of that size, at most."]
+    bad_fraction: Annotated[float, "The share of entries that may be wrong although none that was drawn is."]
+    bad_fraction_of_lines: Annotated[float, "The same where errors fill whole rows or columns."]
+    confidence: Annotated[float, "With which that share is not larger."]
+
+
+class Gradient(TypedDict, total=False):
+    """The theoretical gradient."""
+
+    norm: float
+    max: float
+    zero_fraction: float
+    finite: bool
+    health: Health | None
+    precision: Precision | None
+    severed: Severed | None
+
+
+class BranchCounts(TypedDict, total=False):
+    """Branches of piecewise nodes between x and y."""
+
+    total: Count
+    covered: Annotated[Count, "Those that a point has taken."]
+    missed: Annotated[tuple[str, ...], "The first of the others."]
+    ranges: Annotated[tuple[str, ...], "Of what the first 20 of such nodes read."]
+
+
+class Waiver(TypedDict, total=False):
+    """The reason why an outcome is expected: the `expect` of a spec, or a baseline."""
+
+    status: Annotated[str, "The outcome that is expected, or came out in the baseline."]
+    forward: Annotated[str, Only(("differs",)), "So is a forward run that differs."]
+    reason: Annotated[str, "Why; of a baseline, its file."]
+    until: Annotated[str | None, "Its last day, as 2027-03-31."]
+    baseline: Annotated[bool, "It stands in a baseline, not in a spec."]
+    ended: Annotated[bool, "It is over, and counts no more."]
 
 
 def only_size(dim: str) -> str:
@@ -95,56 +181,85 @@ def sizes_said(dims: Mapping[str, int], notes: Collection[str]) -> str:
     return " ".join(told).removesuffix(",")
 
 
+_COUNTS = Keys(("total", "checked"), ("failed", "inconclusive", "kink_ok", *ENTRY_REASONS, "left_out"))
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The record of one pair (x, y); the fields are those of `gradcheck.result/1`."""
+    """The record of one pair (x, y) of a check, `gradcheck.result/1`."""
 
-    id: str
-    check: str
-    status: str
-    code: str
+    id: Annotated[str, "Check, y and x: the same in every run."]
+    check: Annotated[str, "Name of the check: the model's, or that of an entry of a spec."]
+    status: Annotated[str, Only(STATUSES, said=f"one of {', '.join(STATUSES)}"), "The outcome."]
+    code: Annotated[str, Only(pattern="^(GC[1-9][0-9]{2})?$", said="a code such as GC101"), "Why; empty for a pass."]
     model: ModelInfo
-    x: str
-    y: str
-    gradient_of: str = ""  # where y is the gradient of a tensor by x: that tensor
-    claim: Mapping[str, Any] = field(default_factory=dict)  # what others give for it, where that was judged
-    x_shape: tuple[int, ...] = ()
-    y_shape: tuple[int, ...] = ()
-    mode: str = "full"
-    chosen: str = ""  # why `auto` took this mode, if not the full one
-    method: str = "complex-step"
-    source: str = "internal"
-    forward: Mapping[str, Any] = field(default_factory=dict)  # what the forward run was held against, or why it was not
-    power: Mapping[str, Any] = field(default_factory=dict)
-    dtype: str = "float64"
-    rtol: float = 0.0
-    atol: float = 0.0
-    seed: int = 0
-    points: int = 1
-    dims: Mapping[str, int] = field(default_factory=dict)
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of inputs that had to be drawn elsewhere
-    entries: Mapping[str, int] = field(default_factory=dict)  # total, checked, failed, inconclusive, kink_ok
-    evaluations: Mapping[str, int] = field(default_factory=dict)  # forward runs on "real" and on "complex" numbers
-    coloring: Mapping[str, int] = field(default_factory=dict)  # rows, colors, where rows were probed in groups
-    nodes: Mapping[str, int] = field(default_factory=dict)  # total, checked, failed, where each was checked on its own
-    max_abs_err: float = 0.0
-    max_rel_err: float = 0.0
-    noise: float = 0.0
-    needed: Mapping[str, float] = field(default_factory=dict)
-    gradient: Mapping[str, Any] = field(default_factory=dict)
-    worst: tuple[Entry, ...] = ()
+    x: Annotated[str, "Differentiated by this tensor."]
+    y: Annotated[str, "This tensor is differentiated."]
+    gradient_of: Annotated[str, "In a check of second order y is the gradient of this tensor by x."] = ""
+    claim: Annotated[ClaimFacts, Keys(("by", "kind", "of"))] = field(default_factory=ClaimFacts)
+    x_shape: Annotated[Indices, "Shape of x at the point."] = ()
+    y_shape: Annotated[Indices, "Shape of y at the point."] = ()
+    mode: Annotated[
+        str,
+        Only(("full", "nodes", "directional", "sampled")),
+        "The entries that were compared: all, by node, projections, or drawn ones.",
+    ] = "full"
+    chosen: Annotated[str, "Why `auto` took this mode; empty where it compares everything."] = ""
+    method: Annotated[str, "The way to the numerical side; comparison: it is model B of a diff."] = "complex-step"
+    source: Annotated[str, "The evaluator of the numerical side: internal or onnxruntime."] = "internal"
+    forward: Annotated[Forward, Keys(("compared_with",))] = field(default_factory=Forward)
+    power: Power = field(default_factory=Power)
+    dtype: Annotated[str, "float64, or model where the gradient in the model's own dtype was looked at as well."] = (
+        "float64"
+    )
+    rtol: Annotated[float, "Relative tolerance."] = 0.0
+    atol: Annotated[float, "Absolute tolerance."] = 0.0
+    seed: Annotated[int, "Of everything that was drawn."] = 0
+    points: Annotated[Count, "Points that were tried."] = 1
+    dims: Annotated[Mapping[str, Count], "Sizes of symbolic dimensions."] = field(default_factory=dict)
+    ranges: Annotated[
+        Mapping[str, tuple[float, float]],
+        "Of inputs that had to be drawn elsewhere, since the model is not finite where they are drawn by default.",
+    ] = field(default_factory=dict)
+    entries: Annotated[
+        Mapping[str, Count], _COUNTS, "Entries of the Jacobian; checked are projections of them in directional mode."
+    ] = field(default_factory=dict)
+    evaluations: Annotated[
+        Mapping[str, Count], Keys((), ("real", "complex")), "Forward runs of the numerical side, by kind of number."
+    ] = field(default_factory=dict)
+    coloring: Annotated[
+        Mapping[str, Count],
+        Keys(("rows", "colors")),
+        "Rows of the Jacobian, and groups they were probed in; empty where each was probed alone.",
+    ] = field(default_factory=dict)
+    nodes: Annotated[
+        Mapping[str, Count],
+        Keys(("total", "checked"), ("failed",)),
+        "Nodes between x and y that were checked on their own.",
+    ] = field(default_factory=dict)
+    max_abs_err: Annotated[float, "Largest |theoretical - numerical|."] = 0.0
+    max_rel_err: Annotated[float, "Largest difference relative to the larger of the two."] = 0.0
+    noise: Annotated[float, "Largest error bound of the numerical side."] = 0.0
+    needed: Annotated[Mapping[str, float], Keys((), ("rtol", "atol")), "Tolerances with which it would pass."] = field(
+        default_factory=dict
+    )
+    gradient: Gradient = field(default_factory=Gradient)
+    worst: Annotated[tuple[Entry, ...], "The worst entries, worst first."] = ()
     suspect: Suspect | None = None
-    branches: Mapping[str, Any] = field(default_factory=dict)  # of piecewise nodes: total, covered, missed (the first)
-    notes: tuple[str, ...] = ()
-    message: str = ""  # why nothing could be compared, in one sentence
-    blocked_by: tuple[str, ...] = ()  # operators without a gradient or a kernel, where they are why
-    gates: tuple[str, ...] = ()  # "severed", "forward", and of its gradient's health what is wrong and was asked for
-    bundle: str | None = None
-    waiver: Mapping[str, Any] | None = None
-    reproduce: str = ""
-    duration_s: float = 0.0
-    peak_rss_mb: float = 0.0
-    versions: Mapping[str, str] = field(default_factory=dict)
+    branches: Annotated[BranchCounts, Keys(("total", "covered"))] = field(default_factory=BranchCounts)
+    notes: Annotated[tuple[str, ...], "Remarks for the reader."] = ()
+    message: Annotated[str, "Why nothing could be compared, in one sentence."] = ""
+    blocked_by: Annotated[tuple[str, ...], "Operators without a gradient or a kernel, where they are why."] = ()
+    gates: Annotated[
+        tuple[Annotated[str, Only((*_BESIDE, *WORDS))], ...],
+        "severed: x has a gradient from no y; forward: the forward run differs; of its health what --fail-on asks.",
+    ] = ()
+    bundle: Annotated[str | None, "The folder that the failure was saved in for `gradcheck reproduce`."] = None
+    waiver: Waiver | None = None
+    reproduce: Annotated[str, "The command that shows it again."] = ""
+    duration_s: Annotated[float, Only(least=0), "Seconds."] = 0.0
+    peak_rss_mb: Annotated[float, Only(least=0), "Memory of the process."] = 0.0
+    versions: Annotated[Mapping[str, str], "Of gradcheck, onnx and numpy."] = field(default_factory=dict)
     picture: Picture | None = field(default=None, compare=False)  # in the JSON record if asked for
 
     @property
@@ -182,7 +297,7 @@ class Check:
         """No more of it than its name and what became of it."""
         return Check(
             self.id, self.check, self.status, self.code, ModelInfo(self.model.uri), "", "", gates=self.gates,
-            gradient={k: v for k, v in self.gradient.items() if k == "severed"}, waiver=self.waiver,
+            gradient={"severed": self.gradient["severed"]} if "severed" in self.gradient else {}, waiver=self.waiver,
             duration_s=self.duration_s,
         )  # fmt: skip
 
@@ -204,8 +319,7 @@ class Check:
     @property
     def severed(self) -> Severed | None:
         """What the graph says of ways from x to y without a derivative, where it says anything."""
-        found = self.gradient.get("severed")
-        return found if isinstance(found, Severed) else None
+        return self.gradient.get("severed")
 
     @property
     def zero_everywhere(self) -> bool:
@@ -219,11 +333,11 @@ class Check:
         """The gates of its gradient's health that it stops at."""
         return tuple(word for word in self.gates if word in WORDS)
 
-    def waived(self, waiver: Mapping[str, Any]) -> Check:
+    def waived(self, waiver: Waiver) -> Check:
         """The record waived: of its gates only the forward run's is left, which has a waiver of its own."""
         return replace(self, status="waived", waiver=waiver, gates=tuple(g for g in self.gates if g == FORWARD))
 
-    def forward_waived(self, waiver: Mapping[str, Any]) -> Check:
+    def forward_waived(self, waiver: Waiver) -> Check:
         """The record whose forward run may differ: the gradient's status stays."""
         return replace(self, waiver=waiver, gates=tuple(g for g in self.gates if g != FORWARD))
 

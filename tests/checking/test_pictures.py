@@ -14,13 +14,13 @@ from gradcheck_cli.checks.assemble import Outcome
 from gradcheck_cli.checks.sketch import seen
 from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.jacobian.directions import Directions
+from gradcheck_cli.results.measures import Curve
 from gradcheck_cli.results.picture import (
     HIGHEST,
     LOWEST,
     PANES,
     PER_DECADE,
     SIDE,
-    Curve,
     Histogram,
     Picture,
     Standing,

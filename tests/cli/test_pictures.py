@@ -18,7 +18,8 @@ from PIL import Image
 from gradcheck_cli.report import heatmap, plot
 from gradcheck_cli.report.heatmap import LEVELS, levels_of
 from gradcheck_cli.report.text import Style, columns
-from gradcheck_cli.results.picture import Curve, Histogram, Picture, Standing, Tile, severity
+from gradcheck_cli.results.measures import Curve
+from gradcheck_cli.results.picture import Histogram, Picture, Standing, Tile, severity
 from gradcheck_cli.results.record import Check
 from tests.cli.conftest import Command
 from tests.cli.test_reports import FAILED

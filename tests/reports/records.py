@@ -9,9 +9,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from gradcheck_cli.results.json_schema import STATUSES
 from gradcheck_cli.results.measures import Health, Precision
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.record import STATUSES, Check
 from tests.hostile.names import NAMES
 
 COUNT, NUMBER = st.integers(0, 10**6), st.floats()

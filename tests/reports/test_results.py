@@ -153,6 +153,8 @@ def test_a_file_without_results_is_refused(tmp_path: Path, text: str, reason: st
         (["worst"], [{"x": [0]}], "worst[].y is missing"),
         (["gradient"], {"health": {"layers": [{}]}}, "gradient.health.layers[].spot is missing"),
         (["gradient"], {"finite": "no"}, 'gradient.finite should be true or false, and is "no"'),
+        (["picture"], {"tile": {}}, "picture.tile.over is missing"),
+        (["picture"], {"tile": {"over": "x", "sizes": 3}}, "picture.tile.sizes should be a list, and is 3"),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_named(way: list[str], value: Any, reason: str) -> None:

@@ -38,7 +38,7 @@ from gradcheck_cli.points.point import Point, dims_behind, failure_of, in_its_dt
 from gradcheck_cli.points.sizes import SIZES, Failure
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
 from gradcheck_cli.results.measures import Severed
-from gradcheck_cli.results.record import COMPARISON, Check, Entry, Suspect
+from gradcheck_cli.results.record import COMPARISON, Check, Entry, Forward, Suspect
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL
 
@@ -75,10 +75,9 @@ class Apart:
 
 def _without_fault(check: Check, found: Severed, message: str) -> Check:
     """A record of a derivative that one model alone has, for a reason that is known."""
-    gradient, entries = {**check.gradient, "severed": found}, {**check.entries, "failed": 0}
     return replace(
-        check, status="severed", code=CODE, message=message, gradient=gradient, entries=entries, worst=(), suspect=None,
-        needed={},
+        check, status="severed", code=CODE, message=message, gradient={**check.gradient, "severed": found},
+        entries={**check.entries, "failed": 0}, worst=(), suspect=None, needed={},
     )  # fmt: skip
 
 
@@ -284,7 +283,7 @@ class Comparing:
         )
         return Apart(a, b, self.xs, self.ys, self.names)
 
-    def _forward(self, y: str) -> dict[str, Any]:
+    def _forward(self, y: str) -> Forward:
         """What an output was held against, and how far it is off."""
         absolute, relative = self.found[Key(y)].errors if Key(y) in self.found else (0.0, 0.0)
         return {"compared_with": self.a.uri, "max_abs_err": absolute, "max_rel_err": relative}

@@ -31,7 +31,7 @@ from gradcheck_cli.op import Ops
 from gradcheck_cli.points.elements import outermost
 from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.points.test_data import Expected
-from gradcheck_cli.results.record import FORWARD, Check
+from gradcheck_cli.results.record import FORWARD, Check, FirstNode, Forward
 from gradcheck_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -88,15 +88,18 @@ class Held:
         if found.how:
             self.differ(found.how)
 
-    def record(self, graph: Graph, reason: str) -> dict[str, Any]:
+    def record(self, graph: Graph, reason: str) -> Forward:
         """The field `forward` of a record; `reason` says why it was compared with nobody, if it was not."""
         if not self.compared:
-            return _forward(None, None, reason=_first_line(self.drawn or reason), refused=self.refused)
-        agrees, others = not self.how, " and ".join(self.others)
-        numbers = {"max_abs_err": self.errors[0], "max_rel_err": self.errors[1], "bound": self.bound}
-        first = None if self.first is None else _spot(graph, self.first.index)
+            return {**_NOT_COMPARED, "reason": _first_line(self.drawn or reason), "refused": self.refused}
         told = "\n".join(self.how) or self.said or (_first_line(reason) if self.refused else "")
-        return _forward(others, agrees, reason=told, first_node=first, refused=self.refused, **numbers)
+        return {
+            **_NOT_COMPARED,
+            "compared_with": " and ".join(self.others), "agrees": not self.how, "code": CODE if self.how else None,
+            "max_abs_err": self.errors[0], "max_rel_err": self.errors[1], "bound": self.bound,
+            "first_node": None if self.first is None else _spot(graph, self.first.index),
+            "refused": self.refused, "reason": told,
+        }  # fmt: skip
 
 
 def differs_at(graph: Graph, first: Differing) -> str:
@@ -105,15 +108,15 @@ def differs_at(graph: Graph, first: Differing) -> str:
     return f".\nThe first result that differs is that of {node}: {first.how}"
 
 
-def _forward(compared_with: str | None, agrees: bool | None, **more: Any) -> dict[str, Any]:
-    code = CODE if agrees is False else None
-    nothing = {"max_abs_err": None, "max_rel_err": None, "bound": None, "first_node": None, "refused": False}
-    return {"compared_with": compared_with, "agrees": agrees, "code": code, **nothing, **more}
+_NOT_COMPARED: Forward = {
+    "compared_with": None, "agrees": None, "code": None, "max_abs_err": None, "max_rel_err": None, "bound": None,
+    "first_node": None, "refused": False,
+}  # fmt: skip
 
 
-def _spot(graph: Graph, index: int) -> Mapping[str, Any]:
+def _spot(graph: Graph, index: int) -> FirstNode:
     node = graph.nodes[index]
-    return {"node": index, "op": node.op, "name": node.name, "outputs": list(node.outputs)}
+    return {"node": index, "op": node.op, "name": node.name, "outputs": node.outputs}
 
 
 def _first_line(text: str) -> str:

@@ -27,7 +27,7 @@ from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.points.more import Further
 from gradcheck_cli.results.measures import SAMPLES, WORDS, Health, Layer, Nonfinite, Spot, assessed
-from gradcheck_cli.results.record import OUTCOMES, Check, gates_from
+from gradcheck_cli.results.record import OUTCOMES, Check, Gradient, gates_from
 
 _CHEAP = 3e9  # operations that further forward runs may take: a fifth of a second
 _STEP = 1e6  # operations that recording one step counts as
@@ -168,7 +168,7 @@ class Checkup:
         runs = math.ceil(SAMPLES / self.activity.least) - 1
         return runs if runs * self.work <= _CHEAP else 0
 
-    def figures(self, x: str) -> dict[str, Any]:
+    def figures(self, x: str) -> Gradient:
         """What records say of a gradient, here of that of a random weighted sum of y; nothing where there is none."""
         norms = Norms.over([visit.norms for visit in self.visits.get(x, ())])
         name = self.names.get(x)
@@ -270,9 +270,10 @@ class Checkups:
         """A record with the health of its gradient; of projections and draws, figures of the gradient as a whole."""
         checkup = self.of[record.y]
         health = checkup.health(record.x)
-        figures = {} if record.mode == "full" or not record.gradient else checkup.figures(record.x)
-        found = {**record.gradient, **figures, **({} if health is None else {"health": health})}
-        return replace(record, gradient=found)
+        found: Gradient = {**record.gradient}
+        if record.gradient and record.mode != "full":
+            found.update(checkup.figures(record.x))
+        return replace(record, gradient=found if health is None else {**found, "health": health})
 
 
 def _ratio(

@@ -29,12 +29,11 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.report import heatmap as axes
 from gradcheck_cli.report.heatmap import LEVELS, NOTHING, NOTHING_FILL, NOTHING_LABEL, levels_of
 from gradcheck_cli.report.text import cut, name, shape, short
-from gradcheck_cli.results.measures import Health, Layer
+from gradcheck_cli.results.measures import Curve, Health, Layer
 from gradcheck_cli.results.picture import (
     HIGHEST,
     LOWEST,
     PER_DECADE,
-    Curve,
     Histogram,
     Picture,
     Standing,
