@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Place, Region, Step, Tape, Var
+from gradcheck_cli.autodiff.trace import Body
 from gradcheck_cli.errors import NoGradientError
 from gradcheck_cli.graph import Array, Node, between, is_inexact
 from gradcheck_cli.op import Op
@@ -104,11 +105,16 @@ def pull_back(
     many = op.many or len(unit.outputs) > 1
     spared = frozenset(unit.operands).difference(unit.operands if wanted is None else wanted)
     with tape.within(spared=spared):
-        flows = op.vjp(*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals, **unit.metadata)
+        flows = op.vjp(*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals, **_metadata_on(tape, unit))
     if len(flows) != len(primals):
         raise ValueError(f"the rule of {op.name} gives {len(flows)} cotangents for {len(primals)} operands")
     flowing = [(x, ct) for x, ct in zip(primals, flows, strict=True) if x is not None and ct is not None]
     return [(x.name, fit(ct, x)) for x, ct in flowing if x.name not in spared and inexact(x)]
+
+
+def _metadata_on(tape: Tape, unit: Unit) -> Mapping[str, Any]:
+    """The metadata of a unit whose rule runs on a tape, perhaps another one: subgraphs among them are called on that."""
+    return {k: v.on(tape) if isinstance(v, Body) and v.tape is not tape else v for k, v in unit.metadata.items()}
 
 
 def fit(ct: Var, x: Var) -> Var:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gradcheck_cli.autodiff.evaluation import Where
-from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import GradcheckError, ModelError
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.graph.containers import COMPOUND, mapped, placed, typed
@@ -27,21 +27,18 @@ class Body:
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         """Results of the graph for arguments in the order of its inputs."""
-        tape = next((x.tape for x in arguments if isinstance(x, Var)), self.tape)
-        scope = self._seen_from(tape)
+        scope: dict[str, Any] = {**self.around, **self.constants}
         scope.update(zip(self.graph.inputs, arguments, strict=False))
         for index, node in enumerate(self.graph.nodes):
-            with tape.within(place=tape.place.into(self.part, index)):
-                run_node(tape, node, scope, outputs=())
+            with self.tape.within(place=self.tape.place.into(self.part, index)):
+                run_node(self.tape, node, scope, outputs=())
         return tuple(_lookup(scope, name, lambda: f"the {self.part}") for name in self.graph.outputs)
 
-    def _seen_from(self, tape: Tape) -> dict[str, Any]:
-        """What the graph sees, on the tape of its arguments: a rule may run on another one than the model did."""
-        if tape is self.tape:
-            return {**self.around, **self.constants}
+    def on(self, tape: Tape) -> Body:
+        """The same subgraph called on another tape, where the values around it are constants."""
         around = {name: self.around[name] for name in self.graph.captures if name in self.around}
         held = {name: mapped(lambda x: tape.constant(x.value), value) for name, value in around.items()}
-        return held | {name: tape.constant(value) for name, value in self.graph.constants.items()}
+        return Body(tape, self.graph, held, self.part)
 
 
 def trace(

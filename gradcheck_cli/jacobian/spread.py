@@ -128,7 +128,7 @@ def reach(program: Program) -> Reach:
 
 def soon(program: Program, room: Room | None) -> float:
     """How many probes are done in a second at most, as predicted; with `room` they are patches of single entries."""
-    return OPERATIONS / (work(program) if room is None else probe_work(program))
+    return OPERATIONS / max(1.0, work(program) if room is None else probe_work(program))
 
 
 def _reach(program: Program) -> Reach:

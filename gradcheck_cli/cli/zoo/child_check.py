@@ -9,7 +9,7 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.checks.forward.runtime_process import lend
+from gradcheck_cli.checks.forward.runtime import lend
 from gradcheck_cli.checks.isolation import resident
 from gradcheck_cli.checks.timing import Forecast, largest
 from gradcheck_cli.cli.baseline import gates_of
