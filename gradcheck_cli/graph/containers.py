@@ -1,4 +1,4 @@
-"""Values that are no tensors: sequences, optionals and maps, as plain frozen records of what is in them.
+"""Values that are not tensors: sequences, optionals and maps, as plain frozen records.
 
 The same records hold `Var`s on a tape, where they live as long as the trace, and arrays in feeds and results.
 Operators on them dissolve into operators on the tensors inside, so that nothing else has to know of them.
@@ -27,7 +27,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Optional:
-    """A tensor or a sequence, or None for nothing."""
+    """A tensor or a sequence, or None for an empty optional."""
 
     content: Any = None
 
@@ -45,9 +45,9 @@ COMPOUND = (Sequence, Optional, Map)
 
 
 def placed(name: str, value: Any, put: Put) -> Any:
-    """The value with each tensor inside replaced by what `put` gives for its name and itself.
+    """The value with each tensor inside replaced by `put(name, tensor)`.
 
-    The entry i of a sequence `s` is called `s[i]`, what an optional `o` holds `o[0]`, and so are all values of a map.
+    Entry i of a sequence `s` is called `s[i]`, the content of an optional `o` `o[0]`, and so are all values of a map.
     """
     match value:
         case Sequence(items):
@@ -66,14 +66,14 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def elements(name: str, value: Any) -> dict[str, Any]:
-    """Every tensor inside by name."""
+    """Every tensor inside, by name."""
     found: dict[str, Any] = {}
     placed(name, value, found.setdefault)
     return found
 
 
 def plain(value: Any) -> Any:
-    """What a user gets: a list for a sequence, a dict for a map, None for an empty optional, else what it holds."""
+    """The value as Python has it: a list for a sequence, a dict for a map, None for an empty optional, else its content."""
     match value:
         case Sequence(items):
             return [plain(item) for item in items]
@@ -86,7 +86,7 @@ def plain(value: Any) -> Any:
 
 
 def typed(value: Any, declared: TensorType | None, where: str) -> Any:
-    """What a user gives for a value of the declared type: the record for lists, dicts and None, else an array."""
+    """A user's value for a tensor of the declared type: a record for lists, dicts and None, else an array."""
     if declared is None or declared.kind == "tensor" or isinstance(value, COMPOUND):
         return value if isinstance(value, COMPOUND) else np.asarray(value)
     if declared.kind == "optional":
@@ -100,7 +100,7 @@ def typed(value: Any, declared: TensorType | None, where: str) -> Any:
 
 
 def element(value: Any, index: int) -> Any:
-    """What `value[index]` names; IndexError where there is nothing."""
+    """The value that `value[index]` names; IndexError if there is none."""
     match value:
         case Sequence(items) if index < len(items):
             return items[index]
@@ -111,7 +111,7 @@ def element(value: Any, index: int) -> Any:
 
 
 def described(value: Any) -> str:
-    """What a value is, in a few words."""
+    """A value in a few words, for messages."""
     match value:
         case None:
             return "nothing"
@@ -126,5 +126,5 @@ def described(value: Any) -> str:
 
 
 def inside(value: Any) -> Iterator[Any]:
-    """The tensors inside."""
+    """Iterates over the tensors inside."""
     return iter(elements("", value).values())

@@ -1,8 +1,8 @@
-"""How much memory is left, which what a model asks for is weighed against before anything is allocated.
+"""The memory that is left, which a model's requests are compared with before anything is allocated.
 
 Shapes come from files: a few bytes may ask for terabytes.  `require` is for arrays whose size is known before they are
-made; `held` has the system refuse everything that goes beyond, whoever asks for it.  Either way it is a MemoryError,
-which becomes a LimitError where it is known what asked.
+made; `held` has the system refuse every allocation beyond.  Either way it is a MemoryError, which becomes a LimitError
+where the node that asked is known.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import numpy as np
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import Array
 
-_UNKNOWN = 64 << 30  # bytes of a machine that does not say
+_UNKNOWN = 64 << 30  # bytes: assumed for a machine that does not tell
 _ENDLESS = sys.maxsize
-_ADDRESSED = 1 << 62  # bytes: NumPy makes no array beyond, not even an empty one
-_CHEAP = 32 << 20  # bytes that are there on any machine: not worth asking it
-_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")  # the control groups of this process, and where they are
-_OF_GROUPS = (  # in the second version and in the first: what a group may take, what it has, and of what
+_ADDRESSED = 1 << 62  # bytes: NumPy refuses larger shapes, even with a dimension of 0
+_CHEAP = 32 << 20  # bytes: smaller requests are not checked
+_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")  # this process's control groups, and their mount point
+_OF_GROUPS = (  # files of a group in version 2 and in version 1: its limit, its use, and its statistics
     ("memory.max", "memory.current", "memory.stat"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
 )
 
 
 class TooLarge(MemoryError):
-    """Memory that is not there was asked for: `size` bytes of it."""
+    """A request for `size` bytes, more than the memory that is left."""
 
     def __init__(self, message: str, size: float = 0.0) -> None:
         super().__init__(message)
@@ -41,30 +41,30 @@ class TooLarge(MemoryError):
 
 
 def require(size: float, what: str) -> None:
-    """TooLarge if `what` takes more than the memory that is left; `size` in bytes."""
+    """Raises TooLarge if `what` takes more than the memory that is left; `size` in bytes."""
     if size > _CHEAP and size > (there := left()):
         raise TooLarge(f"{what} takes {spell(size)}, and {spell(there)} of memory are left", size)
 
 
 def require_shape(shape: Sequence[int], what: str = "a tensor") -> None:
-    """MemoryError for a shape whose entries, at 8 bytes each, do not fit into the memory that is left."""
+    """Raises MemoryError for a shape whose entries, at 8 bytes each, do not fit into the memory that is left."""
     size = 8.0 * math.prod(float(d) for d in shape if d)
     if size > _CHEAP and (0 not in shape or size > _ADDRESSED):
         require(size, f"{what} of shape {_brief(shape)}")
 
 
 def require_broadcast(arrays: Sequence[Array | None]) -> None:
-    """MemoryError where the operands of an elementwise operator, however small, broadcast to what does not fit."""
+    """Raises MemoryError if the operands of an elementwise operator broadcast to a result that does not fit."""
     size = 8
     for x in arrays:
         size *= 1 if x is None else x.size
     if size > _CHEAP:
-        with suppress(ValueError):  # they do not broadcast, which the operator itself says better
+        with suppress(ValueError):  # operands that do not broadcast: the operator raises the better error
             require_shape(np.broadcast_shapes(*[x.shape for x in arrays if x is not None]), "a result")
 
 
 def owned(arrays: Iterable[Array]) -> int:
-    """Bytes of arrays, each memory counted once: views share it."""
+    """Bytes of arrays, memory shared by views counted once."""
     seen: dict[int, int] = {}
     for array in arrays:
         base = array
@@ -75,12 +75,12 @@ def owned(arrays: Iterable[Array]) -> int:
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """It was memory that did not suffice, and no other limit."""
+    """True if memory did not suffice, and not another limit."""
     return isinstance(error, MemoryError) or (isinstance(error, LimitError) and error.code == "GC602")
 
 
 def exhausted(error: MemoryError | LimitError, where: str = "", least: float = 0.0) -> LimitError:
-    """The error that a user sees where memory, or another limit, did not suffice; at least `least` bytes are needed."""
+    """The error for users when memory, or another limit, did not suffice; at least `least` bytes are needed."""
     place = f"{where}: " if where else ""
     if isinstance(error, LimitError):
         return LimitError(f"{place}{error}", code=error.code)
@@ -89,15 +89,18 @@ def exhausted(error: MemoryError | LimitError, where: str = "", least: float = 0
 
 
 def _asked(error: MemoryError) -> float:
-    """Bytes that were asked for in vain; 0 where nobody knows."""
+    """Bytes whose allocation failed; 0 if unknown."""
     if isinstance(error, TooLarge):
         return error.size
-    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)  # of NumPy's own
+    shape, dtype = (
+        getattr(error, "shape", None),
+        getattr(error, "dtype", None),
+    )  # attributes of NumPy's _ArrayMemoryError
     return math.prod(map(float, shape)) * dtype.itemsize if shape is not None and dtype is not None else 0.0
 
 
 def _allowing(asked: float, least: float) -> str:
-    """The limit that would be needed, where the machine has so much."""
+    """A hint for messages: the memory limit that would be needed, if the machine has as much."""
     size = asked
     with suppress(OSError, ValueError, KeyError):
         size += _status("VmData") if asked else 0
@@ -109,13 +112,13 @@ def _allowing(asked: float, least: float) -> str:
 
 
 def generous(size: float) -> str:
-    """A limit that allows so many bytes and some more, as one types it."""
+    """A limit that allows `size` bytes and a tenth more, as one types it."""
     unit, power = ("GiB", 30) if size > 1 << 30 else ("MiB", 20)
     return f"{-(-int(1.1 * size) >> power)}{unit}"
 
 
 def release(error: BaseException) -> None:
-    """Drops what the frames hold that an error came through, which it keeps alive for its traceback."""
+    """Drops the frames that an error came through, which its traceback keeps alive with all their arrays."""
     each: BaseException | None = error
     while each is not None:
         each.__traceback__, each = None, each.__cause__ or each.__context__
@@ -124,9 +127,9 @@ def release(error: BaseException) -> None:
 
 @contextmanager
 def held(limit: float = math.inf) -> Iterator[None]:
-    """In the code under it, allocations beyond what is left now, and beyond a limit in bytes, are MemoryErrors.
+    """In the block, allocations beyond the memory that is left now, and beyond `limit` bytes, raise MemoryError.
 
-    Where the system cannot do that, nothing is bounded.
+    On systems that cannot do that, nothing is bounded.
     """
     before = _lower(limit)
     try:
@@ -139,7 +142,7 @@ def held(limit: float = math.inf) -> Iterator[None]:
 
 
 def left() -> int:
-    """Bytes that this process can still get: of its machine, of its container, and within its own limits."""
+    """Bytes that this process can still get: from its machine, its container, and within its own limits."""
     return max(0, min(_of_machine(), _of_container(), _of_limits()))
 
 
@@ -151,7 +154,7 @@ def installed() -> int:
 
 
 def spell(size: float) -> str:
-    """Bytes as one reads them: 30 GiB."""
+    """Bytes in text: 30 GiB."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB")):
         if size >= 1 << 10 * power:
             return f"{size / (1 << 10 * power):.3g} {unit}"
@@ -164,7 +167,7 @@ def _brief(shape: Sequence[int]) -> str:
 
 
 def _lower(limit: float) -> tuple[int, int] | None:
-    """Limits the process to what it has and may get; gives the limits before, None where there are none such."""
+    """Limits the process to the memory it has and may get; gives the limits before, None if the system has none."""
     with suppress(ImportError, OSError, ValueError, KeyError):
         import resource
 
@@ -184,7 +187,7 @@ def _of_machine() -> int:
 
 
 def _of_container() -> int:
-    """What its control groups leave; files in the page cache count as used there and can be dropped."""
+    """Bytes that its control groups leave; files in the page cache count as used there and can be dropped."""
     return min((_left_in(folder, files) for folder, files in groups(*_GROUPS)), default=_ENDLESS)
 
 
@@ -197,7 +200,7 @@ def _left_in(folder: Path, files: Sequence[str]) -> int:
 
 
 def groups(table: Path, mount: Path) -> list[tuple[Path, Sequence[str]]]:
-    """The control groups that bound the memory of a process, with the files that say how: its own, and all around it.
+    """The control groups that bound the memory of a process, its own and all around it, with their files.
 
     A container sees its own group as the root, whatever the table says.
     """
@@ -213,7 +216,7 @@ def groups(table: Path, mount: Path) -> list[tuple[Path, Sequence[str]]]:
 
 
 def most(table: Path = _GROUPS[0], mount: Path = _GROUPS[1]) -> int:
-    """Bytes that this process could have if nothing else ran: all of the machine, or what its control group may take."""
+    """Bytes that this process could have if nothing else ran: all of the machine, or the limit of its control group."""
     bounds = [installed()]
     for folder, files in groups(table, mount):
         with suppress(OSError, ValueError):  # "max"
@@ -223,12 +226,12 @@ def most(table: Path = _GROUPS[0], mount: Path = _GROUPS[1]) -> int:
 
 @cache
 def share() -> int:
-    """The memory limit where nobody gave one: half of `most`."""
+    """The default memory limit: half of `most`."""
     return max(1, most() // 2)
 
 
 def _of_limits() -> int:
-    """What the limits of the process leave (ulimit -v, -d)."""
+    """Bytes that the limits of the process leave (ulimit -v, -d)."""
     with suppress(ImportError, OSError, ValueError, KeyError):
         import resource
 

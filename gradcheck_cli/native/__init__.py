@@ -1,4 +1,4 @@
-"""Matrix products, convolutions, pools and elementwise chains: the only door to the native kernels.
+"""Matrix products, convolutions, pools and elementwise chains: the interface to the compiled kernels.
 
 They run in C++ for float32, float64, complex64 and complex128 (extrema also for int8 and uint8) and in
 NumPy (`reference`) for everything else, or everywhere if `GRADCHECK_KERNELS=numpy`.  The kernels release

@@ -12,7 +12,7 @@ from .selection import kernels, native
 
 Array = NDArray[Any]
 
-OPERATIONS: Mapping[str, Callable[..., Any]] = {  # with what NumPy does, as C++ numbers them
+OPERATIONS: Mapping[str, Callable[..., Any]] = {  # in the order of their numbers in C++, with NumPy's equivalent
     "copy": lambda x, y, z: x,
     "negate": lambda x, y, z: -x,
     "magnitude": lambda x, y, z: np.abs(x),
@@ -33,11 +33,11 @@ _DTYPES = {np.dtype(np.float32): False, np.dtype(np.float64): True}
 def chain(
     code: bytes, operands: Sequence[Array], shape: tuple[int, ...], results: int, hidden: int
 ) -> list[Array] | None:
-    """What some instructions make of operands that broadcast over `shape`: `results` arrays, to the last bit NumPy's.
+    """The results of some instructions on operands that broadcast over `shape`: `results` arrays, bit for bit NumPy's.
 
-    An instruction is five bytes: an operation and, by number, where its result goes and the three values it is made
-    from, whether it needs them or not.  Numbers go through operands, results, then `hidden` values.  None where
-    operands are not all float32, or all float64, and where NumPy is to run everything.
+    An instruction is five bytes: an operation and, by number, the place of its result and of the three values it takes,
+    needed or not.  Places are numbered through operands, results, then `hidden` values.  None unless operands are all
+    float32 or all float64, and if NumPy is to run everything.
     """
     dtype = operands[0].dtype
     if not native() or dtype not in _DTYPES or any(x.dtype != dtype for x in operands):

@@ -1,4 +1,4 @@
-"""Where windows lie: sizes, zero padding, the phases of a transposed convolution, and the taps of a pool."""
+"""Positions of windows: sizes, zero padding, the phases of a transposed convolution, and the taps of a pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ints = Sequence[int]
 
 
 def conv_shape(space: Ints, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> tuple[int, ...]:
-    """How many windows fit along each spatial axis; 0 where the kernel is longer than the padded axis."""
+    """The number of windows along each spatial axis; 0 if the kernel is longer than the padded axis."""
     rank = len(space)
     return tuple(
         max(0, (space[i] + pads[i] + pads[i + rank] - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1)
@@ -35,7 +35,7 @@ def conv_transpose_shape(
 
 
 def trailing(slices: Iterable[Any]) -> tuple[Any, ...]:
-    """The index that takes these of the last axes and all of the others."""
+    """The index that applies slices to the last axes."""
     return (..., *slices)
 
 
@@ -57,7 +57,7 @@ def padded(x: NDArray[Any], pads: Ints) -> NDArray[Any]:
 
 
 def _cropped(x: NDArray[Any], pads: Ints) -> NDArray[Any]:
-    """What negative pads leave of x."""
+    """x without the entries that negative pads remove."""
     rank = len(pads) // 2
     ends = zip(x.shape[x.ndim - rank :], pads[rank:], strict=True)
     return x[
@@ -99,18 +99,18 @@ def _phases(size: int, out: int, kernel: int, stride: int, pad: int, dilation: i
 
 @lru_cache(maxsize=256)
 def phases(size: int, out: int, kernel: int, stride: int, pad: int, dilation: int) -> tuple[Phase, ...]:
-    """The phases of one axis; outputs that no tap reaches are in none of them."""
+    """The phases of one axis, cached."""
     return tuple(_phases(size, out, kernel, stride, pad, dilation))
 
 
 def margins(axes: Sequence[Sequence[Phase]]) -> Ints:
-    """Padding that is enough for all of the phases of each axis, as `padded` takes it."""
+    """Padding that is enough for all phases of each axis, as `padded` takes it."""
     return [max(0, *(phase.pads[side] for phase in axis)) if axis else 0 for side in (0, 1) for axis in axes]
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of a pool along one axis (counted from the end), `length` long and padded at both sides."""
+    """The windows of a pool along one axis (counted from the end), which is `length` long and padded at both sides."""
 
     axis: int
     length: int
@@ -123,12 +123,12 @@ class Windows:
 
     @property
     def positions(self) -> NDArray[Any]:
-        """Where the taps of each window lie, shape `(count, taps)`; outside of the axis is padding."""
+        """Positions of the taps of each window, shape `(count, taps)`; positions outside of the axis are padding."""
         starts = np.arange(self.count) * self.stride - self.begin
         return np.asarray(starts[:, None] + np.arange(self.taps) * self.dilation)
 
     def taken(self, *, padded: bool) -> NDArray[Any]:
-        """How many taps of each window lie on the axis, or on the padded axis."""
+        """The number of taps of each window that lie on the axis, or on the padded axis."""
         first, stop = (-self.begin, self.length + self.end) if padded else (0, self.length)
         last = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation - self.begin
         if first <= -self.begin and last < stop:
@@ -136,13 +136,13 @@ class Windows:
         return np.asarray(np.sum((self.positions >= first) & (self.positions < stop), axis=1))
 
     def first(self) -> NDArray[Any]:
-        """Where the first tap of each window that is not in the padding lies."""
+        """The position of each window's first tap that is not in the padding."""
         positions = self.positions
         inside = (positions >= 0) & (positions < self.length)
         return np.asarray(positions[np.arange(self.count), np.argmax(inside, axis=1)])
 
     def views(self, x: NDArray[Any], fill: Any) -> Iterator[NDArray[Any]]:
-        """For each tap what all windows see of x, with `fill` around it."""
+        """For each tap, a view of x with the entry that each window has there; `fill` surrounds x."""
         behind = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.begin - self.length
         x = _surrounded(x, self.axis, self.begin, max(0, behind), fill)
         for start in range(0, self.taps * self.dilation, self.dilation):

@@ -1,4 +1,4 @@
-"""Pools: what windows see, summed or at its maximum, what goes back to the entries, and entries at given places.
+"""Pools: the sum or maximum of each window, their transposes, and entries at given positions.
 
 Each runs in C++ for the dtypes it names, and in NumPy (`reference`) for all others.
 """
@@ -31,7 +31,7 @@ def sums(x: Array, axes: Sequence[Windows]) -> Array:
 
 
 def maxima(x: Array, axes: Sequence[Windows]) -> Array:
-    """The maximum of each window; not a number where any of its entries is none."""
+    """The maximum of each window; NaN if any of its entries is NaN."""
     if not _runs(x, axes, _COMPARED):
         return reference.combined(x, axes, np.maximum, reference.lowest(x.dtype))
     return _pooled(kernels.Pool.MAXIMA, x, [axis.count for axis in axes], axes)
@@ -47,7 +47,7 @@ def winners(x: Array, axes: Sequence[Windows]) -> tuple[Array, Array]:
 
 
 def spread(x: Array, axes: Sequence[Windows]) -> Array | None:
-    """The transpose of `sums`, from `(..., *windows)` to `(..., *space)`; None where it does not run in C++."""
+    """The transpose of `sums`, from `(..., *windows)` to `(..., *space)`; None if it does not run in C++."""
     if not _runs(x, axes, _SUMMED):
         return None
     return _pooled(kernels.Pool.SPREAD, x, [axis.length for axis in axes], axes)
@@ -56,7 +56,7 @@ def spread(x: Array, axes: Sequence[Windows]) -> Array | None:
 def taken(x: Array, place: Array, rank: int) -> Array:
     """Entries of x `(..., *space)` at flat positions `(..., *out)` in its last `rank` axes.
 
-    The first leading axis of positions may be 1: then they are the same along that of x.
+    The first leading axis of positions may be 1: then they are the same along that axis of x.
     """
     shape = (*x.shape[: x.ndim - rank], *place.shape[place.ndim - rank :])
     known = math.prod(place.shape[: place.ndim - rank])
@@ -71,7 +71,7 @@ def taken(x: Array, place: Array, rank: int) -> Array:
 
 
 def added(data: Array, place: Array, more: Array) -> Array | None:
-    """Lines of data `(L, N)` with `more` `(L, M)` added at positions `(M,)`; None where it does not run in C++."""
+    """Lines of data `(L, N)` with `more` `(L, M)` added at positions `(M,)`; None if it does not run in C++."""
     dtype = np.result_type(data, more)
     if not native() or dtype not in _SUMMED or not more.size:
         return None

@@ -1,4 +1,4 @@
-"""The three products that every operator is made of: dtypes and shapes settled here, numbers elsewhere."""
+"""Matrix product, convolution and its transpose: dtypes and shapes are settled here, the kernels compute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .selection import kernels, native
 Array = NDArray[Any]
 DType = np.dtype[Any]
 
-# What the native kernels multiply, by whether its reals are float64 and whether it is complex.
+# dtypes of the native kernels, by (reals are float64, complex).
 _DTYPES: dict[tuple[bool, bool], DType] = {
     (False, False): np.dtype(np.float32),
     (True, False): np.dtype(np.float64),
@@ -25,7 +25,7 @@ _DTYPES: dict[tuple[bool, bool], DType] = {
 }
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 _HALF = {"float16", "bfloat16"}
-_FEW_ROWS, _WORTH_PARTING = 4, 16384  # complex rows, and entries of what they are multiplied by: smaller stays as it is
+_FEW_ROWS, _WORTH_PARTING = 4, 16384  # `_by_parts` pays for at most this many rows, and matrices of this size or more
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -136,7 +136,7 @@ def conv_transpose(
 
 
 def _even(w: Array, rank: int) -> bool:
-    """Whether a filter has one channel in and out and all of its taps are alike: it then sums, as a pool does."""
+    """True if a filter has one channel in and out and all of its taps are equal: it then sums, as a pool does."""
     return w.ndim == rank + 2 and w.shape[:2] == (1, 1) and w.size > 0 and bool((w == w.flat[0]).all())
 
 
@@ -148,7 +148,7 @@ def _windows(
     pads: Sequence[int],
     dilations: Sequence[int],
 ) -> list[Windows]:
-    """`counts` windows over `space`, as a pool has them."""
+    """The windows of a pool: `counts` of them over `space`."""
     rank = len(space)
     each = zip(space, kernel, strides, pads[:rank], pads[rank:], dilations, counts, strict=True)
     return [Windows(i - rank, *numbers) for i, numbers in enumerate(each)]
@@ -195,7 +195,9 @@ def _worth_parting(b: Array) -> bool:
 
 
 def _by_parts(a: Array, b: Array) -> Array:
-    """Few complex rows by a complex matrix that lies row by row: both parts of the rows by it, read once as real pairs."""
+    """Few complex rows by a complex matrix stored row by row: real and imaginary rows by it, read once as pairs of
+    reals.
+    """
     pairs = b.view(b.real.dtype)
     parts = matmul(np.concatenate([a.real, a.imag], axis=-2), pairs).view(b.dtype)
     of_real, of_imag = np.split(parts, 2, axis=-2)
@@ -230,7 +232,7 @@ def _conv_lead(x: Array, w: Array, rank: int) -> tuple[int, ...]:
 def _otherwise(
     function: Callable[..., Array], fallback: Callable[..., Array], a: Array, b: Array, **more: Any
 ) -> Array:
-    """What the kernels do not multiply: half precision as float32, in which it is summed, the rest by NumPy."""
+    """The product for other dtypes: half precision in float32, all else by NumPy."""
     dtype = np.result_type(a, b)
     if dtype.name in _HALF:
         return function(a.astype(np.float32), b.astype(np.float32), **more).astype(dtype)

@@ -1,4 +1,4 @@
-"""The kernels in NumPy: the reference for the native ones, and what runs where those are missing.
+"""The kernels in NumPy: the reference for the native ones, and the fallback where those are missing.
 
 A convolution is a sum over the taps of its kernel of small matrix products, so no window is ever copied
 more than once at a time and every dtype that NumPy can multiply works.  Windows are boxes, so that a sum or a
@@ -80,7 +80,7 @@ def conv_transpose(
 
 
 def met_by(tap: Sequence[int], windows: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Any:
-    """The index of what one tap of the kernel meets, over all windows."""
+    """The index of the entries that one tap of the kernel meets, over all windows."""
     starts = [at * dilation for at, dilation in zip(tap, dilations, strict=True)]
     ends = [start + (n - 1) * step + 1 for start, n, step in zip(starts, windows, strides, strict=True)]
     return trailing(map(slice, starts, ends, strides))
@@ -133,7 +133,7 @@ def taken(x: Array, place: Array, rank: int) -> Array:
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """What never is a maximum."""
+    """The smallest value of a dtype, which is never larger than an entry."""
     if dtype.kind in "iu":
         return np.iinfo(dtype).min
     return False if dtype.kind == "b" else -np.inf

@@ -1,4 +1,4 @@
-"""Which kernels run: the extension module or NumPy, with which instructions and how many threads."""
+"""The choice of kernels: the extension module or NumPy, the instruction set and the number of threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _extension() -> Any:
 
 
 def _threads() -> int:
-    """The number of threads asked for, or that of the cores this process may use."""
+    """The number of threads that the environment asks for, or that of the cores this process may use."""
     asked = os.environ.get("GRADCHECK_NUM_THREADS")
     if not asked:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -56,13 +56,13 @@ class _State:
 
 
 def native() -> bool:
-    """Whether the extension module is in use."""
+    """True if the extension module is in use."""
     return _State.kind == "native"
 
 
 @contextmanager
 def use(kind: Kind) -> Iterator[None]:
-    """Within the block, the whole process runs these kernels: 'native' or 'numpy'."""
+    """In the block, the whole process runs these kernels: 'native' or 'numpy'."""
     if kind == "native" and kernels is None:
         raise ImportError("the native kernels are not built; install a C++17 compiler and reinstall.")
     before, _State.kind = _State.kind, kind
@@ -74,7 +74,7 @@ def use(kind: Kind) -> Iterator[None]:
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Within the block, kernels called from this Python thread start no others; the rest is unaffected."""
+    """In the block, kernels called from this Python thread start no others; the rest is unaffected."""
     if kernels is None:
         yield
         return
@@ -86,7 +86,7 @@ def single_threaded() -> Iterator[None]:
 
 
 def info() -> dict[str, str | int]:
-    """What runs: `kernels` ('native' or 'numpy'), `isa` (instruction set), `threads` (the most it takes)."""
+    """The kernels in use: `kernels` ('native' or 'numpy'), `isa` (instruction set), `threads` (the maximum)."""
     if native():
         return {"kernels": "native", "isa": kernels.isa(), "threads": kernels.threads()}
     return {"kernels": "numpy", "isa": "numpy", "threads": _threads()}

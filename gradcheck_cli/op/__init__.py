@@ -1,9 +1,7 @@
-"""One operator is one `Op` record: its forward kernel, its gradient rule, and how it meets the probe axis.
+"""One operator is one `Op` record: its forward kernel, its gradient rule, and its rules for stacks, sparsity and boxes.
 
 A kernel takes operands (arrays, positional) and metadata (keyword); its keyword signature is the operator's schema.
 `bind` turns a node's attributes and static inputs into that metadata, once, with axes counted from the end.
-
-What the signature of a kernel says of every node that it computes, worked out once for each operator.
 """
 
 from __future__ import annotations
@@ -27,63 +25,12 @@ from gradcheck_cli.op.batching import Kernel, Lift, elementwise, loop, shape_onl
 from gradcheck_cli.op.box_rules import Ways, same_place
 from gradcheck_cli.op.sparsity import Reads
 
-SUPPLIED = ("n_outputs", "outputs", "rng", "tape")  # keywords that the tape supplies, never a node
-_DTYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
-_EMPTY = inspect.Parameter.empty
-
-
-class Signature:
-    """The keywords of a kernel and its operands, where some inputs of the node are `static`: keyword -> index.
-
-    schema    keyword -> default; `inspect.Parameter.empty` where it is required.
-    given     keywords that a node may give.
-    needed    those that it must give.
-    supplied  keywords that the tape supplies.
-    dtypes    keywords that name a dtype.
-    """
-
-    def __init__(self, kernel: Callable[..., Any], static: Mapping[str, int]) -> None:
-        self.kernel, self.static = kernel, tuple(static.items())
-        self.schema = {p.name: p.default for p in self._parameters if p.kind is p.KEYWORD_ONLY}
-        self.given = frozenset(self.schema).difference(SUPPLIED)
-        self.needed = tuple(k for k, v in self.schema.items() if v is _EMPTY and k in self.given)
-        self.supplied = tuple(k for k in SUPPLIED if k in self.schema)
-        self.dtypes = tuple(k for k in _DTYPES if k in self.schema)
-        self._inputs: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-
-    def inputs(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of `count` inputs those that are operands, and which inputs there have to be."""
-        if count not in self._inputs:
-            static = {index for _, index in self.static}
-            places = [i for i in range(count + len(static) + len(self._parameters)) if i not in static]
-            positions = tuple(i for i in places if i < count)
-            self._inputs[count] = positions, tuple(places[number] for number in self._required(len(positions)))
-        return self._inputs[count]
-
-    @cached_property
-    def _parameters(self) -> tuple[inspect.Parameter, ...]:
-        if isinstance(self.kernel, np.ufunc):  # its keywords are NumPy's, no attributes
-            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-            return tuple(inspect.Parameter(f"x{i}", kind) for i in range(self.kernel.nin))
-        return tuple(inspect.signature(self.kernel).parameters.values())
-
-    def _required(self, count: int) -> list[int]:
-        """Of `count` operands or more those that a kernel cannot do without: no default, not declared `... | None`."""
-        named = [p for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        needed = [i for i, p in enumerate(named) if p.default is _EMPTY and "None" not in str(p.annotation)]
-        if any(p.kind is p.VAR_POSITIONAL and "None" not in str(p.annotation) for p in self._parameters):
-            needed.extend(range(len(named), count))
-        return needed
-
-
 Vjp: TypeAlias = Callable[..., Any]
 Metadata: TypeAlias = Mapping[str, Any]
-Cut: TypeAlias = Literal[
-    "", "rounds", "steps", "decides", "sizes"
-]  # why there is no derivative by nature; "": there is one
-Cuts: TypeAlias = Callable[[Metadata, int, int], Cut]  # attributes, index of an input, index of an output
+Cut: TypeAlias = Literal["", "rounds", "steps", "decides", "sizes"]  # reason for no derivative; "": there is one
+Cuts: TypeAlias = Callable[[Metadata, int, int], Cut]  # of attributes, index of an input, index of an output
 Ops: TypeAlias = Mapping[tuple[str, str], "Op"]
-
+SUPPLIED = ("n_outputs", "outputs", "rng", "tape")  # keywords that the tape supplies, never a node
 DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataType
     number: np.dtype(name)
     for number, name in [
@@ -95,8 +42,10 @@ DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataTy
         (25, ml_dtypes.uint2), (26, ml_dtypes.int2), (27, ml_dtypes.float6_e2m3fn), (28, ml_dtypes.float6_e3m2fn),
     ]
 }  # fmt: skip
+_DTYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
+_IGNORED = ("stash_type", "precision")  # attributes: the dtype of inner computations is chosen by the run
 _MS = "com.microsoft"
-_OUTSIDE: Mapping[str, Sequence[str]] = {  # of onnxruntime's own: why an operator is left out -> which
+_OUTSIDE: Mapping[str, Sequence[str]] = {  # onnxruntime's own operators that are left out, by reason
     "PyTorch runs it, outside of the model; its outputs can be fed": (
         f"{_MS}.YieldOp", f"{_MS}.PythonOp", f"{_MS}.PythonOpGrad", f"{_MS}.TritonOp", "org.pytorch.aten.ATen",
         f"{_MS}.ExternalGradient",
@@ -126,53 +75,7 @@ _OUTSIDE: Mapping[str, Sequence[str]] = {  # of onnxruntime's own: why an operat
     ),
     "it is defined by a kernel for GPUs alone": (f"{_MS}.LambOptimizer",),
 }  # fmt: skip
-_IGNORED = ("stash_type", "precision")  # the dtype of inner computations is the run's own choice
-
-
-def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:
-    """The rule of an operator whose derivative is zero wherever it exists (Floor, Sign, comparisons)."""
-    return (None,) * len(primals)
-
-
-def rounding(attrs: Metadata, operand: int, output: int) -> Cut:
-    """The word for an operator whose result stands for its operand, rounded: arithmetic goes on with it."""
-    return "rounds"
-
-
-def rounding_into(*outputs: int) -> Cuts:
-    """The word for a quantizer some of whose outputs are rounded."""
-    return lambda attrs, operand, output: "rounds" if output in outputs else ""
-
-
-def rounding_of(*operands: int) -> Cuts:
-    """The word for an operator that rounds some of its operands on their way."""
-    return lambda attrs, operand, output: "rounds" if operand in operands else ""
-
-
-def stepping(attrs: Metadata, operand: int, output: int) -> Cut:
-    """The word for a function with steps, such as a tree, and for samples."""
-    return "steps"
-
-
-def either(*words: Cuts) -> Cuts:
-    """The first of several words that says something."""
-    return lambda attrs, operand, output: next((cut for word in words if (cut := word(attrs, operand, output))), "")
-
-
-def deciding(*operands: int) -> Cuts:
-    """The word for an operator that looks something up, selects or is sized by some of its operands."""
-    return lambda attrs, operand, output: "decides" if operand in operands else ""
-
-
-def counting(*outputs: int) -> Cuts:
-    """The word for an operator some of whose outputs are integers or flags."""
-    return lambda attrs, operand, output: "decides" if output in outputs else ""
-
-
-def narrowing(attrs: Metadata, operand: int, output: int) -> Cut:
-    """The word for a cast: to integers, and to floating-point numbers of 8 bits and fewer, it rounds."""
-    dtype = DTYPES.get(attrs.get("to", 0))
-    return "rounds" if dtype is not None and not is_inexact(dtype) else ""
+_EMPTY = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -180,34 +83,36 @@ class Op:
     """An operator.
 
     forward   `(*arrays, **metadata) -> array`, or a tuple of arrays if `many`; ONNX semantics at one point.  If
-              `composed` it is written in symbolic functions of `Var`s and records what it is made of.
+              `composed` it is written in symbolic functions of `Var`s and records the nodes it is made of.
     vjp       `(ct, ans, *primals, **metadata) -> one cotangent or None per primal`; `ct` and `ans` are tuples if `many`.
               None: there is no rule (a composed operator needs none).  `zero`: nothing flows, by nature.
+    lift      the batching rule: runs the kernel for a stack of probes (`gradcheck_cli/op/batching.py`).
     static    metadata that ONNX passes as an input: keyword -> index of that input.
     linear    groups of operands; the operator is a sum over the groups of something linear in each operand of the
               group.  "each": every operand is a group of its own.
     analytic  the kernel takes complex operands and decides on their real parts, so that a complex step goes through.
-    step      the kernel's analytic continuation, where `forward` does something else on complex operands (Abs, Max).
-    reads     the word for what of its operands an entry of a result is made from (`gradcheck_cli/op/sparsity.py`).
-              None: the entries at the same place if it is lifted elementwise, else everything.
-    ways      the word for how boxes go through it (`gradcheck_cli/op/box_rules.py`).  None: as any operator
-              that is lifted elementwise; else a stack is made whole.
-    branch    `(*arrays, **metadata) -> array`: which piece of a piecewise operator is active, probe by probe.
+    step      the kernel's analytic continuation, if `forward` does something else on complex operands (Abs, Max).
+    reads     the sparsity rule: the operands' entries that an entry of a result depends on
+              (`gradcheck_cli/op/sparsity.py`).  None: the entries at the same place if its batching rule is
+              `elementwise`, else all entries.
+    ways      the box rule: the box of a result that a box of an operand reaches (`gradcheck_cli/op/box_rules.py`).
+              None: the same box if its batching rule is `elementwise`; else stacks are made whole.
+    branch    `(*arrays, **metadata) -> array`: the active piece of a piecewise operator, entry by entry.
     ordered   it compares values, so that it has no meaning for complex numbers.
     normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
-    backward_stable  its result is exact for operands moved by a rounding, which may be far from exact for these ones:
+    backward_stable  its result is exact for operands moved by a rounding, and may be far from exact for the given ones:
               a factorization of a matrix.
-    stored    it works on how numbers are stored: its kernel gets the dtypes that the model names, not wider ones.
-    widens    it takes an operand in narrower floating-point numbers beside others as it takes it in theirs.
-    compound  the operator where operands are sequences, optionals or maps, written in symbolic functions of what is
-              in them.  None: it takes tensors only.
-    cuts      the word for operands that have no derivative by nature (`rounding`, `deciding`).  None: all of them where
-              the rule is `zero`, else none but the static ones.
-    inner     the graph that it is composed of, where that is one.
+    stored    it works on the bits of numbers: its kernel gets the dtypes that the model names, not wider ones.
+    widens    an operand in a narrower floating-point dtype than the others gives the same result.
+    compound  the operator on sequences, optionals or maps, written in symbolic functions of the tensors inside.
+              None: it takes tensors only.
+    cuts      `(attributes, operand, output) -> Cut`: the reason why an output has no derivative by an operand, by nature
+              (`rounding`, `deciding`).  None: there is none by any operand if the rule is `zero`, else by static ones.
+    inner     the graph that it is composed of, if it is one.
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
 
-    What an operator of others says of its kernel by `lift`, `linear`, `analytic`, `step`, `reads` and `ways` is tried in
-    a check, at the values that the kernel has there; what does not hold counts as not said.
+    The declarations `lift`, `linear`, `analytic`, `step`, `reads` and `ways` of a foreign operator are tried in a
+    check, at the values that the kernel has there; a declaration that does not hold is ignored.
     """
 
     name: str
@@ -236,21 +141,21 @@ class Op:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its place in the operator table."""
+        """Its key in the operator table."""
         return self.domain, self.name
 
     @property
     def way(self) -> Ways | None:
-        """How boxes go through it, if that is known."""
+        """Its box rule, None if none is known."""
         return self.ways or (same_place if self.lift is elementwise and not self.many else None)
 
     @property
     def differentiable(self) -> bool:
-        """A derivative can go through it: by its rule, or by what it is composed of."""
+        """True if a derivative can go through it: by its rule, or by the nodes that it is composed of."""
         return self.vjp is not None or self.composed
 
     def cut(self, attrs: Metadata, operand: int, output: int) -> Cut:
-        """Why an output has no derivative by an input by nature; "" where it has one."""
+        """The reason why an output has no derivative by an input, by nature; "" if it has one."""
         if operand in self.static.values():
             return "sizes"
         if self.cuts is not None:
@@ -259,22 +164,134 @@ class Op:
 
     @cached_property
     def signature(self) -> Signature:
-        """What its kernel takes."""
+        """The operands and keywords of its kernel."""
         return Signature(self.forward, self.static)
 
     @cached_property
     def on_compounds(self) -> Op:
-        """The operator as it is for sequences, optionals and maps."""
+        """The operator on sequences, optionals and maps."""
         return replace(self, forward=self.compound or self.forward, composed=True, vjp=None, lift=loop)
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """Metadata keyword -> default; `inspect.Parameter.empty` where it is required."""
+        """Metadata keyword -> default; `inspect.Parameter.empty` if it is required."""
         return self.signature.schema
 
 
+class Signature:
+    """The operands and keywords of a kernel, read off its Python signature once for each operator.
+
+    static    keyword -> index of the node's input that gives it
+    schema    keyword -> default; `inspect.Parameter.empty` if it is required
+    given     keywords that a node may give
+    needed    keywords that a node must give
+    supplied  keywords that the tape supplies
+    dtypes    keywords that name a dtype
+    """
+
+    def __init__(self, kernel: Callable[..., Any], static: Mapping[str, int]) -> None:
+        self.kernel, self.static = kernel, tuple(static.items())
+        self.schema = {p.name: p.default for p in self._parameters if p.kind is p.KEYWORD_ONLY}
+        self.given = frozenset(self.schema).difference(SUPPLIED)
+        self.needed = tuple(k for k, v in self.schema.items() if v is _EMPTY and k in self.given)
+        self.supplied = tuple(k for k in SUPPLIED if k in self.schema)
+        self.dtypes = tuple(k for k in _DTYPES if k in self.schema)
+        self._inputs: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def inputs(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """For a node with `count` inputs: the positions of its operands, and those of the inputs that are required."""
+        if count not in self._inputs:
+            static = {index for _, index in self.static}
+            places = [i for i in range(count + len(static) + len(self._parameters)) if i not in static]
+            positions = tuple(i for i in places if i < count)
+            self._inputs[count] = positions, tuple(places[number] for number in self._required(len(positions)))
+        return self._inputs[count]
+
+    @cached_property
+    def _parameters(self) -> tuple[inspect.Parameter, ...]:
+        if isinstance(self.kernel, np.ufunc):  # its keywords are NumPy's, no attributes
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            return tuple(inspect.Parameter(f"x{i}", kind) for i in range(self.kernel.nin))
+        return tuple(inspect.signature(self.kernel).parameters.values())
+
+    def _required(self, count: int) -> list[int]:
+        """Numbers of the operands that a kernel requires: without a default, and not declared `... | None`."""
+        named = [p for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        needed = [i for i, p in enumerate(named) if p.default is _EMPTY and "None" not in str(p.annotation)]
+        if any(p.kind is p.VAR_POSITIONAL and "None" not in str(p.annotation) for p in self._parameters):
+            needed.extend(range(len(named), count))
+        return needed
+
+
+def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:
+    """The rule of an operator whose derivative is zero wherever it exists (Floor, Sign, comparisons)."""
+    return (None,) * len(primals)
+
+
+def rounding(attrs: Metadata, operand: int, output: int) -> Cut:
+    """`cuts` of an operator whose result is its operand, rounded: arithmetic goes on with it."""
+    return "rounds"
+
+
+def rounding_into(*outputs: int) -> Cuts:
+    """`cuts` of a quantizer some of whose outputs are rounded."""
+    return lambda attrs, operand, output: "rounds" if output in outputs else ""
+
+
+def rounding_of(*operands: int) -> Cuts:
+    """`cuts` of an operator that rounds some of its operands."""
+    return lambda attrs, operand, output: "rounds" if operand in operands else ""
+
+
+def stepping(attrs: Metadata, operand: int, output: int) -> Cut:
+    """`cuts` of a function with steps, such as a tree, and of sampling."""
+    return "steps"
+
+
+def deciding(*operands: int) -> Cuts:
+    """`cuts` of an operator that looks up, selects or is sized by some of its operands."""
+    return lambda attrs, operand, output: "decides" if operand in operands else ""
+
+
+def counting(*outputs: int) -> Cuts:
+    """`cuts` of an operator some of whose outputs are integers or flags."""
+    return lambda attrs, operand, output: "decides" if output in outputs else ""
+
+
+def narrowing(attrs: Metadata, operand: int, output: int) -> Cut:
+    """`cuts` of a cast: to integers, and to floating-point numbers of 8 bits and fewer, it rounds."""
+    dtype = DTYPES.get(attrs.get("to", 0))
+    return "rounds" if dtype is not None and not is_inexact(dtype) else ""
+
+
+def either(*words: Cuts) -> Cuts:
+    """`cuts` that give the first answer of several others."""
+    return lambda attrs, operand, output: next((cut for word in words if (cut := word(attrs, operand, output))), "")
+
+
+def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
+    """An elementwise operator of one operand; its rule gives one cotangent.  Without a rule, its derivative is zero."""
+    rule = zero if vjp is None else lambda ct, y, x, **metadata: (vjp(ct, y, x, **metadata),)
+    return Op(name, forward, rule, elementwise, **more)
+
+
+def binary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
+    """An elementwise operator of operands that broadcast.  Without a rule, its derivative is zero."""
+    return Op(name, forward, vjp or zero, elementwise, **more)
+
+
+def composite(name: str, forward: Kernel, **more: Any) -> Op:
+    """An operator written in symbolic functions: it needs no gradient rule and no batching rule."""
+    return Op(name, forward, composed=True, **more)
+
+
+def table(*families: Sequence[Op]) -> dict[tuple[str, str], Op]:
+    """The operators by (domain, name)."""
+    return {op.key: op for family in families for op in family}
+
+
 def for_operands(op: Op, operands: Sequence[Any], where: Callable[[], str]) -> Op:
-    """The operator as it is for these operands; ModelError where one is no tensor and the operator takes only those."""
+    """The operator in its form for these operands; ModelError for a container if it takes tensors only."""
     other = next(((i, x) for i, x in enumerate(operands) if isinstance(x, COMPOUND)), None)
     if other is None:
         return op
@@ -284,7 +301,7 @@ def for_operands(op: Op, operands: Sequence[Any], where: Callable[[], str]) -> O
 
 
 def fitting(number: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:
-    """The dtype that a number takes beside a tensor of a dtype; None for its own."""
+    """The dtype of a Python number beside a tensor of a dtype; None for the number's own."""
     if dtype is None or isinstance(number, np.ndarray | np.generic):
         return None
     return np.result_type(dtype, np.complex64) if isinstance(number, complex) else dtype
@@ -300,34 +317,13 @@ def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
     return UnsupportedError(message, code="GC502", operators=[full])
 
 
-def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
-    """An elementwise operator of one operand; its rule gives one cotangent.  Without a rule it is zero by nature."""
-    rule = zero if vjp is None else lambda ct, y, x, **metadata: (vjp(ct, y, x, **metadata),)
-    return Op(name, forward, rule, elementwise, **more)
-
-
-def binary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
-    """An elementwise operator of operands that broadcast.  Without a rule it is zero by nature."""
-    return Op(name, forward, vjp or zero, elementwise, **more)
-
-
-def composite(name: str, forward: Kernel, **more: Any) -> Op:
-    """An operator written in symbolic functions: it needs no rule and no lift."""
-    return Op(name, forward, composed=True, **more)
-
-
-def table(*families: Sequence[Op]) -> dict[tuple[str, str], Op]:
-    """The operators by (domain, name)."""
-    return {op.key: op for family in families for op in family}
-
-
 def bind(
     op: Op, attrs: Metadata, inputs: Sequence[Array | None], *, cast: Callable[[Any], Any], supplied: Metadata
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Positions of the operands among `inputs`, and the metadata for the kernel.
 
-    `cast` maps a dtype of the model to the one that is computed with; `supplied` is what a kernel may ask the tape for:
-    the number of outputs that are used, a random generator.
+    `cast` maps a dtype of the model to the dtype to compute in; `supplied` are values that a kernel may ask the tape
+    for: the number of outputs that are used, a random generator.
     """
     signature = op.signature
     metadata = _attributes(op, attrs) if attrs else {}
@@ -353,7 +349,7 @@ def bind(
 
 
 def _attributes(op: Op, attrs: Metadata) -> dict[str, Any]:
-    """A node's attributes as keywords; UnsupportedError for one that the operator has not."""
+    """A node's attributes as keywords; UnsupportedError for one that the operator does not have."""
     given = op.signature.given
     metadata = {f"{k}_" if iskeyword(k) else k: v for k, v in attrs.items()}  # an optimizer's `lambda`
     if given.issuperset(metadata):
@@ -366,8 +362,26 @@ def _attributes(op: Op, attrs: Metadata) -> dict[str, Any]:
     return {k: v for k, v in metadata.items() if k in given}
 
 
+def _settle_dtype(op: Op, keyword: str, metadata: dict[str, Any], cast: Callable[[Any], np.dtype[Any]]) -> None:
+    """Replaces the number of a dtype, or the default for it, by the dtype to compute in."""
+    given = metadata.pop(keyword, None)
+    if given is None or given == 0:  # 0 is UNDEFINED: the default holds
+        given = op.schema[keyword]
+    if given is not None and given is not Parameter.empty:
+        dtype = _dtype(given)
+        metadata[keyword] = dtype if op.stored else cast(dtype)
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    if isinstance(value, np.dtype | type):
+        return np.dtype(value)
+    if value not in DTYPES:
+        raise UnsupportedError(f"dtype number {value} is not known", code="GC503")
+    return DTYPES[value]
+
+
 def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
-    """`axis` and `axes`, which ONNX counts from the front of operand 0, counted from its end."""
+    """Metadata with `axis` and `axes`, which ONNX counts from the front of operand 0, counted from its end."""
     if not metadata:
         return metadata
     first = operands[0] if operands else None
@@ -381,12 +395,12 @@ def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str
 
 
 def as_given(metadata: dict[str, Any], *operands: Any) -> dict[str, Any]:
-    """A binding for an operator whose axes are not those of its first operand: nothing is counted anew."""
+    """The `bind` of an operator whose axes are not those of its first operand: nothing is changed."""
     return metadata
 
 
 def with_axis(default: int) -> Callable[..., dict[str, Any]]:
-    """A binding for an operator whose `axis` has a default that ONNX counts from the front."""
+    """The `bind` of an operator whose `axis` has a default that ONNX counts from the front."""
 
     def bound(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
         return negative_axes({"axis": default, **metadata}, *operands)
@@ -395,25 +409,7 @@ def with_axis(default: int) -> Callable[..., dict[str, Any]]:
 
 
 def from_end(axis: int, rank: int) -> int:
-    """An axis as a negative number; ModelError if there is none such."""
+    """An axis as a negative number; ModelError if it is out of range."""
     if not -rank <= axis < max(rank, 1):
         raise ModelError(f"axis {axis} is out of range for {rank} dimensions")
     return axis - rank if axis >= 0 and rank else axis
-
-
-def _settle_dtype(op: Op, keyword: str, metadata: dict[str, Any], cast: Callable[[Any], np.dtype[Any]]) -> None:
-    """The number of a dtype, or the default for it, becomes the dtype that is computed with."""
-    given = metadata.pop(keyword, None)
-    if given is None or given == 0:  # "undefined": the default counts
-        given = op.schema[keyword]
-    if given is not None and given is not Parameter.empty:
-        dtype = _dtype(given)
-        metadata[keyword] = dtype if op.stored else cast(dtype)
-
-
-def _dtype(value: Any) -> np.dtype[Any]:
-    if isinstance(value, np.dtype | type):
-        return np.dtype(value)
-    if value not in DTYPES:
-        raise UnsupportedError(f"dtype number {value} is not known", code="GC503")
-    return DTYPES[value]

@@ -1,7 +1,7 @@
-"""How an operator meets the probe axis: a lift runs a kernel for a whole stack of probes at once.
+"""Batching rules: each runs a kernel, which knows one point only, for a whole stack of probes at once (as JAX's vmap).
 
 Kernels never see the probe axis.  A probed operand comes as `(P, *shape)`, the others as they are; metadata counts
-axes from the end, so that a leading axis moves nothing.  Every lift gives what `loop` gives; `loop` is the oracle.
+axes from the end, so that a leading axis moves nothing.  Every rule gives what `loop` gives; `loop` is the oracle.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Lift: TypeAlias = Callable[[Kernel, Operands, Sequence[bool], Mapping[str, Any]]
 
 
 class Ragged(Exception):
-    """Outputs of the probes differ in shape, so that they make no stack; each probe must run alone."""
+    """Raised if results of the probes differ in shape, so that they make no stack; each probe must run alone."""
 
 
 def loop(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-    """One probe after the other: always right."""
+    """Runs the kernel for one probe after the other; right for every kernel."""
     count = stack_size(operands, probed)
     results = [kernel(*select(operands, probed, p), **metadata) for p in range(count)]
     if isinstance(results[0], tuple):
@@ -32,18 +32,18 @@ def loop(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: M
 
 
 def trailing(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-    """The kernel counts axes from the end and takes any leading ones of its probed operands."""
+    """For kernels that count axes from the end and take any leading axes of the probed operands."""
     return kernel(*operands, **metadata)
 
 
 def elementwise(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-    """Operands broadcast: a probed one of lower rank gets its missing axes behind the probe axis."""
+    """For operands that broadcast: a probed one of lower rank gets its missing axes behind the probe axis."""
     rank = max(x.ndim - p for x, p in zip(operands, probed, strict=True) if x is not None)
     return kernel(*[_raise(x, rank) if p else x for x, p in zip(operands, probed, strict=True)], **metadata)
 
 
 def aligned(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-    """Operands must agree in their leading axes: those without the probe axis are spread over it."""
+    """For operands that must agree in their leading axes: those without the probe axis are broadcast over it."""
     count = stack_size(operands, probed)
     spread = [
         x if p or x is None else np.broadcast_to(x, (count, *x.shape)) for x, p in zip(operands, probed, strict=True)
@@ -52,7 +52,7 @@ def aligned(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata
 
 
 def merged(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-    """Probes of operand 0 are folded into its first axis, over whose entries the kernel works independently."""
+    """For kernels that work on each entry of the first axis of operand 0 independently: probes are folded into it."""
     if not probed[0] or any(probed[1:]):
         return loop(kernel, operands, probed, metadata)
     x = operands[0]
@@ -64,7 +64,7 @@ def merged(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata:
 
 
 def on(*allowed: int, lift: Lift = trailing) -> Lift:
-    """`lift` where only the operands `allowed` are probed, `loop` otherwise."""
+    """The rule `lift` if only the operands `allowed` are probed, else `loop`."""
 
     def lifted(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
         known = all(i in allowed for i, p in enumerate(probed) if p)
@@ -74,7 +74,7 @@ def on(*allowed: int, lift: Lift = trailing) -> Lift:
 
 
 def prefix(keyword: str) -> Lift:
-    """Operand 0 is probed and the shape in metadata `keyword` gets the probe axis in front."""
+    """For a probed operand 0 and a shape in metadata `keyword`, which gets the probe axis in front."""
 
     def lifted(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
         shape = (stack_size(operands, probed), *metadata[keyword])
@@ -84,7 +84,7 @@ def prefix(keyword: str) -> Lift:
 
 
 def shape_only(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-    """The operator reads no values: a probe never reaches its outputs, and a program leaves it out."""
+    """For operators that read no values: a probe never reaches their outputs, and a program leaves them out."""
     return loop(kernel, operands, probed, metadata)
 
 

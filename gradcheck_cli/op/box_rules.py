@@ -1,12 +1,9 @@
-"""How boxes go through an operator: words that say which boxes of its results a perturbation reaches, and what of the
-operands the kernel needs to compute those.
+"""Box rules: the box of an operator's result that a perturbation in a box of an operand reaches (`op/boxes.py`).
 
-The kernel then runs on stacks of such small operands.  Where the operator is linear, operands are moves, zero outside
-of their boxes; everywhere else, and for the words in `VALUES`, they are values, and a word has to ask for
-all that an entry of the result is made of.  A word that does not know gives None: then stacks are made whole, which is
-always right.
-
-One kernel for patches: it runs on what their boxes need, for all probes at once.
+A rule also says which box of each operand the kernel needs for that; `Restricted` runs the kernel on these alone, for
+all probes at once.  For a linear operator the operands are differences from the base, zero outside of their boxes; for
+all others, and for the rules in `VALUES`, they are values, and a rule has to ask for every entry that the result
+depends on.  A rule that does not know gives None: then stacks are made whole, which is always right.
 """
 
 from __future__ import annotations
@@ -37,8 +34,11 @@ from gradcheck_cli.op.boxes import (
 )
 
 Boxes: TypeAlias = "Sequence[Box | None]"  # of the operands, None for one that no probe reaches
-Ways: TypeAlias = "Callable[[Boxes, Site], Sequence[Way] | None]"  # one for each output
-_COPY = 16  # products that one entry of an operand copied for a probe takes as long as
+Ways: TypeAlias = "Callable[[Boxes, Site], Sequence[Way] | None]"  # a box rule: gives one `Way` for each output
+_COPY = 16  # copying an entry of an operand for a probe takes as long as this many products
+_PAYS = 0.5  # share of a whole stack: larger boxes are made whole
+_WORTH = 1 << 18  # entries that boxes must save: fewer are computed sooner than cut out
+_SUMMED = 8  # products that are added in the time of one entry of another result
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Through one operator to one of its outputs.
+    """One output's boxes, as a rule gives them.
 
-    out       the boxes of the result; they may reach beyond it, where nothing is.
-    needs     what the kernel gets of each operand; None: all of it.
-    metadata  what it gets besides.
-    reached   which boxes have a part in the result, `(Q,)` or one word for all.
-    share     what the result is to be multiplied by.
-    terms     how many products an entry of a whole result is the sum of, and `summed` here.
+    out       the boxes of the result; they may reach beyond it, where nothing is
+    needs     the box of each operand that the kernel needs; None: all of it
+    metadata  the kernel's metadata for these boxes
+    reached   mask of the boxes that meet the result, `(Q,)`, or one boolean for all
+    share     a factor for the result
+    terms     number of products that an entry of a whole result sums, and `summed` of an entry here
     """
 
     out: Box
@@ -71,254 +71,9 @@ class Way:
     summed: int = 1
 
 
-def same_place(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """The box that holds those of all operands, which broadcast."""
-    (y,) = site.outputs
-    pairs = zip(boxes, site.operands, strict=True)
-    out = _union([_raised(box, x, y) for box, x in pairs if box is not None and x is not None], y)
-    return [Way(out, [None if x is None else _lowered(out, x) for x in site.operands], site.metadata)]
-
-
-def along(*axes: int | str) -> Ways:
-    """The box of the first operand with all of some axes, counted from the end: given, or named by metadata."""
-
-    def ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-        if boxes[0] is None or any(box is not None for box in boxes[1:]):
-            return None
-        box, chosen = list(boxes[0]), _chosen(axes, site, len(boxes[0]))
-        for axis in chosen:
-            box[axis] = Span(0, site.operands[0][axis])  # type: ignore[index]
-        needs = [tuple(box), *(None for _ in boxes[1:])]
-        return [Way(_reduced(box, chosen, y), needs, site.metadata) for y in site.outputs]
-
-    return ways
-
-
-def summed(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """A sum along `axes`: of moves alone."""
-    box, x, (y,) = boxes[0], site.operands[0], site.outputs
-    assert box is not None
-    assert x is not None
-    return [Way(_reduced(box, _chosen(("axes",), site, len(x)), y), [box], site.metadata)]
-
-
-def averaged(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """A mean along `axes`: that of the moves in a box, by its share."""
-    box, x, (y,) = boxes[0], site.operands[0], site.outputs
-    assert box is not None
-    assert x is not None
-    chosen = _chosen(("axes",), site, len(x))
-    share = float(np.prod([box[a].length / x[a] for a in chosen]))
-    return [Way(_reduced(box, chosen, y), [box], site.metadata, share=share)]
-
-
-def products(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """Rows by all columns, or columns by all rows; summed over what moves alone, if that is narrow."""
-    (a, b), (y,) = site.operands, site.outputs
-    if a is None or b is None or min(len(a), len(b)) < 2 or None not in boxes:
-        return None
-    left = boxes[1] is None
-    box, mine, other = (boxes[0], a, b) if left else (boxes[1], b, a)
-    assert box is not None
-    *lead, row, column = box
-    inner, free = (column, row) if left else (row, column)
-    length, across = (mine[-1], other[-1]) if left else (mine[-2], other[-2])
-    if (free.length + _COPY) * inner.length > free.length * length:
-        inner = Span(0, length)
-    front = _raised(tuple(lead), mine[:-2], y[:-2])
-    beside, whole = _lowered(front, other[:-2]), Span(0, across)
-    if left:
-        needs = [(*lead, free, inner), (*beside, inner, whole)]
-        return [Way((*front, free, whole), needs, site.metadata, terms=length, summed=inner.length)]
-    needs = [(*beside, whole, inner), (*lead, inner, free)]
-    return [Way((*front, whole, free), needs, site.metadata, terms=length, summed=inner.length)]
-
-
-def transposed(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """Axes in another order."""
-    box = boxes[0]
-    assert box is not None
-    return [Way(tuple(box[p] for p in site.metadata["perm"]), [box], site.metadata)]
-
-
-def expanded(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """All along the axes that are repeated."""
-    box, x, (y,) = boxes[0], site.operands[0], site.outputs
-    assert box is not None
-    assert x is not None
-    out = _raised(box, x, y)
-    return [Way(out, [box], {**site.metadata, "shape": extent(out)})]
-
-
-def joined(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """The box that holds those of all operands, all along the axis of `Concat`."""
-    axis, (y,) = site.metadata["axis"], site.outputs
-    found = [[*box[:axis], Span(0, y[axis]), *box[len(box) + axis + 1 :]] for box in boxes if box is not None]
-    out = _union([tuple(box) for box in found], y)
-    needs = [None if x is None else (*out[:axis], Span(0, x[axis]), *out[len(out) + axis + 1 :]) for x in site.operands]
-    return [Way(out, needs, site.metadata)]
-
-
-def sliced(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """What lies in the slice; `starts`, `ends` and `steps` of a piece are its own."""
-    box, metadata, (y,) = boxes[0], site.metadata, site.outputs
-    if box is None or min(metadata["steps"], default=1) < 1:
-        return None
-    need, out, reached, ends = list(box), list(box), np.True_, []
-    for axis, start, step in zip(metadata["axes"], metadata["starts"], metadata["steps"], strict=True):
-        first, length, meets = _taken(box[axis], start, step, y[axis])
-        out[axis], need[axis] = Span(first, length), Span(start + first * step, (length - 1) * step + 1)
-        reached = reached & meets
-        ends.append(need[axis].length)
-    own = {**metadata, "starts": (0,) * len(ends), "ends": tuple(ends)}
-    return [Way(tuple(out), [tuple(need)], own, reached=reached)]
-
-
-def cut(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """What lies in each piece of a `Split`, which goes on as a whole along the axis."""
-    box, axis, start, found = boxes[0], site.metadata["axis"], 0, []
-    assert box is not None
-    for number, length in enumerate(site.metadata["split"][: len(site.outputs)]):
-        need, out = list(box), list(box)
-        first, taken, meets = _taken(box[axis], start, 1, length)
-        need[axis], out[axis] = Span(first + start, taken), Span(first, taken)
-        sizes = tuple(taken if i == number else 0 for i in range(len(site.outputs)))
-        found.append(Way(tuple(out), [tuple(need)], {**site.metadata, "split": sizes}, reached=meets))
-        start += length
-    return found
-
-
-def reshaped(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """A box that is one run of entries along all axes that become others together."""
-    box, x, (y,) = boxes[0], site.operands[0], site.outputs
-    assert box is not None
-    assert x is not None
-    need: list[Span] = []
-    out: list[Span] = []
-    for before, behind in _matched(x, y):
-        part, run = _run(box[before.start : before.stop], x[before.start : before.stop])
-        spans = _spread(run, y[behind.start : behind.stop])
-        if spans is None:
-            return None
-        need, out = [*need, *part], [*out, *spans]
-    shape = {"shape": extent(tuple(out))}
-    return [Way(tuple(out), [tuple(need)], {**site.metadata, **shape})]
-
-
-def _matched(x: Shape, y: Shape) -> list[tuple[range, range]]:
-    """Axes of x and axes of y that hold the same entries, in pieces as small as they can be."""
-    i = j = 0
-    found = []
-    while i < len(x) or j < len(y):
-        start, begin, n, m = i, j, 1, 1
-        while True:
-            if n == m and (i > start or j > begin) and (n > 1 or not (i < len(x) and j < len(y))):
-                break
-            if n <= m and i < len(x):
-                n, i = n * x[i], i + 1
-            elif j < len(y):
-                m, j = m * y[j], j + 1
-            else:
-                break
-        found.append((range(start, i), range(begin, j)))
-    return found
-
-
-def _run(box: Box, shape: Shape) -> tuple[list[Span], Span]:
-    """A box widened until it is one run of entries, and that run."""
-    wide = next((d for d, span in enumerate(box) if span.length > 1), len(box))
-    part = [span if d <= wide else Span(0, n) for d, (span, n) in enumerate(zip(box, shape, strict=True))]
-    strides = _strides(shape)
-    start = sum((span.start * stride for span, stride in zip(part, strides, strict=True)), 0)
-    return part, Span(start, int(np.prod([span.length for span in part])))
-
-
-def _spread(run: Span, shape: Shape) -> list[Span] | None:
-    """The box that a run of entries is; None if it is none."""
-    strides, first, last = _strides(shape), run.start, run.start + (run.length - 1)
-    for d in range(len(shape))[::-1]:  # the axis along which it extends, whole behind and of length 1 before
-        outer = strides[d] * shape[d]
-        if run.length <= outer and np.all(np.asarray(first) // outer == np.asarray(last) // outer):
-            break
-    else:
-        d = 0
-    if not shape:
-        return []
-    if run.length % strides[d] or np.any(np.asarray(first) % strides[d]):
-        return None
-    before = [Span(first // stride % n, 1) for stride, n in zip(strides[:d], shape[:d], strict=True)]
-    here = Span(first // strides[d] % shape[d], run.length // strides[d])
-    return [*before, here, *(Span(0, n) for n in shape[d + 1 :])]
-
-
-def _strides(shape: Shape) -> list[int]:
-    """How many entries a step along each axis goes."""
-    return list(accumulate(shape[:0:-1], mul, initial=1))[::-1] if shape else []
-
-
-def _taken(span: Span, start: int, step: int, length: int) -> tuple[Any, int, Any]:
-    """Along an axis of a slice: where boxes begin in it, how long they are, and whether they meet it."""
-    first, last = -((start - span.start) // step), (span.start + span.length - 1 - start) // step
-    taken = min((span.length - 1) // step + 1, length)
-    return clipped(first, 0, length - taken), taken, (first <= last) & (last >= 0) & (first < length)
-
-
-def _union(boxes: Sequence[Box], shape: Shape) -> Box:
-    """Boxes of one size that hold some boxes each."""
-    if len(boxes) == 1:
-        return boxes[0]
-    found = []
-    for spans, n in zip(zip(*boxes, strict=True), shape, strict=True):
-        first, last = spans[0].start, spans[0].start + spans[0].length
-        for span in spans[1:]:
-            first, last = np.minimum(first, span.start), np.maximum(last, span.start + span.length)
-        length = int(np.max(last - first, initial=0))
-        found.append(Span(clipped(first, 0, n - length), length))
-    return tuple(found)
-
-
-def _raised(box: Box, x: Shape, y: Shape) -> Box:
-    """The box of a result that a box of x is broadcast to."""
-    spans = [Span(0, n) if m == 1 else span for span, m, n in zip(box, x, y[len(y) - len(x) :], strict=True)]
-    return (*(Span(0, n) for n in y[: len(y) - len(x)]), *spans)
-
-
-def _lowered(out: Box, x: Shape) -> Box:
-    """What an operand of shape x has to give for a box of the result."""
-    return tuple(Span(0, 1) if n == 1 else span for span, n in zip(out[len(out) - len(x) :], x, strict=True))
-
-
-def _reduced(box: Sequence[Span], axes: Sequence[int], y: Shape) -> Box:
-    """The box of a result that has all of some axes, or one entry, or has them no more."""
-    gone = len(box) > len(y)
-    kept = [(span, d - len(box) in axes) for d, span in enumerate(box)]
-    spans = [span for span, chosen in kept if not (gone and chosen)]
-    chosen = [False] * len(y) if gone else [chosen for _, chosen in kept]
-    return tuple(Span(0, n) if whole else span for span, whole, n in zip(spans, chosen, y, strict=True))
-
-
-def _chosen(axes: Sequence[int | str], site: Site, rank: int) -> list[int]:
-    """Axes counted from the end: given, or named by metadata."""
-    found: list[int] = []
-    for name in axes:
-        value = site.metadata[name] if isinstance(name, str) else name
-        found.extend(value if isinstance(value, tuple | list) else [value])
-    return [axis - rank if axis >= 0 else axis for axis in found]
-
-
-VALUES: frozenset[Ways] = frozenset(
-    {same_place, transposed, expanded, joined, sliced, cut, reshaped}
-)  # taken as they are
-
-
-_PAYS = 0.5  # of a whole stack: more than that is made whole
-_WORTH = 1 << 18  # entries that have to be saved: fewer are computed sooner than they are cut out
-_SUMMED = 8  # products that are added in the time of any other entry
-
-
 @dataclass(frozen=True, slots=True)
 class Restricted:
-    """A kernel with its lift, the word for how boxes go through it, and the shapes of its outputs."""
+    """A kernel with its batching rule and box rule, and the shapes of its outputs."""
 
     ways: Ways
     kernel: Kernel
@@ -329,7 +84,7 @@ class Restricted:
     def __call__(
         self, operands: Sequence[Array | Patch | None], bases: Sequence[Array | None]
     ) -> tuple[Stack, ...] | None:
-        """What it makes of operands of which some are patches, upon `bases`; None where it has to run on whole stacks."""
+        """Results for operands of which some are patches, upon `bases`; None if it has to run on whole stacks."""
         operands, probes = _together(operands)
         ways = self._ways(operands, len(probes))
         if ways is None:
@@ -346,7 +101,7 @@ class Restricted:
         return tuple(made)
 
     def differing(self, operands: Sequence[Array | Patch | None]) -> Array | None:
-        """The probes of which it makes something else than of their bases; None where it has to run on whole stacks."""
+        """The probes whose result differs from that for their bases; None if it has to run on whole stacks."""
         operands, probes = _together(operands)
         ways = self._ways(operands, len(probes))
         if ways is None:
@@ -357,7 +112,7 @@ class Restricted:
         return probes[in_any_entry(np.asarray(mine != bare))]
 
     def _ways(self, operands: Sequence[Array | Patch | None], count: int) -> Sequence[Way] | None:
-        """One for each output, where they are known and pay."""
+        """The boxes of each output; None if they are not known or do not pay."""
         boxes = [x.box if isinstance(x, Patch) else None for x in operands]
         shapes = tuple(None if x is None else x.full if isinstance(x, Patch) else x.shape for x in operands)
         ways = self.ways(boxes, Site(shapes, self.metadata, tuple(self.shapes)))
@@ -366,7 +121,7 @@ class Restricted:
         return ways
 
     def _pays(self, way: Way, full: Shape, operands: Sequence[Any], count: int) -> bool:
-        """What is computed, or what it is computed from, is far smaller than whole stacks, and fits where they do."""
+        """True if results or operands are far smaller than whole stacks, and fit into memory where those do not."""
         patches = [(x, need) for x, need in zip(operands, way.needs, strict=True) if isinstance(x, Patch)]
         first, reached = patches[0][0], int(np.count_nonzero(np.broadcast_to(way.reached, count)))
         made, whole = reached * math.prod(extent(way.out)), first.count * math.prod(full)
@@ -397,15 +152,254 @@ class Restricted:
 
 
 def _together(operands: Sequence[Any]) -> tuple[list[Any], Array]:
-    """Operands, in which all patches have boxes for the same probes, and these."""
+    """Operands whose patches all have boxes for the same probes, and these probes."""
     probes = all_probes([x for x in operands if isinstance(x, Patch)])
     return [x.of(probes) if isinstance(x, Patch) else x for x in operands], probes
 
 
 def _part(x: Any, need: Box | None, count: int) -> Any:
-    """What a kernel gets of one operand."""
+    """The part of one operand that a kernel gets."""
     if isinstance(x, Patch):
         return x.window(tuple(Span(0, n) for n in x.full) if need is None else need)
     if x is None or need is None or extent(need) == x.shape:
         return x
     return windows(x, need, count)
+
+
+def same_place(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Elementwise: the box that holds those of all operands, which broadcast."""
+    (y,) = site.outputs
+    pairs = zip(boxes, site.operands, strict=True)
+    out = _union([_raised(box, x, y) for box, x in pairs if box is not None and x is not None], y)
+    return [Way(out, [None if x is None else _lowered(out, x) for x in site.operands], site.metadata)]
+
+
+def along(*axes: int | str) -> Ways:
+    """The box of the first operand, extended to all of some axes, counted from the end or named by metadata."""
+
+    def ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+        if boxes[0] is None or any(box is not None for box in boxes[1:]):
+            return None
+        box, chosen = list(boxes[0]), _chosen(axes, site, len(boxes[0]))
+        for axis in chosen:
+            box[axis] = Span(0, site.operands[0][axis])  # type: ignore[index]
+        needs = [tuple(box), *(None for _ in boxes[1:])]
+        return [Way(_reduced(box, chosen, y), needs, site.metadata) for y in site.outputs]
+
+    return ways
+
+
+def summed(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """A sum along `axes`, of differences: only the box counts."""
+    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    assert box is not None
+    assert x is not None
+    return [Way(_reduced(box, _chosen(("axes",), site, len(x)), y), [box], site.metadata)]
+
+
+def averaged(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """A mean along `axes`, of differences: the mean over the box, times its share of the axes."""
+    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    assert box is not None
+    assert x is not None
+    chosen = _chosen(("axes",), site, len(x))
+    share = float(np.prod([box[a].length / x[a] for a in chosen]))
+    return [Way(_reduced(box, chosen, y), [box], site.metadata, share=share)]
+
+
+def products(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """A matrix product: rows of the box by all columns, or all rows by columns; sums are cut to the box if it is narrow."""
+    (a, b), (y,) = site.operands, site.outputs
+    if a is None or b is None or min(len(a), len(b)) < 2 or None not in boxes:
+        return None
+    left = boxes[1] is None
+    box, mine, other = (boxes[0], a, b) if left else (boxes[1], b, a)
+    assert box is not None
+    *lead, row, column = box
+    inner, free = (column, row) if left else (row, column)
+    length, across = (mine[-1], other[-1]) if left else (mine[-2], other[-2])
+    if (free.length + _COPY) * inner.length > free.length * length:
+        inner = Span(0, length)
+    front = _raised(tuple(lead), mine[:-2], y[:-2])
+    beside, whole = _lowered(front, other[:-2]), Span(0, across)
+    if left:
+        needs = [(*lead, free, inner), (*beside, inner, whole)]
+        return [Way((*front, free, whole), needs, site.metadata, terms=length, summed=inner.length)]
+    needs = [(*beside, whole, inner), (*lead, inner, free)]
+    return [Way((*front, whole, free), needs, site.metadata, terms=length, summed=inner.length)]
+
+
+def transposed(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Transpose: axes in another order."""
+    box = boxes[0]
+    assert box is not None
+    return [Way(tuple(box[p] for p in site.metadata["perm"]), [box], site.metadata)]
+
+
+def expanded(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Expand: all along the axes that are repeated."""
+    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    assert box is not None
+    assert x is not None
+    out = _raised(box, x, y)
+    return [Way(out, [box], {**site.metadata, "shape": extent(out)})]
+
+
+def joined(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Concat: the box that holds those of all operands, and all of the axis."""
+    axis, (y,) = site.metadata["axis"], site.outputs
+    found = [[*box[:axis], Span(0, y[axis]), *box[len(box) + axis + 1 :]] for box in boxes if box is not None]
+    out = _union([tuple(box) for box in found], y)
+    needs = [None if x is None else (*out[:axis], Span(0, x[axis]), *out[len(out) + axis + 1 :]) for x in site.operands]
+    return [Way(out, needs, site.metadata)]
+
+
+def sliced(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Slice: the part of the box that lies in the slice; `starts`, `ends` and `steps` are relative to it."""
+    box, metadata, (y,) = boxes[0], site.metadata, site.outputs
+    if box is None or min(metadata["steps"], default=1) < 1:
+        return None
+    need, out, reached, ends = list(box), list(box), np.True_, []
+    for axis, start, step in zip(metadata["axes"], metadata["starts"], metadata["steps"], strict=True):
+        first, length, meets = _taken(box[axis], start, step, y[axis])
+        out[axis], need[axis] = Span(first, length), Span(start + first * step, (length - 1) * step + 1)
+        reached = reached & meets
+        ends.append(need[axis].length)
+    own = {**metadata, "starts": (0,) * len(ends), "ends": tuple(ends)}
+    return [Way(tuple(out), [tuple(need)], own, reached=reached)]
+
+
+def cut(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Split: the part of the box that lies in each piece."""
+    box, axis, start, found = boxes[0], site.metadata["axis"], 0, []
+    assert box is not None
+    for number, length in enumerate(site.metadata["split"][: len(site.outputs)]):
+        need, out = list(box), list(box)
+        first, taken, meets = _taken(box[axis], start, 1, length)
+        need[axis], out[axis] = Span(first + start, taken), Span(first, taken)
+        sizes = tuple(taken if i == number else 0 for i in range(len(site.outputs)))
+        found.append(Way(tuple(out), [tuple(need)], {**site.metadata, "split": sizes}, reached=meets))
+        start += length
+    return found
+
+
+def reshaped(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    """Reshape: a box that is one run of entries along all axes that are joined or split."""
+    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    assert box is not None
+    assert x is not None
+    need: list[Span] = []
+    out: list[Span] = []
+    for before, behind in _matched(x, y):
+        part, run = _run(box[before.start : before.stop], x[before.start : before.stop])
+        spans = _spread(run, y[behind.start : behind.stop])
+        if spans is None:
+            return None
+        need, out = [*need, *part], [*out, *spans]
+    shape = {"shape": extent(tuple(out))}
+    return [Way(tuple(out), [tuple(need)], {**site.metadata, **shape})]
+
+
+# Rules that work on values as on differences.
+VALUES: frozenset[Ways] = frozenset({same_place, transposed, expanded, joined, sliced, cut, reshaped})
+
+
+def _matched(x: Shape, y: Shape) -> list[tuple[range, range]]:
+    """Ranges of axes of x and of y that hold the same entries, as small as possible."""
+    i = j = 0
+    found = []
+    while i < len(x) or j < len(y):
+        start, begin, n, m = i, j, 1, 1
+        while True:
+            if n == m and (i > start or j > begin) and (n > 1 or not (i < len(x) and j < len(y))):
+                break
+            if n <= m and i < len(x):
+                n, i = n * x[i], i + 1
+            elif j < len(y):
+                m, j = m * y[j], j + 1
+            else:
+                break
+        found.append((range(start, i), range(begin, j)))
+    return found
+
+
+def _run(box: Box, shape: Shape) -> tuple[list[Span], Span]:
+    """A box widened until it is one run of entries, and that run."""
+    wide = next((d for d, span in enumerate(box) if span.length > 1), len(box))
+    part = [span if d <= wide else Span(0, n) for d, (span, n) in enumerate(zip(box, shape, strict=True))]
+    strides = _strides(shape)
+    start = sum((span.start * stride for span, stride in zip(part, strides, strict=True)), 0)
+    return part, Span(start, int(np.prod([span.length for span in part])))
+
+
+def _spread(run: Span, shape: Shape) -> list[Span] | None:
+    """The box that a run of entries is; None if it is none."""
+    strides, first, last = _strides(shape), run.start, run.start + (run.length - 1)
+    for d in range(len(shape))[::-1]:  # the axis of the run: axes behind it are whole, those before it of length 1
+        outer = strides[d] * shape[d]
+        if run.length <= outer and np.all(np.asarray(first) // outer == np.asarray(last) // outer):
+            break
+    else:
+        d = 0
+    if not shape:
+        return []
+    if run.length % strides[d] or np.any(np.asarray(first) % strides[d]):
+        return None
+    before = [Span(first // stride % n, 1) for stride, n in zip(strides[:d], shape[:d], strict=True)]
+    here = Span(first // strides[d] % shape[d], run.length // strides[d])
+    return [*before, here, *(Span(0, n) for n in shape[d + 1 :])]
+
+
+def _strides(shape: Shape) -> list[int]:
+    """The number of entries that a step along each axis passes."""
+    return list(accumulate(shape[:0:-1], mul, initial=1))[::-1] if shape else []
+
+
+def _taken(span: Span, start: int, step: int, length: int) -> tuple[Any, int, Any]:
+    """Along an axis of a slice: the starts of boxes in it, their length, and a mask of those that meet it."""
+    first, last = -((start - span.start) // step), (span.start + span.length - 1 - start) // step
+    taken = min((span.length - 1) // step + 1, length)
+    return clipped(first, 0, length - taken), taken, (first <= last) & (last >= 0) & (first < length)
+
+
+def _union(boxes: Sequence[Box], shape: Shape) -> Box:
+    """Boxes of one size, each of which holds one of each of `boxes`."""
+    if len(boxes) == 1:
+        return boxes[0]
+    found = []
+    for spans, n in zip(zip(*boxes, strict=True), shape, strict=True):
+        first, last = spans[0].start, spans[0].start + spans[0].length
+        for span in spans[1:]:
+            first, last = np.minimum(first, span.start), np.maximum(last, span.start + span.length)
+        length = int(np.max(last - first, initial=0))
+        found.append(Span(clipped(first, 0, n - length), length))
+    return tuple(found)
+
+
+def _raised(box: Box, x: Shape, y: Shape) -> Box:
+    """The box of a result that a box of x is broadcast to."""
+    spans = [Span(0, n) if m == 1 else span for span, m, n in zip(box, x, y[len(y) - len(x) :], strict=True)]
+    return (*(Span(0, n) for n in y[: len(y) - len(x)]), *spans)
+
+
+def _lowered(out: Box, x: Shape) -> Box:
+    """The box of an operand of shape x that a box of the result needs."""
+    return tuple(Span(0, 1) if n == 1 else span for span, n in zip(out[len(out) - len(x) :], x, strict=True))
+
+
+def _reduced(box: Sequence[Span], axes: Sequence[int], y: Shape) -> Box:
+    """The box of a result that has all of some axes, or one entry along them, or lacks them."""
+    gone = len(box) > len(y)
+    kept = [(span, d - len(box) in axes) for d, span in enumerate(box)]
+    spans = [span for span, chosen in kept if not (gone and chosen)]
+    chosen = [False] * len(y) if gone else [chosen for _, chosen in kept]
+    return tuple(Span(0, n) if whole else span for span, whole, n in zip(spans, chosen, y, strict=True))
+
+
+def _chosen(axes: Sequence[int | str], site: Site, rank: int) -> list[int]:
+    """Axes counted from the end: given, or named by metadata."""
+    found: list[int] = []
+    for name in axes:
+        value = site.metadata[name] if isinstance(name, str) else name
+        found.extend(value if isinstance(value, tuple | list) else [value])
+    return [axis - rank if axis >= 0 else axis for axis in found]

@@ -1,7 +1,7 @@
-"""A stack of probes that differ from one tensor, their base, in a box each: only the boxes are held.
+"""Stacks of probes that differ from one tensor, their base, in a box each: only the boxes are held.
 
-A perturbed entry of x moves a row, a channel or a window of what is computed from it; elsewhere all probes have the
-values of the base: those of the point, or zeros for tangents and for cotangents of single entries of y.
+A perturbed entry of x changes a row, a channel or a window of the tensors computed from it; elsewhere all probes have
+the values of the base: those of the point, or zeros for tangents and for cotangents of single entries of y.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Crowded(Exception):
-    """More probes than may be made whole at once: they go on so in parts."""
+    """Raised if more probes than memory allows would have to be made whole at once; they go on in parts."""
 
 
 class Span(NamedTuple):
-    """Where boxes lie along one axis: all are `length` long, and begin at one place or each at its own, `(Q,)`."""
+    """The extent of boxes along one axis: a common `length`, and one start for all or one for each, `(Q,)`."""
 
     start: Array | int
     length: int
 
 
-Box: TypeAlias = tuple[Span, ...]  # one span for each axis
+Box: TypeAlias = tuple[Span, ...]  # a span for each axis
 
 
 def extent(box: Box) -> Shape:
-    """The shape of boxes."""
+    """The shape of the boxes."""
     return tuple(span.length for span in box)
 
 
 def some(box: Box, kept: Array) -> Box:
-    """The boxes of some probes."""
+    """The boxes of the probes in the mask `kept`."""
     return tuple(Span(s.start[kept] if isinstance(s.start, np.ndarray) else s.start, s.length) for s in box)
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Values `(Q, *extent(box))` in the boxes of probes number `probes` `(Q,)`, of `count`.
+    """Values `(Q, *extent(box))` in the boxes of the probes number `probes` `(Q,)`, of `count` probes.
 
-    `base` is what all other entries of a tensor of shape `full` are, and all other probes; None stands for zeros.
-    `most` probes may be made whole at once, and `room` is how many entries a patch may hold as long as there are more.
+    `base`, a tensor of shape `full`, has the values of all other entries and all other probes; None stands for zeros.
+    At most `most` probes may be made whole at once, and a patch of more than `most` may hold at most `room` entries.
     """
 
     values: Array
@@ -65,26 +65,24 @@ class Patch:
 
     @property
     def shape(self) -> Shape:
-        """That of the stack it stands for."""
+        """The shape of the whole stack."""
         return self.count, *self.full
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of its values."""
         return self.values.dtype
 
     def astype(self, dtype: np.dtype[Any], *, copy: bool = True) -> Patch:
-        """The same with values of another dtype."""
         return replace(self, values=self.values.astype(dtype, copy=copy))
 
     def dense(self) -> Array:
-        """The stack it stands for; Crowded if its probes are too many for that."""
+        """The whole stack; Crowded if it has too many probes."""
         if self.count > self.most:
             raise Crowded
         return self.filled()
 
     def filled(self) -> Array:
-        """The stack it stands for."""
+        """The whole stack."""
         if len(self.probes) == self.count and extent(self.box) == self.full:
             return self.values
         whole = np.empty(self.shape, self.values.dtype)
@@ -93,7 +91,7 @@ class Patch:
         return whole
 
     def window(self, need: Box) -> Array:
-        """What its probes hold in other boxes, `(Q, *extent(need))`; zeros beyond the tensor, if that is its base."""
+        """The values in other boxes, `(Q, *extent(need))`; zeros beyond the tensor if the base is zero."""
         offsets = [a.start - b.start for a, b in zip(self.box, need, strict=True)]
         if extent(need) == extent(self.box) and not any(np.any(offset) for offset in offsets):
             return self.values
@@ -102,22 +100,22 @@ class Patch:
         return _overlaid(self.values, offsets, around)
 
     def moves(self) -> Patch:
-        """How far its values are from the base."""
+        """The differences from the base."""
         if self.base is None:
             return self
         return replace(self, values=self.values - windows(self.base, self.box, len(self.probes)), base=None)
 
     def unmoved(self) -> Patch:
-        """What its base is in its boxes."""
+        """The base's values in the same boxes."""
         base = np.zeros(self.full) if self.base is None else self.base
         return replace(self, values=windows(base, self.box, len(self.probes)))
 
     def upon(self, base: Array) -> Patch:
-        """Its values, which are moves, added to a base."""
+        """Its values, which are differences, added to a base."""
         return replace(self, values=self.values + windows(base, self.box, len(self.probes)), base=base)
 
     def of(self, probes: Array) -> Patch:
-        """The same with a box for each of these probes, of which its own are some."""
+        """The same with a box for each of `probes`, a superset of its own."""
         if len(probes) == len(self.probes):
             return self
         at = np.searchsorted(probes, self.probes)
@@ -128,11 +126,11 @@ class Patch:
         return replace(self, values=values, box=box, probes=probes)
 
     def only(self, kept: Array) -> Patch:
-        """The same without the boxes of some probes, in which they are like the base."""
+        """The same without the boxes of some probes, which are like the base there."""
         return replace(self, values=self.values[kept], box=some(self.box, kept), probes=self.probes[kept])
 
     def taken(self, rows: Array) -> Patch:
-        """Some of the probes, by their numbers in order, as a stack of their own."""
+        """The probes number `rows`, in order, as a stack of their own."""
         here = self.only(np.isin(self.probes, rows))
         return replace(here, probes=np.searchsorted(rows, here.probes), count=len(rows))
 
@@ -151,17 +149,17 @@ Stack: TypeAlias = Array | Patch
 
 
 def as_stack(values: Any) -> Any:
-    """A patch, or an array."""
+    """The values as a patch or an array."""
     return values if isinstance(values, Patch) else np.asarray(values)
 
 
 def dense(stack: Any) -> Any:
-    """A stack, made whole if it is a patch."""
+    """The stack as an array; Crowded if a patch has too many probes."""
     return stack.dense() if isinstance(stack, Patch) else stack
 
 
 def part(stack: Stack, piece: range) -> Stack:
-    """Some probes of a stack, one after the other."""
+    """Consecutive probes of a stack."""
     if not isinstance(stack, Patch):
         return stack[piece.start : piece.stop]
     here = stack.only((stack.probes >= piece.start) & (stack.probes < piece.stop))
@@ -169,12 +167,12 @@ def part(stack: Stack, piece: range) -> Stack:
 
 
 def filled(stack: Stack) -> Array:
-    """A stack, made whole however many its probes are."""
+    """The stack as an array, whatever its number of probes."""
     return stack.filled() if isinstance(stack, Patch) else stack
 
 
 def joined(parts: Iterable[Sequence[Array]], count: int) -> tuple[Array, ...]:
-    """Stacks of `count` probes from those of some probes each; every part is let go before the next is made."""
+    """Stacks of `count` probes from parts; every part is released before the next is made."""
     whole: tuple[Array, ...] = ()
     start = 0
     for part in parts:
@@ -186,17 +184,17 @@ def joined(parts: Iterable[Sequence[Array]], count: int) -> tuple[Array, ...]:
 
 
 def taken(stack: Stack, rows: Array) -> Array:
-    """Some probes of a stack, by their numbers in order, made whole."""
+    """The probes number `rows`, in order, as an array."""
     return stack.taken(rows).dense() if isinstance(stack, Patch) else stack[rows]
 
 
 def in_any_entry(stack: Array) -> Array:
-    """Whether it holds for any entry of each probe, `(P,)`."""
+    """Mask `(P,)` of the probes with any true entry."""
     return np.asarray(stack.any(axis=tuple(range(1, stack.ndim))))
 
 
 def windows(x: Array, box: Box, count: int) -> Array:
-    """What a tensor holds in each of some boxes, `(count, *extent(box))`."""
+    """The values of a tensor in each of some boxes, `(count, *extent(box))`."""
     moving = [d for d, span in enumerate(box) if isinstance(span.start, np.ndarray) and span.length < x.shape[d]]
     x = x[tuple(slice(None) if d in moving or s.length == x.shape[d] else slice(s.start, s.start + s.length)
                 for d, s in enumerate(box))]  # fmt: skip
@@ -206,7 +204,7 @@ def windows(x: Array, box: Box, count: int) -> Array:
 
 
 def all_probes(patches: Sequence[Patch]) -> Array:
-    """The probes that have a box in any of them."""
+    """The probes that have a box in any of the patches."""
     first = patches[0].probes
     if all(p.probes is first or np.array_equal(p.probes, first) for p in patches):
         return first
@@ -214,7 +212,7 @@ def all_probes(patches: Sequence[Patch]) -> Array:
 
 
 def _slid(x: Array, lengths: Sequence[int], axes: Sequence[int], front: int = 0, *, writeable: bool = False) -> Array:
-    """Windows along some axes: `front` axes as they are, where windows begin along each, then all axes of a window."""
+    """Sliding windows along some axes: `front` axes, the positions along each of `axes`, then all axes of a window."""
     view = sliding_window_view(x, lengths, axis=tuple(axes), writeable=writeable)
     last = {axis: x.ndim + i for i, axis in enumerate(axes)}
     order = [*range(front), *axes, *(last.get(d, d) for d in range(front, x.ndim))]
@@ -222,7 +220,7 @@ def _slid(x: Array, lengths: Sequence[int], axes: Sequence[int], front: int = 0,
 
 
 def _place(values: Array, starts: Sequence[Any], whole: Array, probes: Array) -> None:
-    """Put the values of each probe into `whole` where its box begins."""
+    """Writes the values of each probe into `whole`, from the start of its box."""
     moving = [d for d, start in enumerate(starts) if isinstance(start, np.ndarray)]
     whole = whole[(slice(None), *(slice(None) if d in moving else slice(s, s + values.shape[1 + d])
                                   for d, s in enumerate(starts)))]  # fmt: skip
@@ -233,7 +231,7 @@ def _place(values: Array, starts: Sequence[Any], whole: Array, probes: Array) ->
 
 
 def _overlaid(values: Array, offsets: Sequence[Any], around: Array) -> Array:
-    """`around`, of which what lies at some offsets in each probe is replaced by values, as far as they meet it."""
+    """A copy of `around` with each probe's values written at its offsets, as far as they lie inside."""
     if not len(values):
         return around
     inner, before, room = around.shape[1:], [], list(around.shape)
@@ -265,5 +263,5 @@ def _inside(span: Span, n: int) -> bool:
 
 
 def clipped(start: Any, least: int, most: int) -> Any:
-    """Where boxes begin, within bounds."""
+    """Starts of boxes, within bounds."""
     return np.clip(start, least, most) if isinstance(start, np.ndarray) else min(max(int(start), least), most)

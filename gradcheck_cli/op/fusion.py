@@ -1,11 +1,7 @@
 """Chains: elementwise steps that follow one another, run in one pass over memory and without the interpreter's lock.
 
-A step takes part by a formula: exact operations, each of which rounds as NumPy's does, on stacks and constants.  What
-only later steps of a chain read never becomes an array.
-
-Kernels that are expressions of their operands on floating-point numbers, to the last bit: they run in chains.
-
-The table goes by the kernel itself: an operator that is handed in with another one is not taken for what it was.
+A step takes part if its kernel is in the table `EXACT`: an expression of exact operations, each of which rounds as
+NumPy's does, on stacks and constants.  Results that only later steps of a chain read never become arrays.
 """
 
 from __future__ import annotations
@@ -22,20 +18,17 @@ from gradcheck_cli import native
 from gradcheck_cli.graph import Array, Node
 
 Shape: TypeAlias = tuple[int, ...]
-Expression: TypeAlias = "str | float | Array | tuple[str, Any, Any]"  # a stack, a constant, an operation on two of them
-
-_LONGEST = 24  # formulas of a chain: its blocks share a cache
-_WIDEST = 64  # stacks and constants that they read
-
-
-def total(*terms: Expression) -> Expression:
-    """Terms added up from left to right."""
-    return reduce(lambda a, b: ("add", a, b), terms)
+Expression: TypeAlias = "str | float | Array | tuple[str, Any, Any]"  # a stack, a constant, or an operation on two
+_LONGEST = 24  # formulas in a chain: their blocks share a cache
+_WIDEST = 64  # stacks and constants that a chain reads
+_MOST = 16  # operands in an expression
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What an elementwise step makes: a stack of tensors of a shape, as an expression of what it `reads`."""
+    """The result of an elementwise step, a stack of tensors of a shape, as an expression of the stacks and constants it
+    reads.
+    """
 
     name: str
     shape: Shape
@@ -46,7 +39,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Formulas as the code of one native call: from live stacks, of tensors of some shapes, and constants to results."""
+    """Formulas compiled for one native call: from live stacks (by name, with shapes) and constants to results."""
 
     live: Mapping[str, Shape]
     constants: Sequence[Array]
@@ -56,7 +49,7 @@ class Chain:
     hidden: int
 
     def run(self, live: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Stacks by name; None where live ones are not what they are to be."""
+        """The results by name; None if a live stack has another shape than expected."""
         rank, stacks = len(self.shape), []
         count = len(live[next(iter(self.live))])
         for name, shape in self.live.items():
@@ -72,7 +65,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some steps, by their numbers, that run at once: as a chain, or one alone; and what nobody reads after them."""
+    """Steps, by number, that run at once: a chain, or one step alone; and the names of tensors that nothing reads later."""
 
     steps: Sequence[int]
     chain: Chain | None
@@ -86,7 +79,7 @@ def parts(
     shapes: Callable[[str], Shape],
     least: int,
 ) -> Iterator[Part]:
-    """Steps as parts in an order in which all is there when it is read; chains are of `least` formulas or more."""
+    """Yields the steps as parts, in an order in which operands come first; chains have at least `least` formulas."""
     found = list(_grouped(formulas, least))
     last = {n: i for i, steps in enumerate(found) for s in steps for n in nodes[s].inputs}
     for i, steps in enumerate(found):
@@ -98,7 +91,7 @@ def parts(
 
 
 def _grouped(formulas: Sequence[Formula | None], least: int) -> Iterator[list[int]]:
-    """Numbers of what runs at once: formulas that follow one another as groups, everything else alone."""
+    """Numbers of the steps that run at once: groups of formulas that follow one another, other steps alone."""
     for chained, run in groupby(range(len(formulas)), key=lambda i: formulas[i] is not None):
         if not chained:
             yield from ([i] for i in run)
@@ -110,7 +103,7 @@ def _grouped(formulas: Sequence[Formula | None], least: int) -> Iterator[list[in
 
 
 def grouped(formulas: Sequence[Formula]) -> list[list[Formula]]:
-    """Formulas, in order, as groups of one shape each: a group reads nothing that is made in a later one."""
+    """Formulas, in order, in groups of one shape and dtype; no group reads a result of a later one."""
     groups: list[list[Formula]] = []
     home: dict[str, int] = {}
     for formula in formulas:
@@ -137,7 +130,9 @@ def _joins(formula: Formula, group: Sequence[Formula]) -> bool:
 
 
 def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callable[[str], Shape]) -> Chain:
-    """The chain of formulas that are alike, of which the results `wanted` become stacks; `shapes` are those of stacks."""
+    """The chain of formulas of one shape and dtype; the results `wanted` become stacks, `shapes` gives those of
+    operands.
+    """
     code, made = Code(), dict[str, int]()
     for formula in formulas:
         made[formula.name] = code.expression(formula.expression, made)
@@ -150,19 +145,19 @@ def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callabl
 
 @dataclass(slots=True)
 class Code:
-    """Instructions under construction: what one makes goes by its number, operands by name, constants by themselves."""
+    """Instructions under construction; values are numbers of instructions, names of operands, or constants."""
 
     live: list[str] = field(default_factory=list)
     constants: dict[Any, Any] = field(default_factory=dict)
     lines: list[tuple[Any, ...]] = field(default_factory=list)
 
     def let(self, operation: str, *read: Any) -> int:
-        """What an operation makes of values."""
+        """Adds an operation on values; gives its number."""
         self.lines.append((operation, *(self._value(value) for value in read)))
         return len(self.lines) - 1
 
     def expression(self, expression: Expression, known: Mapping[str, Any]) -> int:
-        """What an expression makes of known values and of operands."""
+        """Adds the operations of an expression of known values and operands; gives the number of its result."""
 
         def value(part: Expression) -> Any:
             if isinstance(part, tuple):
@@ -184,7 +179,7 @@ class Code:
         return key
 
     def packed(self, results: Sequence[int]) -> tuple[bytes, int]:
-        """The code in bytes, and how many values are hidden; these share places as soon as they are read no more."""
+        """The code in bytes, and the number of hidden values, which share places once they are read no more."""
         place = {value: i for i, value in enumerate([*self.live, *self.constants, *results])}
         first = most = len(place)
         last = {value: i for i, (_, *read) in enumerate(self.lines) for value in read}
@@ -208,7 +203,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Code with the names of its operands."""
+    """Compiled code with the names of its operands."""
 
     operands: Sequence[str]
     constants: Sequence[Array]
@@ -223,7 +218,10 @@ class Computation:
         return native.by_numpy(self.code, operands, shape, self.results, self.hidden) if made is None else made
 
 
-_MOST = 16  # operands of an expression
+def expressed(kernel: Callable[..., Any], operands: Sequence[Expression]) -> Expression | None:
+    """The expression of a kernel on operands; None if it is not in `EXACT`, or has too many operands."""
+    expression = EXACT.get(kernel)
+    return None if expression is None or len(operands) > _MOST else expression(*operands)
 
 
 def divide(a: Array, b: Array) -> Array:
@@ -245,6 +243,12 @@ def added(*xs: Array) -> Array:
     return reduce(np.add, xs)
 
 
+def total(*terms: Expression) -> Expression:
+    """The sum of terms, from left to right."""
+    return reduce(lambda a, b: ("add", a, b), terms)
+
+
+# By kernel, not by name: an operator that is handed in with another kernel is not mistaken for this one.
 EXACT: Mapping[Callable[..., Any], Callable[..., Expression]] = {
     np.add: lambda a, b: ("add", a, b),
     np.subtract: lambda a, b: ("subtract", a, b),
@@ -255,9 +259,3 @@ EXACT: Mapping[Callable[..., Any], Callable[..., Expression]] = {
     reciprocal: lambda x: ("divide", 1.0, x),
     added: total,
 }
-
-
-def expressed(kernel: Callable[..., Any], operands: Sequence[Expression]) -> Expression | None:
-    """What a kernel makes of operands; None where that is no expression, or one of too many of them."""
-    expression = EXACT.get(kernel)
-    return None if expression is None or len(operands) > _MOST else expression(*operands)

@@ -1,9 +1,9 @@
-"""What an entry of an operator's result reads of its operands: words for how sets of indices flow through it.
+"""Sparsity rules: the entries of its operands that each entry of an operator's result depends on.
 
-A set of indices is a stack of machine words, `(W, *shape)` for a tensor: bit b of word w of an entry says that the
-entry may depend on index 64 w + b of whatever is traced.  The axis of words stands in front, as that of probes does;
-an axis of a tensor over which all sets are equal may have length 1.  Every word gives at least what is read:
-`everything` is always right, and a set that is too small would be a wrong verdict.
+A rule maps sets of indices.  They are stacks of machine words, `(W, *shape)` for a tensor: bit b of word w of an entry
+says that the entry may depend on index 64 w + b of the tensor that is traced.  The axis of words stands in front, as
+that of probes does; an axis of a tensor over which all sets are equal may have length 1.  A rule may give too many
+indices (`everything` is always right), never too few: that would make a wrong verdict.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 from gradcheck_cli.graph import Array
 
 Sets: TypeAlias = "Sequence[Array | None]"  # of the operands, None for one that depends on nothing
-Reads: TypeAlias = "Callable[[Sets, Reading], Array | Sequence[Array]]"  # sets of the result, or of each output
+Reads: TypeAlias = "Callable[[Sets, Reading], Array | Sequence[Array]]"  # gives sets of the result, or of each output
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One evaluated node: its operands and metadata, the shapes of its outputs.
 
-    `selects` says of each operand that it chooses entries of the others, and is none of what is read; `run` lifts the
-    kernel over the axis of words.
+    `selects` has a flag for each operand: it only chooses entries of the others, so nothing depends on its numbers.
+    `run` runs the kernel with an axis of words in front.
     """
 
     operands: tuple[Array | None, ...]
@@ -42,20 +42,20 @@ class Reading:
 
 
 def everything(sets: Sets, node: Reading) -> Sequence[Array]:
-    """All entries of all operands."""
+    """Each entry depends on all entries of all operands."""
     flat = [np.bitwise_or.reduce(s.reshape(len(s), -1), axis=1) for s in sets if s is not None]
     union = reduce(np.bitwise_or, flat)
     return [union.reshape(-1, *(1,) * len(shape)) for shape in node.shapes]
 
 
 def same_place(sets: Sets, node: Reading) -> Array:
-    """The entries at the same place; operands broadcast."""
+    """Each entry depends on the entries at the same place; operands broadcast."""
     rank = max(x.ndim for x in node.operands if x is not None)
     return reduce(np.bitwise_or, [_raised(s, rank) for s in sets if s is not None])
 
 
 def first(sets: Sets, node: Reading) -> Array:
-    """The entry of the first operand at the same place; of the others nothing that has a derivative."""
+    """Each entry depends on the entry of the first operand at the same place, and on no other operand."""
     if sets[0] is not None:
         return sets[0]
     words = next(len(s) for s in sets if s is not None)
@@ -63,7 +63,7 @@ def first(sets: Sets, node: Reading) -> Array:
 
 
 def along(*axes: int | str) -> Reads:
-    """The entries of the first operand along some axes, counted from the end: given, or named by metadata."""
+    """Each entry depends on all entries of the first operand along some axes, counted from the end or named by metadata."""
 
     def read(sets: Sets, node: Reading) -> Array | Sequence[Array]:
         known = all(not isinstance(name, str) or name in node.metadata for name in axes)
@@ -76,11 +76,11 @@ def along(*axes: int | str) -> Reads:
     return read
 
 
-lines = along("axis")  # with a result of the same shape: each line along an axis becomes a line
+lines = along("axis")  # for a result of the same shape: each line along `axis` depends on that line
 
 
 def moved(sets: Sets, node: Reading) -> Any:
-    """One entry each, which the kernel copies: it runs on the sets.  What it fills in depends on nothing."""
+    """Each entry is a copy of one entry: the kernel runs on the sets.  Entries that it fills in depend on nothing."""
     if any(s is not None and selects for s, selects in zip(sets, node.selects, strict=True)):
         return everything(sets, node)
     operands = [
@@ -92,7 +92,7 @@ def moved(sets: Sets, node: Reading) -> Any:
 
 
 def products(sets: Sets, node: Reading) -> Array:
-    """A row of the first matrix and a column of the second; an operand of rank 1 is one row, or one column."""
+    """A matrix product: a row of the first and a column of the second; an operand of rank 1 is one row or column."""
     (a, b), (x, y) = node.operands, sets
     assert a is not None
     assert b is not None

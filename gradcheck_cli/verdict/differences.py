@@ -18,8 +18,8 @@ import numpy as np
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op.fusion import Code, Computation
 
-_BLOCK = 1 << 15  # entries
-_PIECE = 1 << 17  # entries of a sum of squares at a time: what caches hold
+_BLOCK = 1 << 15  # entries of a block of rows
+_PIECE = 1 << 17  # entries of a sum of squares at a time, which fit into the caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ FORWARD = Stencil((1.0, 0.0), (1.0, -1.0), 1)
 BACKWARD = Stencil((0.0, -1.0), (1.0, -1.0), 1)
 STENCILS = {"central": CENTRAL, "forward": FORWARD}
 
-RATIO = 4.0  # of a step of the ladder to the next finer one
-CHEAP_RUNGS = (2, 3, 4, 9)  # three to extrapolate from and a sentinel against aliasing
+RATIO = 4.0  # a step of the ladder by the next finer one
+CHEAP_RUNGS = (2, 3, 4, 9)  # three to extrapolate from, and a much finer one that shows aliasing
 ALL_RUNGS = tuple(range(2, 13))
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Derivatives `value` and bounds `error` of their errors, of one shape; infinite where nothing can be said.
+    """Derivatives `value` and bounds `error` of their errors, of one shape; infinite if nothing is known.
 
-    `rounding` is the part of the bound that the rounding of the forward run makes; the rest is truncation.
+    `rounding` is the part of the bound that comes from rounding in the forward run; the rest is truncation.
     """
 
     value: Array
@@ -53,7 +53,7 @@ class Estimate:
     rounding: Array
 
     def part(self, rows: slice) -> Estimate:
-        """That of some rows."""
+        """The estimate of some rows."""
         return Estimate(self.value[rows], self.error[rows], self.rounding[rows])
 
 
@@ -69,10 +69,10 @@ def rung(k: int) -> float:
 
 
 def richardson(differences: Array, steps: Array, noise: Array, valid: Array, order: int = 2) -> Estimate:
-    """The best extrapolation of differences: central ones (order 2), or ones of a single side (order 1).
+    """The best extrapolation of differences: central ones (order 2), or one-sided ones (order 1).
 
     differences  (K, rows, m), from the coarsest step to the finest
-    steps        (K, rows), the steps that they were taken with
+    steps        (K, rows), the step of each difference
     noise        (m,), rounding error of one value of y
     valid        (K, rows), False where a probe crossed a branch of the model
     """
@@ -84,7 +84,10 @@ def richardson(differences: Array, steps: Array, noise: Array, valid: Array, ord
         part, h = differences[:, rows], steps[:, rows, None]
         if not valid[:, rows].all():
             part = np.where(valid[:, rows, None], part, np.nan)
-        arrays = {"last": differences[-1, rows], "noise": noise[rows]}  # what there is, where nothing tells anything
+        arrays = {
+            "last": differences[-1, rows],
+            "noise": noise[rows],
+        }  # the finest difference, if no extrapolation is finite
         for k in range(len(steps)):
             arrays[f"d{k}"], arrays[f"h{k}"] = part[k], np.maximum(h[k], np.finfo(float).tiny)
             arrays |= {f"f{level},{k}": (h[k - level] / h[k]) ** order for level in range(1, min(k, 3) + 1)}
@@ -95,13 +98,13 @@ def richardson(differences: Array, steps: Array, noise: Array, valid: Array, ord
 
 
 def _rounding(noise: Array, steps: Array, order: int) -> Array:
-    """The rounding of each difference."""
+    """The rounding error of each difference."""
     return np.asarray(1.2 * (3 - order) * noise / np.maximum(steps, np.finfo(float).tiny))
 
 
 @cache
 def _extrapolation(count: int, order: int) -> Computation:
-    """Value, error and rounding from differences `d`, steps `h` and powers `f` of the ratios of two of them."""
+    """Value, error and rounding from differences `d`, steps `h` and powers `f` of the ratios of two steps."""
     code = Code()
     raw: list[Any] = [f"d{k}" for k in range(count)]
     noise = code.let("multiply", 1.2 * (3 - order), "noise")
@@ -127,7 +130,7 @@ def _gap(code: Code, a: Any, b: Any) -> int:
 
 
 def _combined(code: Code, factor: str, coarse: Any, fine: Any) -> int:
-    """What two neighbors of a column tell together, their errors being in the ratio of `factor`."""
+    """The extrapolation of two neighbors in a column, whose errors have the ratio `factor`."""
     change = code.let("subtract", code.let("multiply", factor, fine), coarse)
     return code.let("divide", change, code.let("subtract", factor, 1.0))
 
@@ -158,7 +161,7 @@ def _growing(code: Code, error: Any, differences: Sequence[Any], rho: Sequence[A
 
 
 def _endless(differences: Array, rho: Array) -> Array:
-    """Entries whose differences grow with every finer step and have no limit: y jumps, or is infinitely steep."""
+    """Mask of entries whose differences grow with every finer step: y jumps, or is infinitely steep."""
     coarse, fine = np.abs(differences[:-1]), np.abs(differences[1:])
     grows = fine > 1.1 * coarse + 2 * (rho[:-1] + rho[1:])
     known = np.isfinite(coarse) & np.isfinite(fine)
@@ -166,7 +169,7 @@ def _endless(differences: Array, rho: Array) -> Array:
 
 
 def two_steps(coarse: Array, fine: Array, order: int, rho: Array) -> Estimate:
-    """A plain difference, its truncation error read off the same formula at twice the step."""
+    """A plain difference; its truncation error follows from the same formula at twice the step."""
     truncation = np.abs(coarse - fine) / (2.0**order - 1)
     return Estimate(fine, 2 * truncation + rho, np.broadcast_to(rho, fine.shape))
 
@@ -177,7 +180,7 @@ def representable(x: Array, h: Array) -> Array:
 
 
 def scales(x: Array) -> Array:
-    """The natural size of each entry: its magnitude, or the tensor's root mean square where it is 0; shape of x."""
+    """The natural size of each entry: its magnitude, or the tensor's root mean square if it is 0; shape of x."""
     size = np.abs(x)
     if size.dtype.kind == "f" and (size > 0).all():
         return np.asarray(size)
@@ -186,7 +189,7 @@ def scales(x: Array) -> Array:
 
 
 def rms(x: Array) -> float:
-    """The root mean square, 0 of nothing; squares of what is tiny or huge are not taken."""
+    """The root mean square, 0 for an empty array; scaled so that no square over- or underflows."""
     flat = x.reshape(-1)
     pieces = [flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE)]
     largest = float(np.max([np.max(np.abs(piece)) for piece in pieces], initial=0.0))

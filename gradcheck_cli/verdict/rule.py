@@ -1,7 +1,7 @@
 """The verdict on two Jacobians, entry by entry: arrays only.
 
-A mismatch counts only beyond what the numerical side can have wrong; what it cannot resolve is inconclusive, never a
-pass and never a failure.
+A mismatch counts only beyond the error bound of the numerical side; an entry that the bound cannot resolve is
+inconclusive, never a pass and never a failure.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ import numpy as np
 
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.verdict.differences import Estimate
-from gradcheck_cli.verdict.differences import blocks as blocks  # here for those who go through statuses
+from gradcheck_cli.verdict.differences import blocks as blocks  # re-exported
 
 UNIT = 2.0**-53
 RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
-_COMPARABLE = 64.0  # sizes of x that differ by no more than this are of one scale
-GROUND = 1e-2  # of a column's largest entry: relative errors of smaller ones are relative to this
+_COMPARABLE = 64.0  # sizes of x within this factor are of one scale
+GROUND = 1e-2  # share of a column's largest entry that relative errors are at least relative to
 _LEAST = float(np.finfo(float).smallest_subnormal)
 UNDERFLOW = 1e-250  # products of numbers below this lose digits
 HUGE = 1e150  # squares of numbers beyond this, or below its inverse, are no floating-point numbers
 
 
 class Status(IntEnum):
-    """What became of one entry; the name of one that stayed open is its reason."""
+    """The verdict on one entry; for one that stays open, the name is the reason."""
 
     PASS = 0
     FAIL = 1
-    NOISE = 2  # rounding hides what there is to see
+    NOISE = 2  # rounding hides the difference
     CURVATURE = 3  # the function bends too much within the steps that rounding allows
     DOMAIN = 4  # the numerical side is not finite
     JUMP = 5  # y jumps or is infinitely steep here, or the perturbation crosses a decision of the model
-    UNDERFLOW = 6  # numbers so small, or so large, that products of them are lost
-    NONDERIVATIVE = 7  # at a tie: not what the slopes from both sides say, which no rule has to know
+    UNDERFLOW = 6  # products of numbers so small, or so large, lose digits
+    NONDERIVATIVE = 7  # at a tie: neither of the slopes from both sides, nor between them; no rule has to be
     KINK_OK = 8  # at a tie: one of the slopes from both sides, or between them
     LEFT_OUT = 9  # y itself is not finite
 
 
 PASSED = (Status.PASS, Status.KINK_OK)
-REASONS = {  # of what stays open -> code
+REASONS = {  # status of an open entry -> code
     Status.NOISE: "GC303", Status.CURVATURE: "GC303", Status.UNDERFLOW: "GC303", Status.DOMAIN: "GC304",
     Status.JUMP: "GC301", Status.NONDERIVATIVE: "GC301",
 }  # fmt: skip
@@ -55,15 +55,15 @@ class Tolerance:
 
     rtol: float = RTOL
     atol: float = ATOL
-    negligible: float = NEGLIGIBLE  # of the largest entry for the same y
+    negligible: float = NEGLIGIBLE  # relative to the largest entry for the same y
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Both Jacobians of a pair `(x_size, y_size)`, the numerical one's error bound, and a `Status` for each entry.
 
-    `noise` may be a broadcast view: bounds by column.  `slopes` has what was measured from the left and from the right
-    of rows at a tie: row -> `(2, y_size)`.
+    `noise` may be a broadcast view: bounds by column.  `slopes` has the slopes measured from the left and from the
+    right for rows at a tie: row -> `(2, y_size)`.
     """
 
     theoretical: Array
@@ -72,15 +72,17 @@ class Comparison:
     status: Array
     tolerance: Tolerance = field(default_factory=Tolerance)
     slopes: Mapping[int, Array] = field(default_factory=dict)
-    ties: Mapping[int, Array] = field(default_factory=dict)  # step of the tape -> kinked rows at a tie there
-    crossed: Mapping[int, Array] = field(default_factory=dict)  # the same for rows whose perturbation goes too far
-    unfit: int = 0  # failed entries outside of the different slopes that y has at a tie
+    ties: Mapping[int, Array] = field(default_factory=dict)  # step of the tape -> rows at a tie there
+    crossed: Mapping[int, Array] = field(
+        default_factory=dict
+    )  # step of the tape -> rows whose perturbation crosses a branch there
+    unfit: int = 0  # failed entries at a tie that are outside of the slopes from both sides
     outside: int = 0  # failed entries that are zero by the structure of the model
-    known: Ground | None = None  # of the whole Jacobian, where these are some of its rows; or as it was measured
+    known: Ground | None = None  # ground of the whole Jacobian, if these are some of its rows, or as measured
 
     @property
     def ground(self) -> Ground:
-        """What entries are small beside."""
+        """The sizes that entries are compared with to be negligible."""
         return ground_of(self.theoretical, self.numerical) if self.known is None else self.known
 
     @property
@@ -89,24 +91,25 @@ class Comparison:
         return self.ground.largest
 
     def count(self, *statuses: Status) -> int:
-        """How many entries have one of the statuses."""
+        """The number of entries that have one of the statuses."""
         if self.clean:
             return self.status.size * (Status.PASS in statuses)
         return sum(int(np.count_nonzero(self.status == status)) for status in statuses)
 
     @property
     def clean(self) -> bool:
-        """Every entry passes."""
+        """True if every entry passes."""
         return not self.status.any()
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Sizes beside which an entry is a trifle: the largest entry for the same y, `(y_size,)`, or less than that.
+    """Sizes beside which an entry is negligible: the largest entry for the same y, `(y_size,)`, or less than that.
 
-    An entry of a feature that is much larger than others, such as a time in seconds among shares, moves y as much by
-    what is a small derivative.  Where rows differ that much in `scale`, `(rows,)`, none counts as larger than what moves
-    y by its scale as much as any row does: `effect`, `(y_size,)`, has the largest product of an entry and its scale.
+    A feature on a much larger scale than others, such as a time in seconds among shares, has small derivatives that
+    matter as much.  If rows differ that much in `scale`, `(rows,)`, the size for a row is at most the derivative that
+    would move y, by the row's scale, as much as any row does: `effect`, `(y_size,)`, has the largest product of an
+    entry and its scale.
     """
 
     largest: Array
@@ -114,7 +117,7 @@ class Ground:
     scale: Array | None = None
 
     def at(self, rows: slice | Array = slice(None)) -> Array:
-        """That of some rows, in a shape that goes with theirs."""
+        """The sizes for some rows, in a shape that broadcasts with theirs."""
         if self.effect is None or self.scale is None:
             return self.largest
         share = self.scale[rows, None]
@@ -128,7 +131,7 @@ class Ground:
 
 
 class Grounds:
-    """The ground of a whole Jacobian as its columns come; `scale` has the size of x in each of its rows."""
+    """Builds the ground of a whole Jacobian from its columns; `scale` has the size of x in each of its rows."""
 
     def __init__(self, scale: Array | None, columns: int) -> None:
         scale, none = _relative(scale), np.zeros(columns)
@@ -136,7 +139,7 @@ class Grounds:
         self._by = None if scale is None else np.where(scale > 0, scale, np.min(scale[scale > 0]))
 
     def add(self, theoretical: Array, numerical: Array, columns: slice = slice(None)) -> None:
-        """Some columns: both sides, of which the larger counts."""
+        """Adds some columns: both sides, of which the larger counts."""
         largest, effect = self.found.largest[columns], self.found.effect
         for rows in blocks(*theoretical.shape):
             size = magnitude(theoretical[rows], numerical[rows])
@@ -147,14 +150,14 @@ class Grounds:
 
 
 def ground_of(theoretical: Array, numerical: Array, scale: Array | None = None) -> Ground:
-    """The ground of both sides of a whole Jacobian, whose rows belong to entries of x of such sizes, 0 if unknown."""
+    """The ground of both sides of a whole Jacobian; `scale` has the size of x for each row, 0 if unknown."""
     grounds = Grounds(scale, theoretical.shape[1])
     grounds.add(theoretical, numerical)
     return grounds.found
 
 
 def _relative(scale: Array | None) -> Array | None:
-    """Sizes in units of the largest of them; None where no two of them are far apart."""
+    """Sizes in units of the largest of them; None if all are of one scale."""
     if scale is None or not np.isfinite(scale).all():
         return None
     some = scale[scale > 0]
@@ -169,12 +172,12 @@ def largest_by_column(theoretical: Array, numerical: Array) -> Array:
 
 
 def allowance(size: Array, largest: Array, tolerance: Tolerance) -> Array:
-    """How far entries of this magnitude may differ: by rtol, and by a trifle of their ground."""
+    """The difference allowed for entries of this magnitude: by rtol, atol, and the negligible share of their ground."""
     return tolerance.rtol * size + (tolerance.negligible * largest + tolerance.atol)
 
 
 def magnitude(theoretical: Array, numerical: Array) -> Array:
-    """The larger of two entries, 0 where neither is finite."""
+    """The larger magnitude of two entries, 0 if neither is finite."""
     both = np.abs(theoretical)
     both = np.maximum(both, np.abs(numerical), out=both if np.ndim(both) else None)
     if np.isfinite(both).all():
@@ -186,9 +189,9 @@ def magnitude(theoretical: Array, numerical: Array) -> Array:
 def screened(
     theoretical: Array, numerical: Array, relative_error: float, tolerance: Tolerance, ground: Ground | None = None
 ) -> Array:
-    """`Status` of each entry where the numerical side is right to a relative error: PASS, or NOISE for "not yet".
+    """`Status` of each entry if the numerical side is right to a relative error: PASS, or NOISE for "not yet".
 
-    The same rule as `judge`, for many entries at once; `ground` is theirs, if known.
+    The same rule as `judge`, for many entries at once; `ground` is that of these rows, if known.
     """
     status = np.empty(theoretical.shape, np.int8)
     slack = 8 * relative_error + 64 * UNIT - tolerance.rtol
@@ -201,7 +204,7 @@ def screened(
             np.abs(gap, out=gap)
             np.multiply(size, slack, out=size)
             np.add(gap, size, out=gap)
-            trifle = tolerance.negligible * ground.at(rows) + tolerance.atol  # finite: what is not passes nowhere
+            trifle = tolerance.negligible * ground.at(rows) + tolerance.atol  # `~(gap <= ...)`: NaN does not pass
             np.multiply(~(gap <= trifle), np.int8(Status.NOISE), out=status[rows])
     return status
 
@@ -216,8 +219,9 @@ def judge(
 ) -> Array:
     """A `Status` for each entry of some rows.
 
-    largest  the ground of these rows; floor  (rows, y_size), below this neither side can be told from
-    zero in the forward run's rounding; reach  (rows, 1), a numerical zero with an error beyond this tells nothing.
+    largest  the ground of these rows
+    floor    (rows, y_size), a size below which rounding in the forward run hides the difference from zero
+    reach    (rows, 1), a numerical zero with an error beyond this tells nothing
     """
     numerical, size = estimate.value, magnitude(theoretical, estimate.value)
     tol, allow = 8 * estimate.error + 64 * UNIT * size, allowance(size, largest, tolerance)
@@ -243,13 +247,13 @@ def judge_between(
     tolerance: Tolerance,
     passed: Array,
 ) -> tuple[Array, Array]:
-    """A `Status` for each entry of rows at a tie by the slopes from both sides, and where these differ.
+    """A `Status` for each entry of rows at a tie, by the slopes from both sides, and a mask of where these differ.
 
-    The others as in `judge`; passed  entries that another numerical side finds right already.
+    Arguments as in `judge`; `passed` marks entries that another numerical estimate finds right already.
     """
     low, high = np.fmin(left.value, right.value), np.fmax(left.value, right.value)
     size = np.maximum(magnitude(theoretical, left.value), magnitude(theoretical, right.value))
-    most = np.max(size, axis=0, initial=0.0) if largest.ndim == 1 else size  # slopes may be larger than what was known
+    most = np.max(size, axis=0, initial=0.0) if largest.ndim == 1 else size  # slopes may be larger than the ground
     allow = allowance(size, np.maximum(largest, most), tolerance)
     tol = 8 * np.maximum(left.error, right.error) + 64 * UNIT * size
     finite = np.isfinite(left.value) & np.isfinite(right.value)
@@ -267,19 +271,19 @@ def judge_between(
 
 
 def too_small(theoretical: Array, size: Array) -> Array:
-    """Entries where underflow may have eaten digits of either side."""
+    """Mask of entries where either side may have lost digits to underflow."""
     return (size > 0) & (size < UNDERFLOW) & np.isfinite(theoretical)
 
 
 def epsilon(dtype: np.dtype[Any]) -> float:
-    """The distance from 1 to the next number of a floating-point or complex dtype; 0 for one that counts or quantizes."""
+    """The distance from 1 to the next number of a floating-point or complex dtype; 0 for integers and 8-bit floats."""
     if not is_inexact(dtype):
         return 0.0
     return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
 
 
 def pattern(theoretical: float, numerical: float, sizes: Sequence[int] = ()) -> str:
-    """What a wrong entry looks like: "missing", "spurious", "sign", "x 0.5" ... or nothing."""
+    """The way in which an entry is wrong: "missing", "spurious", "sign", "x 0.5" ... or "" if it has no name."""
     if not np.isfinite(theoretical):
         return "not finite"
     if theoretical == 0:
@@ -324,14 +328,14 @@ def errors(comparison: Comparison) -> tuple[float, float]:
                 gap[~np.isin(comparison.status[rows], (*PASSED, Status.FAIL))] = 0.0
             absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
             size = magnitude(theoretical[rows], numerical[rows])
-            np.maximum(size, np.maximum(GROUND * ground.at(rows), _LEAST), out=size)  # of nothing, no error is none
+            np.maximum(size, np.maximum(GROUND * ground.at(rows), _LEAST), out=size)  # 0 / 0 counts as no error
             np.divide(gap, size, out=gap)
         relative = float(np.maximum(relative, np.max(gap, initial=0.0)))
     return absolute, relative
 
 
 def apart(comparison: Comparison, v: Array, u: Array) -> float:
-    """How far both sides are apart, summed with weights `(x_size,)` and `(y_size,)`."""
+    """The sum of the differences of both sides, weighted by `(x_size,)` and `(y_size,)`."""
     total = 0.0
     for rows in blocks(*comparison.status.shape):
         gap = comparison.theoretical[rows] - comparison.numerical[rows]
@@ -340,7 +344,7 @@ def apart(comparison: Comparison, v: Array, u: Array) -> float:
 
 
 def worst(comparison: Comparison, count: int | None = None) -> list[tuple[int, int]]:
-    """Row and column of the entries that did not simply pass: failures first, kinks that did last, then by error."""
+    """Row and column of the entries that did not simply pass: failures first, passed kinks last, then by error."""
     found = np.zeros((4, 0))  # columns, rows, errors with the largest first, ranks
     for some in () if comparison.clean else blocks(*comparison.status.shape):
         status = comparison.status[some]
@@ -354,7 +358,7 @@ def worst(comparison: Comparison, count: int | None = None) -> list[tuple[int, i
 
 
 def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
-    """The size that an error of some entries must have to be seen for certain: infinity where nothing can be seen."""
+    """The size that an error of some entries must have to be detected for certain; infinite if none would be."""
     theoretical, numerical = comparison.theoretical, comparison.numerical
     size = magnitude(theoretical[rows, columns], numerical[rows, columns])
     tol = 8 * comparison.noise[rows, columns] + 64 * UNIT * size
