@@ -61,7 +61,7 @@ class GradcheckBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether the model can be read and all of its operators are known."""
+        """True if the model can be read and all of its operators are known."""
         try:
             graph = read_proto(model).graph
         except GradcheckError:
@@ -92,7 +92,7 @@ class GradcheckBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models run there: on the CPU."""
+        """True for the CPU."""
         return device.split(":")[0] == "CPU"
 
 

@@ -42,7 +42,7 @@ class UsageError(GradcheckError, ValueError):
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong in a file: what, where, and that line.
+    """One problem in a file: message, path, place, and the line of text.
 
     Lines and columns are counted from 1; line 0 is the file as a whole.
     """
@@ -62,8 +62,8 @@ class Problem(NamedTuple):
 class SpecError(UsageError):
     """A spec or configuration file that is wrong, at a line and column (both counted from 1).
 
-    It says everything that is wrong at once: `problems` in the order of the file.  `path`, `line` and
-    `column` are those of the first; they are "" and 0 for an error that belongs to no line.
+    It lists all problems at once: `problems` in the order of the file.  `path`, `line` and `column` are those of the
+    first; they are "" and 0 for an error that belongs to no line.
     """
 
     code = "GC202"
@@ -105,9 +105,9 @@ class ModelError(GradcheckError):
 
 
 class UnsupportedError(GradcheckError):
-    """Something valid that gradcheck does not know: an operator, an attribute, a dtype.
+    """A valid model that uses an operator, attribute or dtype that gradcheck does not know.
 
-    `operators` are those that would have to be known, with their domains, where it is operators.
+    `operators` are the unknown operators, with their domains.
     """
 
     exit_code = 5
@@ -119,7 +119,7 @@ class UnsupportedError(GradcheckError):
 
 
 class NoGradientError(UnsupportedError, LookupError):
-    """Operators between x and y have no gradient rule: `missing` says which, as (node index, operator, domain, name)."""
+    """Operators between x and y without a gradient rule: `missing`, as (node index, operator, domain, name)."""
 
     code = "GC501"
 
@@ -150,7 +150,7 @@ class NothingChecked(GradcheckError):
 
 
 def shown(name: str) -> str:
-    """A name of a model as messages write it: on its line, with escapes for what would move a terminal's cursor."""
+    """A name of a model for messages: on one line, with escapes for characters that would move a terminal's cursor."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else _escaped(c) for c in name)
@@ -163,7 +163,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def respelled(name: str, known: str) -> bool:
-    """A name is a known one in another case, or with one slip in its middle: a small letter too many, too few, or wrong.
+    """True if `name` is `known` in another case, or with one slip in its middle: a small letter too many, too few, or
+    wrong.
 
     Its ends and its capitals count as meant: QMoE is no MoE, Tanh no Tan, and FastRelu no FastGelu.
     """
@@ -178,7 +179,7 @@ def respelled(name: str, known: str) -> bool:
 
 
 def _shared(a: str, b: str) -> int:
-    """How many characters two names begin with in common."""
+    """The length of the common prefix."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

@@ -1,4 +1,4 @@
-"""For pytest: every *.gradcheck.yaml that it comes across is a file of tests, and each check in one a test.
+"""A pytest plugin: every *.gradcheck.yaml that pytest finds is a file of tests, and each check in it one test.
 
 Nothing but pytest is imported before such a file is found.  `-p no:gradcheck` leaves them alone.
 """
@@ -63,7 +63,7 @@ class SpecFile(pytest.File):
 
 
 class CheckItem(pytest.Item):
-    """One check; what is waived is an expected failure."""
+    """One check; a waived one (known failure) is an expected failure."""
 
     def __init__(self, *, task: Task, collected: Collected, **more: Any) -> None:
         super().__init__(**more)

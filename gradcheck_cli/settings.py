@@ -1,4 +1,4 @@
-"""Everything that a check can be told, with the defaults of the command line."""
+"""All settings of a check, with the defaults of the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING = "none"  # of `grad` without a name: no gradients of others are looked 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
-    """An array, and where it comes from."""
+    """An array, and its origin for messages."""
 
     values: Array
     origin: str = "numbers"
@@ -32,10 +32,10 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How one model is checked.
+    """Settings of the check of one model.
 
-    Mappings by tensor name may hold a value under "" that counts for every tensor without one of its own.  x and y are
-    None where they are to be chosen.
+    Mappings by tensor name may hold a value under "" that counts for every tensor without one of its own.  If x or y is
+    None, it is chosen.
     """
 
     x: tuple[str, ...] | None = None
@@ -75,5 +75,5 @@ class Settings:
 
     @property
     def run_in(self) -> Literal["float64", "model"]:
-        """The dtype of the run at a point: the model's own if that is to be looked at, or if others run it too."""
+        """The dtype of the run at a point: the model's own if that is checked, or if onnxruntime runs it too."""
         return "model" if self.forward == "onnxruntime" else self.dtype

@@ -1,4 +1,4 @@
-"""What stands around the two functions of old: `load` a model, `run`, `check` and `save` it."""
+"""The Python API besides `gradients` and `compute_gradient`: `load` a model, `run`, `check` and `save` it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def load(
 ) -> Model:
     """The model in an ONNX file, or one graph of a YAML spec.
 
-    What a model means is defined by the ONNX standard, at the versions of the operators that the file names.
+    Operators compute as the ONNX standard defines them, at the versions that the file names.
 
     Args:
         path: a `.onnx` file or a `.gradcheck.yaml` spec.
         dims: sizes for symbolic dimensions, by name, in entries.
-        graph: which graph of a spec; may be left out where there is only one.  "training_info" is the first step of
-            an ONNX model's training algorithm.
-        allow_python: whether a spec may name Python functions to import.
+        graph: the graph of a spec; may be left out if there is only one.  "training_info" is the first step of an
+            ONNX model's training algorithm.
+        allow_python: True lets a spec name Python functions to import.
 
     Returns:
         A `Model`: `model["name"]` is the handle of a tensor.
@@ -69,7 +69,7 @@ def load(
 def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = "float64") -> list[Array]:
     """Values of tensors, derivatives included, in one run of the model.
 
-    The definition is that of TensorFlow 1's `tf.Session.run`; operators mean what ONNX says of them.
+    The definition is that of TensorFlow 1's `tf.Session.run`; operators compute as ONNX defines them.
 
     Args:
         tensors: one tensor or a list of them, of one model.
@@ -82,7 +82,7 @@ def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = 
 
     Raises:
         ValueError: something in `tensors` is not a tensor, or a feed does not fit.
-        GradcheckError: the model cannot be run: an operator is not known, shapes do not fit, memory ends.
+        GradcheckError: the model cannot be run: unknown operator, shapes that do not fit, not enough memory.
     """
     wanted = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
     for i, tensor in enumerate(wanted):
@@ -115,13 +115,13 @@ def check(
     isolate: bool = False,
     **settings: Any,
 ) -> Report:
-    """What the command `gradcheck check` does, as a `Report`.
+    """Checks gradients as the command `gradcheck check` does, and returns a `Report`.
 
     The theoretical Jacobian is that of the gradient rules, the numerical one comes from the forward run alone; both
     have shape `(x_size, y_size)`, and `gradcheck explain` defines each verdict.
 
     Args:
-        model: what `load` gave.
+        model: a model from `load`.
         x: tensors or names to differentiate by; None: all float inputs, or the parameters if there are none.
         y: tensors or names to differentiate; None: all float outputs.
         x_init_value: values of x, by tensor or name, each of the tensor's shape.
@@ -129,9 +129,9 @@ def check(
         ops: the operator table, by (domain, name): a rule under test goes in here.
         rtol: the relative error that matters, for all tensors or by name; a number without unit.
         atol: the absolute error that matters, likewise, in units of y per unit of x.
-        fail_on: what the report's exit code is not 0 for, in the words of `--fail-on`; None: its default.
-        isolate: whether the check runs in a forked process, where `timeout` and `memory_limit` hold whatever runs;
-            in this one they hold between chunks of probes.  Needs a system that forks.
+        fail_on: findings for which the report's exit code is not 0, in the words of `--fail-on`; None: its default.
+        isolate: True runs the check in a forked process, where `timeout` and `memory_limit` hold at any time; else
+            they hold between chunks of probes.  Needs a system that forks.
         settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`;
             one that is None counts as not given.
 
@@ -162,7 +162,7 @@ def _here(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Ch
 
 
 def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
-    """What a check gives in a process of its own, within its limits."""
+    """The results of a check in a process of its own, within its limits."""
     from gradcheck_cli.checks.isolation import Bounds, possible, run
 
     if not possible():
@@ -180,13 +180,13 @@ def save(
     """Writes the model with its derivatives as an ONNX file whose outputs are `outputs`.
 
     The file is ONNX, of the model's opset, or the lowest from 18 on that has the operators.  It is right for every size
-    of the model's open dimensions, way through its branches and number of iterations, in the model's own dtypes.  The
-    model's nodes stay as they are, and so does what it says of itself; weights that lie in another file get one called
+    of the model's open dimensions, every branch and number of iterations, in the model's own dtypes.  The
+    model's nodes and metadata stay as they are; weights that lie in another file get one called
     `<name>.data`.  The inputs of the file are those of the model that the outputs need; all of them where all of the
     model's outputs are among them.  Dimensions that have to be equal, or have one size alone, are declared so.
 
     Args:
-        model: what `load` gave.
+        model: a model from `load`.
         path: the file to write; it is written as a whole or not at all.
         outputs: tensors or names, derivatives included; None: the outputs of the model.
         feeds: values by tensor or name that the file holds as constants.
@@ -195,7 +195,7 @@ def save(
         ValueError: an output is no tensor of the model, or is given twice; the path cannot be written, or is what
             the model was read from.
         UnsupportedError: a complex operator, which ONNX does not have; a shape that follows from values of an input
-            (`feeds` fixes it); something that follows from an open dimension by no operator of ONNX
+            (`feeds` fixes it); a size that no operator of ONNX computes from an open dimension
             (`load(..., dims=...)` fixes it).
     """
     from gradcheck_cli.export.writing import export

@@ -116,7 +116,7 @@ def compute_gradient_error(
 
 
 class _Runs:
-    """Runs at the point: a tensor inside the model is held at its value only while it is x itself."""
+    """Runs at the point: a tensor inside the model is fed its value only while it is x itself."""
 
     def __init__(self, model: Model, y: str, points: Mapping[str, Array], settings: Settings) -> None:
         self.model, self.y, self.points, self.settings = model, y, points, settings
@@ -136,7 +136,7 @@ class _Runs:
 
 
 def _jacobians(model: Model, tape: Tape, x: str, y: str, delta: float, settings: Settings) -> tuple[Array, Array]:
-    """Both Jacobians; zeros where y does not depend on x at this point."""
+    """Both Jacobians; zeros if y does not depend on x at this point."""
     x_name, y_name = tape.named[x].name, tape.named[y].name
     program = Program(tape, [x_name], [y_name])
     here, there = tape.values[x_name], tape.values[y_name]

@@ -23,7 +23,7 @@ _SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*(/[A-Za-z0-9_.\-]+)*")
 
 
 class UnconnectedGradients(Enum):
-    """What `gradients` returns for an x that no y depends on: None, or zeros of its shape and dtype.
+    """The result of `gradients` for an x that no y depends on: None, or zeros of its shape and dtype.
 
     As TensorFlow's `tf.UnconnectedGradients`.
     """
@@ -33,7 +33,7 @@ class UnconnectedGradients(Enum):
 
 
 class AggregationMethod(Enum):
-    """How `gradients` adds cotangents of one tensor: equal values up to rounding, different nodes.
+    """The way in which `gradients` adds cotangents of one tensor: equal values up to rounding, different nodes.
 
     ADD_N (the default) is one `Sum`, EXPERIMENTAL_TREE adds two by two, EXPERIMENTAL_ACCUMULATE_N one after the other.
     As TensorFlow's `tf.AggregationMethod`.
@@ -166,7 +166,7 @@ def _compatible(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def all_missing(error: NoGradientError, source: Source) -> str:
-    """All operators without a gradient, with node, operator, domain and version."""
+    """A message that lists all operators without a gradient, with node, operator, domain and version."""
     lines = dict.fromkeys(
         f"{domain + '.' if domain else ''}{op} (node {origin} {label!r}, domain {domain or 'ai.onnx'!r}, "
         f"opset {source.opset.get(domain, 'unknown')})"

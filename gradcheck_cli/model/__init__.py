@@ -1,8 +1,8 @@
-"""A model as the Python API holds it: a mutable handle over a frozen graph and the derivatives asked of it.
+"""A model as the Python API holds it: a mutable handle over a frozen graph and the derivatives requested of it.
 
-A derivative is a request: nothing is computed until tensors are run, then the request adds its nodes to that
-run's tape.  A sample run at drawn values tells names, shapes and what is connected; where the model does not run at
-drawn values, and where another branch may connect more, the graph tells.
+Nothing is computed until tensors are run; then each request for a derivative adds its nodes to that run's tape.  Names,
+shapes and connections come from a sample run at drawn values; if the model does not run there, and where another
+branch may connect more, they come from the graph.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """Its dimensions: ints; names of symbolic ones, or None, where the file or the values fed leave them open.
+        """Its dimensions: ints, or names or None for those that the file or the values fed leave open.
 
         Raises:
-            GradcheckError: nothing is known, since the file says nothing and the model does not run at drawn values.
+            GradcheckError: nothing is known, since the file declares nothing and the model does not run at drawn values.
         """
         return self.model.shape(self.name)
 
@@ -66,10 +66,10 @@ class Tensor:
 
 
 class Model:
-    """What `load` gives: a mutable handle over a frozen graph, to which `gradients` adds derivatives.
+    """The result of `load`: a mutable handle over a frozen graph, to which `gradients` adds derivatives.
 
-    `model["name"]` is the handle of a tensor, `model["s[0]"]` of what is inside of a sequence, an optional or a map;
-    `"name" in model` says whether there is one, `model.graph` is the graph as it was read.
+    `model["name"]` is the handle of a tensor, `model["s[0]"]` of an element of a sequence, an optional or a map;
+    `"name" in model` tells if there is such a tensor, `model.graph` is the graph as it was read.
     """
 
     def __init__(self, source: Source, ops: Ops, dims: Mapping[str, int] | None = None) -> None:
@@ -101,7 +101,7 @@ class Model:
         return Tensor(self, name)
 
     def _open(self, name: str) -> None:
-        """Make what is inside of a sequence, an optional or a map a tensor of the graph: `s[0]`."""
+        """Makes an element of a sequence, an optional or a map a tensor of the graph: `s[0]`."""
         opened = with_element(self.source, name)
         if opened is not self.source:
             self.source, self._sample, self._dependence = opened, None, None
@@ -114,9 +114,9 @@ class Model:
         return f"<Model {self.source.uri!r}: ({', '.join(graph.inputs)}) -> ({', '.join(graph.outputs)})>"
 
     def shape(self, name: str) -> tuple[Dim, ...]:
-        """The declared shape of a tensor; where it says nothing, that of the sample run.
+        """The declared shape of a tensor; where it is not declared, that of the sample run.
 
-        None stands where nothing is declared and other runs may have other sizes.
+        None stands for a dimension that is not declared and may differ in other runs.
         """
         declared = self._declared_shape(name)
         if declared is not None and (self.free_dims or all(isinstance(d, int) for d in declared)):
@@ -146,14 +146,14 @@ class Model:
         return self._sampled(name).dtype if declared is None else declared
 
     def declared_dtype(self, name: str) -> np.dtype[Any] | None:
-        """The dtype that the file says a tensor has; None where it does not."""
+        """The dtype that the file declares for a tensor; None if it declares none."""
         if name in self.graph.constants:
             return self.graph.constants[name].dtype
         declared = self.graph.types.get(name)
         return None if declared is None else declared.dtype
 
     def kind(self, name: str) -> str:
-        """What a value is, as far as that is known: "tensor", "sequence", "optional" or "map"."""
+        """The kind of a value, as far as it is known: "tensor", "sequence", "optional" or "map"."""
         if name in self.graph.types or name in self.graph.constants:
             return self.graph.types.get(name, TensorType()).kind
         tape = self.sample()
@@ -161,19 +161,19 @@ class Model:
         return "tensor" if made is None else type(made).__name__.lower()
 
     def known_dtype(self, name: str) -> np.dtype[Any] | None:
-        """The declared dtype of a tensor, or that of the sample run; None where neither says it."""
+        """The declared dtype of a tensor, or that of the sample run; None if neither is known."""
         with suppress(GradcheckError):
             return self.dtype(name)
         return None
 
     def known_shape(self, name: str) -> tuple[Dim, ...] | None:
-        """The declared shape of a tensor, or that of the sample run; None where neither says it."""
+        """The declared shape of a tensor, or that of the sample run; None if neither is known."""
         with suppress(GradcheckError):
             return self.shape(name)
         return None
 
     def sample(self) -> Tape | GradcheckError:
-        """A run at drawn values with every derivative that was asked for, or why there is none."""
+        """The tape of a run at drawn values with every requested derivative, or the error that prevents it."""
         if self._sample is None:
             try:
                 self._sample = self.tape(self.tensors, Settings(dims=self.dims, dtype="model"))
@@ -182,14 +182,14 @@ class Model:
         return self._sample
 
     def scope(self, name: str) -> str:
-        """`name`, or with a number behind it where an earlier request or the graph has it."""
+        """`name`, with a number appended if an earlier request or the graph has it."""
         scopes = {request.scope for request in self.requests}
         names = (*self.graph.tensors, *(node.name for node in self.graph.nodes))
         candidates = (f"{name}_{i}" if i else name for i in count())
         return next(c for c in candidates if c not in scopes and not any(f"{n}/".startswith(f"{c}/") for n in names))
 
     def add(self, request: Request) -> Request:
-        """Keep a request, with the names of its results: None where y and x are not connected."""
+        """Adds a request; gives it with the names of its results, None where y and x are not connected."""
         tape = self.sample()
         if not isinstance(tape, Tape) or any(name not in tape.named for name in request.reads):
             self._check_rules(request)
@@ -205,9 +205,9 @@ class Model:
     def tape(
         self, targets: Sequence[str], settings: Settings, ops: Ops | None = None, *, general: bool = False
     ) -> Tape:
-        """A run as far as `targets`, with the derivatives that they need; by other operators than the model's, if given.
+        """The tape of a run up to `targets`, with the derivatives that they need; `ops` replaces the model's operators.
 
-        `general` is that of the tape while the derivatives are added.
+        `general` is set on the tape while derivatives are added: the same steps are to hold for other sizes.
         """
         tape = self.point(targets, settings, ops).tape
         tape.general = general
@@ -216,7 +216,7 @@ class Model:
         return tape
 
     def point(self, targets: Sequence[str], settings: Settings, ops: Ops | None = None) -> Point:
-        """A run of the model itself, as far as `targets` and their derivatives need it."""
+        """A run of the model itself, up to the tensors that `targets` and their derivatives need."""
         forward = {n for r in self.requests_for(targets) for n in r.reads}
         names = [n for n in dict.fromkeys([*targets, *forward]) if n in set(self.graph.tensors)]
         feeds = spread(self.graph, settings.extra_feed_dict)
@@ -237,7 +237,7 @@ class Model:
         return replace(request, results=tuple(self._result(request, x, v, n, by_graph=by_graph) for x, v, n in each))
 
     def _result(self, request: Request, x: str, found: Var | None, wanted: str, *, by_graph: bool) -> str | None:
-        """The name of a result; one that is a tensor of the model already gets another."""
+        """The name of a result; if a tensor of the model has the name already, one with a number."""
         if found is None and not request.zeros and not self._may_connect(request, x, by_graph=by_graph):
             return None
         name, taken = wanted or (f"{request.scope}/{x}" if found is None else found.name), set(self.tensors)
@@ -245,7 +245,7 @@ class Model:
         return next(n for n in candidates if n not in taken)
 
     def ways(self, xs: Sequence[str], ys: Sequence[str], stop: Collection[str] = ()) -> list[tuple[int, Node]]:
-        """The nodes, by index, through which a derivative of ys by xs may flow in some branch; read off the graph.
+        """The nodes, by index, through which a derivative of ys by xs may flow in some branch, by the graph alone.
 
         Behind the nodes of the graph stands one for each derivative that was added.
         """
@@ -254,7 +254,7 @@ class Model:
         return [(index, nodes[index]) for index in between]
 
     def _may_connect(self, request: Request, x: str, *, by_graph: bool) -> bool:
-        """y and x are connected by the graph; if a run has shown that they are not, then in another branch."""
+        """True if the graph connects y and x; after a run that did not connect them, if another branch may."""
         if not by_graph and not any(any(node.subgraphs) for node in self.graph.nodes):
             return False
         between = self.ways([x], request.ys, request.stop)
@@ -265,7 +265,7 @@ class Model:
         return dtype is not None and not is_inexact(dtype)
 
     def _check_rules(self, request: Request) -> None:
-        """NoGradientError for operators without a rule, read off the graph."""
+        """Raises NoGradientError for operators without a rule, by the graph alone."""
         between = self.ways(request.xs, request.ys, request.stop)
         missing = list(without_rule(((i, node) for i, node in between if i < len(self.graph.nodes)), self.ops))
         if missing:
@@ -282,7 +282,7 @@ class Model:
         return tape.named[name]
 
     def _dependent(self) -> Dependence:
-        """What depends on the values of the inputs on the sample run."""
+        """The tensors that depend on the values of the inputs, on the sample run."""
         tape = self.sample()
         assert isinstance(tape, Tape)
         if self._dependence is None:
@@ -291,7 +291,7 @@ class Model:
 
 
 def _as_sampled(request: Request, tape: Tape) -> Request:
-    """The request with ones for initial gradients that do not have the size that y has on this tape."""
+    """The request with ones for initial gradients that do not have y's size on this tape."""
 
     def fitting(y: str, given: str | Array | Seed | None) -> str | Array | Seed | None:
         if isinstance(given, Seed):

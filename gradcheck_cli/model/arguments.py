@@ -1,7 +1,4 @@
-"""Arguments of the Python API that have to do with a model: tensors, values for them, shapes.
-
-What they must be, and what to write instead where they are not.
-"""
+"""Validation of the Python API's arguments that refer to a model: tensors, values for them, shapes."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def name_of(model: Model, value: Any, argument: str) -> str:
 
 
 def names(model: Model, value: Any, argument: str) -> tuple[str, ...] | None:
-    """Names of one or several tensors; None stays."""
+    """Names of one or several tensors; None stays None."""
     if value is None:
         return None
     if not isinstance(value, str | Tensor | list | tuple):
@@ -124,7 +121,9 @@ def numbers(value: Any, argument: str) -> Array:
 
 
 def held(model: Model, name: str, array: Array, argument: str) -> Array:
-    """Numbers as a tensor can hold them: complex ones only where it is complex, and there always."""
+    """Numbers in a dtype that the tensor can hold: complex for a complex tensor; complex numbers for a real one are
+    refused.
+    """
     dtype = model.known_dtype(name)
     if dtype is None:
         return array
@@ -134,7 +133,7 @@ def held(model: Model, name: str, array: Array, argument: str) -> Array:
 
 
 def fits(shape: Sequence[int], declared: Sequence[Any]) -> bool:
-    """A shape agrees with a declared one, whose open dimensions take any size."""
+    """True if a shape agrees with a declared one, whose open dimensions take any size."""
     pairs = zip(shape, declared, strict=False)
     return len(shape) == len(declared) and all(not isinstance(d, int) or d == s for s, d in pairs)
 
@@ -148,7 +147,7 @@ def require_shape(tensor: Tensor, given: Any, argument: str) -> tuple[int, ...]:
 
 
 def require_run(tape: Tape, name: str, shape: tuple[int, ...], argument: str) -> None:
-    """A tensor could be computed, has the shape that was said, and can have a derivative."""
+    """Requires that a tensor could be computed, has the given shape, and can have a derivative."""
     if name in tape.blocked:
         raise tape.blocked[name]
     value = tape.named[name]
@@ -159,7 +158,7 @@ def require_run(tape: Tape, name: str, shape: tuple[int, ...], argument: str) ->
 
 
 def require_inexact(model: Model, tensor: Tensor, argument: str) -> None:
-    """A derivative exists only of and by floating-point or complex tensors; one of unknown dtype may be one."""
+    """Requires a floating-point or complex tensor; one of unknown dtype may be one."""
     dtype, kind = model.known_dtype(tensor.name), model.kind(tensor.name)
     if kind != "tensor":
         raise UsageError(f"{argument} {tensor.name!r} is a {kind}: {_ONLY_INEXACT}")
@@ -178,7 +177,7 @@ def per_x(value: Any, xs: Sequence[Tensor], argument: str, many: bool) -> list[A
 
 
 def initial(tensor: Tensor, shape: tuple[int, ...], value: Any, seed: int) -> Array:
-    """The value of x: as given, of shape `shape`, or drawn from a normal distribution."""
+    """The value of x, of shape `shape`: as given, or drawn from a normal distribution."""
     if value is None:
         rng = np.random.default_rng(seed)
         drawn, dtype = rng.standard_normal(shape), tensor.model.known_dtype(tensor.name)
@@ -190,7 +189,7 @@ def initial(tensor: Tensor, shape: tuple[int, ...], value: Any, seed: int) -> Ar
 
 
 def require_free(model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixed: Mapping[str, Array]) -> None:
-    """x is a tensor of the model itself, and has one value at most."""
+    """Requires that each x is a tensor of the model itself, and has one value at most."""
     for x, value in zip(xs, values, strict=True):
         if x.name not in model.graph.tensors:
             raise UsageError(f"x {x.name!r} was made by gradients(); x must be a tensor of the model itself.")
@@ -199,7 +198,7 @@ def require_free(model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixe
 
 
 def require_open(source: Source, dims: Mapping[str, int]) -> None:
-    """Every name is that of an open dimension."""
+    """Requires that every name is that of an open dimension."""
     known = {*open_dims(source.graph), *source.dims}
     for name in dims:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Arguments of the Python API that are plain values: words, flags, numbers, sizes, names; what they must be."""
+"""Validation of the Python API's arguments that are plain values: words, flags, numbers, sizes, names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS = {
     "forward": get_args(Forward),
     "compat": ("tf",),
 }
-_LIMITS = {  # whole, from, to
+_LIMITS = {  # (whole, lowest, highest)
     "points": (True, 1, np.inf),
     "point": (True, 0, np.inf),
     "seed": (True, 0, np.inf),
@@ -36,14 +36,14 @@ _LIMITS = {  # whole, from, to
 
 
 def one_of(value: Any, argument: str, allowed: Sequence[str]) -> Any:
-    """One of a few words."""
+    """The word, if it is one of `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         raise UsageError(f"{argument}={value!r} is not one of {', '.join(map(repr, allowed))}.")
     return value
 
 
 def member(value: Any, kind: type[Member], argument: str) -> Member:
-    """A member of an enumeration, given itself or by value."""
+    """A member of an enumeration, given as itself or by value."""
     if isinstance(value, kind):
         return value
     plain = isinstance(value, int | str) and not isinstance(value, bool)
@@ -55,14 +55,14 @@ def member(value: Any, kind: type[Member], argument: str) -> Member:
 
 
 def flag(value: Any, argument: str) -> bool:
-    """True or False."""
+    """The value, if it is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise UsageError(f"{argument}={value!r} must be True or False.")
     return bool(value)
 
 
 def step(delta: Any) -> float:
-    """A perturbation: positive and finite."""
+    """A perturbation, if it is positive and finite."""
     if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not (0 < float(delta) < np.inf):
         raise UsageError(f"delta={delta!r} must be a positive, finite number.")
     return float(delta)
@@ -124,7 +124,7 @@ def shape(value: Any, argument: str) -> tuple[int, ...]:
 
 
 def settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `Settings` that a call gave, each of a kind and size that it can have; None is not given."""
+    """Fields of `Settings` that a call gave, each checked for kind and size; None counts as not given."""
     unknown = [name for name in given if name not in Settings.__dataclass_fields__]
     if unknown:
         hint = did_you_mean(unknown[0], Settings.__dataclass_fields__)
@@ -164,7 +164,7 @@ def _setting(name: str, value: Any) -> Any:
 
 
 def by_name(value: Any, argument: str, wanted: str, one: Callable[[Any, str], Any]) -> dict[str, Any]:
-    """A dict by tensor name, each value as `one` gives it for it and its place."""
+    """A dict by tensor name, with `one(value, place)` of each value."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{argument} is {described(value)}; it must be a dict: {wanted}.")
     for name in value:
@@ -194,7 +194,7 @@ def _range(value: Any, argument: str) -> tuple[float, float]:
 
 
 def described(value: Any) -> str:
-    """What a value is, in a word or two."""
+    """A value in a word or two, for messages."""
     if value is None:
         return "None"
     if isinstance(value, np.ndarray):

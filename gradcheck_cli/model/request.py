@@ -1,4 +1,4 @@
-"""One derivative that was asked of a model, and how it is put on a tape."""
+"""One derivative that was requested of a model, and the nodes that it adds to a tape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradcheck_cli.graph.containers import described
 class Seed:
     """An initial gradient that is an input of its own, of the shape of its y.
 
-    One that is not `open` is of no matter to any result: it is only differentiated by.
+    One that is not `open` has no effect on any result: derivatives are only taken with respect to it.
     """
 
     name: str
@@ -28,10 +28,10 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call of `gradients`: names of tensors, and how to add the nodes.
+    """One call of `gradients`, by names of tensors.
 
-    `grad_ys` are names, arrays, seeds or None (ones); `names` are those that the results are to have, if any;
-    `results` the names of the handles that the call gave, None where y and x are not connected.
+    `grad_ys` are names, arrays, seeds or None (ones); `names` are the wanted names of results, if any; `results` the
+    names of the handles that the call gave, None where y and x are not connected.
     """
 
     scope: str
@@ -48,7 +48,7 @@ class Request:
 
     @property
     def seeds(self) -> tuple[Seed, ...]:
-        """Inputs that it adds."""
+        """The inputs that it adds."""
         return tuple(given for given in self.grad_ys if isinstance(given, Seed))
 
     @property
@@ -58,15 +58,15 @@ class Request:
 
     @property
     def node(self) -> Node:
-        """The derivative as one node, for questions about what depends on what."""
+        """The derivative as one node, for reachability."""
         return Node("gradients", self.reads, tuple(n or "" for n in self.results), domain="gradcheck")
 
 
 def derive(tape: Tape, request: Request) -> list[Var | None]:
-    """Add the nodes of one derivative to a tape; a `Var` for each x, None where nothing flows.
+    """Adds the nodes of one derivative to a tape; gives a `Var` for each x, None where nothing flows.
 
-    Rules are plain transposes; what users give and get are gradients in TensorFlow's sense, d/dRe + i d/dIm of a real
-    function, which is the conjugate.
+    Rules are plain transposes; users give and get gradients in TensorFlow's sense, d/dRe + i d/dIm of a real function,
+    which is the conjugate.
     """
     for name in request.reads:
         if name in tape.blocked:
@@ -91,7 +91,7 @@ def derive(tape: Tape, request: Request) -> list[Var | None]:
 
 
 def name_results(tape: Tape, request: Request, found: Sequence[Var | None]) -> None:
-    """Let the results be had by their names; zeros where a result was promised and this run connects nothing."""
+    """Names the results on the tape; zeros if a result was promised and this run connects nothing."""
     for name, x, var in zip(request.results, request.xs, found, strict=True):
         if name is not None:
             with tape.scope(request.scope), tape.from_node(-1, {}):
@@ -113,7 +113,7 @@ def _seed(tape: Tape, y: Var, given: str | Array | Seed | None, index: int) -> V
 
 
 def _input(tape: Tape, y: Var, seed: Seed) -> Var:
-    """The input that a seed is on a tape."""
+    """The input of a seed on a tape."""
     if seed.name not in tape.named:
         name = tape.fresh(seed.name)
         rng = np.random.default_rng(len(tape.steps))

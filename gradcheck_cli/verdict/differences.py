@@ -87,7 +87,7 @@ def richardson(differences: Array, steps: Array, noise: Array, valid: Array, ord
         arrays = {
             "last": differences[-1, rows],
             "noise": noise[rows],
-        }  # the finest difference, if no extrapolation is finite
+        }  # `last`: if nothing else is finite
         for k in range(len(steps)):
             arrays[f"d{k}"], arrays[f"h{k}"] = part[k], np.maximum(h[k], np.finfo(float).tiny)
             arrays |= {f"f{level},{k}": (h[k - level] / h[k]) ** order for level in range(1, min(k, 3) + 1)}

@@ -73,9 +73,7 @@ class Comparison:
     tolerance: Tolerance = field(default_factory=Tolerance)
     slopes: Mapping[int, Array] = field(default_factory=dict)
     ties: Mapping[int, Array] = field(default_factory=dict)  # step of the tape -> rows at a tie there
-    crossed: Mapping[int, Array] = field(
-        default_factory=dict
-    )  # step of the tape -> rows whose perturbation crosses a branch there
+    crossed: Mapping[int, Array] = field(default_factory=dict)  # step -> rows whose perturbation crosses a branch
     unfit: int = 0  # failed entries at a tie that are outside of the slopes from both sides
     outside: int = 0  # failed entries that are zero by the structure of the model
     known: Ground | None = None  # ground of the whole Jacobian, if these are some of its rows, or as measured
