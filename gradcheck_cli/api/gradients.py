@@ -124,7 +124,7 @@ def scope_of(name: Any) -> str:
 
 
 def aggregate_of(method: Any) -> Callable[[Sequence[Var]], Var]:
-    """How cotangents of one tensor are added."""
+    """The function that adds the cotangents of one tensor."""
     chosen = AggregationMethod.ADD_N if method is None else method
     return _AGGREGATIONS[options.member(chosen, AggregationMethod, "aggregation_method")]
 

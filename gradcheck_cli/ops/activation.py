@@ -27,7 +27,7 @@ HARD_SLOPE = 0.20000000298023224
 
 
 def negative(x: Array, **metadata: Any) -> Array:
-    """Which side of 0: the branch of most rectifiers."""
+    """True where x is negative: the branch of most rectifiers."""
     return x < 0
 
 
@@ -47,7 +47,7 @@ def leaky_relu(x: Array, *, alpha: float = LEAK) -> Array:
 
 
 def leaky_relu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = LEAK) -> Var:
-    """The slope of either side."""
+    """ct, times alpha where x is negative."""
     return sym.where(x < 0, ct * alpha, ct)
 
 
@@ -57,7 +57,7 @@ def prelu(x: Array, slope: Array) -> Array:
 
 
 def prelu_vjp(ct: Var, y: Var, x: Var, slope: Var) -> tuple[Var, Var]:
-    """The slope of either side; to the slope x where it is negative."""
+    """ct_x is ct, times the slope where x is negative; ct_slope is ct x there, else 0."""
     below = x < 0
     return sym.where(below, ct * slope, ct), ct * sym.where(below, x, 0)
 
@@ -68,7 +68,7 @@ def elu(x: Array, *, alpha: float = 1.0) -> Array:
 
 
 def elu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = 1.0) -> Var:
-    """1, or alpha e^x where negative."""
+    """ct, times alpha e^x where x is negative."""
     return ct * _exponential_slope(x, alpha, 1.0, 1.0)
 
 
@@ -78,7 +78,7 @@ def selu(x: Array, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> A
 
 
 def selu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Var:
-    """Elu's slope times gamma."""
+    """gamma times the cotangent of Elu."""
     return ct * _exponential_slope(x, alpha * gamma, 1.0, gamma)
 
 
@@ -88,12 +88,12 @@ def celu(x: Array, *, alpha: float = 1.0) -> Array:
 
 
 def celu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = 1.0) -> Var:
-    """1, or e^(x / alpha) where negative."""
+    """ct, times e^(x / alpha) where x is negative."""
     return ct * _exponential_slope(x, 1.0, alpha, 1.0)
 
 
 def _exponential(x: Array, height: float, width: float, slope: float) -> Array:
-    """height (e^(x / width) - 1) on the left of 0, slope x on the right."""
+    """x where positive, else height (e^(x / width) - 1)."""
     left = np.where(x.real < 0, x, np.zeros((), x.dtype))
     y = np.where(x.real < 0, height * np.expm1(left / width), slope * x)
     return y.astype(x.dtype, copy=False)
@@ -106,19 +106,19 @@ def _exponential_slope(x: Var, at_0: float, width: float, slope: float) -> Var:
 
 
 def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
-    """0 between -lambd and lambd, outside x moved towards 0 by the bias."""
+    """0 between -lambd and lambd; outside, x moved towards 0 by the bias."""
     moved = np.asarray(bias).astype(x.dtype)
     below, above = x.real < -lambd, x.real > lambd
     return np.where(below, x + moved, np.where(above, x - moved, np.zeros((), x.dtype)))
 
 
 def shrink_piece(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
-    """-1 below, 0 between, 1 above."""
+    """The branch: -1 below -lambd, 1 above lambd, 0 between."""
     return np.where(x < -lambd, -1, np.where(x > lambd, 1, 0))
 
 
 def shrink_vjp(ct: Var, y: Var, x: Var, *, bias: float = 0.0, lambd: float = 0.5) -> Var:
-    """All of it outside."""
+    """ct outside of [-lambd, lambd], else 0."""
     return sym.where(sym.or_(x < -lambd, x > lambd), ct, 0)
 
 
@@ -134,19 +134,19 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array
 
 
 def clip_near_real(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """x bounded by real parts."""
+    """x bounded, decided on real parts."""
     raised = x if low is None else larger(x, low)
     return raised if high is None else smaller(raised, high)
 
 
 def clip_piece(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """Which is taken: 0 x, 1 the lower bound, 2 the upper one."""
+    """The branch: 0 where x is taken, 1 for the lower bound, 2 for the upper one."""
     raised = np.zeros(x.shape, np.int8) if low is None else np.where(x < low, np.int8(1), np.int8(0))
     return raised if high is None else np.where(clip(x, low) > high, np.int8(2), raised)
 
 
 def clip_vjp(ct: Var, y: Var, x: Var, *bounds: Var | None) -> tuple[Var | None, ...]:
-    """All of it to what was taken."""
+    """ct to the operand that was taken: x or a bound."""
     low, high = (*bounds, None, None)[:2]
     ct_low = ct_high = None
     if high is not None:
@@ -199,14 +199,14 @@ def softsign(x: Array) -> Array:
 
 
 def softsign_step(x: Array) -> Array:
-    """The same near the real axis, as 1 - 1 / (1 + |x|): of large x the slope of the quotient would cancel."""
+    """Softsign near the real axis as 1 - 1 / (1 + |x|): for large x the slope of x / (1 + |x|) would cancel."""
     left = x.real < 0
     near = 1 - 1 / (1 + np.where(left, -x, x))
     return np.asarray(np.where(left, -near, near))
 
 
 def softsign_vjp(ct: Var, y: Var, x: Var) -> Var:
-    """1 / (1 + |x|)^2; of a complex x the magnitude changes along x alone."""
+    """ct / (1 + |x|)^2; of a complex x the magnitude changes along x alone."""
     size = sym.abs(x)
     scale = sym.reciprocal(size + 1.0)
     if x.dtype.kind != "c":
@@ -223,10 +223,10 @@ def softmax(x: Array, *, axis: int = -1) -> Array:
 
 
 def softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
-    """The share of each entry in what the sum gets is taken back.
+    """y (ct - sum(ct y)) along the axis.
 
-    Entries that are all -infinity have NaN for a softmax, which a model masks later on: nothing flows there, since
-    NaN times the zero that comes from the mask would be NaN.
+    Lines of -infinity only have NaN for a softmax, which a model masks later on: nothing flows there, since NaN times
+    the zero that comes from the mask would be NaN.
     """
     shares = sym.where(sym.is_nan(y), 0, y)
     return (shares * (ct - sym.sum(ct * shares, (axis,))),)
@@ -239,21 +239,21 @@ def log_softmax(x: Array, *, axis: int = -1) -> Array:
 
 
 def log_softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
-    """As for softmax, relative to the entries."""
+    """ct - softmax(x) sum(ct) along the axis."""
     return (ct - sym.exp(y) * sym.sum(ct, (axis,)),)
 
 
 def _peak(x: Array, axis: int) -> Array:
-    """The largest real part along an axis, kept; 0 where the axis is empty."""
+    """The largest real part along an axis, which is kept; 0 if the axis is empty."""
     if x.ndim and x.shape[axis] == 0:
         return np.zeros((), x.real.dtype)
-    if axis == -1 and x.ndim > 1 and x.shape[-1] <= SHORT:  # NumPy is slow at short lines, and fast at many at once
+    if axis == -1 and x.ndim > 1 and x.shape[-1] <= SHORT:  # NumPy is slow along short axes
         return np.asarray(np.max(np.moveaxis(x.real, -1, 0).copy(), axis=0)[..., None])
     return np.asarray(np.max(x.real, axis=axis, keepdims=True))
 
 
 def gelu(x: Var, *, approximate: str = "none") -> Var:
-    """x times the normal distribution function, or that by a hyperbolic tangent."""
+    """x times the normal distribution function, or its approximation by tanh."""
     if approximate == "tanh":
         return x * 0.5 * (sym.tanh((x * x * x * 0.044715 + x) * float(np.sqrt(2 / np.pi))) + 1.0)
     if approximate != "none":

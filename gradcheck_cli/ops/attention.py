@@ -1,8 +1,8 @@
 """Scaled dot product attention, with a bias or with subgraphs that modify it, and rotary position embedding.
 
-What a query must not see gets the score -infinity by an additive bias, as the standard has it.  A query
-that sees nothing has weights of zero: its scores are replaced before the softmax, so that no NaN arises on
-the way back either.
+A masked key gets the score -infinity by an additive bias, as the standard has it.  A query for which all keys are
+masked has weights of zero: its scores are replaced before the softmax, so that no NaN arises in the backward pass
+either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def attention(
     qk_matmul_output_mode: int = 0, right_window_size: int = -1, scale: float | None = None,
     softcap: float = 0.0, softmax_precision: Any = None,
 ) -> tuple[Var, Var, Var, Var]:  # fmt: skip
-    """softmax(q k^T scale + bias) v, keys and values with the past before them, and the scores at some stage.
+    """softmax(q k^T scale + bias) v, with past keys and values in front, and the scores at some stage.
 
     Operands are `(N, heads, S, size)`, or `(N, S, heads * size)`; heads of q may share one of k and v.
     """
@@ -40,7 +40,7 @@ def attention(
     value = v if past_value is None else sym.concat([past_value, v], 2)
 
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    root = abs(factor) ** 0.5  # by the standard q and k take half of it each, against overflow
+    root = abs(factor) ** 0.5  # the standard scales q and k by the root each, against overflow
     raw = product_by_heads(q * (root if factor >= 0 else -root), sym.swap(key * root))
     capped = sym.tanh(raw / softcap) * softcap if softcap > 0 else raw
     windows = left_window_size, right_window_size
@@ -71,7 +71,7 @@ def side_by_side(y: Var) -> Var:
 
 
 def product_by_heads(a: Var, b: Var) -> Var:
-    """The product by heads, where consecutive heads of a share one of b: they are the rows of one product."""
+    """The product of each head; if consecutive heads of a share one of b, they are rows of one product."""
     n, heads, rows, inner = a.shape
     if heads == b.shape[1]:
         return sym.matmul(a, b)
@@ -85,7 +85,7 @@ def _bias(
     queries: int, keys: int, dtype: np.dtype, mask: Var | None, past: int, valid: Var | None, causal: bool,
     windows: tuple[int, int], like: Var,
 ) -> Var | None:  # fmt: skip
-    """What is added to the scores: a mask, -infinity where a query must not see a key; None for nothing."""
+    """The tensor that is added to the scores: a mask, with -infinity for masked keys; None for nothing."""
     mask = None if mask is None else _filled(mask if mask.dtype == np.bool_ else sym.cast(mask, dtype), keys)
     numbers = mask if mask is not None and mask.dtype != np.bool_ else None
     allowed = [] if mask is None or mask.dtype != np.bool_ else [mask]
@@ -97,7 +97,7 @@ def _bias(
 
 
 def _filled(mask: Var, keys: int) -> Var:
-    """A mask for all keys: those that it does not reach are not allowed."""
+    """A mask for all keys: those beyond its length are masked."""
     missing = keys - mask.shape[-1]
     if missing <= 0:
         return mask
@@ -108,7 +108,7 @@ def _filled(mask: Var, keys: int) -> Var:
 def _reach(
     queries: int, keys: int, past: int, valid: Var | None, causal: bool, windows: tuple[int, int], like: Var
 ) -> list[Var]:
-    """Conditions by position: query i stands at `past + i`, or at the end of the valid keys of its sample."""
+    """Conditions by position: query i is at position `past + i`, or counted from the end of its sample's valid keys."""
     allowed, tape, (left, right) = [], like.tape, windows
     if min(windows) < -1:
         raise ValueError(f"window sizes {windows} are -1 or more")
@@ -131,7 +131,7 @@ def _softmax(x: Var) -> Var:
 
 
 def _guarded_softmax(scores: Var, bias: Var) -> Var:
-    """Softmax over keys, zero for a query that sees none."""
+    """Softmax over keys, zero for a query for which all keys are masked."""
     sees = sym.max(sym.real(bias), (-1,)) > -np.inf
     return sym.where(sees, _softmax(sym.where(sees, scores, 0)), 0)
 
@@ -151,7 +151,7 @@ def flex_attention(
 
 
 def _modified(body: Body | None, x: Var, name: str) -> Var:
-    """What a subgraph makes of x: a tensor like it."""
+    """The result of a subgraph on x: a tensor like it."""
     if body is None:
         return x
     if len(body.graph.inputs) != 1 or len(body.graph.outputs) != 1:

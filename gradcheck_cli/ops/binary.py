@@ -1,9 +1,4 @@
-"""Elementwise operators of several operands that broadcast: arithmetic, comparisons, logic, bits.
-
-BitCast: the bits of numbers read as another dtype.
-
-Where floats are computed in float64, those of a model are rounded to the width that the other dtype tells.
-"""
+"""Elementwise operators of several operands that broadcast: arithmetic, comparisons, logic, bits."""
 
 from __future__ import annotations
 
@@ -20,6 +15,11 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, binary, deciding
 from gradcheck_cli.op.batching import Kernel, elementwise
 from gradcheck_cli.op.fusion import added, divide
+
+_STORED = {("f", 4): np.dtype(np.float32), ("c", 8): np.dtype(np.complex64)}
+_BITS = {  # dtypes of less than a byte, each of which NumPy holds in one
+    "int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2, "float6_e2m3fn": 6, "float6_e3m2fn": 6,
+}  # fmt: skip
 
 
 def power(x: Array, y: Array) -> Array:
@@ -41,7 +41,7 @@ def power_near_real(x: Array, y: Array) -> Array:
 
 
 def power_vjp(ct: Var, z: Var, x: Var, y: Var) -> tuple[Var, Var | None]:
-    """By x: y x^(y-1), and 0 for y = 0 whatever x is.  By y: z log x, for negative bases 0."""
+    """ct_x = ct y x^(y-1), 0 for y = 0 whatever x is; ct_y = ct z log(x), 0 for negative bases."""
     exponent = sym.cast(y, x.dtype)
     by_x = ct * sym.where(sym.equal(exponent, 0), 0, exponent * x.tape.apply("Pow", x, exponent - 1.0))
     if y.dtype.kind not in "fc":
@@ -61,27 +61,27 @@ def modulo_near_real(a: Array, b: Array, *, fmod: int = 0) -> Array:
 
 
 def whole_part(a: Array, b: Array, *, fmod: int = 0) -> Array:
-    """How often b goes into a."""
+    """The number of times b goes into a."""
     return (np.trunc if fmod else np.floor)(a.real / b.real)
 
 
 def modulo_vjp(ct: Var, y: Var, a: Var, b: Var, *, fmod: int = 0) -> tuple[Var, Var]:
-    """a - b n with n constant."""
+    """ct and -ct n, since y = a - b n with n constant."""
     return ct, -ct * sym.round_((a - y) / b)
 
 
 def larger(a: Array, b: Array) -> Array:
-    """The one with the larger real part, the first at a tie."""
+    """The operand with the larger real part, the first at a tie."""
     return np.where(a.real >= b.real, a, b)
 
 
 def smaller(a: Array, b: Array) -> Array:
-    """The one with the smaller real part, the first at a tie."""
+    """The operand with the smaller real part, the first at a tie."""
     return np.where(a.real <= b.real, a, b)
 
 
 def shift(x: Array, y: Array, *, direction: str) -> Array:
-    """Bits moved to the LEFT or RIGHT."""
+    """Bits shifted to the LEFT or RIGHT."""
     return (np.left_shift if direction == "LEFT" else np.right_shift)(x, y)
 
 
@@ -91,7 +91,7 @@ def folded(kernel: Kernel) -> Kernel:
 
 
 def winner(kernel: Kernel) -> Kernel:
-    """Which operand an extremum takes: its index, the first at a tie."""
+    """The branch of an extremum: the index of the operand it takes, the first at a tie."""
 
     def branch(*xs: Array) -> Array:
         best = reduce(kernel, xs)
@@ -101,7 +101,7 @@ def winner(kernel: Kernel) -> Kernel:
 
 
 def extremum_vjp(ct: Var, y: Var, *xs: Var) -> tuple[Var, ...]:
-    """All of it to the first operand that equals the result."""
+    """ct to the first operand that equals the result."""
     cts, open_ = [], None
     for x in xs:
         hit = sym.equal(x, y)
@@ -112,17 +112,17 @@ def extremum_vjp(ct: Var, y: Var, *xs: Var) -> tuple[Var, ...]:
 
 
 def multiply_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]:
-    """To each factor through the other."""
+    """ct b and ct a."""
     return ct * b if sym.wanted(a) else None, ct * a if sym.wanted(b) else None
 
 
 def subtract_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var | None]:
-    """The same, and its negative."""
+    """ct and -ct."""
     return ct, -ct if sym.wanted(b) else None
 
 
 def divide_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var | None]:
-    """1 / b; and -a / b^2, which is -y / b."""
+    """ct / b and -ct y / b."""
     over = ct / b
     return over, -(over * y) if sym.wanted(b) else None
 
@@ -138,7 +138,7 @@ def where(condition: Array, x: Array, y: Array) -> Array:
 
 
 def where_vjp(ct: Var, z: Var, condition: Var, x: Var, y: Var) -> tuple[Var | None, ...]:
-    """To each operand what was taken from it."""
+    """ct to x where the condition holds, to y elsewhere."""
     return None, sym.where(condition, ct, 0), sym.where(condition, 0, ct)
 
 
@@ -150,6 +150,41 @@ def variadic(name: str, forward: Kernel, vjp: Kernel, **more: Any) -> Op:
 def each(xs: Sequence[Var], ct: Var) -> tuple[Var, ...]:
     """The same cotangent for every operand."""
     return (ct,) * len(xs)
+
+
+def bit_cast(x: Array, *, to: Any) -> Array:
+    """The bits of x in a dtype of the same width."""
+    stored = _stored(x.dtype, to)
+    if stored == to:
+        return x
+    if object in (stored, to) or _bits(stored) != _bits(to):
+        raise ValueError(f"{stored} of {_bits(stored)} bits cannot be read as {to} of {_bits(to)}")
+    y = x.astype(stored, copy=False)
+    return y.view(np.uint8) != 0 if to == np.bool_ else y.view(to)
+
+
+def bit_cast_vjp(ct: Var, y: Var, x: Var, *, to: Any) -> tuple[Var]:
+    """ct if the dtype is unchanged; between two kinds of floats there is no derivative."""
+    if x.dtype != y.dtype:
+        raise NoGradientError(f"no gradient for 'BitCast' from {x.dtype} to {to}", [(-1, "BitCast", "", y.name)])
+    return (ct,)
+
+
+def _stored(held: np.dtype[Any], to: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of the model's numbers, which are held in dtype `held`.
+
+    If floats are computed in float64, the width of `to` tells the width of the model's own.
+    """
+    if held.kind not in "fc" or held.itemsize == to.itemsize:
+        return held
+    if held == np.float64 and to.itemsize == 2:
+        text = "of 16 bits as floats: float16 and bfloat16 are told apart in the model's own dtype only"
+        raise UnsupportedError(f"BitCast to {to} {text} (--dtype model)", code="GC503")
+    return _STORED.get((held.kind, to.itemsize), held)
+
+
+def _bits(dtype: np.dtype[Any]) -> int:
+    return _BITS.get(dtype.name, 8 * dtype.itemsize)
 
 
 BINARY: list[Op] = [
@@ -176,51 +211,5 @@ BINARY: list[Op] = [
     binary("BitwiseOr", np.bitwise_or),
     binary("BitwiseXor", np.bitwise_xor),
     binary("BitShift", shift),
+    Op("BitCast", bit_cast, bit_cast_vjp, elementwise, stored=True, analytic=False),
 ]
-
-
-_STORED = {("f", 4): np.dtype(np.float32), ("c", 8): np.dtype(np.complex64)}
-_BITS = {
-    "int4": 4,
-    "uint4": 4,
-    "float4_e2m1fn": 4,
-    "int2": 2,
-    "uint2": 2,
-    "float6_e2m3fn": 6,
-    "float6_e3m2fn": 6,
-}  # NumPy gives each a byte
-
-
-def bit_cast(x: Array, *, to: Any) -> Array:
-    """The bits of x in a dtype of the same width."""
-    stored = _stored(x.dtype, to)
-    if stored == to:
-        return x
-    if object in (stored, to) or _bits(stored) != _bits(to):
-        raise ValueError(f"{stored} of {_bits(stored)} bits cannot be read as {to} of {_bits(to)}")
-    y = x.astype(stored, copy=False)
-    return y.view(np.uint8) != 0 if to == np.bool_ else y.view(to)
-
-
-def bit_cast_vjp(ct: Var, y: Var, x: Var, *, to: Any) -> tuple[Var]:
-    """Through unchanged bits only; between two kinds of floats there is no derivative."""
-    if x.dtype != y.dtype:
-        raise NoGradientError(f"no gradient for 'BitCast' from {x.dtype} to {to}", [(-1, "BitCast", "", y.name)])
-    return (ct,)
-
-
-def _stored(held: np.dtype[Any], to: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of the model's numbers, which are held in this one."""
-    if held.kind not in "fc" or held.itemsize == to.itemsize:
-        return held
-    if held == np.float64 and to.itemsize == 2:
-        text = "of 16 bits as floats: float16 and bfloat16 are told apart in the model's own dtype only"
-        raise UnsupportedError(f"BitCast to {to} {text} (--dtype model)", code="GC503")
-    return _STORED.get((held.kind, to.itemsize), held)
-
-
-def _bits(dtype: np.dtype[Any]) -> int:
-    return _BITS.get(dtype.name, 8 * dtype.itemsize)
-
-
-BITS: list[Op] = [Op("BitCast", bit_cast, bit_cast_vjp, elementwise, stored=True, analytic=False)]

@@ -83,7 +83,7 @@ def biased(y: Array, b: Array | None, rank: int) -> Array:
 
 
 def bind_conv(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = None) -> dict[str, Any]:
-    """Strides, dilations and pads spelled out; ModelError where the operands do not fit each other."""
+    """Metadata with explicit strides, dilations and pads; ModelError if the operands do not fit each other."""
     group = metadata.get("group", 1)
     kernel = _kernel(metadata, x, w)
     _check_channels(x.shape[1], w.shape[1] * group, w.shape[0], group)
@@ -100,7 +100,7 @@ def bind_conv(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = No
 
 
 def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = None) -> dict[str, Any]:
-    """Strides, dilations, pads and output padding spelled out, given or implied by an output shape."""
+    """Metadata with explicit strides, dilations, pads and output padding, given or implied by an output shape."""
     group = metadata.get("group", 1)
     kernel = _kernel(metadata, x, w)
     _check_channels(x.shape[1], w.shape[0], w.shape[0], group)
@@ -119,7 +119,7 @@ def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array |
 def conv_vjp(
     ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, strides: Ints, pads: Ints, dilations: Ints
 ) -> tuple[Var | None, ...]:
-    """To the input by the transposed convolution, to the filter by the correlation of both ends."""
+    """ct_x is the transposed convolution of ct, ct_w the correlation of x and ct."""
     geometry = {"strides": strides, "pads": pads, "dilations": dilations}
     ct_x = scattered(ct, w, x, group, geometry) if sym.wanted(x) else None
     ct_w = correlated(x, ct, w.shape, group, geometry) if sym.wanted(w) else None
@@ -138,7 +138,7 @@ def conv_transpose_vjp(
     dilations: Ints,
     output_padding: Ints,
 ) -> tuple[Var | None, ...]:
-    """To the input by the convolution, to the filter by the correlation of both ends."""
+    """ct_x is the convolution of ct, ct_w the correlation of both."""
     geometry = {"strides": strides, "pads": pads, "dilations": dilations}
     ct_x = _leading(ct.tape.apply("Conv", ct, w, group=group, **geometry), x.shape) if sym.wanted(x) else None
     ct_w = correlated(ct, x, w.shape, group, geometry) if sym.wanted(w) else None
@@ -146,7 +146,7 @@ def conv_transpose_vjp(
 
 
 def scattered(ct: Var, w: Var, x: Var, group: int, geometry: dict[str, Any]) -> Var | None:
-    """What windows send back to an input with the space of x; None where all of them lie in the padding.
+    """The transposed convolution of ct in the space of x; None if all windows lie in the padding.
 
     Along a strided axis the last windows may end before the input does or go beyond it: zeros are added
     behind, or entries cut off.
@@ -163,13 +163,13 @@ def scattered(ct: Var, w: Var, x: Var, group: int, geometry: dict[str, Any]) -> 
 
 
 def correlated(x: Var, ct: Var, shape: Ints, group: int, geometry: dict[str, Any]) -> Var:
-    """The sum over windows of their cotangents times what they saw of x: of the shape of the filter.
+    """The cotangent of the filter: the sum over windows of their cotangents times the entries of x in them.
 
-    Channels and the batch change places: x as `(C / group, group * N, *space)`, ct as `(M, N, *out)`.  What lies
-    behind the last window is cut off, be it padding or x: it would make sums that are none of the filter.
+    Channels and the batch change places: x as `(C / group, group * N, *space)`, ct as `(M, N, *out)`.  Entries behind
+    the last window are cut off, be it padding or x: they would make sums for taps that the filter does not have.
     """
     begins = geometry["pads"][: len(shape) - 2]
-    if ct.tape.general:  # whether anything lies there is another matter at other sizes
+    if ct.tape.general:  # at other sizes there may be entries
         ends = list(geometry["pads"][len(shape) - 2 :])
     else:
         seen = [f - begin for f, begin in zip(uncropped(ct.shape[2:], shape[2:], geometry), begins, strict=True)]

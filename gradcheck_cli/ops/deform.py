@@ -1,4 +1,6 @@
-"""Convolutions by columns, what each window sees: DeformConv, whose windows are bent, and Col2Im, from columns back."""
+"""Convolutions by columns, the entries that each window meets: DeformConv, whose taps are moved, and Col2Im, the
+inverse.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def deform_conv(
 
 
 def _places(axis: int, kernel: Ints, out: Ints, stride: int, dilation: int) -> Array:
-    """Where each tap of each window lies along an axis, `(taps, windows)`, were there no pads and offsets."""
+    """Positions of each tap of each window along an axis, `(taps, windows)`, without pads and offsets."""
     tap = np.indices(kernel)[axis].reshape(math.prod(kernel), 1)
     window = np.indices(out)[axis].reshape(1, math.prod(out))
     return np.asarray(window * stride + tap * dilation)
@@ -57,7 +59,7 @@ def _places(axis: int, kernel: Ints, out: Ints, stride: int, dilation: int) -> A
 def bind_deform_conv(
     metadata: dict[str, Any], x: Array, w: Array, offset: Array, b: Array | None = None, mask: Array | None = None
 ) -> dict[str, Any]:
-    """As for a convolution; ModelError where offsets or mask do not fit it."""
+    """Metadata as for a convolution; ModelError if offsets or mask do not fit it."""
     window, count = bind_conv(metadata, x, w, b), metadata.get("offset_group", 1)
     if count < 1 or x.shape[1] % count:
         raise ModelError(f"offset_group is {count}, which does not divide the {x.shape[1]} channels of X")
@@ -73,7 +75,7 @@ def bind_deform_conv(
 def col2im(
     x: Array, *, image_shape: Ints, block_shape: Ints, dilations: Ints = (), pads: Ints = (), strides: Ints = ()
 ) -> Array:
-    """Images `(N, C, *image)` that blocks `(N, C * block, L)` add up to, each block in its place."""
+    """Images `(N, C, *image)`: the sum of blocks `(N, C * block, L)`, each in its place."""
     lead, channels = x.shape[:-2], x.shape[-2] // math.prod(block_shape)
     blocks = conv_shape(image_shape, block_shape, strides, pads, dilations)
     columns = x.reshape(*lead, channels, *block_shape, *blocks)
@@ -89,7 +91,7 @@ def col2im(
 def col2im_vjp(
     ct: Var, y: Var, x: Var, *, image_shape: Ints, block_shape: Ints, dilations: Ints, pads: Ints, strides: Ints
 ) -> tuple[Var]:
-    """What each block sees of the padded image."""
+    """The cotangent in the place of each block, with padding."""
     if not x.size:
         return (sym.zeros_like(x),)
     rank, lengths = len(image_shape), _lengths(image_shape, pads)
@@ -108,7 +110,7 @@ def _lengths(image_shape: Ints, pads: Ints) -> list[int]:
 
 
 def bind_col2im(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """All metadata explicit; ModelError where the blocks do not fit the image."""
+    """Metadata, all explicit; ModelError if the blocks do not fit the image."""
     image, block = (as_tuple(metadata[k]) for k in ("image_shape", "block_shape"))
     if not 0 < len(image) == len(block) or min(block) < 1 or min(image) < 0:
         raise ModelError(f"block_shape {list(block)} does not fit image_shape {list(image)}")

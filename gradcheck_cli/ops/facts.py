@@ -1,4 +1,4 @@
-"""What `gradcheck ops` says of each operator: read off the operator table and off ONNX's own schemas."""
+"""The facts that `gradcheck ops` prints of each operator, from the operator table and ONNX's own schemas."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ _READ_AS = {  # operators that a file may hold and a graph never does
     ("", "Upsample"): "Resize",
 }
 _THROUGH = "--straight-through goes through it where its result is computed with further"
-_FLOWS = {  # what there is to say of a gradient beside where it comes from
+_FLOWS = {  # remarks on the gradient
     ("", "Cast"): "between floating-point numbers of 16 bits and more and complex ones; to integers, booleans, strings "
     "and the small floats it is zero by nature, and --straight-through goes through those that are cast back",
     ("", "CastLike"): "between floating-point numbers of 16 bits and more and complex ones; else it is zero by nature",
     **dict.fromkeys([("", "Round"), ("", "Floor"), ("", "Ceil")], _THROUGH),
     **dict.fromkeys([("", "QuantizeLinear"), ("", "DynamicQuantizeLinear")], _THROUGH),
 }
-_COMPOUND = {"seq(": "sequence", "map(": "map", "optional(": "optional"}  # ONNX's types that are no tensors
+_COMPOUND = {"seq(": "sequence", "map(": "map", "optional(": "optional"}  # ONNX's types of containers
 _FOR_COMPLEX = ("Angle", "Complex", "Conj", "FFT", "IFFT", "Imag", "Real")  # in the domain gradcheck: ONNX lacks them
 _DTYPES = {("gradcheck", name): {"x": ("float32", "float64", "complex64", "complex128")} for name in _FOR_COMPLEX}
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """An operator: how its value and its gradient are known, in which versions and dtypes, and what its node may say.
+    """An operator: the source of its value and gradient, its versions and dtypes, and its attributes.
 
-    `kinks` and `complex_step` are "yes", "no", or "parts" where they are those of the operators it is composed of.
+    `kinks` and `complex_step` are "yes", "no", or "parts" if they follow from the operators it is composed of.
     """
 
     name: str
     domain: str
     forward: str  # a key of FORWARD
     gradient: str  # a key of GRADIENT
-    versions: tuple[int, ...]  # of its domain, in which its definition changed; all are read
-    dtypes: Mapping[str, tuple[str, ...]]  # of each input, or of the outputs where there are none
+    versions: tuple[int, ...]  # opset versions of its domain in which its definition changed; all are read
+    dtypes: Mapping[str, tuple[str, ...]]  # by input, or by output if there is no input
     data: str  # the input whose dtype the output has, else the first one
     kinks: str
     complex_step: str
-    constants: Mapping[str, int]  # inputs that must be constants: what they are called -> position
+    constants: Mapping[str, int]  # inputs that must be constants: name -> position
     attributes: Mapping[str, Any]  # with defaults
-    read_as: str = ""  # what a file's node of it becomes
-    flows: str = ""  # in which cases there is a gradient
+    read_as: str = ""  # the operator that a file's node of it is read as
+    flows: str = ""  # the cases in which there is a gradient
     does: str = ""
 
     @property
@@ -72,7 +72,7 @@ class OperatorFacts:
 
     @property
     def known(self) -> bool:
-        """A model that has it can be run."""
+        """True if a model with this operator can be run."""
         return self.forward != "none"
 
     def as_json(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def all_facts() -> list[OperatorFacts]:
 
 
 def facts_named(name: str) -> list[OperatorFacts]:
-    """The operators of a name, in any domain and any case; UsageError where there is none."""
+    """The operators of a name, in any domain and any case; UsageError if there is none."""
     found = [f for f in all_facts() if name.lower() in (f.name.lower(), f.full_name.lower())]
     if not found:
         known = [each.full_name for each in all_facts()]
@@ -117,7 +117,7 @@ def _facts(key: tuple[str, str]) -> OperatorFacts:
 
 
 def _of_op(op: Op) -> dict[str, Any]:
-    """What the operator table says."""
+    """The facts in the operator table."""
     own = {k: v for k, v in op.schema.items() if k in op.signature.given and k not in op.static}
     gradient = "zero" if op.vjp is zero else "rule" if op.vjp is not None else "composed" if op.composed else "none"
     return {
@@ -132,7 +132,7 @@ def _of_op(op: Op) -> dict[str, Any]:
 
 
 def _of_unknown(schema: Any, read_as: str) -> dict[str, Any]:
-    """What is left to say of an operator that only ONNX knows."""
+    """The facts of an operator that only ONNX knows."""
     known = "kernel" if read_as else "none"
     return {
         "forward": known,
@@ -151,7 +151,7 @@ def _yes(claim: bool) -> str:
 
 @cache
 def _schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
-    """ONNX's schemas of each operator, oldest first, without those that only say that it is deprecated."""
+    """ONNX's schemas of each operator, oldest first, without those that only declare it deprecated."""
     from onnx import defs
 
     found: dict[tuple[str, str], list[Any]] = {}
@@ -162,14 +162,14 @@ def _schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
 
 
 def _data(schema: Any) -> str:
-    """The input that the output's dtype comes from, else the first: Where's is X, not its condition."""
+    """The input whose type the output has, else the first: for Where it is X, not the condition."""
     formals = schema.inputs or schema.outputs
     same = (f.name for f in formals if f.type_str == schema.outputs[0].type_str)
     return str(next(same, formals[0].name))
 
 
 def _named(types: Iterable[str]) -> tuple[str, ...]:
-    """ONNX's types as NumPy calls their dtypes, in ONNX's order; then kinds of values that are no tensors."""
+    """ONNX's types by NumPy's names of their dtypes, in ONNX's order; then the kinds of containers."""
     given = set(types)
     tensors = [dtype for text, dtype in _dtype_names().items() if text in given]
     return (*tensors, *(kind for mark, kind in _COMPOUND.items() if any(text.startswith(mark) for text in given)))
@@ -189,7 +189,7 @@ def _dtype_names() -> Mapping[str, str]:
 
 
 def _first_line(op: Op) -> str:
-    """The sentence that the kernel is documented with; nothing for kernels of others."""
+    """The first sentence of the kernel's docstring; nothing for foreign kernels."""
     if not getattr(op.forward, "__module__", "").startswith("gradcheck_cli"):
         return ""
     text = inspect.getdoc(op.forward) or ""

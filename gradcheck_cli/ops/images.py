@@ -1,9 +1,8 @@
-"""Pools over regions of interest: RoiAlign, which samples between entries, and MaxRoiPool, which rounds to whole ones.
+"""Operators on images: RoiAlign and MaxRoiPool pool over regions of interest, ImageDecoder reads compressed files.
 
-How many samples an adaptive RoiAlign takes depends on the regions themselves.  It is read once, as control flow reads
-a condition: a probe that changes it crosses a branch.
-
-ImageDecoder: the pixels of a compressed image, by Pillow, where that is installed.
+RoiAlign samples between entries, MaxRoiPool rounds regions to whole entries.  The number of samples of an adaptive
+RoiAlign depends on the regions.  It is read once, as control flow reads a condition: a probe that changes it crosses a
+branch.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from gradcheck_cli.ops.sampling import LINEAR, Taps, entries, extended, meet, we
 from gradcheck_cli.ops.shape import checked
 
 CORNERS = ("half_pixel", "output_half_pixel")
+_FORMATS = ("BMP", "DIB", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
+_PIXELS = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}  # pixel format -> Pillow's mode
 
 
 def roi_align(
@@ -59,9 +60,9 @@ def roi_align(
 
 
 def _taps(start: Var, width: Var, bins: int, length: int, ratio: int, mode: str) -> tuple[Var, Var]:
-    """What all samples of each bin meet together, `(R, bins, taps)`; `start` of a region, `width` of its bins.
+    """The entries that the samples of each bin meet, `(R, bins, taps)`: indices and weights.
 
-    Gives the indices of entries and their weights.
+    `start` is the start of each region, `width` the width of its bins.
     """
     tape = start.tape
     if ratio:
@@ -73,7 +74,7 @@ def _taps(start: Var, width: Var, bins: int, length: int, ratio: int, mode: str)
     number, parts = sym.arange(tape, most), sym.maximum(count, 1)
     share = (sym.cast(sym.minimum(number, parts - 1), width.dtype) + 0.5) / sym.cast(parts, width.dtype)
     bin_number = tape.constant(np.arange(bins).reshape(bins, 1), width.dtype)
-    position = start + (bin_number + share) * width  # a sample too many repeats the last one
+    position = start + (bin_number + share) * width  # samples beyond a region's own number repeat its last one
     taps = extended(meet(sym.clip(position, 0, length - 1), LINEAR), length, "border")
     seen = sym.and_(position >= -1, position <= length)
     factor = sym.where(seen, _factor(number, count, mode, width), 0)
@@ -84,7 +85,7 @@ def _taps(start: Var, width: Var, bins: int, length: int, ratio: int, mode: str)
 
 
 def _factor(number: Var, count: Var, mode: str, like: Var) -> Var:
-    """How much each sample counts, in the dtype of `like`."""
+    """The weight of each sample, in the dtype of `like`."""
     one = sym.ones_like(like)
     share = one / sym.cast(sym.maximum(count, 1), like.dtype) if mode == "avg" else one
     return sym.where(number < count if mode == "avg" else count > 0, share, 0)
@@ -101,7 +102,7 @@ def max_roi_pool(x: Var, rois: Var, *, pooled_shape: tuple[int, ...], spatial_sc
     regions = x.tape.apply("Gather", x, image, axis=0)
     bins = [(left, right, pooled_shape[1], x.shape[3]), (top, bottom, pooled_shape[0], x.shape[2])]
     empty = []
-    for start, end, count, length in bins:  # along rows first, so that of equals the first row wins
+    for start, end, count, length in bins:  # along rows first, so that the first row wins a tie
         low, high = _window(_rounded(start, spatial_scale), _rounded(end, spatial_scale), count, length)
         checked((*regions.shape[:3], count, length))
         place = sym.arange(x.tape, length)
@@ -114,13 +115,13 @@ def max_roi_pool(x: Var, rois: Var, *, pooled_shape: tuple[int, ...], spatial_sc
 
 
 def _check_images(images: Var, count: int) -> None:
-    """ValueError where a region lies on an image that does not exist; a negative number would be one from the end."""
+    """Raises ValueError if a region lies on an image that does not exist; negative numbers are refused."""
     if images.size and not 0 <= images.value.min() <= images.value.max() < count:
         raise ValueError(f"there is a region of an image that is none of the {count}")
 
 
 def _rounded(corner: Var, scale: float) -> Var:
-    """Corners in whole entries, `(R, 1)`; halves away from zero."""
+    """Corners in whole entries, `(R, 1)`, rounded half away from zero."""
     scaled = sym.reshape(corner, (-1, 1)) * scale
     return sym.cast(sym.sign(scaled) * sym.floor(sym.abs(scaled) + 0.5), np.int64)
 
@@ -133,18 +134,8 @@ def _window(start: Var, end: Var, bins: int, length: int) -> tuple[Var, Var]:
     return sym.unsqueeze(low, (2,)), sym.unsqueeze(high, (2,))
 
 
-ROI: list[Op] = [
-    composite("RoiAlign", roi_align, cuts=deciding(2)),
-    composite("MaxRoiPool", max_roi_pool, cuts=deciding(1)),
-]
-
-
-_FORMATS = ("BMP", "DIB", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
-_PIXELS = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}  # Pillow's mode for each
-
-
 def image_decoder(stream: Array, *, pixel_format: str = "RGB") -> Array:
-    """Pixels (height, width, channels) of an image file in a vector of bytes; none where it is no image."""
+    """Pixels (height, width, channels) of an image file, given as a vector of bytes; no pixels if it is no image."""
     if pixel_format not in _PIXELS:
         raise ValueError(f"pixel_format is {pixel_format!r}; known are {', '.join(_PIXELS)}")
     try:
@@ -156,7 +147,7 @@ def image_decoder(stream: Array, *, pixel_format: str = "RGB") -> Array:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            warnings.filterwarnings("ignore", category=UserWarning)  # of damaged metadata
+            warnings.filterwarnings("ignore", category=UserWarning)  # warnings of damaged metadata
             with Image.open(io.BytesIO(stream.astype(np.uint8).tobytes()), formats=_FORMATS) as image:
                 pixels = np.asarray(image.convert(mode))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -166,4 +157,8 @@ def image_decoder(stream: Array, *, pixel_format: str = "RGB") -> Array:
     return pixels.reshape(*pixels.shape[:2], -1)[:, :, :: -1 if pixel_format == "BGR" else 1]
 
 
-IMAGE: list[Op] = [Op("ImageDecoder", image_decoder, zero)]
+IMAGES: list[Op] = [
+    composite("RoiAlign", roi_align, cuts=deciding(2)),
+    composite("MaxRoiPool", max_roi_pool, cuts=deciding(1)),
+    Op("ImageDecoder", image_decoder, zero),
+]

@@ -1,7 +1,7 @@
 """Operators that pick entries: gathers, slices by a condition, one-hot codes.
 
-What picks is an operand too: a rule never reads it, and sends cotangents back by the scatter that undoes the
-pick.
+Indices and conditions are operands too: a rule never reads their values, and sends cotangents back by the scatter that
+is the transpose of the pick.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gradcheck_cli.ops.shape import checked, scalar
 
 
 def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
-    """Entries of x along an axis, in whose place come the axes of `indices`."""
+    """Entries of x along an axis, which is replaced by the axes of `indices`."""
     return np.take(x, indices, axis=axis)
 
 
 def bind_gather(metadata: dict[str, Any], x: Array, indices: Array) -> dict[str, Any]:
-    """The axis counted from the end; a scalar has none."""
+    """Metadata with the axis counted from the end; ModelError for a scalar."""
     if not x.ndim:
         raise ModelError("a scalar has no axis to gather from")
     return with_axis(0)(metadata, x)
 
 
 def gather_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """Probed indices put the probe axis where the gathered one was."""
+    """The batching rule: probed indices put the probe axis where the gathered axis was."""
     x, indices = operands
     assert x is not None
     assert indices is not None
@@ -54,7 +54,7 @@ def _gathered_alike(x: Array, indices: Array, axis: int) -> Array:
 
 
 def gather_vjp(ct: Var, y: Var, x: Var, indices: Var, *, axis: int) -> tuple[Var, None]:
-    """Added up where it came from."""
+    """ct, added up at the entries that were gathered."""
     return scatter_back(ct, indices, x.shape, axis + x.ndim), None
 
 
@@ -80,7 +80,7 @@ def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
 
 
 def bind_elements(metadata: dict[str, Any], x: Array, indices: Array) -> dict[str, Any]:
-    """The axis counted from the end; ModelError where the indices reach beyond x."""
+    """Metadata with the axis counted from the end; ModelError if the indices reach beyond x."""
     metadata = with_axis(0)(metadata, x)
     axis = metadata["axis"] + x.ndim
     pairs = zip(indices.shape, x.shape, strict=False)
@@ -90,7 +90,7 @@ def bind_elements(metadata: dict[str, Any], x: Array, indices: Array) -> dict[st
 
 
 def gather_elements_vjp(ct: Var, y: Var, x: Var, indices: Var, *, axis: int) -> tuple[Var, None]:
-    """Added up where it came from."""
+    """ct, added up at the entries that were gathered."""
     zeros = sym.full(ct.tape, x.shape, 0, ct.dtype)
     return ct.tape.apply("ScatterElements", zeros, indices, ct, axis=axis, reduction="add"), None
 
@@ -104,7 +104,7 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0, rank: int = 0) -
 
 
 def flat_index(indices: Array, shape: Sequence[int], batch_dims: int = 0) -> Array:
-    """The number of the slice that each index vector names, in row-major order; IndexError out of bounds."""
+    """The row-major number of the slice that each index vector names; IndexError out of bounds."""
     dims = np.asarray(shape[batch_dims : batch_dims + indices.shape[-1]], np.int64)
     wrapped = np.where(indices < 0, indices + dims, indices)
     if ((wrapped < 0) | (wrapped >= dims)).any():
@@ -117,7 +117,7 @@ def flat_index(indices: Array, shape: Sequence[int], batch_dims: int = 0) -> Arr
 
 
 def bind_gather_nd(metadata: dict[str, Any], x: Array, indices: Array) -> dict[str, Any]:
-    """The rank of x, of which the index vectors cover axes behind the batch axes."""
+    """Metadata with the number of axes of x behind the batch axes, which index vectors address."""
     batch = metadata.get("batch_dims", 0)
     if not indices.ndim or not x.ndim or not 0 <= batch < min(x.ndim, indices.ndim):
         raise ModelError(f"{batch} batch dimensions do not fit {list(x.shape)} and indices {list(indices.shape)}")
@@ -127,7 +127,7 @@ def bind_gather_nd(metadata: dict[str, Any], x: Array, indices: Array) -> dict[s
 
 
 def gather_nd_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """Where the indices are probed, the probe axis is one more batch axis."""
+    """The batching rule: if the indices are probed, the probe axis is one more batch axis."""
     if not probed[1]:
         return kernel(*operands, **metadata)
     more = {"batch_dims": metadata["batch_dims"] + 1, "rank": metadata["rank"] + 1}
@@ -135,7 +135,7 @@ def gather_nd_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], 
 
 
 def gather_nd_vjp(ct: Var, y: Var, x: Var, indices: Var, *, batch_dims: int, rank: int) -> tuple[Var, None]:
-    """Added up where it came from; batch axes become entries of the index vectors."""
+    """ct, added up at the slices that were gathered; batch axes become entries of the index vectors."""
     indices = sym.cast(indices, np.int64)
     shape = (*indices.shape[:-1], 1)
     columns = [sym.expand(along(ct, x.shape[i], i, len(shape)), shape) for i in range(batch_dims)]
@@ -150,20 +150,20 @@ def along(like: Var, count: int, axis: int, rank: int) -> Var:
 
 
 def compress(x: Array, condition: Array, *, axis: int | None = None, rank: int = 0) -> Array:
-    """The slices along an axis where the condition holds; of all entries in a row if there is no axis."""
+    """The slices along an axis for which the condition holds; without an axis, of x flattened."""
     if axis is None:
         x, axis = x.reshape(*x.shape[: x.ndim - rank], -1), -1
     return np.compress(condition, x, axis=axis)
 
 
 def bind_compress(metadata: dict[str, Any], x: Array, condition: Array) -> dict[str, Any]:
-    """The axis counted from the end, if there is one."""
+    """Metadata with the axis counted from the end, if there is one."""
     axis = metadata.get("axis")
     return {"axis": None if axis is None else from_end(axis, x.ndim), "rank": x.ndim}
 
 
 def compress_vjp(ct: Var, y: Var, x: Var, condition: Var, *, axis: int | None, rank: int) -> tuple[Var, None]:
-    """Back to the places where the condition holds."""
+    """ct at the places where the condition holds, else 0."""
     places = sym.squeeze(ct.tape.apply("NonZero", condition), (0,))
     if axis is not None:
         return scatter_back(ct, places, x.shape, axis + x.ndim), None
@@ -180,7 +180,7 @@ def one_hot(indices: Array, values: Array, *, depth: int, axis: int = -1, rank: 
 
 
 def bind_one_hot(metadata: dict[str, Any], indices: Array, values: Array) -> dict[str, Any]:
-    """The axis counted in the result, from the end."""
+    """Metadata with the axis counted from the end of the result."""
     depth, rank = int(scalar(metadata["depth"])), indices.ndim + 1
     checked((*indices.shape, depth))
     if values.shape != (2,):
@@ -189,7 +189,7 @@ def bind_one_hot(metadata: dict[str, Any], indices: Array, values: Array) -> dic
 
 
 def one_hot_vjp(ct: Var, y: Var, indices: Var, values: Var, *, depth: int, axis: int, rank: int) -> tuple[None, Var]:
-    """To `off` what lies outside of the hot entries, to `on` what lies on them."""
+    """ct_values: the sum of ct outside of the hot entries to `off`, that of the hot entries to `on`."""
     code = sym.ints(ct.tape, (0, 1))
     hot = sym.cast(ct.tape.apply("OneHot", indices, np.asarray(depth, np.int64), code, axis=axis), ct.dtype)
     parts = [sym.reshape(sym.sum(part), (1,)) for part in (ct * (1.0 - hot), ct * hot)]
@@ -197,7 +197,7 @@ def one_hot_vjp(ct: Var, y: Var, indices: Var, values: Var, *, depth: int, axis:
 
 
 def hot_entries(indices: Array, values: Array, **metadata: Any) -> Array:
-    """Which entries are hot, for indices that are floating-point numbers."""
+    """The branch: hot entries, for indices that are floating-point numbers."""
     return one_hot(indices, values * 0 + np.asarray([0, 1], values.dtype), **metadata)
 
 
@@ -220,7 +220,7 @@ def reverse_sequence(x: Array, sequence_lens: Array, *, time_axis: int = 0, batc
 
 
 def bind_reverse_sequence(metadata: dict[str, Any], x: Array, sequence_lens: Array) -> dict[str, Any]:
-    """Both axes counted from the end."""
+    """Metadata with both axes counted from the end."""
     time, batch = (from_end(metadata.get(k, d), x.ndim) for k, d in [("time_axis", 0), ("batch_axis", 1)])
     if time == batch or sequence_lens.shape != (x.shape[batch],):
         raise ModelError(f"{list(sequence_lens.shape)} lengths do not fit axis {batch} of {list(x.shape)}")
@@ -230,7 +230,7 @@ def bind_reverse_sequence(metadata: dict[str, Any], x: Array, sequence_lens: Arr
 
 
 def reverse_sequence_vjp(ct: Var, y: Var, x: Var, sequence_lens: Var, **axes: int) -> tuple[Var, None]:
-    """The same reversal: it is its own inverse."""
+    """ct, reversed in the same way: it is its own inverse."""
     counted = {name: axis + x.ndim for name, axis in axes.items()}
     return ct.tape.apply("ReverseSequence", ct, sequence_lens, **counted), None
 
@@ -246,7 +246,7 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
 
 
 def range_vjp(ct: Var, y: Var, start: Var, limit: Var, delta: Var) -> tuple[Var, None, Var]:
-    """The sum to the start, weighted by i to delta; the limit only counts entries."""
+    """The sum of ct to `start`, the sum weighted by i to `delta`; the limit only counts entries."""
     steps = sym.cast(sym.arange(ct.tape, y.size), ct.dtype)
     return sym.reshape(sym.sum(ct), start.shape), None, sym.reshape(sym.sum(ct * steps), delta.shape)
 

@@ -21,7 +21,7 @@ from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.index import scatter_back
 
 DOMAIN = "gradcheck"
-FEW, MOST = 1 << 22, 1 << 27  # entries of all minors: up to these they are used at will, and if nothing else is left
+FEW, MOST = 1 << 22, 1 << 27  # entries of all minors: preferred up to FEW, possible up to MOST
 
 
 def det(x: Array) -> Array:
@@ -31,19 +31,19 @@ def det(x: Array) -> Array:
 
 
 def bind_square(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """Nothing; ModelError where there are no square matrices."""
+    """Metadata unchanged; ModelError unless the operand holds square matrices."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ModelError(f"square matrices are needed, not {list(x.shape)}")
     return metadata
 
 
 def det_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
-    """The cofactor of each entry."""
+    """ct times the cofactor of each entry."""
     return (sym.unsqueeze(ct, (-2, -1)) * cofactors(x),)
 
 
 def cofactors(x: Var) -> Var:
-    """For each entry the determinant of what is left without its row and column, with alternating signs."""
+    """For each entry the determinant of the matrix without its row and column, with alternating signs."""
     if x.shape[-1] <= 1:
         return sym.ones_like(x)
     if _entries(x) > FEW:
@@ -52,7 +52,7 @@ def cofactors(x: Var) -> Var:
 
 
 def _entries(x: Var) -> int:
-    """How many entries the minors of x have together."""
+    """The number of entries of all minors of x together."""
     return x.size * (x.shape[-1] - 1) ** 2
 
 
@@ -76,7 +76,10 @@ def _signs(x: Var) -> Array:
 
 
 def cofactors_by_singular_values(x: Array) -> Array:
-    """The cofactors of matrices U S V: those of S, products of all other singular values, turned like the matrix."""
+    """The cofactors of matrices U S V: those of S, turned like the matrix.
+
+    The cofactors of S are products of all other singular values.
+    """
     u, s, v = np.linalg.svd(x.astype(np.result_type(x.dtype, np.float32), copy=False))
     turn = np.linalg.det(u) * np.linalg.det(v)
     y = np.conj(u) * (turn[..., None] * _without_each(s))[..., None, :] @ np.conj(v)
@@ -92,7 +95,7 @@ def _without_each(s: Array) -> Array:
 
 
 def cofactors_near_real(x: Array) -> Array:
-    """The cofactors of matrices whose imaginary parts are next to nothing: of first order in those.
+    """The cofactors of matrices with tiny imaginary parts: of first order in those.
 
     With x = U (S + i F) V the cofactors of S + i F are products of all singular values but two: on the diagonal each
     other f_kk with those but s_i and s_k, elsewhere -f_ji with those but s_i and s_j.
@@ -110,7 +113,7 @@ def cofactors_near_real(x: Array) -> Array:
 
 
 def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
-    """The cofactors of every minor, added up where its entries came from."""
+    """ct times the cofactors of every minor, added up at the entries they come from."""
     if _entries(x) > MOST:
         raise LimitError(f"a second derivative of determinants of {list(x.shape)} takes too much memory", code="GC602")
     minors, lead = _minors(x), x.ndim - 2

@@ -1,7 +1,7 @@
 """Losses of class scores: negative log likelihood and softmax cross entropy.
 
 The class of each sample is picked by comparing its label with all classes, so that a label is a tensor like
-any other and one that is ignored simply picks nothing.
+any other and an ignored label picks nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def negative_log_likelihood(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Var:
-    """What the log probabilities `(N, C, ...)` lose at the labels `(N, ...)`, weighted by class."""
+    """The loss of log probabilities `(N, C, ...)` at the labels `(N, ...)`, weighted by class."""
     if log_prob.shape[:1] + log_prob.shape[2:] != labels.shape or log_prob.ndim < 2:
         raise ValueError("labels have the shape of the scores without their axis 1")
     picked = picked_classes(labels, log_prob.shape[1], ignore_index)
@@ -43,14 +43,14 @@ def softmax_cross_entropy(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> tuple[Var, Var]:
-    """The negative log likelihood of scores that softmax makes probabilities, and their logarithms."""
+    """The negative log likelihood of scores after log softmax, and the log probabilities."""
     log_prob = scores.tape.apply("LogSoftmax", scores, axis=1)
     loss = negative_log_likelihood(log_prob, labels, weights, ignore_index=ignore_index, reduction=reduction)
     return loss, log_prob
 
 
 def picked_classes(labels: Var, classes: int, ignore_index: int | None) -> Var:
-    """Whether a class is that of a sample, `(N, C, ...)`."""
+    """Mask `(N, C, ...)`: the class is that of the sample."""
     valid = (labels.value >= 0) & (labels.value < classes)
     if not (valid | (labels.value == ignore_index)).all():
         raise ValueError(f"labels are from 0 to {classes - 1}, or ignore_index, which is {ignore_index}")

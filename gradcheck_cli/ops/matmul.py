@@ -1,6 +1,4 @@
-"""Products: MatMul, Gemm.
-
-Einsum: sums of products by an equation.
+"""Products: MatMul, Gemm, and Einsum, sums of products by an equation.
 
 An equation is made explicit when a node is bound: letters alone, no ellipsis, and the term of the result.  A
 gradient is then the equation with the result and one operand exchanged.
@@ -28,7 +26,8 @@ from gradcheck_cli.op.sparsity import Reading, Sets, products
 from gradcheck_cli.ops.index import along
 from gradcheck_cli.ops.reduce import total
 
-_BLOCK = 4 << 20  # bytes of a matrix in narrower numbers that are widened at a time
+_BLOCK = 4 << 20  # bytes of a narrower matrix that are widened at a time
+_MOST = 64  # operands of Einsum
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -39,7 +38,7 @@ def matmul(a: Array, b: Array) -> Array:
 
 
 def _by_blocks(a: Array, b: Array) -> Array:
-    """The product with a large matrix in narrower numbers, which are never all widened: by what lies together in memory."""
+    """The product with a large matrix in a narrower dtype, of which one block at a time is widened."""
     count = -(-b.nbytes // _BLOCK)
     if b.strides[0] < b.strides[1]:
         return np.concatenate([native.matmul(a, part) for part in np.array_split(b, count, axis=1)], axis=-1)
@@ -49,7 +48,7 @@ def _by_blocks(a: Array, b: Array) -> Array:
 
 
 def matmul_stack(kernel: Kernel, operands: Operands, probed: Any, metadata: Any) -> Any:
-    """Operands of rank 1 become matrices first, so that the probe axis is a batch axis."""
+    """The batching rule: operands of rank 1 become matrices first, so that the probe axis is a batch axis."""
     a, b = operands
     assert a is not None
     assert b is not None
@@ -67,7 +66,7 @@ def _spread(x: Array, rank: int) -> Array:
 
 
 def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]:
-    """The product with the other operand transposed; batch axes that broadcast are summed by the backward pass."""
+    """ct b^T and a^T ct; batch axes that broadcast are summed by the backward pass."""
     if a.ndim == 1 and b.ndim == 1:
         return ct * b, ct * a
     if a.ndim == 1:
@@ -93,17 +92,8 @@ def gemm(a: Var, b: Var, c: Var | None = None, *, alpha: float = 1.0, beta: floa
     return y if c is None else y + (c if beta == 1 else c * beta)
 
 
-MATMUL: list[Op] = [
-    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products, ways=ways.products, widens=True),
-    composite("Gemm", gemm),
-]
-
-
-_MOST = 64  # operands of one node
-
-
 def einsum(*xs: Array, equation: str) -> Array:
-    """Sums of products, one operand after the other."""
+    """Sums of products by an equation, one operand after the other."""
     terms, result = split_equation(equation)
     y, term = xs[0], terms[0]
     for i in range(1, len(xs)):
@@ -119,7 +109,7 @@ def split_equation(equation: str) -> tuple[list[str], str]:
 
 
 def _product(x: Array, s: str, y: Array, t: str, needed: set[str]) -> tuple[Array, str]:
-    """The product of two operands, summed over letters that are not needed any more, and its term."""
+    """The product of two operands and its term, summed over letters that are not needed any more."""
     x, s = _summed(x, s, needed | set(t))
     y, t = _summed(y, t, needed | set(s))
     x, s, y, t = *_narrowed(x, s, y, t), *_narrowed(y, t, x, s)
@@ -139,7 +129,7 @@ def _product(x: Array, s: str, y: Array, t: str, needed: set[str]) -> tuple[Arra
 
 
 def _summed(x: Array, term: str, needed: set[str]) -> tuple[Array, str]:
-    """The diagonal of letters that are repeated, and the sum over those that are not needed."""
+    """The diagonal for repeated letters, and the sum over letters that are not needed."""
     for c in dict.fromkeys(term):
         while term.count(c) > 1:
             first, last = term.index(c), term.rindex(c)
@@ -150,7 +140,7 @@ def _summed(x: Array, term: str, needed: set[str]) -> tuple[Array, str]:
 
 
 def _narrowed(x: Array, s: str, y: Array, t: str) -> tuple[Array, str]:
-    """x without axes of length 1 that y has longer: they broadcast."""
+    """x without axes of length 1 that broadcast against longer ones of y."""
     gone = [i for i, c in enumerate(s) if x.shape[i] == 1 and c in t and y.shape[t.index(c)] != 1]
     return np.squeeze(x, tuple(gone)), "".join(c for i, c in enumerate(s) if i not in gone)
 
@@ -163,7 +153,7 @@ def _matrix(x: Array, term: str, *groups: Sequence[str]) -> Array:
 
 
 def bind_einsum(metadata: dict[str, Any], *xs: Array) -> dict[str, Any]:
-    """The equation without spaces and ellipses, with its result written out."""
+    """Metadata with the equation without spaces and ellipses, and with its result written out."""
     left, arrow, result = metadata["equation"].replace(" ", "").partition("->")
     terms = left.split(",")
     if any(t.count("...") > 1 for t in (*terms, result)):
@@ -207,7 +197,7 @@ def _check(terms: Sequence[str], result: str, xs: Sequence[Array]) -> None:
 
 
 def einsum_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """The probe axis is one more letter of the operands that have it."""
+    """The batching rule: the probe axis is one more letter of the operands that have it."""
     terms, result = split_equation(metadata["equation"])
     letter = _unused(metadata["equation"], 1)
     terms = [letter + t if p else t for t, p in zip(terms, probed, strict=True)]
@@ -221,7 +211,7 @@ def einsum_vjp(ct: Var, y: Var, *xs: Var, equation: str) -> tuple[Var, ...]:
 
 
 def _operand_ct(ct: Var, result: str, xs: Sequence[Var], terms: Sequence[str], i: int) -> Var:
-    """Letters that nothing else has are spread, those that broadcast summed, repeated ones on a diagonal."""
+    """Letters that only this operand has are repeated, those that broadcast summed, repeated ones put on a diagonal."""
     others = [j for j in range(len(xs)) if j != i]
     pairs = [(result, ct), *((terms[j], xs[j]) for j in others)]
     sizes = {c: max(x.shape[t.index(c)] for t, x in pairs if c in t) for c in "".join(t for t, _ in pairs)}
@@ -246,14 +236,14 @@ def _placed(x: Var, found: dict[str, int], term: str, shape: tuple[int, ...]) ->
 
 
 def einsum_reads(sets: Sets, node: Reading) -> Array:
-    """All entries of each operand that have the letters of the result; those on a diagonal are not told apart."""
+    """The sparsity rule: all entries that share the letters of the result; those on a diagonal are not told apart."""
     terms, result = split_equation(node.metadata["equation"])
     found = [_for_result(s, t, result) for s, t in zip(sets, terms, strict=True) if s is not None]
     return reduce(np.bitwise_or, found)
 
 
 def _for_result(sets: Array, term: str, result: str) -> Array:
-    """The union over letters that are gone or repeated, with the axes of the result."""
+    """The union over letters that the result lacks or that are repeated, with the axes of the result."""
     kept = [c for c in result if term.count(c) == 1]
     gone = tuple(1 + i for i, c in enumerate(term) if c not in kept)
     union = np.bitwise_or.reduce(sets, axis=gone) if gone else sets
@@ -263,7 +253,9 @@ def _for_result(sets: Array, term: str, result: str) -> Array:
     return moved.reshape(len(sets), *(lengths.get(c, 1) for c in result))
 
 
-EINSUM: list[Op] = [
+MATMUL: list[Op] = [
+    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products, ways=ways.products, widens=True),
+    composite("Gemm", gemm),
     Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),),
        reads=einsum_reads),
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Normalizations: (x - mean) / deviation over some axes, then a scale and a bias.
 
-All are compositions.  Layer and RMS normalization, of which others are made, have rules of their own besides:
-with n = (x - mean) r, a cotangent g of n goes back as r (g - mean(g) - n mean(g n)).
+All are compositions.  Layer and RMS normalization, of which others are made, have rules of their own too:
+with n = (x - mean) r, the cotangent g of n gives r (g - mean(g) - n mean(g n)).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradcheck_cli.op import Op, composite, negative_axes
 
 EPSILON = float(np.float32(1e-5))  # as ONNX stores it
 MOMENTUM = float(np.float32(0.9))
-DEVIATION = 1e-9  # what the standard adds to the deviation in MeanVarianceNormalization
+DEVIATION = 1e-9  # the standard adds this to the deviation in MeanVarianceNormalization
 
 
 def batch_normalization(
@@ -35,10 +35,10 @@ def batch_normalization(
     momentum: float = MOMENTUM,
     training_mode: int = 0,
 ) -> tuple[Var, ...]:
-    """By statistics given for each channel; in training by those of x, which then move the given ones."""
+    """Normalization of each channel by given statistics; in training by those of x, which update the given ones."""
     if not training_mode:
         slope = scale / sym.sqrt(var + epsilon)
-        return (x * channelwise(slope, x) + channelwise(b - mean * slope, x),)  # x is read twice, not three times
+        return (x * channelwise(slope, x) + channelwise(b - mean * slope, x),)  # fewer passes over x
     axes = [i for i in range(x.ndim) if i != 1]
     center, centered, spread = moments(x, axes)
     y = centered * (channelwise(scale, x) / sym.sqrt(spread + epsilon)) + channelwise(b, x)
@@ -46,12 +46,12 @@ def batch_normalization(
 
 
 def instance_normalization(x: Var, scale: Var, b: Var, *, epsilon: float = EPSILON) -> Var:
-    """Over the spatial axes, each channel of each instance by itself."""
+    """Normalization over the spatial axes, each channel of each instance by itself."""
     return _layer(x, channelwise(scale, x), channelwise(b, x), axis=2, epsilon=epsilon)
 
 
 def group_normalization(x: Var, scale: Var, bias: Var, *, num_groups: int, epsilon: float = EPSILON) -> Var:
-    """Over groups of channels and the spatial axes; scale and bias are those of channels."""
+    """Normalization over groups of channels and the spatial axes; scale and bias are by channel."""
     n, c, *space = x.shape
     if num_groups < 1 or c % num_groups:
         raise ValueError(f"num_groups is {num_groups}, which does not divide the {c} channels")
@@ -65,7 +65,7 @@ def group_normalization(x: Var, scale: Var, bias: Var, *, num_groups: int, epsil
 def layer_normalization(
     x: Var, scale: Var, b: Var | None = None, *, axis: int = -1, epsilon: float = EPSILON
 ) -> tuple[Var, Var, Var]:
-    """Over the axes from `axis` on; with the mean and the inverse deviation."""
+    """Normalization over the axes from `axis` on; also gives the mean and the inverse deviation."""
     center, centered, spread = moments(x, range(axis, 0))
     inverse: Var = sym.reciprocal(sym.sqrt(spread + epsilon))
     y = centered * inverse * scale
@@ -84,7 +84,7 @@ def layer_normalization_vjp(
     axis: int = -1,
     epsilon: float = EPSILON,
 ) -> tuple[Var | None, ...]:
-    """To x through the normalized values and through the statistics, where those are used."""
+    """ct_x through the normalized values and, if they are used, through the statistics."""
     axes = range(axis, 0)
     ct, ct_center, ct_inverse = cts
     _, center, inverse = ans
@@ -100,21 +100,21 @@ def layer_normalization_vjp(
 
 
 def rms_normalization(x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON) -> Var:
-    """x over its root mean square over the axes from `axis` on; the mean stays."""
+    """x over its root mean square over the axes from `axis` on; the mean is not removed."""
     return x * inverse_rms(x, axis, epsilon) * scale
 
 
 def rms_normalization_vjp(
     ct: Var, y: Var, x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON
 ) -> tuple[Var, Var]:
-    """To x through the normalized values."""
+    """ct_x through the normalized values, and the cotangent of the scale."""
     inverse = inverse_rms(x, axis, epsilon)
     normal, g = x * inverse, ct * scale
     return (g - normal * sym.mean(g * normal, range(axis, 0))) * inverse, ct * normal
 
 
 def lp_normalization(x: Var, *, axis: int = -1, p: int = 2) -> Var:
-    """x over its norm along an axis; 0 where that is 0."""
+    """x over its norm along an axis; 0 if the norm is 0."""
     if p not in (1, 2):
         raise ValueError(f"p is {p}; known are 1, 2")
     norm = x.tape.apply(f"ReduceL{p}", x, sym.ints(x.tape, (axis,)))
@@ -123,14 +123,14 @@ def lp_normalization(x: Var, *, axis: int = -1, p: int = 2) -> Var:
 
 
 def mean_variance_normalization(x: Var, *, axes: Sequence[int] = (0, 2, 3)) -> Var:
-    """To mean 0 and deviation 1; what is constant becomes 0."""
+    """x with mean 0 and deviation 1 over axes; 0 where x is constant."""
     _, centered, spread = moments(x, axes)
-    flat = sym.equal(spread, 0)  # where the root has no derivative
+    flat = sym.equal(spread, 0)  # the root has no derivative at 0
     return centered / sym.where(flat, 1, sym.sqrt(sym.where(flat, 1, spread)) + DEVIATION)
 
 
 def bind_mean_variance(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The axes counted from the end; by default all but the channels of images."""
+    """Metadata with axes counted from the end; by default all but the channels of images."""
     return negative_axes({"axes": (0, 2, 3), **metadata}, x)
 
 
@@ -142,7 +142,7 @@ def moments(x: Var, axes: Sequence[int]) -> tuple[Var, Var, Var]:
 
 
 def channelwise(v: Var, x: Var) -> Var:
-    """A vector with an entry for each channel, ready to broadcast against x `(N, C, *space)`."""
+    """A vector with an entry for each channel, in a shape that broadcasts against x `(N, C, *space)`."""
     if v.shape != x.shape[1:2] and (x.ndim > 1 or v.shape != (1,)):
         raise ValueError(f"a vector of shape {list(v.shape)} does not fit the channels of {list(x.shape)}")
     return sym.unsqueeze(v, range(1, x.ndim - 1))
@@ -159,7 +159,7 @@ def inverse_rms(x: Var, axis: int, epsilon: float) -> Var:
 
 
 def _centered(g: Var, normal: Var, axes: Sequence[int]) -> Var:
-    """g without what changes the mean and the deviation."""
+    """g without the parts that change the mean and the deviation."""
     return g - sym.mean(g, axes) - normal * sym.mean(g * normal, axes)
 
 

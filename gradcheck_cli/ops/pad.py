@@ -41,7 +41,7 @@ def slice_(
 
 
 def bind_slice(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """Starts and ends clamped to x, every axis and step written out."""
+    """Metadata with starts and ends clamped to x, every axis and step written out."""
     starts, ends = as_tuple(metadata["starts"]), as_tuple(metadata["ends"])
     axes, steps = metadata.get("axes"), metadata.get("steps")
     axes = axes_of(range(len(starts)) if axes is None else axes, x.ndim)
@@ -77,7 +77,7 @@ def slice_vjp(
     axes: tuple[int, ...],
     steps: tuple[int, ...],
 ) -> tuple[Var]:
-    """Zeros where nothing was taken: between the entries by a step, and around them."""
+    """ct at the entries that were taken, zeros between and around them."""
     if not y.size:
         return (sym.zeros_like(x),)
     before = [0] * x.ndim
@@ -107,7 +107,7 @@ def pad(
     axes: tuple[int, ...] | None = None,
     mode: str = "constant",
 ) -> Array:
-    """x with more entries before and behind its last axes; a negative width cuts them off."""
+    """x with more entries before and behind its last axes; a negative width cuts entries off."""
     x, widths = _cut(x, pads), [max(p, 0) for p in pads]
     rank = len(pads) // 2
     if mode != "constant":
@@ -126,27 +126,27 @@ def pad(
 
 
 def _last(x: Array, window: list[slice]) -> Array:
-    """A window of the last axes."""
+    """The index of a window of the last axes."""
     key: Any = (..., *window)
     return np.asarray(x[key])
 
 
 def _cut(x: Array, pads: Sequence[int]) -> Array:
-    """x without what negative widths take away."""
+    """x without the entries that negative widths remove."""
     rank = len(pads) // 2
     ends = zip(x.shape[x.ndim - rank :], pads[:rank], pads[rank:], strict=True)
     return _last(x, [slice(max(-b, 0), d - max(-a, 0)) for d, b, a in ends])
 
 
 def _sources(shape: Sequence[int], widths: Sequence[int], mode: str) -> list[tuple[int, Array]]:
-    """Axes that grow, and for each entry along them the one that it repeats."""
+    """Axes that grow, with the number of the entry of x that each entry of the padded axis repeats."""
     pairs = list(zip(widths[: len(shape)], widths[len(shape) :], strict=True))
     how: Any = mode
     return [(i, np.pad(np.arange(shape[i]), pair, how)) for i, pair in enumerate(pairs) if any(pair)]
 
 
 def bind_pad(metadata: dict[str, Any], x: Array, value: Array | None = None) -> dict[str, Any]:
-    """Widths for every axis: those before all axes, then those behind."""
+    """Metadata with widths for every axis: those before all axes, then those behind."""
     given, mode = as_tuple(metadata["pads"]), metadata.get("mode", "constant")
     axes = axes_of(range(x.ndim) if metadata.get("axes") is None else metadata["axes"], x.ndim)
     if mode not in _MODES:
@@ -162,7 +162,7 @@ def bind_pad(metadata: dict[str, Any], x: Array, value: Array | None = None) -> 
 
 
 def pad_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """A probed value gets an axis for each of x behind the probe axis."""
+    """The batching rule: a probed value gets an axis for each of x behind the probe axis."""
     if not any(probed[1:]):
         return kernel(*operands, **metadata)
     count, (x, value) = stack_size(operands, probed), operands
@@ -173,7 +173,7 @@ def pad_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metada
 
 
 def pad_vjp(ct: Var, y: Var, x: Var, *values: Var | None, pads: tuple[int, ...], mode: str) -> tuple[Var | None, ...]:
-    """To x the entries that it became, to the value all others."""
+    """ct_x is ct at the entries of x, folded for repeated ones; the value gets the sum of all others."""
     if mode != "constant":
         return _folded(ct, x, pads, mode), *(None for _ in values)
     ct_x = sym.pad(ct, [-p for p in pads])
@@ -186,7 +186,7 @@ def _outside(ct: Var, x: Var, pads: Sequence[int]) -> Var:
 
 
 def _folded(ct: Var, x: Var, pads: Sequence[int], mode: str) -> Var:
-    """Repeated entries added up, axis by axis, and zeros where x was cut."""
+    """The cotangent with repeated entries added up, axis by axis, and zeros where x was cut."""
     shape = list(_cut(x.value, pads).shape)
     for i, index in _sources(shape, [max(p, 0) for p in pads], mode):
         target = (*ct.shape[:i], shape[i], *ct.shape[i + 1 :])
@@ -195,7 +195,7 @@ def _folded(ct: Var, x: Var, pads: Sequence[int], mode: str) -> Var:
 
 
 def center_crop_pad(x: Var, *, shape: tuple[int, ...], axes: tuple[int, ...] | None = None) -> Var:
-    """x cut or padded with zeros to a shape, on both sides alike; what is odd goes to the end."""
+    """x cut or padded with zeros to a shape, evenly on both sides; an odd entry goes to the end."""
     pads, lengths = [0] * 2 * x.ndim, as_tuple(shape)
     chosen = axes_of(range(x.ndim) if axes is None else axes, x.ndim)
     if len(chosen) != len(lengths) or min(lengths, default=0) < 0:
@@ -213,7 +213,7 @@ def tile(x: Array, *, repeats: tuple[int, ...]) -> Array:
 
 
 def bind_tile(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """One number of repeats for each axis."""
+    """Metadata with one number of repeats for each axis."""
     repeats = as_tuple(metadata["repeats"])
     if len(repeats) != x.ndim:
         raise ModelError(f"{len(repeats)} repeats do not fit {x.ndim} dimensions")
@@ -223,7 +223,7 @@ def bind_tile(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def tile_vjp(ct: Var, y: Var, x: Var, *, repeats: tuple[int, ...]) -> tuple[Var]:
-    """The sum over the copies."""
+    """The sum of ct over the copies."""
     parts = [(r, d) for r, d in zip(repeats, x.shape, strict=True)]
     split = sym.reshape(ct, [length for pair in parts for length in pair])
     return (sym.sum(split, range(0, 2 * x.ndim, 2), keepdims=False),)
@@ -235,7 +235,7 @@ def trilu(x: Array, *, k: int = 0, upper: int = 1) -> Array:
 
 
 def bind_trilu(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The diagonal as a number within the matrix."""
+    """Metadata with the diagonal as a number within the matrix."""
     if x.ndim < 2:
         raise ModelError(f"matrices are needed, not {x.ndim} dimensions")
     k = min(max(int(scalar(metadata.get("k", 0))), -x.shape[-2]), x.shape[-1])
@@ -243,7 +243,7 @@ def bind_trilu(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def trilu_vjp(ct: Var, y: Var, x: Var, *, k: int, upper: int) -> tuple[Var]:
-    """The same part."""
+    """The same triangle of ct."""
     return (ct.tape.apply("Trilu", ct, np.asarray(k, np.int64), upper=upper),)
 
 

@@ -1,6 +1,6 @@
 """Pools: extrema, means and norms over windows of the spatial axes, or over all of them; LRN, over channels.
 
-What windows send back to the input is a transposed convolution with ones, or a scatter to their winners.
+The rule of a mean is a transposed convolution with ones, that of a maximum a scatter to the entries that won.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from gradcheck_cli.ops.windows import (
 )
 
 ALPHA = float(np.float32(1e-4))  # as ONNX stores it
-MAX_TAPS = 1 << 20  # of a window along one axis: they are added one by one
+MAX_TAPS = 1 << 20  # taps of a window along one axis, which are added one by one
 
 
 def in_whole(place: Array, shape: Sequence[int], rank: int, storage_order: int) -> Array:
-    """Flat positions in space, which may be stored column first, as positions in `(N, C, *space)`."""
+    """Flat positions in space, which may be stored column by column, as positions in `(N, C, *space)`."""
     n, c, *space = shape[len(shape) - rank - 2 :]
     if storage_order:
         place = np.ravel_multi_index(np.unravel_index(place, space), space, order="F")
@@ -60,7 +60,7 @@ def max_pool(
     strides: Ints = (),
     n_outputs: int = 1,
 ) -> tuple[Array, ...]:
-    """The maximum of each window of x `(..., N, C, *space)`, and where it lies in `(N, C, *space)`, flat."""
+    """The maximum of each window of x `(..., N, C, *space)`, and its flat position in `(N, C, *space)`."""
     axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
     if n_outputs == 1:
         return (native.maxima(x, axes),)
@@ -71,9 +71,9 @@ def max_pool(
 def max_pool_near_real(
     x: Array, *, kernel_shape: Ints, storage_order: int = 0, n_outputs: int = 1, **window: Any
 ) -> tuple[Array, ...]:
-    """The entries whose real part is the maximum."""
+    """The entry of each window whose real part is the maximum."""
     rank, real = len(kernel_shape), x.real
-    if x.ndim > rank + 2 and (real == real[:1]).all():  # tangents at one point have one winner
+    if x.ndim > rank + 2 and (real == real[:1]).all():  # all probes have one real part, as for tangents: one winner
         real = real[:1]
     place = max_pool_branch(real, kernel_shape=kernel_shape, **window)
     y = native.taken(x, place, rank)
@@ -85,7 +85,7 @@ def max_pool_near_real(
 def max_pool_branch(
     x: Array, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int, **_: Any
 ) -> Array:
-    """Which entry wins each window."""
+    """The entry that wins each window."""
     return native.winners(x.real, along(x, kernel_shape, strides, pads, dilations, ceil_mode))[1]
 
 
@@ -98,7 +98,7 @@ def max_pool_vjp(
     n_outputs: int,
     **window: Any,
 ) -> tuple[Var | None]:
-    """The cotangent of each window added to its winner."""
+    """The cotangent of each window added to the entry that won."""
     ct = cts[0]
     if ct is None:
         return (None,)
@@ -120,7 +120,7 @@ def average_pool(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Array:
-    """The mean of each window, over what it has of the input, or of the padded input."""
+    """The mean of each window, over its entries in the input, or in the padded input."""
     axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
     mean, count = native.sums(x, axes), counts(axes, count_include_pad).astype(x.real.dtype)
     for part in (mean.real, mean.imag) if mean.dtype.kind == "c" else (mean,):
@@ -131,7 +131,7 @@ def average_pool(
 def average_pool_vjp(
     ct: Var, y: Var, x: Var, *, kernel_shape: Ints, ceil_mode: int, count_include_pad: int, **geometry: Any
 ) -> tuple[Var | None]:
-    """An equal share to every entry of the window."""
+    """An equal share of ct to every entry of the window."""
     axes = along(x.value, kernel_shape, ceil_mode=ceil_mode, **geometry)
     share = ct / x.tape.constant(counts(axes, count_include_pad), x.dtype)
     return (shared(share, x, kernel_shape, geometry),)
@@ -157,14 +157,14 @@ def lp_pool(
 
 
 def lp_pool_branch(x: Array, *, p: int, **window: Any) -> Array:
-    """The sign of each entry for an odd p; for an even one, which norms are 0."""
+    """The sign of each entry for an odd p; for an even p, True for windows whose norm is 0."""
     return np.asarray(np.sign(x.real) if p % 2 else lp_pool(x.real, p=p, **window) == 0)
 
 
 def lp_pool_vjp(
     ct: Var, y: Var, x: Var, *, kernel_shape: Ints, ceil_mode: int, p: int, **geometry: Any
 ) -> tuple[Var | None]:
-    """sign(x) (|x| / y)^(p-1) of it, and 0 where y is 0."""
+    """ct sign(x) (|x| / y)^(p-1), and 0 where y is 0."""
     if p > 1:
         zero = sym.equal(y, 0)
         norm = sym.where(zero, 1, y)
@@ -193,7 +193,7 @@ def global_lp_pool(x: Var, *, p: int = 2) -> Var:
 
 
 def lrn(x: Var, *, size: int, alpha: float = ALPHA, beta: float = 0.75, bias: float = 1.0) -> Var:
-    """x over a power of the mean square of `size` channels around its own, those outside being 0."""
+    """x over a power of the mean square of `size` channels around its own, channels outside counting as 0."""
     if size < 1:
         raise ValueError(f"size is {size}; it needs to be positive")
     n, c = x.shape[:2]
@@ -214,7 +214,7 @@ def max_unpool(
     strides: Ints = (),
     shape: tuple[int, ...] = (),
 ) -> Array:
-    """x put at flat positions into zeros of `shape`, more zeros behind; the last one where several meet."""
+    """x put at flat positions into zeros of `shape`, with zeros behind; the last one of several at one position."""
     assert output_shape is not None
     lead, size = x.shape[: x.ndim - len(shape)], math.prod(shape)
     if index.size and not (-size <= index.min() and index.max() < size):
@@ -230,7 +230,7 @@ def max_unpool(
 def max_unpool_vjp(
     ct: Var, y: Var, x: Var, index: Var, *, output_shape: Ints, shape: Ints, **window: Any
 ) -> tuple[Var, None]:
-    """What lies at the position of each entry that was not overwritten."""
+    """ct at the position of each entry that was not overwritten."""
     tape, rank, size = x.tape, x.ndim, math.prod(shape)
     place, number = sym.reshape(index, (x.size,)), sym.arange(tape, x.size)
     writers = tape.apply("ScatterElements", sym.full(tape, (size,), 0, np.int64), place, number, axis=0)
@@ -241,7 +241,7 @@ def max_unpool_vjp(
 
 
 def bind_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """All metadata explicit, with pads in place of `auto_pad`; ModelError where no window fits."""
+    """Metadata, all explicit, with pads in place of `auto_pad`; ModelError if no window fits."""
     kernel = tuple(metadata["kernel_shape"])
     if x.ndim < 3 or len(kernel) != x.ndim - 2 or min(kernel) < 1:
         raise ModelError(f"kernel_shape {list(kernel)} does not fit an input of shape {list(x.shape)}")
@@ -263,19 +263,19 @@ def windows_of(x: Array, bound: dict[str, Any]) -> list[Windows]:
 
 
 def bind_average_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """As for every pool."""
+    """Metadata as for every pool."""
     return {"count_include_pad": 0, **bind_pool(metadata, x)}
 
 
 def bind_lp_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """As for every pool, with a positive p."""
+    """Metadata as for every pool; ModelError unless p is positive."""
     if metadata.get("p", 2) < 1:
         raise ModelError(f"p is {metadata['p']}; it needs to be positive")
     return {"p": 2, **bind_pool(metadata, x)}
 
 
 def bind_max_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """As for every pool; ModelError if a window lies in the padding and has no maximum."""
+    """Metadata as for every pool; ModelError if a window lies in the padding and has no maximum."""
     bound = {"storage_order": 0, **bind_pool(metadata, x)}
     if not all(axis.taken(padded=False).all() for axis in windows_of(x, bound)):
         raise ModelError(f"pads {list(bound['pads'])} hold a whole window of {list(bound['kernel_shape'])}")
@@ -283,7 +283,7 @@ def bind_max_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[str, Any]:
-    """`shape`, in which indices count: that of the pool's input, no larger than the output asked for."""
+    """Metadata with `shape`, that of the pool's input, in which positions count; at most the requested output shape."""
     kernel, rank = tuple(metadata["kernel_shape"]), x.ndim - 2
     strides = tuple(metadata.get("strides") or (1,) * rank)
     pads = tuple(metadata.get("pads") or (0,) * (2 * rank))
@@ -306,7 +306,7 @@ def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[st
 
 
 def shared(share: Var, x: Var, kernel_shape: Ints, geometry: dict[str, Any]) -> Var | None:
-    """The sum, at every entry of x, of the shares of the windows that see it."""
+    """For every entry of x, the sum of the shares of the windows it is in."""
     n, c = x.shape[:2]
     ones = sym.full(share.tape, (1, 1, *kernel_shape), 1, share.dtype)
     images = sym.reshape(share, (n * c, 1, *share.shape[2:]))

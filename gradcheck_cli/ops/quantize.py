@@ -1,9 +1,7 @@
-"""Quantized numbers: to and from integers of 8, 16, 4 and 2 bits and the small floats, products of integers.
+"""Quantized numbers: to and from integers of 16, 8, 4 and 2 bits and the small floats, and products of integers.
 
-Nothing flows through an integer, by nature: what quantizes has no gradient, what goes back has one by its
-scale. Products are sums of integers, which float64 holds exactly.
-
-Conversion to the float8 dtypes of ONNX, which saturate or overflow as asked for.
+Nothing flows through an integer, by nature: quantizing has no gradient, dequantizing has one by its scale.  Products
+are sums of integers, which float64 holds exactly.  `to_float8` converts to ONNX's float8 dtypes.
 """
 
 from __future__ import annotations
@@ -18,12 +16,14 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Op, composite, from_end, rounding, rounding_into
 
+ROUNDED, COUNTED = ("gradcheck", "Rounded"), ("gradcheck", "Counted")
+
 
 def quantize(
     x: Var, scale: Var, zero_point: Var | None = None, *, axis: int = 1, block_size: int = 0,
     output_dtype: Any = None, saturate: int = 1,
 ) -> Var:  # fmt: skip
-    """x / scale + zero point, rounded half to even and kept within the target's range.
+    """x / scale + zero point, rounded half to even and clamped to the target's range.
 
     A scale holds for all of x, for an entry along the axis, or for a block of `block_size` entries along it.
     """
@@ -34,7 +34,7 @@ def quantize(
 
 
 def bind_axis(metadata: dict[str, Any], x: Array, scale: Array, *more: Array | None) -> dict[str, Any]:
-    """The axis where there is one: a single scale needs none."""
+    """Metadata with the axis settled; a single scale needs none."""
     if scale.size == 1 and not metadata.get("block_size"):
         return {**metadata, "axis": 0}
     return {**metadata, "axis": from_end(metadata.get("axis", 1), x.ndim) + x.ndim}
@@ -64,7 +64,7 @@ def dynamic_quantize(x: Var) -> tuple[Var, Var, Var]:
 
 
 def matmul_integer(a: Var, b: Var, a_zero_point: Var | None = None, b_zero_point: Var | None = None) -> Var:
-    """The product of integer matrices less their zero points, as int32."""
+    """The product of integer matrices minus their zero points, as int32."""
     wide = _width(a, b)
     return _counted(sym.matmul(_centered(a, _rows(a_zero_point), wide), _centered(b, b_zero_point, wide)))
 
@@ -75,7 +75,7 @@ def conv_integer(
     kernel_shape: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Var:  # fmt: skip
-    """The convolution of integers less their zero points, as int32; the padding is the zero point."""
+    """The convolution of integers minus their zero points, as int32; the padding is the zero point."""
     geometry = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
                 "pads": pads, "strides": strides}  # fmt: skip
     wide = _width(x, w)
@@ -119,7 +119,7 @@ def rounded(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int 
 
 
 def straight(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int = 1) -> Var:
-    """x moved to the zero point and bounded by the numbers of a dtype, without being rounded to them."""
+    """x moved to the zero point and clamped to the range of a dtype, without rounding."""
     if _is_integer(dtype):
         limits = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
         moved = x if zero_point is None else x + sym.cast(zero_point, x.dtype)
@@ -129,7 +129,7 @@ def straight(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int
 
 
 def counted(x: Var) -> Var:
-    """Sums of products of integers, which are integers, as int32."""
+    """Sums of products of integers as int32."""
     return sym.cast(x, np.int32)
 
 
@@ -167,17 +167,17 @@ def _width(*operands: Var) -> np.dtype[Any]:
 
 
 def _centered(x: Var, zero_point: Var | None, wide: np.dtype[Any]) -> Var:
-    """Integers less their zero point."""
+    """Integers minus their zero point."""
     return sym.cast(x, wide) if zero_point is None else sym.cast(x, wide) - sym.cast(zero_point, wide)
 
 
 def _rows(x: Any) -> Any:
-    """A vector with an entry for each row of a matrix as a column."""
+    """A vector with an entry for each row of a matrix, as a column."""
     return sym.unsqueeze(x, (-1,)) if x is not None and x.ndim == 1 and x.size > 1 else x
 
 
 def _channels(x: Any, rank: int) -> Any:
-    """A vector with an entry for each channel, which `rank` axes count from the end."""
+    """A vector with an entry for each channel, in a shape that broadcasts; channels are axis `-rank`."""
     return sym.reshape(x, (-1, *(1,) * (rank - 1))) if x is not None and x.ndim == 1 else x
 
 
@@ -185,22 +185,8 @@ def _conv(x: Var, w: Var, geometry: dict[str, Any]) -> Var:
     return x.tape.apply("Conv", x, w, **{k: v for k, v in geometry.items() if v is not None})
 
 
-ROUNDED, COUNTED = ("gradcheck", "Rounded"), ("gradcheck", "Counted")
-QUANTIZE: list[Op] = [
-    composite("Rounded", rounded, domain="gradcheck"),
-    composite("Counted", counted, domain="gradcheck"),
-    composite("QuantizeLinear", quantize, bind=bind_axis, cuts=rounding),
-    composite("DequantizeLinear", dequantize, bind=bind_axis),
-    composite("DynamicQuantizeLinear", dynamic_quantize, cuts=rounding_into(0, 2)),
-    composite("MatMulInteger", matmul_integer),
-    composite("ConvInteger", conv_integer),
-    composite("QLinearMatMul", qlinear_matmul),
-    composite("QLinearConv", qlinear_conv),
-]
-
-
 def to_float8(x: Array, to: Any, *, saturate: int = 1, round_mode: str = "up") -> Array:
-    """x in a float8 dtype, rounded to the nearest; too large becomes the largest number if `saturate`."""
+    """x in a float8 dtype, rounded to the nearest; with `saturate`, too large numbers become the largest one."""
     wide = x.astype(np.float64)
     if np.dtype(to).name == "float8_e8m0fnu":
         return to_power_of_two(wide, saturate=saturate, round_mode=round_mode)
@@ -219,3 +205,16 @@ def to_power_of_two(x: Array, *, saturate: int, round_mode: str) -> Array:
     valid = np.abs(exponent) <= 127 if not saturate else np.ones(x.shape, bool)
     powers = np.ldexp(1.0, np.clip(exponent, -127, 127))
     return np.where(valid & ~np.isnan(x), powers, np.nan).astype(ml_dtypes.float8_e8m0fnu)
+
+
+QUANTIZE: list[Op] = [
+    composite("Rounded", rounded, domain="gradcheck"),
+    composite("Counted", counted, domain="gradcheck"),
+    composite("QuantizeLinear", quantize, bind=bind_axis, cuts=rounding),
+    composite("DequantizeLinear", dequantize, bind=bind_axis),
+    composite("DynamicQuantizeLinear", dynamic_quantize, cuts=rounding_into(0, 2)),
+    composite("MatMulInteger", matmul_integer),
+    composite("ConvInteger", conv_integer),
+    composite("QLinearMatMul", qlinear_matmul),
+    composite("QLinearConv", qlinear_conv),
+]

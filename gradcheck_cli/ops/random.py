@@ -1,7 +1,7 @@
 """Random numbers: drawn once for a tape, so that every run of a check sees the same ones.
 
-A generator that the tape supplies is copied before each draw, since a kernel may run many times; a node's
-own seed takes its place.
+A kernel may run many times, so it draws from a copy of the generator that the tape supplies; a node's own seed takes
+the generator's place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
 def dropout(
     x: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None, rng: Rng
 ) -> tuple[Var, Var]:
-    """x, and what is kept of it; in training some of it at random, scaled up to the same mean."""
+    """x, and the mask of entries that are kept; in training some are dropped at random and the others scaled up."""
     if not training_mode or ratio == 0:
         return sym.identity(x), sym.full(x.tape, x.shape, 1, np.bool_)
     if not 0 <= ratio < 1:
@@ -48,7 +48,7 @@ def random_uniform(
     *, shape: Sequence[int], dtype: Any = FLOAT, low: float = 0.0, high: float = 1.0,
     seed: float | None = None, rng: Rng,
 ) -> Array:  # fmt: skip
-    """Numbers spread evenly between two bounds."""
+    """Uniformly distributed numbers between two bounds."""
     return _as(fresh(rng, seed).uniform(low, high, checked(shape)), dtype)
 
 
@@ -62,7 +62,7 @@ def random_normal_like(
 def random_uniform_like(
     x: Array, *, dtype: Any = None, low: float = 0.0, high: float = 1.0, seed: float | None = None, rng: Rng
 ) -> Array:
-    """Numbers spread evenly between two bounds, in the shape of x."""
+    """Uniformly distributed numbers between two bounds, in the shape of x."""
     return random_uniform(shape=x.shape, dtype=_like(x, dtype), low=low, high=high, seed=seed, rng=rng)
 
 
@@ -72,7 +72,7 @@ def bernoulli(x: Array, *, dtype: Any = None, seed: float | None = None, rng: Rn
 
 
 def bernoulli_step(x: Array, **metadata: Any) -> Array:
-    """Bernoulli with no derivative."""
+    """Bernoulli for the complex step: it has no derivative."""
     return np.asarray(bernoulli(x.real, **metadata) + 0 * x)
 
 
@@ -87,7 +87,7 @@ def multinomial(x: Array, *, dtype: Any = INT, sample_size: int = 1, seed: float
 
 
 def fresh(rng: Rng, seed: float | None) -> Rng:
-    """A generator that starts where `rng` stands, or at a node's seed."""
+    """A copy of the generator `rng`, or a generator from a node's seed."""
     if seed is None:
         return copy.deepcopy(rng)
     return np.random.default_rng(int(np.float64(seed).view(np.uint64)))

@@ -1,6 +1,6 @@
 """Reductions over axes: sums, means, products, norms, extrema, and the index of an extremum; running sums.
 
-Axes are negative and explicit; a reduction over none of them still does what it does to single entries.
+Axes are negative and explicit; a reduction over no axes still applies its function to single entries.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gradcheck_cli.op.batching import Kernel, on
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import scalar
 
-_WIDER = {  # what sums and products of a narrow dtype are accumulated in
+_WIDER = {  # dtypes in which sums and products of narrow dtypes are accumulated
     np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128,
     np.dtype(np.float16): np.float32, np.dtype(ml_dtypes.bfloat16): np.float32,
 }  # fmt: skip
-SHORT = 64  # entries of a line, up to which what NumPy does for each line takes longer than to go through it
+SHORT = 64  # entries of a line, up to which NumPy's overhead per line is larger than its work
 
 
 def bind_reduction(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The axes counted from the end: all by default, none if the list is empty and `noop_with_empty_axes`."""
+    """Metadata with axes counted from the end: all by default, none for an empty list with `noop_with_empty_axes`."""
     axes, noop = metadata.get("axes"), metadata.get("noop_with_empty_axes", 0)
     axes = (axes,) if isinstance(axes, int) else axes
     if not axes:
@@ -53,45 +53,45 @@ def reduction(function: Kernel) -> Kernel:
 
 
 def total(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool) -> Array:
-    """The sum, in a wider dtype than that of x where x is narrow.
+    """The sum, accumulated in a wider dtype if that of x is narrow.
 
     NumPy adds one by one along all axes but the last: float32 loses a digit by a thousand terms, float16 all.
     """
     if axis in (-1, (-1,)) and x.ndim and x.dtype.kind in "fc" and x.dtype not in _WIDER and x.shape[-1] <= SHORT:
-        lines = np.einsum("...i->...", x)  # which does far less than np.sum for each line
+        lines = np.einsum("...i->...", x)  # less overhead per line than np.sum
         return np.asarray(lines[..., None] if keepdims else lines)
     return np.asarray(np.sum(x, axis=axis, keepdims=keepdims, dtype=_WIDER.get(x.dtype)))
 
 
 def product(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
-    """The product, likewise: what is out of the range of x on the way may come back."""
+    """The product, accumulated in a wider dtype: partial products may leave the range of x."""
     return np.asarray(np.prod(x, axis=axis, keepdims=keepdims, dtype=_WIDER.get(x.dtype)))
 
 
 def average(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """The mean; NaN of nothing, as the standard has it, without NumPy's warning."""
+    """The mean; NaN of no entries, as the standard has it, without NumPy's warning."""
     return np.asarray(total(x, axis, keepdims) / np.prod([x.shape[a] for a in axis]))
 
 
 def spread(ct: Var, x: Var, axes: tuple[int, ...], keepdims: int) -> Var:
-    """A cotangent of the result with its axes of length 1 back, ready to broadcast against x."""
+    """A cotangent of the result with its axes of length 1 back, so that it broadcasts against x."""
     shape = tuple(1 if i - x.ndim in axes else d for i, d in enumerate(x.shape))
     return ct if keepdims else sym.reshape(ct, shape)
 
 
 def sum_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """The same for every entry that was summed."""
+    """ct for every entry that was summed."""
     return (sym.expand(spread(ct, x, axes, keepdims), x.shape),)
 
 
 def mean_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """An equal share for every entry."""
+    """An equal share of ct for every entry."""
     count = math.prod(x.shape[a] for a in axes)
     return (sym.expand(spread(ct, x, axes, keepdims) / float(max(count, 1)), x.shape),)
 
 
 def extremum(function: Any) -> Kernel:
-    """The kernel of a maximum or minimum; of nothing it is the worst value of the dtype."""
+    """The kernel of a maximum or minimum; of no entries it is the worst value of the dtype."""
 
     def kernel(
         x: Array, *, axes: tuple[int, ...] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
@@ -110,7 +110,7 @@ def _worst(function: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def rows_of(x: Array, axes: tuple[int, ...]) -> Array:
-    """The entries of each reduction side by side, along one last axis."""
+    """The entries of each reduction along one last axis."""
     moved = np.moveaxis(x, axes, range(-len(axes), 0)) if axes else x[..., None]
     kept = moved.shape[: x.ndim - len(axes)]
     return moved.reshape(*kept, math.prod(moved.shape[len(kept) :]))
@@ -140,7 +140,7 @@ def extremum_near_real(choose: Kernel, forward: Kernel) -> Kernel:
 
 
 def extremum_vjp(choose: str) -> Any:
-    """All of it to the entry that won, the first at a tie."""
+    """ct to the entry that won, the first at a tie."""
 
     def vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
         if not axes or not x.size:
@@ -154,12 +154,12 @@ def extremum_vjp(choose: str) -> Any:
 
 
 def gathered(x: Var, axes: tuple[int, ...]) -> Var:
-    """The entries of each reduction side by side, along one last axis."""
+    """The entries of each reduction along one last axis (symbolic)."""
     return sym.reshape(sym.transpose(x, _order(x, axes)), (*_kept(x, axes), math.prod(x.shape[a] for a in axes)))
 
 
 def ungathered(rows: Var, x: Var, axes: tuple[int, ...]) -> Var:
-    """The inverse: entries back in the order of x."""
+    """The inverse of `gathered`: entries in the order of x."""
     order = _order(x, axes)
     return sym.transpose(sym.reshape(rows, [x.shape[i] for i in order]), [order.index(i) for i in range(x.ndim)])
 
@@ -174,7 +174,7 @@ def _kept(x: Var, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def prod_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """The product of all other entries, without a division: right at 0, and for every derivative."""
+    """ct times the product of all other entries, without a division: right at 0, and for every derivative."""
     if not axes:
         return (ct,)
     if not x.size:
@@ -213,7 +213,7 @@ def norm2_of_magnitudes(x: Array, axis: tuple[int, ...] | None, keepdims: bool) 
 
 
 def norm2_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """x / |x|, and 0 at 0; conj(x) / |x| for complex numbers."""
+    """ct x / |x|, and 0 at 0; ct conj(x) / |x| for complex numbers."""
     scaled = ct / sym.where(sym.equal(y, 0), 1, y)
     return (spread(scaled, x, axes, keepdims) * sym.conj(x),)
 
@@ -227,7 +227,7 @@ def log_sum_exp(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array
 
 
 def log_sum_exp_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """exp(x - y), and 0 for entries of -inf, all of them or not."""
+    """ct exp(x - y), and 0 for entries of -inf."""
     y, ct = (spread(v, x, axes, keepdims) for v in (y, ct))
     return (ct * sym.exp(x - sym.where(sym.equal(y, -math.inf), 0, y)),)
 
@@ -242,7 +242,7 @@ def composed(function: Any) -> Kernel:
 
 
 def arg_extremum(choose: Kernel) -> Kernel:
-    """The kernel that finds the index of an extremum along an axis."""
+    """The kernel for the index of an extremum along an axis."""
 
     def kernel(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
         keys = np.flip(x.real, axis) if select_last_index else x.real
@@ -263,7 +263,7 @@ def cumsum(x: Array, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Arra
 
 
 def bind_cumulation(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The axis as one number, counted from the end."""
+    """Metadata with the axis as one number, counted from the end."""
     axis = from_end(int(scalar(metadata["axis"])), x.ndim)
     if not x.ndim:
         raise ModelError("a scalar has no axis to cumulate along")
@@ -271,7 +271,7 @@ def bind_cumulation(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def cumsum_vjp(ct: Var, y: Var, x: Var, *, axis: int, exclusive: int, reverse: int) -> tuple[Var]:
-    """Running sums from the other end."""
+    """Running sums of ct from the other end."""
     return (ct.tape.apply("CumSum", ct, np.asarray(axis, np.int64), exclusive=exclusive, reverse=1 - reverse),)
 
 
@@ -285,7 +285,7 @@ def cumprod(x: Var, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Var:
 
 
 def _shifted(x: Var, axis: int, by: int, reverse: int) -> Var:
-    """x moved along an axis, ones coming in."""
+    """x moved along an axis, filled up with ones."""
     ones = sym.full(x.tape, [by if i - x.ndim == axis else d for i, d in enumerate(x.shape)], 1, x.dtype)
     count = x.shape[axis]
     if reverse:
@@ -300,7 +300,7 @@ def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
 
 
 def reducing_composite(name: str, function: Any) -> Op:
-    """A reduction made of others."""
+    """A reduction composed of others."""
     return composite(name, composed(function), static={"axes": 1}, bind=bind_reduction)
 
 

@@ -1,6 +1,6 @@
 """Resize: every entry of the result is a weighted mean of few entries of x, along one axis after the other.
 
-What is sampled along an axis depends on shapes and metadata alone, so it is settled when the node is bound;
+The entries and weights along an axis depend on shapes and metadata alone, so they are computed when the node is bound;
 the gradient is the product with the transposed matrix of weights.
 """
 
@@ -39,11 +39,11 @@ CHOICES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampling:
-    """How one axis (counted from the end) of length `length` is resized.
+    """The resizing of one axis (counted from the end) of length `length`.
 
-    Entry i of the result is the sum over k of `weights[i, k]` times entry `index[i, k]`; where not
-    `inside[i]`, the extrapolation value.  `how` are the attributes that led to it; `scale` is what was given, None for a
-    size or a whole number.
+    Entry i of the result is the sum over k of `weights[i, k]` times entry `index[i, k]`; if not `inside[i]`, it is the
+    extrapolation value.  `how` are the attributes it was made from; `scale` is the given scale, None for a size or a
+    whole number.
     """
 
     axis: int
@@ -58,7 +58,7 @@ class Sampling:
         """x with this axis resized."""
         if self.index.shape[1] == 1:
             return np.take(x, self.index[:, 0], axis=self.axis)
-        if self.dense and np.isfinite(x).all():  # 0 times infinity would spread over the axis
+        if self.dense and np.isfinite(x).all():  # 0 * inf would put NaN all along the axis
             return self._product(x)
         taps = (np.take(x, column, axis=self.axis) for column in self.index.T)
         weights = self.weights.astype(x.real.dtype).T
@@ -66,7 +66,7 @@ class Sampling:
 
     @property
     def dense(self) -> bool:
-        """The weights are few enough for a matrix."""
+        """True if the weights are few enough for a matrix."""
         return len(self.index) * self.length <= DENSE
 
     def _product(self, x: Array) -> Array:
@@ -78,11 +78,11 @@ class Sampling:
         return y.reshape(*lead, len(weights), *behind)
 
     def _anywhere(self, ct: Var) -> bool:
-        """The weights are to be right for other lengths of the axis too."""
+        """True if the weights have to be right for other lengths of the axis too."""
         return ct.tape.general and bool(self.inside.all())
 
     def _unit(self, ct: Var) -> Var:
-        """The weights, as what is made of each entry of the axis where it is one and all others are zero."""
+        """The matrix of weights as the resized identity matrix, for an axis of any length."""
         tape, n = ct.tape, self.length
         unit = sym.reshape(tape.constant(np.eye(n, dtype=ct.dtype)), (1, 1, n, n))
         scales = None if self.scale is None else tape.constant(np.array([1, 1, 1, self.scale], np.float32))
@@ -91,7 +91,7 @@ class Sampling:
         return sym.transpose(sym.squeeze(made, (0, 1)), (1, 0))
 
     def along(self, values: Array) -> Array:
-        """A number for each entry of the resized axis, ready to broadcast."""
+        """A number for each entry of the resized axis, in a shape that broadcasts."""
         return values.reshape(len(values), *(1,) * (-self.axis - 1))
 
     def matrix(self, dtype: Any) -> Array:
@@ -101,7 +101,7 @@ class Sampling:
         return dense.astype(dtype)
 
     def transposed(self, ct: Var) -> Var:
-        """What the resized axis sends back."""
+        """The transpose: from the resized axis to the axis."""
         axis = ct.ndim + self.axis
         shape = (*ct.shape[:axis], self.length, *ct.shape[axis + 1 :])
         if self.dense or self._anywhere(ct):
@@ -143,7 +143,7 @@ def resize(
 
 
 def resize_reads(sets: Sets, node: Reading) -> Array:
-    """The entries that are sampled, along one axis after the other."""
+    """The sparsity rule: the entries that are sampled, along one axis after the other."""
     found = node.whole(sets, 0)
     assert found is not None
     for sampling in node.metadata["samplings"]:
@@ -155,7 +155,7 @@ def resize_reads(sets: Sets, node: Reading) -> Array:
 def resize_vjp(
     ct: Var, y: Var, x: Var, *, samplings: Sequence[Sampling], extrapolation_value: float, mode: str
 ) -> tuple[Var]:
-    """Nothing from what was extrapolated; the rest through the transposed weights, the last axis first."""
+    """ct through the transposed weights, the last axis first; nothing from extrapolated entries."""
     for sampling in samplings:
         if not sampling.inside.all():
             ct = sym.where(ct.tape.constant(sampling.along(sampling.inside)), ct, 0)
@@ -165,7 +165,7 @@ def resize_vjp(
 
 
 def bind_resize(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The samplings of the axes that change."""
+    """Metadata with the samplings of the axes that change."""
     for keyword, known in CHOICES.items():
         if metadata.setdefault(keyword, known[0]) not in known:
             raise ModelError(f"{keyword} is {metadata[keyword]!r}; known are {', '.join(known)}")
@@ -188,7 +188,7 @@ def bind_resize(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def _extents(metadata: dict[str, Any], lengths: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Lengths of the resized axes, and by how much they are longer."""
+    """Lengths of the resized axes, and the factors by which they grow."""
     sizes, scales = (_listed(metadata, keyword, len(lengths)) for keyword in ("sizes", "scales"))
     if (sizes is None) == (scales is None):
         raise ModelError("needs either scales or sizes")
@@ -206,7 +206,7 @@ def _extents(metadata: dict[str, Any], lengths: Sequence[int]) -> tuple[list[int
 
 
 def _scaled(scales: Sequence[float], lengths: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Sizes rounded down from float32, as shape inference has it; exact ratios where nothing is cut off."""
+    """Sizes rounded down from float32, as shape inference does; exact ratios where nothing is cut off."""
     if not all(0 < s < np.inf for s in scales):
         raise ModelError(f"scales are {list(scales)}; they need to be positive")
     products = [float(np.float32(s) * np.float32(n)) for s, n in zip(scales, lengths, strict=True)]
@@ -234,7 +234,7 @@ def _regions(metadata: dict[str, Any], count: int) -> list[tuple[float, float]]:
 def _sampling(
     metadata: dict[str, Any], axis: int, length: int, size: int, scale: float, region: tuple[float, float]
 ) -> Sampling | None:
-    """The sampling of an axis; None where it stays as it is."""
+    """The sampling of an axis; None if it does not change."""
     transformation = metadata["coordinate_transformation_mode"]
     positions = _positions(transformation, length, size, scale, region)
     if size == length and np.array_equal(positions, np.arange(size)):
@@ -254,7 +254,7 @@ def _sampling(
 
 
 def _positions(transformation: str, length: int, size: int, scale: float, region: tuple[float, float]) -> Array:
-    """Where in x the entries of the resized axis lie; their number before rounding is `width`."""
+    """Positions in x of the entries of the resized axis; `width` is their number before rounding."""
     y, width, last = np.arange(size, dtype=np.float64), scale * length, length - 1
     single = round(width, 9) == 1
     if transformation == "align_corners":
@@ -281,7 +281,7 @@ def _nearest(positions: Array, nearest_mode: str) -> Array:
 def _weights(metadata: dict[str, Any], positions: Array, length: int, scale: float) -> tuple[Array, Array]:
     """Neighbors of each position, those outside included, and their weights, which sum to 1.
 
-    Antialiasing stretches the filter where the axis shrinks.
+    Antialiasing stretches the filter if the axis shrinks.
     """
     linear = metadata["mode"] == "linear"
     stretch = min(scale, 1.0) if metadata.get("antialias") else 1.0

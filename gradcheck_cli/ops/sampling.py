@@ -1,8 +1,7 @@
 """Sampling between the entries of a tensor, at positions that are computed themselves: GridSample, AffineGrid.
 
-A sample is a weighted sum of the few entries around its position.  Along each axis a position meets some of
-them with weights that are polynomials in its distance from the last one before it; all axes together gather rows of
-channels, which one product sums up.
+A sample is a weighted sum of the few entries around its position.  Along each axis the weights are polynomials in the
+position's distance from the last entry before it; all axes together gather rows of channels, which one product sums.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from gradcheck_cli.op import Op, composite
 from gradcheck_cli.ops.shape import as_tuple, checked
 
 PADDING_MODES = ("zeros", "border", "reflection")
-A = -0.75  # of Keys' cubic convolution, as everybody has it
+A = -0.75  # parameter of Keys' cubic convolution, as in PyTorch
 
 
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """Which entries a position meets: from the one `first` after the last before it.
+    """The entries that a position meets, the first of which is `first` after the last entry before the position.
 
-    Column k of `powers` holds the weight of entry k, a polynomial in the position's distance from that last one before
+    Column k of `powers` holds the weight of entry k, a polynomial in the position's distance from the last entry before
     it, lowest power first.
     """
 
@@ -49,8 +48,8 @@ INTERPOLATIONS: Mapping[str, Interpolation | None] = {"linear": LINEAR, "nearest
 class Taps:
     """The entries along one axis that each position meets.
 
-    All are `(*points, taps)`: their indices, their weights (None: one tap of weight 1), and which of them exist
-    (None: all do); those that do not are 0.
+    All are `(*points, taps)`: indices, weights (None: one tap of weight 1), and a mask of those that exist (None: all
+    do); those that do not are 0.
     """
 
     index: Var
@@ -59,7 +58,7 @@ class Taps:
 
 
 def meet(position: Var, how: Interpolation | None) -> Taps:
-    """The entries around positions `(*points)`, the axis going on forever; the nearest one if `how` is None."""
+    """The entries around positions `(*points)` on an endless axis; the nearest one if `how` is None."""
     if how is None:
         return Taps(sym.unsqueeze(sym.cast(sym.round_(position), np.int64), (-1,)))
     before = sym.floor(position)
@@ -71,14 +70,14 @@ def meet(position: Var, how: Interpolation | None) -> Taps:
 
 
 def near(position: Var, length: int) -> Var:
-    """Positions so far out that no entry is met, by none of the interpolations, moved to where that begins."""
+    """Positions, with those too far out to meet any entry moved closer."""
     return sym.clip(position, -3, length + 2)
 
 
 def extended(taps: Taps, length: int, padding: str, align_corners: bool = True) -> Taps:
-    """Taps on an axis of a length: beyond it lie zeros, its last entry, or its reflection.
+    """Taps on an axis of a length: beyond it are zeros, its last entry, or its reflection.
 
-    It is reflected at its last entry if `align_corners`, else at the edge of that.
+    The axis is reflected at its last entry if `align_corners`, else at that entry's edge.
     """
     index = taps.index
     if padding == "zeros":
@@ -87,13 +86,13 @@ def extended(taps: Taps, length: int, padding: str, align_corners: bool = True) 
         raise ValueError("an axis without entries has no border")
     if padding == "border":
         return Taps(sym.clip(index, 0, length - 1), taps.weight)
-    last = 2 * (length - 1) if align_corners else 2 * length - 1  # what entry 0 is the reflection of
+    last = 2 * (length - 1) if align_corners else 2 * length - 1  # entry 0 is reflected to this one
     index = index.tape.apply("Mod", index, max(last + (not align_corners), 1))
     return Taps(sym.minimum(index, last - index), taps.weight)
 
 
 def sample(x: Var, image: Var, axes: Sequence[Taps]) -> Var:
-    """Samples of x `(N, C, *space)`, shape `(*points, C)`: one `Taps` for each axis of space, and the images to take.
+    """Samples of x `(N, C, *space)`, shape `(*points, C)`, by `Taps` for each axis of space and image numbers.
 
     `image` and the points of all taps broadcast against each other.
     """
@@ -101,7 +100,7 @@ def sample(x: Var, image: Var, axes: Sequence[Taps]) -> Var:
 
 
 def entries(x: Var, image: Var, axes: Sequence[Taps]) -> tuple[Var, Var | None]:
-    """What samples of x are made of: entries `(*points, taps, C)` and their weights `(*points, taps)`."""
+    """The entries `(*points, taps, C)` that samples of x sum, and their weights `(*points, taps)`."""
     n, c, *space = x.shape
     rank, rows = len(space), n * math.prod(space)
     table = sym.reshape(sym.transpose(x, (0, *range(2, rank + 2), 1)), (rows, c))
@@ -109,7 +108,7 @@ def entries(x: Var, image: Var, axes: Sequence[Taps]) -> tuple[Var, Var | None]:
     for i, (taps, length) in enumerate(zip(axes, space, strict=True)):
         flat = flat * length + _beside(taps.index, i, rank)
     inside = [_beside(taps.inside, i, rank) for i, taps in enumerate(axes) if taps.inside is not None]
-    if inside:  # the last row is for what does not exist: 0 whatever the weights, were x infinite
+    if inside:  # taps that do not exist read a last row of zeros: 0 even for infinite weights
         nothing: Any = "" if x.dtype == object else 0
         table = sym.concat([table, sym.full(x.tape, (1, c), nothing, x.dtype)], 0)
         flat = sym.where(reduce(sym.and_, inside), flat, rows)
@@ -122,12 +121,12 @@ def entries(x: Var, image: Var, axes: Sequence[Taps]) -> tuple[Var, Var | None]:
 
 
 def _beside(taps: Var, i: int, rank: int) -> Var:
-    """What axis i has of `(*points, taps)`, the taps of all `rank` axes being axes of their own."""
+    """Axis i's part of `(*points, taps)`, with an axis of its own for the taps of each of `rank` axes."""
     return sym.unsqueeze(taps, [taps.ndim - 1 + k for k in range(rank) if k != i])
 
 
 def weighted(found: Var, weight: Var | None) -> Var:
-    """The sum over taps of `(*points, taps, C)` by weights `(*points, taps)`; of integers cut off to a whole number."""
+    """The sum over taps of `(*points, taps, C)` by weights `(*points, taps)`; for integers truncated."""
     if weight is None:
         return sym.squeeze(found, (-2,))
     if found.dtype.kind in "iub":
@@ -137,7 +136,7 @@ def weighted(found: Var, weight: Var | None) -> Var:
 
 
 def image_numbers(x: Var, rank: int) -> Var:
-    """The number of each image of x `(N, ...)`, as the first of `rank` axes."""
+    """The number of each image of x `(N, ...)`, along the first of `rank` axes."""
     return sym.reshape(sym.arange(x.tape, x.shape[0]), (-1, *(1,) * (rank - 1)))
 
 
@@ -168,14 +167,14 @@ def _images(x: Var) -> tuple[int, ...]:
 
 
 def _in_entries(position: Var, length: int, align_corners: bool) -> Var:
-    """Positions from -1 to 1 counted in entries: the ends are the outermost entries, or their outer edges."""
+    """Positions from -1 to 1 in units of entries: the ends are the outermost entries, or their outer edges."""
     if align_corners:
         return (position + 1.0) / 2.0 * float(length - 1)
     return ((position + 1.0) * float(length) - 1.0) / 2.0
 
 
 def affine_grid(theta: Var, *, size: tuple[int, ...], align_corners: int = 0) -> Var:
-    """Where affine maps `(N, rank, rank + 1)` take the entries of an image of `size` N, C, *space.
+    """Positions of the entries of an image of `size` N, C, *space under affine maps `(N, rank, rank + 1)`.
 
     Positions `(N, *space, rank)` run from -1 to 1 along each axis, the innermost axis first.
     """
@@ -191,7 +190,7 @@ def affine_grid(theta: Var, *, size: tuple[int, ...], align_corners: int = 0) ->
 
 
 def _places(length: int, align_corners: bool) -> Array:
-    """Where the entries of an axis lie, whose ends at -1 and 1 are the outermost ones, or their outer edges."""
+    """Positions of the entries of an axis; its ends -1 and 1 are the outermost entries, or their outer edges."""
     if align_corners:
         return np.linspace(-1, 1, length) if length > 1 else np.zeros(length)
     return (2 * np.arange(length) + 1) / max(length, 1) - 1

@@ -1,6 +1,6 @@
 """Operators that write updates into a copy of a tensor, at places that another operand names.
 
-Both scatters become one: rows of the data, the number of the row that each update goes to, and the updates.
+Both scatters become one: rows of the data, the number of the row for each update, and the updates.
 Leading axes of data and updates are scattered alike, so that a stack of probes costs one call.
 """
 
@@ -26,11 +26,11 @@ REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maxim
 
 
 def combine(data: Array, index: Array, updates: Array, reduction: str) -> Array:
-    """The data with every update written to its row, or combined with what is there."""
+    """The data with every update written to its row, or combined with the value there."""
     added = native.added(data, index, updates) if reduction == "add" and data.ndim == 2 else None
     if added is not None:
         return added
-    order: Any = "F" if data.ndim == 2 else "C"  # of single entries, those of all probes lie side by side
+    order: Any = "F" if data.ndim == 2 else "C"  # for single entries, so that those of all probes are adjacent
     out = np.array(data, dtype=np.result_type(data, updates), order=order)
     rows, new = out.swapaxes(0, 1), np.asarray(updates, order=order).swapaxes(0, 1)
     if reduction == "none":
@@ -51,7 +51,7 @@ def turns(index: Array) -> list[Array]:
 
 
 def winner(data: Array, index: Array, updates: Array, reduction: str) -> Array:
-    """Where an extremum is taken from: -1 for the data, else the number of the update; the first at a tie."""
+    """The origin of each extremum: -1 for the data, else the number of the update; the first at a tie."""
     if reduction not in ("max", "min"):
         return np.broadcast_to(False, data.shape)
     data, updates = data.real, updates.real
@@ -72,7 +72,7 @@ def combine_near_real(data: Array, index: Array, updates: Array, reduction: str)
 
 
 def slices(data: Array, indices: Array, updates: Array, rank: int) -> Rows:
-    """Rows for ScatterND: what index vectors name are slices of the data."""
+    """Rows for ScatterND: index vectors name slices of the data."""
     lead, width = data.ndim - rank, indices.shape[-1]
     shape, count = data.shape[lead:], int(np.prod(data.shape[:lead]))
     index = flat_index(indices, shape).ravel()
@@ -82,7 +82,7 @@ def slices(data: Array, indices: Array, updates: Array, rank: int) -> Rows:
 
 
 def entries(data: Array, indices: Array, updates: Array, rank: int, axis: int = 0) -> Rows:
-    """Rows for ScatterElements: single entries, where an index replaces the position along `axis`."""
+    """Rows for ScatterElements: single entries, with the index in place of the position along `axis`."""
     lead, axis = data.ndim - rank, axis + rank
     shape, count = data.shape[lead:], int(np.prod(data.shape[:lead]))
     grid: list[Array] = list(np.indices(indices.shape, sparse=True))
@@ -107,7 +107,7 @@ def scattering(rows: Callable[..., Rows], function: Callable[..., Array]) -> Ker
 
 
 def scatter_reads(rows: Callable[..., Rows]) -> Reads:
-    """The data at the same place, and every update that goes there."""
+    """The sparsity rule: the data at the same place, and every update for that place."""
 
     def united(data: Array, index: Array, updates: Array, reduction: str) -> Array:
         out = data.copy()
@@ -143,7 +143,7 @@ def scatter_elements(
 
 
 def bind_scatter_nd(metadata: dict[str, Any], data: Array, indices: Array, updates: Array) -> dict[str, Any]:
-    """The rank of the data, and updates that fit."""
+    """Metadata with the rank of the data; ModelError for updates that do not fit."""
     width = indices.shape[-1] if indices.ndim else 0
     if not 1 <= width <= data.ndim or updates.shape != (*indices.shape[:-1], *data.shape[width:]):
         raise _misfit(data, indices, updates)
@@ -151,7 +151,7 @@ def bind_scatter_nd(metadata: dict[str, Any], data: Array, indices: Array, updat
 
 
 def bind_scatter_elements(metadata: dict[str, Any], data: Array, indices: Array, updates: Array) -> dict[str, Any]:
-    """The axis counted from the end, the rank of the data, and updates that fit."""
+    """Metadata with the axis counted from the end and the rank of the data; ModelError for updates that do not fit."""
     if updates.shape != indices.shape:
         raise _misfit(data, indices, updates)
     axis = bind_elements(metadata, data, indices)["axis"]
@@ -171,8 +171,13 @@ def _known(metadata: dict[str, Any]) -> str:
 
 
 def scatter_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """Data and updates get the probe axis both; where the indices have it too, it is one more axis of the data."""
-    if probed[1] and metadata["reduction"] in ("max", "min"):  # their branch numbers the updates of one probe
+    """The batching rule: data and updates both get the probe axis; if the indices have it too, it is one more axis of
+    the data.
+    """
+    if probed[1] and metadata["reduction"] in (
+        "max",
+        "min",
+    ):  # the branch of an extremum numbers the updates of one probe
         return loop(kernel, operands, probed, metadata)
     if probed[1]:
         return aligned(kernel, operands, probed, {**metadata, "rank": metadata["rank"] + 1})
@@ -185,7 +190,7 @@ def scatter_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], me
 
 
 def scatter_nd_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """The same; probed index vectors begin with the number of their probe."""
+    """The same for ScatterND; probed index vectors begin with the number of their probe."""
     data, indices, updates = operands
     if probed[1] and metadata["reduction"] not in ("max", "min"):
         assert indices is not None
@@ -221,7 +226,7 @@ def scatter_cts(
     ct: Var, y: Var, data: Var, updates: Var, reduction: str, *, gather: Callable[[Var], Var],
     scatter: Callable[[Var, Var, str], Var],
 ) -> tuple[Var, None, Var]:  # fmt: skip
-    """Cotangents of data and updates, given how to gather and scatter at the indices."""
+    """Cotangents of data and updates, from functions that gather and scatter at the indices."""
     if reduction == "add":
         return ct, None, gather(ct)
     if reduction == "mul":
@@ -232,16 +237,17 @@ def scatter_cts(
 
 
 def _written(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> Var:
-    """The cotangents of those updates that are left in the result: of duplicates one overwrites the others."""
+    """The cotangents of the updates that are left in the result: of duplicates one overwrites the others."""
     number = data.tape.constant(np.arange(updates.size, dtype=np.int64).reshape(updates.shape))
     places = sym.full(data.tape, data.shape, 0, np.int64)
     return sym.where(sym.equal(gather(scatter(places, number, "none")), number), ct, 0)
 
 
 def _product_cts(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
-    """The product of all other factors: that of those that are not 0, divided by one, times the zeros among the others.
+    """ct times the product of all other factors, by a division.
 
-    One zero is multiplied as itself, so that a derivative flows to it too; of two or more the product has none.
+    Factors that are 0 are handled apart: a single zero is multiplied as itself, so that a derivative flows to it too;
+    with two or more the product has none.
     """
     is_zero = sym.equal(updates, 0)
     factors, zeros, ones = sym.where(is_zero, 1, updates), sym.where(is_zero, updates, 0), sym.cast(is_zero, np.int64)
@@ -254,7 +260,7 @@ def _product_cts(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) ->
 
 
 def _extremum_cts(ct: Var, y: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> tuple[Var, None, Var]:
-    """All of it to the data if they equal the result, else to the first update that does."""
+    """ct to the data if they equal the result, else to the first update that does."""
     kept = sym.equal(data, y)
     numbers = sym.reshape(sym.arange(ct.tape, updates.size), updates.shape)
     found = sym.where(sym.equal(updates, gather(y)), numbers, updates.size)
@@ -266,7 +272,7 @@ def _extremum_cts(ct: Var, y: Var, data: Var, updates: Var, gather: Any, scatter
 def tensor_scatter(
     past_cache: Var, update: Var, write_indices: Var | None = None, *, mode: str = "linear", axis: int = -2
 ) -> Var:
-    """The cache with `update` written along an axis from an index on that each entry of the batch has."""
+    """The cache with `update` written along an axis, from a start index for each entry of the batch."""
     rank, length, count = past_cache.ndim, past_cache.shape[axis], update.shape[axis]
     index = along(update, count, axis, rank)
     if write_indices is not None:
@@ -276,7 +282,7 @@ def tensor_scatter(
 
 
 def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Array | None) -> dict[str, Any]:
-    """The axis counted from the end; it is not the batch axis."""
+    """Metadata with the axis counted from the end; ModelError for the batch axis."""
     mode, axis = metadata.get("mode", "linear"), from_end(metadata.get("axis", -2), past_cache.ndim)
     if mode not in ("linear", "circular") or axis == -past_cache.ndim:
         raise ModelError(

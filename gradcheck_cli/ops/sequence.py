@@ -1,7 +1,7 @@
 """Sequences and optionals: their operators dissolve into operators on the tensors inside.
 
-What steers (a position, the sizes of pieces) is left on the tape as a guard, as in control flow.  What comes out of a
-sequence or an optional is a new tensor, so that it can be asked for by name.
+Values that steer (a position, the sizes of pieces) are kept on the tape as guards, as in control flow.  A tensor taken
+out of a sequence or an optional is a new tensor, so that it can be asked for by name.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gradcheck_cli.op.batching import Kernel
 
 
 def sequence_empty(*, dtype: Any = np.float32) -> Sequence:
-    """A sequence of nothing."""
+    """An empty sequence."""
     return Sequence()
 
 
 def sequence_construct(*items: Any) -> Sequence:
-    """The operands one after the other."""
+    """A sequence of the operands."""
     dtypes = sorted({item.dtype.name for item in items if isinstance(item, Var)})
     if len(dtypes) > 1:
         raise ValueError(f"the tensors of a sequence are of one dtype, not {' and '.join(dtypes)}")
@@ -34,14 +34,14 @@ def sequence_construct(*items: Any) -> Sequence:
 
 
 def sequence_insert(sequence: Any, tensor: Any, position: Var | None = None) -> Sequence:
-    """The sequence with one more tensor before that at `position`; behind all of them by default."""
+    """The sequence with one more tensor before `position`, or at its end by default."""
     items = items_of(sequence)
     at = len(items) if position is None else _position(position, len(items), len(items))
     return sequence_construct(*items[:at], tensor, *items[at:])
 
 
 def sequence_erase(sequence: Any, position: Var | None = None) -> Sequence:
-    """The sequence without the tensor at `position`; without the last by default."""
+    """The sequence without the tensor at `position`, the last by default."""
     items = items_of(sequence)
     at = _last(items) if position is None else _position(position, len(items), len(items) - 1)
     return Sequence(items[:at] + items[at + 1 :])
@@ -54,12 +54,12 @@ def sequence_at(sequence: Any, position: Var) -> Any:
 
 
 def sequence_length(sequence: Any, *, tape: Tape) -> Var:
-    """How many tensors there are."""
+    """The number of tensors."""
     return tape.constant(len(items_of(sequence)), np.int64)
 
 
 def sequence_map(sequence: Any, *others: Any, body: Body) -> tuple[Sequence, ...]:
-    """What the body makes of each tensor, those at its place in other sequences, and tensors for all of them."""
+    """The body's results for each tensor, with the tensors at its place in other sequences, and tensors for all."""
     items = items_of(sequence)
     for other in others:
         if isinstance(other, Sequence) and len(other.items) != len(items):
@@ -74,7 +74,7 @@ def sequence_map(sequence: Any, *others: Any, body: Body) -> tuple[Sequence, ...
 
 
 def split_to_sequence(x: Var, split: Var | None = None, *, axis: int = 0, keepdims: int = 1) -> Sequence:
-    """Pieces of x along an axis: entry by entry, of one length with what is left in the last, or of given lengths."""
+    """Pieces of x along an axis: single entries, of one length (the last may be shorter), or of given lengths."""
     axis = from_end(axis, x.ndim)
     sizes = [1] * x.shape[axis] if split is None else _sizes(split, x.shape[axis])
     if len(sizes) > MAX_STEPS:
@@ -84,7 +84,7 @@ def split_to_sequence(x: Var, split: Var | None = None, *, axis: int = 0, keepdi
 
 
 def concat_from_sequence(sequence: Any, *, axis: int, new_axis: int = 0) -> Var:
-    """The tensors one behind the other along an axis, or along a new one."""
+    """The tensors concatenated along an axis, or stacked along a new one."""
     items = items_of(sequence)
     if not items:
         raise ValueError("there is nothing to put together")
@@ -104,13 +104,13 @@ def optional(value: Any = None, *, type: TensorType | None = None) -> Optional:
 
 
 def optional_has_element(value: Any = None, *, tape: Tape) -> Var:
-    """Whether there is something: in an optional, or at all."""
+    """True unless it is an empty optional or left out."""
     held = value.content if isinstance(value, Optional) else value
     return tape.constant(held is not None)
 
 
 def optional_get_element(value: Any) -> Any:
-    """What an optional holds; a tensor or a sequence as it is."""
+    """The content of an optional; a tensor or a sequence as it is."""
     held = value.content if isinstance(value, Optional) else value
     if held is None:
         raise ValueError("the optional is empty")
@@ -118,12 +118,12 @@ def optional_get_element(value: Any) -> Any:
 
 
 def element_of(value: Any, *, index: int) -> Any:
-    """What is at a place of a sequence, in an optional, or in a map: all of its values."""
+    """The element of a sequence, an optional, or a map (all of its values) at a place."""
     return mapped(sym.identity, element(value, index))
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
-    """What is in a sequence."""
+    """The elements of a sequence."""
     if not isinstance(value, Sequence):
         kind = described(value) if isinstance(value, COMPOUND) else "a tensor"
         raise ValueError(f"a sequence is needed, not {kind}")
@@ -131,7 +131,7 @@ def items_of(value: Any) -> tuple[Any, ...]:
 
 
 def _position(position: Any, count: int, most: int) -> int:
-    """A position counted from the front; a negative one stands for one counted from behind."""
+    """A position counted from the front; a negative one counts from the end."""
     if isinstance(position, COMPOUND) or position.size != 1 or position.dtype.kind not in "iu":
         raise ValueError(f"a position is one integer, not {described(position)}")
     at = int(position.tape.guard(position).item())
@@ -147,7 +147,7 @@ def _last(items: tuple[Any, ...]) -> int:
 
 
 def _sizes(split: Any, length: int) -> list[int]:
-    """Lengths of pieces: a vector of them, or one for all but the last."""
+    """Lengths of pieces: from a vector, or from one length for all but the last."""
     value = split.tape.guard(split)
     if value.ndim:
         sizes = [int(size) for size in value.ravel()]

@@ -1,6 +1,6 @@
-"""Operators that move or repeat entries by shape alone, convert their dtype, or tell the shape.
+"""Operators that move or repeat entries by shape alone, convert their dtype, or give the shape.
 
-A kernel that keeps the order of entries is bound to the shape that comes out.
+A kernel that keeps the order of entries is bound to the shape of its result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gradcheck_cli.ops.quantize import to_float8
 
 
 def checked(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape as a tuple of ints; an error where it is negative or does not fit into the memory that is left."""
+    """A shape as a tuple of ints; an error if it is negative or does not fit into the memory that is left."""
     shape = tuple(int(d) for d in shape)
     if any(d < 0 for d in shape):
         raise ModelError(f"shape {list(shape)} has a negative dimension")
@@ -47,7 +47,7 @@ def reshape(x: Array, *, shape: tuple[int, ...], allowzero: int = 0) -> Array:
 
 
 def bind_reshape(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The shape with 0 (copied from x) and -1 (what is left) filled in."""
+    """Metadata with the shape, 0 (copied from x) and -1 (inferred) filled in."""
     shape, allowzero = list(as_tuple(metadata["shape"])), metadata.get("allowzero", 0)
     if not allowzero:
         shape = [x.shape[i] if d == 0 and i < x.ndim else d for i, d in enumerate(shape)]
@@ -62,17 +62,17 @@ def bind_reshape(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def reshape_vjp(ct: Var, y: Var, x: Var, **metadata: Any) -> tuple[Var]:
-    """Back to the shape of x: the rule of every operator that keeps entries in their order."""
+    """ct in the shape of x: the rule of every operator that keeps entries in their order."""
     return (sym.reshape(ct, x.shape),)
 
 
 def flatten(x: Array, *, axis: int = 1, shape: tuple[int, ...] = ()) -> Array:
-    """x as a matrix: the axes before `axis`, and the others."""
+    """x as a matrix: rows for the axes before `axis`, columns for the others."""
     return x.reshape(shape)
 
 
 def bind_flatten(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The shape of the matrix; an axis equal to the rank is allowed."""
+    """Metadata with the shape of the matrix; an axis equal to the rank is allowed."""
     axis = metadata.get("axis", 1)
     if not -x.ndim <= axis <= x.ndim:
         raise ModelError(f"axis {axis} is out of range for {x.ndim} dimensions")
@@ -87,7 +87,7 @@ def squeeze(x: Array, *, axes: tuple[int, ...] | None = None, shape: tuple[int, 
 
 
 def bind_squeeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The shape that is left."""
+    """Metadata with the shape that is left."""
     axes = metadata.get("axes")
     gone = [i for i, d in enumerate(x.shape) if d == 1] if axes is None else axes_of(axes, x.ndim)
     if any(x.shape[a] != 1 for a in gone):
@@ -96,12 +96,12 @@ def bind_squeeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def unsqueeze(x: Array, *, axes: tuple[int, ...] = (), shape: tuple[int, ...] = ()) -> Array:
-    """x with axes of length 1 put in, counted in the result."""
+    """x with new axes of length 1 at positions of the result."""
     return x.reshape(shape)
 
 
 def bind_unsqueeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The shape with the new axes."""
+    """Metadata with the shape of the result."""
     axes = as_tuple(metadata.get("axes", ()))
     rank = x.ndim + len(axes)
     new, rest = axes_of(axes, rank), iter(x.shape)
@@ -111,14 +111,14 @@ def bind_unsqueeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def transpose(x: Array, *, perm: tuple[int, ...] | None = None) -> Array:
-    """x with its axes (the last ones, if there are more than `perm` names) in another order."""
+    """x with its axes in another order; only the last ones, if there are more than `perm` names."""
     assert perm is not None
     front = x.ndim - len(perm)
     return x.transpose(*range(front), *[front + len(perm) + p for p in perm])
 
 
 def bind_transpose(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """`perm` counted from the end; all axes reversed by default."""
+    """Metadata with `perm` counted from the end; all axes reversed by default."""
     perm = axes_of(metadata.get("perm", range(x.ndim)[::-1]), x.ndim)
     if sorted(perm) != list(range(x.ndim)):
         raise ModelError(f"perm {list(perm)} is no order of {x.ndim} axes")
@@ -126,7 +126,7 @@ def bind_transpose(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def transpose_vjp(ct: Var, y: Var, x: Var, *, perm: tuple[int, ...]) -> tuple[Var]:
-    """The inverse order."""
+    """ct with axes in the inverse order."""
     order = [p + x.ndim for p in perm]
     return (sym.transpose(ct, [order.index(i) for i in range(x.ndim)]),)
 
@@ -137,13 +137,13 @@ def expand(x: Array, *, shape: tuple[int, ...]) -> Array:
 
 
 def bind_expand(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The shape that x and the one given broadcast to."""
+    """Metadata with the shape that x and the given shape broadcast to."""
     given = checked(as_tuple(metadata["shape"]))
     return {"shape": checked(np.broadcast_shapes(x.shape, given))}
 
 
 def expand_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """Axes of length 1 go behind the probe axis."""
+    """The batching rule: axes of length 1 go behind the probe axis."""
     x, shape = operands[0], metadata["shape"]
     assert x is not None
     aligned_x = x.reshape(x.shape[0], *(1,) * (len(shape) + 1 - x.ndim), *x.shape[1:])
@@ -151,12 +151,12 @@ def expand_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], met
 
 
 def concat(*xs: Array, axis: int) -> Array:
-    """Tensors one behind the other."""
+    """Tensors concatenated along an axis."""
     return np.concatenate(xs, axis=axis)
 
 
 def concat_vjp(ct: Var, y: Var, *xs: Var, axis: int) -> tuple[Var, ...]:
-    """The piece that each operand became."""
+    """The piece of ct for each operand."""
     return sym.split(ct, [x.shape[axis] for x in xs], axis)
 
 
@@ -171,7 +171,7 @@ def split(
 
 
 def bind_split(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The sizes: as given, or as equal as they can be with what is left in the last."""
+    """Metadata with the sizes: as given, or as equal as possible with a smaller last one."""
     axis = from_end(metadata.get("axis", 0), x.ndim)
     length, parts = x.shape[axis], metadata.get("num_outputs") or metadata["n_outputs"]
     chunk = -(-length // parts)
@@ -183,7 +183,7 @@ def bind_split(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def split_vjp(cts: Sequence[Var | None], ys: Sequence[Var], x: Var, *, axis: int, split: tuple[int, ...]) -> tuple[Var]:
-    """The pieces put together again, zeros for those that nothing depends on."""
+    """The cotangents of the pieces concatenated, zeros for pieces without one."""
     pieces = []
     for i, length in enumerate(split):
         shape = list(x.shape)
@@ -213,7 +213,7 @@ def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Arr
 
 
 def cast_text(x: Array, to: Any) -> Array:
-    """Between numbers and strings; a number as the shortest text that stands for it in its dtype."""
+    """x converted between numbers and strings; a number as the shortest text that stands for it in its dtype."""
     if np.dtype(to).kind == "O":
         named = x.real.astype(str) if x.dtype.kind in "biufc" else [str(v) for v in x.ravel().tolist()]
         return np.asarray(named, object).reshape(x.shape)
@@ -236,7 +236,7 @@ def cast_like(x: Array, target: Array, *, saturate: int = 1, round_mode: str = "
 
 
 def constant_of_shape(*, shape: tuple[int, ...] = (), value: Any = None) -> Array:
-    """A tensor of one value."""
+    """A tensor with one value everywhere."""
     fill = np.zeros(1, np.float32) if value is None else value
     return np.broadcast_to(fill.reshape(()), checked(as_tuple(shape)))
 

@@ -26,7 +26,7 @@ Cts = Sequence[Var | None]
 def top_k_indices(x: Array, *, k: int, axis: int = -1, largest: int = 1, sorted: int = 1) -> Array:
     """Indices of the k largest or smallest real parts along an axis."""
     length = x.shape[axis]
-    keys = np.flip(x.real, axis) if largest else x.real  # flipped twice, so that a tie stays in order
+    keys = np.flip(x.real, axis) if largest else x.real  # flipped twice, so that the first wins a tie
     order = np.argsort(keys, axis=axis, kind="stable")
     order = length - 1 - np.flip(order, axis) if largest else order
     return np.take(order, np.arange(k), axis=axis)
@@ -39,7 +39,7 @@ def top_k(x: Array, *, k: int, axis: int = -1, largest: int = 1, sorted: int = 1
 
 
 def bind_top_k(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """k as one number that the axis has."""
+    """Metadata with k as one number; ModelError if the axis is shorter."""
     k, axis = int(scalar(metadata["k"])), from_end(metadata.get("axis", -1), x.ndim)
     if not x.ndim or not 0 <= k <= x.shape[axis]:
         raise ModelError(f"k is {k} for axis {axis} of {list(x.shape)}")
@@ -47,7 +47,7 @@ def bind_top_k(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def top_k_vjp(cts: Cts, ys: Cts, x: Var, *, k: int, axis: int, largest: int) -> tuple[Var]:
-    """Back to where the entries came from."""
+    """ct at the entries that were taken."""
     ct, indices = cts[0], ys[1] if len(ys) > 1 else None
     assert ct is not None
     if indices is None:
@@ -69,7 +69,7 @@ def first_largest(x: Array, *, axis: int = -1) -> Array:
 
 
 def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
-    """Different entries (or slices), where each is first, which one each of x is, how often it occurs."""
+    """Distinct entries (or slices), the first index of each, the number of that which each entry equals, and counts."""
     keys = _ranks(x) if x.dtype == object else x.real
     _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     inverse = inverse.ravel()
@@ -80,12 +80,12 @@ def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array
 
 
 def _ranks(x: Array) -> Array:
-    """Numbers in the order of strings, which NumPy cannot compare slice by slice."""
+    """Numbers in the order of strings, since NumPy cannot compare slices of strings."""
     return np.unique(x, return_inverse=True)[1].reshape(x.shape)
 
 
 def unique_vjp(cts: Cts, ys: Cts, x: Var, *, axis: int | None = None, sorted: int = 1) -> tuple[Var]:
-    """To the first of those that are equal."""
+    """ct to the first of those that are equal."""
     ct, first = cts[0], ys[1] if len(ys) > 1 else None
     assert ct is not None
     if first is None:
@@ -105,7 +105,7 @@ def non_max_suppression(
     score_threshold: float | None = None,
     center_point_box: int = 0,
 ) -> Array:
-    """Rows (batch, class, box) of the boxes that stay, best first: none overlaps a better one too much."""
+    """Rows (batch, class, box) of the boxes that are kept, best first: none overlaps a better one too much."""
     corners = _from_centers(boxes) if center_point_box else _ordered(boxes)
     rows = [
         (n, c, box)
@@ -127,7 +127,7 @@ def _kept(boxes: Array, scores: Array, most: int, iou_threshold: float, score_th
 
 
 def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union of a box with others, 0 where one is empty."""
+    """Intersection over union of a box with others, 0 if one is empty."""
     low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     common = np.prod(np.maximum(high - low, 0), axis=-1)
     union = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=-1) - common
@@ -135,7 +135,7 @@ def _overlaps(box: Array, others: Array) -> Array:
 
 
 def _ordered(boxes: Array) -> Array:
-    """Any two opposite corners as the lower and the upper one."""
+    """Lower and upper corner from any two opposite corners."""
     return np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], -1)
 
 
@@ -145,7 +145,7 @@ def _from_centers(boxes: Array) -> Array:
 
 
 def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Array) -> dict[str, Any]:
-    """Thresholds as single numbers, and shapes that fit."""
+    """Metadata with thresholds as single numbers; ModelError for shapes that do not fit."""
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or boxes.shape[1] != scores.shape[2]:
         raise ModelError(f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not fit")
     if boxes.shape[0] != scores.shape[0]:

@@ -1,13 +1,9 @@
-"""ONNX's Fourier transforms, windows and mel filters.
+"""Complex numbers, Fourier transforms, windows and mel filters.
 
-ONNX keeps a complex number as two reals along the last axis, and a transform is linear over the reals: its rule is
-the transform the other way, of as many points.  What was cut off gets zeros, what was padded is cut off.
-
-Complex numbers and Fourier transforms, which ONNX lacks: operators of the domain `gradcheck`.
-
-A cotangent pairs with a tangent as Re(ct dy), without conjugation.  A rule is the transpose under that
-pairing, of real and imaginary parts where an operator is linear over the reals alone: Im(dx) = Re(-i dx),
-so Imag gives -i ct.
+ONNX has no complex numbers: its transforms keep one as two reals along the last axis.  The operators of the domain
+`gradcheck` (Complex, Real, FFT ...) work on complex arrays.  A cotangent pairs with a tangent as Re(ct dy), without
+conjugation, and a rule is the transpose under that pairing: Im(dx) = Re(-i dx), so Imag gives -i ct.  The rule of a
+transform is the transform of as many points the other way; padding is cut off, cut entries get zeros.
 """
 
 from __future__ import annotations
@@ -26,6 +22,13 @@ from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import checked, scalar
 
 DOMAIN = "gradcheck"
+FLOAT = np.dtype(np.float32)
+_TRANSFORMS: dict[tuple[int, int], Any] = {
+    (0, 0): np.fft.fft,
+    (1, 0): np.fft.ifft,
+    (0, 1): np.fft.rfft,
+    (1, 1): np.fft.irfft,
+}
 
 
 def complex_(re: Array, im: Array) -> Array:
@@ -36,17 +39,17 @@ def complex_(re: Array, im: Array) -> Array:
 
 
 def complex_vjp(ct: Var, y: Var, re: Var, im: Var) -> tuple[Var, Var]:
-    """Re(ct d re) and Re(ct i d im)."""
+    """Re(ct) and Re(i ct)."""
     return sym.real(ct), -sym.imag(ct)
 
 
 def imag_vjp(ct: Var, y: Var, x: Var) -> tuple[Var | None]:
-    """Im(dx) = Re(-i dx)."""
+    """-i ct, since Im(dx) = Re(-i dx)."""
     return (sym.cast(ct, x.dtype) * -1j if x.dtype.kind == "c" else None,)
 
 
 def angle_vjp(ct: Var, y: Var, x: Var) -> tuple[Var | None]:
-    """Im(dx / x), and 0 at 0; a real number has no derivative."""
+    """-i ct / x, and 0 at 0, since d angle = Im(dx / x); a real number has no derivative."""
     if x.dtype.kind != "c":
         return (None,)
     at_0 = sym.equal(x, 0)
@@ -54,7 +57,7 @@ def angle_vjp(ct: Var, y: Var, x: Var) -> tuple[Var | None]:
 
 
 def beyond_cut(x: Array) -> Array:
-    """Whether a number lies just under the negative real axis, where the angle jumps."""
+    """True for numbers just below the negative real axis, where the angle jumps."""
     return (x.real < 0) & (x.imag < 0)
 
 
@@ -72,7 +75,7 @@ def transform(function: Kernel) -> Kernel:
 
 
 def transform_vjp(op: str) -> Vjp:
-    """The same transform, since its matrix is symmetric; what was cut off or padded is undone."""
+    """The same transform of ct, since its matrix is symmetric; padding is cut off, cut entries get zeros."""
 
     def vjp(ct: Var, y: Var, x: Var, *, axis: int = -1, n: int | None = None) -> tuple[Var]:
         back = sym.custom(op, ct, axis=axis)
@@ -92,32 +95,10 @@ def _own(name: str, forward: Kernel, vjp: Vjp, lift: Any = elementwise, **more: 
     return Op(name, forward, vjp, lift, domain=DOMAIN, **more)
 
 
-SIGNAL: list[Op] = [
-    _own("Complex", complex_, complex_vjp, linear="each"),
-    _own("Real", np.real, lambda ct, y, x: (ct,), linear="each"),
-    _own("Imag", np.imag, imag_vjp, linear="each"),
-    _own("Conj", np.conj, lambda ct, y, x: (sym.conj(ct),), linear="each"),
-    _own("Angle", np.angle, angle_vjp, branch=beyond_cut, analytic=False),
-    _own("FFT", transform(np.fft.fft), transform_vjp("FFT"), trailing, linear="each", normwise=True,
-         reads=along("axis")),
-    _own("IFFT", transform(np.fft.ifft), transform_vjp("IFFT"), trailing, linear="each", normwise=True,
-         reads=along("axis")),
-]  # fmt: skip
-
-
-FLOAT = np.dtype(np.float32)
-_TRANSFORMS: dict[tuple[int, int], Any] = {
-    (0, 0): np.fft.fft,
-    (1, 0): np.fft.ifft,
-    (0, 1): np.fft.rfft,
-    (1, 1): np.fft.irfft,
-}
-
-
 def dft(x: Array, *, dft_length: int = 0, axis: int = -2, inverse: int = 0, onesided: int = 0) -> Array:
-    """The discrete Fourier transform of `dft_length` points along an axis; the last one holds real and imaginary part.
+    """The discrete Fourier transform of `dft_length` points along an axis; the last axis holds real and imaginary part.
 
-    With `onesided` the spectrum of real numbers by its first half, in either direction.
+    With `onesided` the spectrum of real numbers is given by its first half, in either direction.
     """
     if x.dtype.kind == "c":
         re, im = (dft(part, dft_length=dft_length, axis=axis, inverse=inverse, onesided=onesided)
@@ -131,7 +112,9 @@ def dft(x: Array, *, dft_length: int = 0, axis: int = -2, inverse: int = 0, ones
 
 
 def bind_dft(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The axis counted from the end and the number of points; an error for parts that do not fit."""
+    """Metadata with the axis counted from the end and the number of points; ModelError for a last axis that does not
+    fit.
+    """
     inverse, onesided = (int(bool(metadata.get(k, 0))) for k in ("inverse", "onesided"))
     axis = from_end(int(scalar(metadata.get("axis", -2))), x.ndim)
     if x.ndim < 2 or axis == -1:
@@ -148,7 +131,9 @@ def bind_dft(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def dft_vjp(ct: Var, y: Var, x: Var, *, dft_length: int, axis: int, inverse: int, onesided: int) -> tuple[Var]:
-    """The other way.  Of half a spectrum every entry counts twice that stands for a pair, all but 0 and N / 2."""
+    """The transform of ct the other way.  An entry of half a spectrum that stands for a pair (not 0 and N / 2) counts
+    twice.
+    """
     back = _dft(ct, dft_length, axis, inverse=1 - inverse, onesided=inverse * onesided)
     back = back / float(dft_length) if inverse else back * float(dft_length)
     if inverse and onesided:
@@ -168,7 +153,7 @@ def stft(
 ) -> Var:
     """Transforms of frames of the signal `(N, length, parts)`, each times a window: `(N, frames, points, 2)`.
 
-    Of a complex signal `onesided` keeps the first half of the spectrum too, as ONNX's own implementations do.
+    For a complex signal `onesided` keeps the first half of the spectrum too, as ONNX's own implementations do.
     """
     signal = sym.unsqueeze(signal, (-1,)) if signal.ndim == 2 else signal
     if signal.ndim != 3 or signal.shape[2] not in (1, 2):
@@ -192,7 +177,7 @@ def _frame_length(signal: Var, window: Var | None, given: int | None) -> int:
 
 
 def _frames(length: int, step: int, points: int) -> Array:
-    """Where the entries of each frame lie in the signal, `(frames, points)`."""
+    """Positions of the entries of each frame in the signal, `(frames, points)`."""
     if step < 1 or not 1 <= points <= length:
         raise ValueError(f"frames of {points}, {step} apart, do not fit a signal of {length}")
     count = (length - points) // step + 1
@@ -201,7 +186,7 @@ def _frames(length: int, step: int, points: int) -> Array:
 
 
 def window(*weights: float) -> Kernel:
-    """The kernel of a window that is a sum of cosines, of alternating signs."""
+    """The kernel of a window that is a sum of cosines with alternating signs."""
 
     def kernel(*, size: int, periodic: int = 1, output_datatype: Any = FLOAT) -> Array:
         """A window of `size` entries; a periodic one begins again where it ends, another is symmetric."""
@@ -212,7 +197,7 @@ def window(*weights: float) -> Kernel:
 
 
 def bind_window(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The size as one number that memory can hold."""
+    """Metadata with the size as one number that memory can hold."""
     return {**metadata, "size": checked((scalar(metadata["size"]),))[0]}
 
 
@@ -220,7 +205,7 @@ def mel_weight_matrix(
     lower: Array, upper: Array, *, num_mel_bins: int, dft_length: int, sample_rate: int,
     output_datatype: Any = FLOAT,
 ) -> Array:  # fmt: skip
-    """Triangles over the frequencies of a spectrum, `(dft_length // 2 + 1, num_mel_bins)`, that peak at 1."""
+    """Triangular filters over the frequencies of a spectrum, `(dft_length // 2 + 1, num_mel_bins)`, that peak at 1."""
     points = dft_length // 2 + 1
     edges = mel_edges(lower, upper, num_mel_bins=num_mel_bins, dft_length=dft_length, sample_rate=sample_rate)
     if num_mel_bins and not 0 <= edges[0] <= edges[-1] < points:
@@ -233,7 +218,7 @@ def mel_weight_matrix(
 
 
 def bind_mel(metadata: dict[str, Any], lower: Array, upper: Array) -> dict[str, Any]:
-    """Counts as numbers, of which memory can hold a matrix."""
+    """Metadata with counts as numbers; an error if the matrix does not fit into memory."""
     counts = {name: int(scalar(metadata[name])) for name in ("num_mel_bins", "dft_length", "sample_rate")}
     if min(counts.values()) < 0 or not counts["sample_rate"] or lower.size != 1 or upper.size != 1:
         raise ModelError(f"{counts} and frequencies of shapes {list(lower.shape)}, {list(upper.shape)} make no filters")
@@ -242,7 +227,7 @@ def bind_mel(metadata: dict[str, Any], lower: Array, upper: Array) -> dict[str, 
 
 
 def mel_edges(lower: Array, upper: Array, *, num_mel_bins: int, dft_length: int, sample_rate: int, **_: Any) -> Array:
-    """The places in the spectrum at which triangles begin, peak and end: equidistant in mel, rounded down."""
+    """Positions in the spectrum where triangles begin, peak and end: equidistant in mel, rounded down."""
     ends = [np.log1p(edge.real.reshape(()).astype(np.float64) / 700) for edge in (lower, upper)]
     places = np.arange(num_mel_bins + 2) / (num_mel_bins + 2)
     hertz = 700 * np.expm1(ends[0] + places * (ends[1] - ends[0]))
@@ -262,4 +247,13 @@ SPECTRAL: list[Op] = [
     _window("BlackmanWindow", 0.42, 0.5, 0.08),
     Op("MelWeightMatrix", mel_weight_matrix, zero, branch=mel_edges, bind=bind_mel, ordered=True,
        static={"num_mel_bins": 0, "dft_length": 1, "sample_rate": 2}),
+    _own("Complex", complex_, complex_vjp, linear="each"),
+    _own("Real", np.real, lambda ct, y, x: (ct,), linear="each"),
+    _own("Imag", np.imag, imag_vjp, linear="each"),
+    _own("Conj", np.conj, lambda ct, y, x: (sym.conj(ct),), linear="each"),
+    _own("Angle", np.angle, angle_vjp, branch=beyond_cut, analytic=False),
+    _own("FFT", transform(np.fft.fft), transform_vjp("FFT"), trailing, linear="each", normwise=True,
+         reads=along("axis")),
+    _own("IFFT", transform(np.fft.ifft), transform_vjp("IFFT"), trailing, linear="each", normwise=True,
+         reads=along("axis")),
 ]  # fmt: skip

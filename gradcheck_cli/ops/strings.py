@@ -1,6 +1,6 @@
-"""Operators on strings: tensors of Python's `str` (`bytes` where a file holds no UTF-8).  Nothing flows through them.
+"""Operators on strings, tensors of Python's `str` (`bytes` if a file holds no UTF-8), and counts of n-grams.
 
-TfIdfVectorizer: counts of n-grams, in which tokens may be skipped.  Integers and strings in, nothing flows.
+Nothing flows through them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from gradcheck_cli.ops.shape import checked
 
 _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 _PATTERN_MEMORY = 8 << 20  # bytes; a pattern that needs more is refused
+Gram: TypeAlias = tuple[Any, ...]
+_MODES = ("TF", "IDF", "TFIDF")
 
 
 def string_concat(x: Array, y: Array) -> Array:
-    """Strings of y put behind those of x."""
+    """The strings of x followed by those of y."""
     return np.asarray(require_strings(x) + require_strings(y), object)
 
 
@@ -31,9 +33,9 @@ def string_normalizer(
     x: Array, *, case_change_action: str = "NONE", is_case_sensitive: int = 0, locale: str = "",
     stopwords: tuple[str, ...] = (),
 ) -> Array:  # fmt: skip
-    """The strings of one row that are no stop words, in lower or upper case; one empty string where none is left.
+    """The strings of one row that are no stop words, in lower or upper case; one empty string if none is left.
 
-    Case is changed as Unicode has it, whatever the locale.
+    Case is changed as Unicode defines it, whatever the locale.
     """
     if case_change_action not in _CASES:
         raise ValueError(f"case_change_action is {case_change_action!r}; known are {', '.join(_CASES)}")
@@ -46,9 +48,9 @@ def string_normalizer(
 
 
 def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
-    """The parts of each string, empty strings behind those that have fewer, and how many there are.
+    """The parts of each string, padded with empty strings, and their number.
 
-    Without a delimiter parts stand between any amount of white space.
+    Without a delimiter, any amount of white space separates parts.
     """
     words, most = require_strings(x).ravel().tolist(), -1 if maxsplit is None else maxsplit
     parts = [word.split(delimiter, most) if delimiter else word.strip().split(None, most) for word in words]
@@ -61,13 +63,13 @@ def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None
 
 
 def regex_full_match(x: Array, *, pattern: str = "") -> Array:
-    """Whether a string as a whole matches a pattern in RE2's syntax."""
+    """True if a string as a whole matches a pattern in RE2's syntax."""
     match = compiled(pattern).fullmatch
     return np.asarray([match(word) is not None for word in require_strings(x).ravel().tolist()], bool).reshape(x.shape)
 
 
 def require_strings(x: Array) -> Array:
-    """x itself; an error where it holds no strings."""
+    """x itself; an error if it holds no strings."""
     if x.dtype != object:
         raise ValueError(f"strings are needed, not {x.dtype}")
     return x
@@ -92,24 +94,12 @@ def compiled(pattern: str) -> Any:
         raise ValueError(f"{pattern[:60]!r} is no pattern in RE2's syntax: {reason}") from None
 
 
-STRINGS: list[Op] = [
-    Op("StringConcat", string_concat, zero, elementwise),
-    Op("StringNormalizer", string_normalizer, zero),
-    Op("StringSplit", string_split, zero, many=True),
-    Op("RegexFullMatch", regex_full_match, zero),
-]
-
-
-Gram: TypeAlias = tuple[Any, ...]
-_MODES = ("TF", "IDF", "TFIDF")
-
-
 def tf_idf_vectorizer(
     x: Array, *, max_gram_length: int, max_skip_count: int, min_gram_length: int, mode: str,
     ngram_counts: tuple[int, ...], ngram_indexes: tuple[int, ...], pool_int64s: tuple[int, ...] = (),
     pool_strings: tuple[str, ...] = (), weights: tuple[float, ...] = (),
 ) -> Array:  # fmt: skip
-    """How often each n-gram of the pool occurs in each row (TF), whether it does (IDF), or the count times its weight."""
+    """Counts of each n-gram of the pool in each row (TF), 1 if it occurs (IDF), or counts times weights (TFIDF)."""
     if x.ndim > 2 or mode not in _MODES or len(weights) not in (0, len(ngram_indexes)):
         raise ValueError(f"x is {list(x.shape)} and mode {mode!r} with {len(weights)} weights; x is a row or rows, and "
                          f"modes are {', '.join(_MODES)}")  # fmt: skip
@@ -154,4 +144,10 @@ def _pool(starts: tuple[int, ...], pool: tuple[Any, ...]) -> tuple[Gram, ...]:
     return tuple(pool[i : i + n] for n, (a, b) in spans for i in range(a, b, n))
 
 
-NGRAMS: list[Op] = [Op("TfIdfVectorizer", tf_idf_vectorizer, zero)]
+STRINGS: list[Op] = [
+    Op("StringConcat", string_concat, zero, elementwise),
+    Op("StringNormalizer", string_normalizer, zero),
+    Op("StringSplit", string_split, zero, many=True),
+    Op("RegexFullMatch", regex_full_match, zero),
+    Op("TfIdfVectorizer", tf_idf_vectorizer, zero),
+]

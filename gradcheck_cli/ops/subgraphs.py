@@ -1,8 +1,8 @@
 """Control flow: If, Loop and Scan dissolve into the nodes that ran.
 
-What decided the way (a condition, a trip count) is left on the tape as a guard: a probe that changes it
-crosses a branch.  Results are new tensors even where a body only hands one through, so that each can be
-asked for by name.  Sequences and optionals go round a loop as tensors do.
+A value that decided (a condition, a trip count) is kept on the tape as a guard: a probe that changes it
+crosses a branch.  Results are new tensors even if a body only passes one through, so that each can be
+asked for by name.  Sequences and optionals may be loop states as tensors are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def if_(condition: Var, *, then_branch: Body, else_branch: Body) -> tuple[Any, .
 
 
 def loop(trips: Var | None, condition: Var | None = None, *states: Any, body: Body) -> tuple[Any, ...]:
-    """Final states, and every scan output of all iterations, while `trips` last and the condition holds."""
+    """Final states, and every scan output of all iterations; at most `trips`, as long as the condition holds."""
     tape, most = body.tape, None if trips is None else _count(trips)
     going = condition is None or _holds(condition)
     flag = condition if condition is not None else tape.constant(True)
@@ -95,7 +95,7 @@ def _slices(x: Any, axis: int, direction: int) -> list[Var]:
 
 
 def _stacked(body: Body, name: str, rows: Sequence[Any], axis: int = 0, direction: int = _FORWARD) -> Var:
-    """Values of all iterations, one behind the other along a new axis."""
+    """Values of all iterations, stacked along a new axis."""
     if not rows:
         return _no_rows(body, name, axis)
     for row in rows:
@@ -109,7 +109,7 @@ def _stacked(body: Body, name: str, rows: Sequence[Any], axis: int = 0, directio
 
 
 def _no_rows(body: Body, name: str, axis: int) -> Var:
-    """The scan output of no iteration, as it is declared; dimensions that are not fixed are 0."""
+    """The declared scan output of no iteration; dimensions that are not fixed are 0."""
     declared = body.graph.types.get(name)
     dtype = np.float32 if declared is None or declared.dtype is None else declared.dtype
     shape = (
@@ -125,7 +125,7 @@ def _require_tensor(value: Any, what: str) -> None:
 
 
 def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, ...]:
-    """A list with one entry for each scan, 0 where it is left out."""
+    """A list with one entry for each scan, 0 by default."""
     if values is not None and len(values) != count:
         raise ValueError(f"{what} has {len(values)} entries for {count} scans")
     return (0,) * count if values is None else tuple(values)

@@ -1,11 +1,9 @@
-"""One step of an optimizer, as ONNX's training domain has it: Adagrad, Adam and Momentum.
+"""ONNX's training domain: one step of the optimizers Adagrad, Adam and Momentum, and the operator `Gradient`.
 
-Inputs are the rate R, the number of steps T done so far, then the tensors X, their gradients G and what was accumulated
-for them: all X first, then all G ...
-
-ONNX's operator `Gradient`: a derivative inside of a model, made by the same rules that gradcheck checks.
-
-The part of the graph that it differentiates is its attribute `body`, which reading a file adds (`formats`).
+The inputs of an optimizer are the rate R, the number of steps T done so far, then the tensors X, their gradients G and
+their accumulated values: all X first, then all G ...  `Gradient` is a derivative inside of a model, made by the same
+rules that gradcheck checks; the subgraph it differentiates is its attribute `body`, which reading a file adds
+(`formats`).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ DOMAIN = "ai.onnx.preview.training"
 def adagrad(
     r: Var, t: Var, *xs: Var, decay_factor: float = 0.0, epsilon: float = 1e-6, norm_coefficient: float = 0.0
 ) -> list[Var]:
-    """Steps by the gradient over the root of all squares so far; new X, then new sums of squares."""
+    """A step by the gradient over the root of the sum of squares so far; new X, then new sums of squares."""
     rate = r / (sym.cast(t, r.dtype) * decay_factor + 1.0)
 
     def step(x: Var, g: Var, h: Var) -> tuple[Var, ...]:
@@ -43,7 +41,7 @@ def adam(
     r: Var, t: Var, *xs: Var, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-6,
     norm_coefficient: float = 0.0, norm_coefficient_post: float = 0.0,
 ) -> list[Var]:  # fmt: skip
-    """Steps by a running mean of gradients over the root of one of squares; new X, then both new means."""
+    """A step by a running mean of gradients over the root of one of squares; new X, then both new means."""
     count = sym.cast(sym.maximum(t, 1), r.dtype)
     grown = [1.0 - t.tape.apply("Pow", t.tape.constant(base, r.dtype), count) for base in (alpha, beta)]
     rate = r * sym.where(t > 0, sym.sqrt(grown[1]) / grown[0], 1)
@@ -60,7 +58,7 @@ def adam(
 def momentum(
     r: Var, t: Var, *xs: Var, alpha: float, beta: float, mode: str, norm_coefficient: float
 ) -> list[Var]:  # fmt: skip
-    """Steps by a running sum of gradients, or one ahead of it (nesterov); new X, then new sums."""
+    """A step by a running sum of gradients, or one ahead of it (nesterov); new X, then new sums."""
     if mode not in ("standard", "nesterov"):
         raise ValueError(f"mode is {mode!r}; known are standard, nesterov")
     share = sym.where(t > 0, t.tape.constant(beta, r.dtype), 1)
@@ -82,13 +80,6 @@ def _each(step: Callable[..., Any], xs: Sequence[Var], kinds: int) -> list[Var]:
     return [y for kind in zip(*made, strict=True) for y in kind]
 
 
-OPTIMIZER: list[Op] = [
-    composite("Adagrad", adagrad, domain=DOMAIN),
-    composite("Adam", adam, domain=DOMAIN),
-    composite("Momentum", momentum, domain=DOMAIN),
-]
-
-
 def gradient(
     *operands: Var, xs: tuple[str, ...], y: str, zs: tuple[str, ...] = (), body: Body | None = None
 ) -> tuple[Var, ...]:
@@ -96,13 +87,18 @@ def gradient(
     if body is None or len(operands) != len(xs) + len(zs):
         raise ValueError(f"{len(operands)} values are given for xs {list(xs)} and zs {list(zs)} of y {y!r}")
     tape, start = body.tape, len(body.tape.steps)
-    free = [sym.identity(x) for x in operands[: len(xs)]]  # apart from what else the graph makes of them
+    free = [sym.identity(x) for x in operands[: len(xs)]]  # new tensors: other uses of x in the graph do not count
     (target,) = body(*free, *operands[len(xs) :])
     ones = tape.constant(np.ones(target.shape, target.dtype))
     found = gradients(tape, {target.name: ones}, [x.name for x in free])
-    for index in range(start, len(tape.steps)):  # nodes of this model, not of a derivative that is asked of it
+    for index in range(start, len(tape.steps)):  # these nodes belong to the model, not to a gradient of it
         tape.steps[index] = replace(tape.steps[index], place=tape.place)
     return tuple(sym.zeros_like(x) if ct is None else sym.identity(ct) for x, ct in zip(free, found, strict=True))
 
 
-GRADIENT: list[Op] = [composite("Gradient", gradient, domain=DOMAIN)]
+TRAINING: list[Op] = [
+    composite("Adagrad", adagrad, domain=DOMAIN),
+    composite("Adam", adam, domain=DOMAIN),
+    composite("Momentum", momentum, domain=DOMAIN),
+    composite("Gradient", gradient, domain=DOMAIN),
+]

@@ -1,7 +1,4 @@
-"""Elementwise operators of one operand: arithmetic, powers, trigonometry, rounding.
-
-Special functions that NumPy lacks, for real and complex arrays.
-"""
+"""Elementwise operators of one operand: arithmetic, powers, trigonometry, rounding; erf and log1p of complex arrays."""
 
 from __future__ import annotations
 
@@ -47,8 +44,8 @@ _FAR = (
      -2.24409524465858183362e+01],
 )  # fmt: skip
 _ERF_1 = 8.45062911510467529297e-01
-_NEAR_AXIS = 0.05  # imaginary parts up to which the approximations of the real axis hold
-_TERMS = 48  # of Weideman's series: 1e-14
+_NEAR_AXIS = 0.05  # imaginary parts up to which approximations for the real axis hold
+_TERMS = 48  # terms of Weideman's series, for 1e-14
 
 
 def erf(x: Array) -> Array:
@@ -69,7 +66,7 @@ def erf(x: Array) -> Array:
 
 
 def _erf_off_axis(z: Array) -> Array:
-    """erf of complex numbers on the right: by its power series near 0, else by the Faddeeva function."""
+    """erf of complex numbers with positive real part: by its power series near 0, else by the Faddeeva function."""
     near = np.where(np.abs(z) < 1.25, z, 0)
     term, powers = near, near
     for n in range(1, 30):
@@ -90,7 +87,7 @@ def _faddeeva(z: Array) -> Array:
 
 
 def log1p(z: Array) -> Array:
-    """log(1 + z), with all digits for a small complex z too, whose real part NumPy loses."""
+    """log(1 + z), accurate for a small complex z too, whose real part NumPy loses."""
     if z.dtype.kind != "c":
         return np.log1p(z)
     size = np.log1p(z.real * (2 + z.real) + z.imag * z.imag) / 2
@@ -98,7 +95,7 @@ def log1p(z: Array) -> Array:
 
 
 def _tail(coefficients: tuple[list[float], list[float]], z: Array) -> Array:
-    """erfc far from 0."""
+    """erfc for large z."""
     return np.exp(-z * z - 0.5625 + _ratio(coefficients, 1 / (z * z))) / z
 
 
@@ -124,7 +121,7 @@ def absolute(x: Array) -> Array:
 
 
 def absolute_vjp(ct: Var, y: Var, x: Var) -> Var:
-    """For complex x the derivative of the magnitude: conj(x) / |x|, and 0 at 0."""
+    """ct sign(x); for complex x ct conj(x) / |x|, and 0 at 0."""
     if x.dtype.kind != "c":
         return ct * sym.sign(x)
     zero = sym.equal(y, 0)
@@ -132,28 +129,28 @@ def absolute_vjp(ct: Var, y: Var, x: Var) -> Var:
 
 
 def tanh_vjp(ct: Var, y: Var, x: Var) -> Var:
-    """1 / cosh(x)^2, without the cancellation of 1 - y^2 where y is near 1."""
+    """ct / cosh(x)^2, without the cancellation of 1 - y^2 where y is near 1."""
     return ct * (sym.sigmoid(2.0 * x) * sym.sigmoid(-2.0 * x) * 4.0)
 
 
 def sign(x: Array) -> Array:
-    """-1, 0 or 1; NaN stays."""
+    """-1, 0 or 1; NaN stays NaN."""
     return np.sign(x)
 
 
 def round_even(x: Array) -> Array:
-    """To the nearest integer, halves to the even one."""
+    """x rounded to the nearest integer, halves to the even one."""
     return np.rint(x).astype(x.dtype, copy=False)
 
 
 def is_inf(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Infinite, of the signs asked for."""
+    """True for infinite entries of the requested signs."""
     negative, positive = x == -np.inf, x == np.inf
     return (negative & bool(detect_negative)) | (positive & bool(detect_positive))
 
 
 def identity_inside(value: Any) -> Any:
-    """The same sequence, optional or map, of new tensors."""
+    """The same sequence, optional or map, with new tensors inside."""
     return mapped(sym.identity, value)
 
 

@@ -1,6 +1,4 @@
-"""Where windows of convolutions and pools lie: strides, dilations and pads, and how many entries each sees.
-
-Receptive fields: what windows see of their input, as sets of indices (`gradcheck_cli/op/sparsity.py`) and for boxes.
+"""Windows of convolutions and pools: strides, dilations and pads, sparsity rules and box rules (`gradcheck_cli/op/`).
 
 Windows are boxes, so that their union is one along each axis in turn, for convolutions, pools and their transposes.
 """
@@ -23,6 +21,7 @@ from gradcheck_cli.op.boxes import Box, Span, clipped
 from gradcheck_cli.op.sparsity import Reading, Sets
 
 Ints = Sequence[int]
+_POOLED = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
 
 
 def settled(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def misfit(space: Ints, kernel: Ints, window: dict[str, Any]) -> ModelError:
 
 
 def reach(kernel: Ints, window: dict[str, Any]) -> list[int]:
-    """How far a window extends along each axis, dilated."""
+    """The extent of a window along each axis, dilated."""
     return [(k - 1) * d + 1 for k, d in zip(kernel, window["dilations"], strict=True)]
 
 
@@ -54,12 +53,12 @@ def padded(space: Ints, window: dict[str, Any]) -> list[int]:
 
 
 def uncropped(windows: Ints, kernel: Ints, window: dict[str, Any]) -> list[int]:
-    """How far `windows` windows extend together along each axis."""
+    """The extent of `windows` windows together along each axis."""
     return [(n - 1) * s + r for n, s, r in zip(windows, window["strides"], reach(kernel, window), strict=True)]
 
 
 def steps(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Strides and dilations, 1 along every axis by default."""
+    """Metadata with strides and dilations, 1 along every axis by default."""
     window = {}
     for keyword in ("strides", "dilations"):
         values = tuple(metadata.get(keyword) or (1,) * rank)
@@ -87,19 +86,19 @@ def explicit_pads(metadata: dict[str, Any], rank: int) -> tuple[int, ...]:
 
 
 def _same_pads(auto_pad: str, space: Ints, kernel: Ints, window: dict[str, Any]) -> tuple[int, ...]:
-    """Pads with which there is a window for every stride begun."""
+    """Pads of SAME: there is a window for every stride begun."""
     sizes = zip(space, window["strides"], reach(kernel, window), strict=True)
     return distributed([max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in sizes], auto_pad == "SAME_UPPER")
 
 
 def distributed(totals: Ints, upper: bool) -> tuple[int, ...]:
-    """Totals of padding shared by both sides; what is odd goes to the upper one, or the lower."""
+    """Totals of padding shared by both sides; an odd entry goes to the upper side, or the lower."""
     begins = [total // 2 if upper else total - total // 2 for total in totals]
     return (*begins, *(total - begin for total, begin in zip(totals, begins, strict=True)))
 
 
 def totals(pads: Ints) -> list[int]:
-    """Pads before and behind each axis together."""
+    """Pads before and behind each axis, added up."""
     rank = len(pads) // 2
     return [pads[i] + pads[i + rank] for i in range(rank)]
 
@@ -121,23 +120,20 @@ def along(x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: In
 
 
 def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
-    """By how many entries each window is divided: one number if all are alike, else one for each window."""
+    """The number of entries each window is divided by: one number if all are equal, else one for each window."""
     numbers = reduce(np.multiply.outer, [np.maximum(a.taken(padded=bool(count_include_pad)), 1) for a in axes])
     return np.asarray(numbers.flat[0] if (numbers == numbers.flat[0]).all() else numbers)
 
 
-_POOLED = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
-
-
 def pool_reads(sets: Sets, node: Reading) -> Array:
-    """The entries of each window."""
+    """The sparsity rule of pools: the entries of each window."""
     x = node.whole(sets, 0)
     assert x is not None
     return combined(x, along(x, *(node.metadata[k] for k in _POOLED)), np.bitwise_or, 0)
 
 
 def conv_reads(sets: Sets, node: Reading) -> Array:
-    """The windows in all channels of a group; a filter and a bias of its own for each channel of y."""
+    """The sparsity rule of Conv: the window in all channels of a group; filter and bias of the channel of y."""
     x, w, group = node.whole(sets, 0), node.whole(sets, 1), node.metadata["group"]
     found = [_bias(sets, node)]
     if x is not None:
@@ -153,7 +149,7 @@ def conv_reads(sets: Sets, node: Reading) -> Array:
 
 
 def conv_transpose_reads(sets: Sets, node: Reading) -> Array:
-    """The entries in all channels of a group whose windows reach there; filters and bias by channel of y."""
+    """The sparsity rule of ConvTranspose: entries in all channels of a group whose windows reach the place."""
     x, w, group = node.whole(sets, 0), node.whole(sets, 1), node.metadata["group"]
     found = [_bias(sets, node)]
     if x is not None:
@@ -166,7 +162,7 @@ def conv_transpose_reads(sets: Sets, node: Reading) -> Array:
 
 
 def _overlaid(x: Array, node: Reading) -> Array:
-    """The union of windows that each entry fills, cropped to the result."""
+    """The union over entries of the windows that each fills, cropped to the result."""
     assert node.operands[1] is not None
     metadata, kernel = node.metadata, node.operands[1].shape[2:]
     space, rank = x.shape[-len(kernel) :], len(kernel)
@@ -187,13 +183,13 @@ def _by_group(x: Array, group: int) -> Array:
 
 
 def _to_channels(x: Array, node: Reading) -> Array:
-    """Sets by group for the channels of y."""
+    """Sets by group, repeated for the channels of y."""
     group = x.shape[2]
     return x if group == 1 else np.repeat(x, node.shapes[0][1] // group, axis=2)
 
 
 def _by_channel(sets: Array, node: Reading) -> Array:
-    """Sets `(W, M)` for all images and places of y."""
+    """Sets `(W, M)` in a shape that broadcasts over all images and places of y."""
     return sets.reshape(len(sets), 1, sets.shape[1], *(1,) * (len(node.shapes[0]) - 2))
 
 
@@ -203,7 +199,7 @@ def _bias(sets: Sets, node: Reading) -> Array | None:
 
 
 def conv_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """The windows that see a box, in all channels; zeros are all that lies around it."""
+    """The box rule of Conv: the windows that see a box, in all channels; around it are zeros."""
     if boxes[0] is None or any(box is not None for box in boxes[1:]):
         return None
     (x, w), (y,) = site.operands[:2], site.outputs
@@ -217,7 +213,7 @@ def conv_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
 
 
 def conv_transpose_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """What the windows of a box fill, in all channels."""
+    """The box rule of ConvTranspose: the entries that the windows of a box fill, in all channels."""
     if boxes[0] is None or any(box is not None for box in boxes[1:]):
         return None
     (x, w), (y,), metadata = site.operands[:2], site.outputs, site.metadata
@@ -234,7 +230,7 @@ def conv_transpose_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
 
 
 def pool_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
-    """The windows that see a box, of its own channels; None where windows reach beyond the input and know it."""
+    """The box rule of pools: the windows that see a box, of its own channels; None if padding may matter."""
     box, metadata = boxes[0], site.metadata
     counted = metadata.get("count_include_pad") and "p" not in metadata
     if box is None or metadata["ceil_mode"] or len(site.outputs) > 1 or (any(metadata["pads"]) and not counted):
@@ -247,7 +243,9 @@ def pool_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
 def _seeing(
     box: Box, kernel: Sequence[int], metadata: Mapping[str, Any], space: Sequence[int]
 ) -> tuple[list[Span], list[Span], Any]:
-    """Along each axis what the windows that see a box see, these windows, and whether there are any."""
+    """Along each axis: the span that the windows seeing a box need, the span of these windows, and a mask of boxes with
+    any.
+    """
     need, out, reached = [], [], np.True_
     geometry = zip(kernel, metadata["strides"], metadata["dilations"], metadata["pads"], strict=False)
     for span, n, (k, stride, dilation, begin) in zip(box, space, geometry, strict=True):

@@ -1,6 +1,6 @@
-"""Models of the time before networks (domain `ai.onnx.ml`): scalers, normalizers, linear models.
+"""Classical models (domain `ai.onnx.ml`): scalers, normalizers, linear models.
 
-The standard makes most outputs float32, which is what `single` gives where the model's own dtypes are computed with.
+The standard makes most outputs float32: `single` casts to it, unless the run computes in a wider dtype.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def linear_classifier(
 
 
 def _is_positive(raw: Var) -> Var:
-    """The number of the class that a single score speaks for, whatever it is transformed to."""
+    """The number of the class that a single score means, whatever its transformation."""
     return sym.cast(sym.squeeze(raw > 0.0, (1,)), np.int64)
 
 
@@ -96,19 +96,19 @@ def imputer(
 
 
 def feature_vectorizer(*xs: Var, inputdimensions: tuple[int, ...] = ()) -> Var:
-    """Features of all operands in one row, each cut or padded to the size that is said of it."""
+    """Features of all operands in one row, each cut or padded to its declared size."""
     parts = [as_number(as_matrix(x)) for x in xs]
     sizes = inputdimensions or [x.shape[1] for x in parts]
     return single(sym.concat([_resized(x, size) for x, size in zip(parts, sizes, strict=True)], 1))
 
 
 def _resized(x: Var, size: int) -> Var:
-    """The first features, or all with zeros behind, so that there are `size`."""
+    """The first `size` features, padded with zeros."""
     return sym.pad(x, (0, 0, 0, size - x.shape[1]))
 
 
 def transformed(scores: Var, post_transform: str) -> Var:
-    """Scores as the attribute `post_transform` has them."""
+    """Scores transformed as the attribute `post_transform` says."""
     if post_transform not in _TRANSFORMS:
         raise ValueError(f"post_transform is {post_transform!r}; known are {', '.join(_TRANSFORMS)}")
     result: Var = _TRANSFORMS[post_transform](scores)
@@ -116,7 +116,7 @@ def transformed(scores: Var, post_transform: str) -> Var:
 
 
 def _softmax_zero(x: Var) -> Var:
-    """Softmax in which what is nearly 0 stays so."""
+    """Softmax in which scores that are nearly 0 stay so."""
     high = sym.max(x, (-1,))
     grown = sym.where(sym.abs(x) > 1e-7, sym.exp(x - high), x * sym.exp(-high))
     total = sym.sum(grown, (-1,))
@@ -143,7 +143,7 @@ _TRANSFORMS: dict[str, Kernel] = {
 
 
 def _second_class(score: Var, post_transform: str) -> Var:
-    """Two scores from the one of the second class: runtimes complete it to 1 whatever the transform."""
+    """Two scores from that of the second class: runtimes complete it to 1 whatever the transform."""
     score = transformed(score, post_transform) if post_transform in ("LOGISTIC", "PROBIT") else score
     return sym.concat([1.0 - score, score], 1)
 
@@ -157,7 +157,7 @@ def _linear(x: Var, coefficients: tuple[float, ...], intercepts: tuple[float, ..
 
 
 def class_labels(ints: tuple[int, ...], strings: tuple[str, ...]) -> Array:
-    """The labels that an operator names, of either kind."""
+    """The labels that an operator declares, integers or strings."""
     return np.asarray(strings, object) if strings else np.asarray(ints, np.int64)
 
 
@@ -167,7 +167,7 @@ def winner(scores: Var) -> Var:
 
 
 def named(best: Var, labels: Array) -> Var:
-    """Labels of classes by number; the number itself where there are none."""
+    """Labels of classes by number; the number itself without labels."""
     return best.tape.apply("Gather", best.tape.constant(labels), best, axis=0) if labels.size else best
 
 
@@ -182,7 +182,7 @@ def as_number(x: Var) -> Var:
 
 
 def single(x: Var) -> Var:
-    """x in float32, or in what is computed with instead."""
+    """x in float32, or in the wider dtype of the run."""
     return sym.cast(x, x.tape.widen(np.float32))
 
 

@@ -27,7 +27,7 @@ from gradcheck_cli.ops.ml.classic import (
     winner,
 )
 
-_SURE = 1e-7  # no pair of classes is surer than this
+_SURE = 1e-7  # probabilities of a pair of classes are at least this far from 0 and 1
 
 
 def svm_regressor(
@@ -35,7 +35,7 @@ def svm_regressor(
     kernel_type: str = "LINEAR", n_supports: int = 0, one_class: int = 0, post_transform: str = "NONE",
     rho: tuple[float, ...] = (0.0,), support_vectors: tuple[float, ...] = (),
 ) -> Var:  # fmt: skip
-    """The likeness of x to the support vectors, weighted, plus rho; or on which side of 0 that is."""
+    """The kernel of x with the support vectors, weighted, plus rho; or its sign for one class."""
     x = as_number(as_matrix(x))
     features = likeness(x, support_vectors, n_supports, kernel_type, kernel_params) if n_supports else x
     y = sym.matmul(features, fixed(x, np.reshape(coefficients, (-1, 1)))) + rho[0]
@@ -102,7 +102,7 @@ def duel_weights(coefficients: Sequence[float], vectors_per_class: Sequence[int]
 
 
 def votes(duels: Var, classes: int) -> Var:
-    """How many duels each class wins, `(N, classes)`."""
+    """The number of duels that each class wins, `(N, classes)`."""
     pairs = list(combinations(range(classes), 2))
     first, second = np.zeros((2, len(pairs), classes))
     for pair, (i, j) in enumerate(pairs):
@@ -112,7 +112,7 @@ def votes(duels: Var, classes: int) -> Var:
 
 
 def coupled(chances: Var, classes: int) -> Var:
-    """Probabilities of classes from chances in duels, by libsvm's `multiclass_probability`."""
+    """Probabilities of classes from the probabilities of duels, by libsvm's `multiclass_probability`."""
     rows = quadratic(chances, classes)
     diagonal = [sym.slice(row, (t,), (t + 1,), (1,)) for t, row in enumerate(rows)]
     p = sym.full(chances.tape, (chances.shape[0], classes), 1 / classes, chances.dtype)
@@ -127,7 +127,7 @@ def coupled(chances: Var, classes: int) -> Var:
 
 
 def quadratic(chances: Var, classes: int) -> list[Var]:
-    """Rows of the form that the probabilities minimize, `(N, classes)` each."""
+    """Rows of the quadratic form that the probabilities minimize, `(N, classes)` each."""
     entries: dict[tuple[int, int], Var] = {}
     columns = sym.split(chances, (1,) * chances.shape[1], 1)
     for (i, j), chance in zip(combinations(range(classes), 2), columns, strict=True):

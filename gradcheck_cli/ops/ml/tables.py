@@ -1,8 +1,7 @@
-"""Operators of `ai.onnx.ml` that look values up in a table: labels and categories.  Nothing flows through them.
+"""Operators of `ai.onnx.ml` that look values up in a table of labels or categories, and those on maps.
 
-Attributes become a `Table` when a node is bound; which entry of it is found is the branch of the operator.
-
-Maps of `ai.onnx.ml`: their operators dissolve into operators on the vector of values inside.
+Attributes become a `Table` when a node is bound; the entry that is found is the branch of the operator, and nothing
+flows through it.  Operators on maps dissolve into operators on the vector of values inside.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ from gradcheck_cli.ops.shape import checked
 
 DOMAIN = "ai.onnx.ml"
 _UNUSED = "_Unused"
+_CASTS = {"TO_FLOAT": np.float32, "TO_STRING": object, "TO_INT64": np.int64}
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """values[i] for what equals keys[i], else the default; of equal keys the last counts, and NaN equals NaN."""
+    """values[i] for entries that equal keys[i], else the default; of equal keys the last counts, and NaN equals NaN."""
 
     keys: Array
     values: Array
@@ -39,7 +39,7 @@ class Table:
             raise ModelError(f"{len(self.keys)} keys and {len(self.values)} values make no table")
 
     def places(self, x: Array) -> Array:
-        """Which key each entry equals, -1 for none; numbers are compared in the dtype of the keys."""
+        """The number of the key that each entry equals, -1 for none; numbers are compared in the dtype of the keys."""
         if (x.dtype == object) != (self.keys.dtype == object):
             raise ValueError(f"keys of dtype {self.keys.dtype} do not go with {x.dtype}")
         known = {key: place for place, key in enumerate(self.keys.tolist())}
@@ -63,7 +63,7 @@ def label_encoder(
     default_int64: int = -1, default_float: float = -0.0, default_tensor: Array | None = None,
     table: Table | None = None,
 ) -> Array:  # fmt: skip
-    """What the table says of each entry.
+    """The value that the table has for each entry.
 
     `classes_strings` is the table of the operator's first version: between strings and their numbers, either way.
     """
@@ -72,7 +72,7 @@ def label_encoder(
 
 
 def bind_label_encoder(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The table that keys and values make, each given in one of several forms."""
+    """Metadata with the table of keys and values, each given in one of several forms."""
     if metadata.get("classes_strings"):
         strings = np.asarray(metadata["classes_strings"], object)
         keys, values = strings, np.arange(len(strings))
@@ -97,7 +97,7 @@ def category_mapper(
 
 
 def bind_category_mapper(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The table in the direction that x asks for."""
+    """Metadata with the table in the direction for the dtype of x."""
     strings = np.asarray(metadata.get("cats_strings", ()), object)
     integers = np.asarray(metadata.get("cats_int64s", ()), np.int64)
     if x.dtype == object:
@@ -109,7 +109,7 @@ def one_hot_encoder(
     x: Array, *, cats_int64s: tuple[int, ...] = (), cats_strings: tuple[str, ...] = (), zeros: int = 1,
     table: Table | None = None,
 ) -> Array:  # fmt: skip
-    """A new last axis with 1 at the category of each entry; of numbers the whole part counts."""
+    """A new last axis with 1 at the category of each entry; numbers are truncated."""
     assert table is not None
     places = table.places(x)
     if not zeros and (places < 0).any():
@@ -118,7 +118,7 @@ def one_hot_encoder(
 
 
 def bind_one_hot_encoder(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """The categories of the kind that x holds."""
+    """Metadata with the categories of the kind that x holds."""
     kind, dtype = ("cats_strings", object) if x.dtype == object else ("cats_int64s", np.int64)
     cats = np.asarray(metadata.get(kind, ()), dtype)
     if not cats.size:
@@ -128,12 +128,12 @@ def bind_one_hot_encoder(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def place(x: Array, *, table: Table, **metadata: Any) -> Array:
-    """Which key of the table each entry equals."""
+    """The branch: the number of the key that each entry equals."""
     return table.places(x)
 
 
 def _given(metadata: dict[str, Any], what: str) -> Array:
-    """Keys or values in the one form in which they are given."""
+    """Keys or values, in whichever form they are given."""
     forms = {"tensor": None, "strings": object, "int64s": np.int64, "floats": np.float32}
     found = [
         np.asarray(metadata[f"{what}_{form}"], dtype)
@@ -149,18 +149,8 @@ def _table_op(name: str, forward: Any, bind: Any) -> Op:
     return Op(name, forward, zero, domain=DOMAIN, bind=bind, branch=place)
 
 
-TABLES: list[Op] = [
-    _table_op("LabelEncoder", label_encoder, bind_label_encoder),
-    _table_op("CategoryMapper", category_mapper, bind_category_mapper),
-    _table_op("OneHotEncoder", one_hot_encoder, bind_one_hot_encoder),
-]
-
-
-_CASTS = {"TO_FLOAT": np.float32, "TO_STRING": object, "TO_INT64": np.int64}
-
-
 def zip_map(x: Var, *, classlabels_int64s: tuple[int, ...] = (), classlabels_strings: tuple[str, ...] = ()) -> Sequence:
-    """A map for each row: the labels to its entries."""
+    """A map from labels to entries for each row."""
     rows, labels = as_matrix(x), classlabels_strings or classlabels_int64s
     if rows.ndim != 2 or rows.shape[1] != len(labels) or len(set(labels)) < len(labels):
         raise ValueError(f"{len(labels)} labels do not name the columns of {list(x.shape)}")
@@ -171,7 +161,7 @@ def zip_map(x: Var, *, classlabels_int64s: tuple[int, ...] = (), classlabels_str
 
 
 def dict_vectorizer(x: Any, *, int64_vocabulary: tuple[int, ...] = (), string_vocabulary: tuple[str, ...] = ()) -> Var:
-    """The value of each key of the vocabulary in a vector; 0 for one that the map does not have."""
+    """The value of each key of the vocabulary in a vector; 0 for a key that the map does not have."""
     found = _map(x)
     vocabulary: tuple[Any, ...] = string_vocabulary or int64_vocabulary
     lost = [key for key in found.keys if key not in vocabulary]
@@ -181,7 +171,7 @@ def dict_vectorizer(x: Any, *, int64_vocabulary: tuple[int, ...] = (), string_vo
 
 
 def cast_map(x: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Var:
-    """The values by ascending key, `(1, n)`: one after the other, or each at the place that its key says (SPARSE)."""
+    """The values by ascending key, `(1, n)`: consecutive, or each at the place that its key names (SPARSE)."""
     found = _map(x)
     if cast_to not in _CASTS or map_form not in ("DENSE", "SPARSE"):
         raise ValueError(f"{cast_to!r} and {map_form!r} are not known; {', '.join(_CASTS)} and DENSE, SPARSE are")
@@ -207,7 +197,7 @@ def _map(value: Any) -> Map:
 
 
 def _picked(found: Map, keys: tuple[Any, ...]) -> Var:
-    """The values of keys in a vector, 0 (or an empty string) for those that are not there."""
+    """The values of keys in a vector, 0 (or an empty string) for missing keys."""
     place = {key: i for i, key in enumerate(found.keys)}
     values: Var = found.values
     nothing = values.tape.constant(np.asarray([""], object) if values.dtype == object else np.zeros(1, values.dtype))
@@ -219,7 +209,10 @@ def _own(name: str, forward: Kernel) -> Op:
     return composite(name, forward, domain=DOMAIN, compound=forward)
 
 
-MAPS: list[Op] = [
+TABLES: list[Op] = [
+    _table_op("LabelEncoder", label_encoder, bind_label_encoder),
+    _table_op("CategoryMapper", category_mapper, bind_category_mapper),
+    _table_op("OneHotEncoder", one_hot_encoder, bind_one_hot_encoder),
     composite("ZipMap", zip_map, domain=DOMAIN),
     _own("DictVectorizer", dict_vectorizer),
     _own("CastMap", cast_map),

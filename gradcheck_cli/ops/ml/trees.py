@@ -38,7 +38,7 @@ _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """All nodes of all trees; `votes` are `(nodes, targets)`, NaN where a leaf says nothing of a target."""
+    """All nodes of all trees; `votes` are `(nodes, targets)`, NaN if a leaf has no vote for a target."""
 
     roots: Array
     mode: Array
@@ -86,7 +86,7 @@ class Forest:
         return holds | (np.isnan(seen) & self.missing[at])
 
     def scores(self, leaves: Array, dtype: Any) -> Array:
-        """Votes of all leaves reached put together, `(N, targets)`."""
+        """Votes of all leaves reached, aggregated, `(N, targets)`."""
         total = np.full((len(leaves), self.votes.shape[1]), np.nan)
         combine: Kernel = {"MIN": np.fmin, "MAX": np.fmax}.get(self.aggregate, _add)
         for tree in range(leaves.shape[1]):
@@ -108,7 +108,7 @@ def classifier_forest(
     classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = (),
     post_transform: str = "NONE", **nodes: Any,
 ) -> Forest:  # fmt: skip
-    """A forest with labels; runtimes take votes for the first class of two alone as votes for the second."""
+    """A forest with labels; runtimes count votes for only the first class of two as votes for the second."""
     labels = np.asarray(classlabels_strings, object) if classlabels_strings else np.asarray(classlabels_int64s)
     weights = _values(class_weights, class_weights_as_tensor)
     only_second = len(labels) == 2 and set(class_ids) == {0}
@@ -137,7 +137,7 @@ def _nodes(
     nodes_truenodeids: Sequence[int], nodes_values: Sequence[float] = (),
     nodes_values_as_tensor: Array | None = None,
 ) -> tuple[dict[tuple[int, int], int], dict[str, Any]]:  # fmt: skip
-    """Where a node of a tree stands in the table, and the table's columns."""
+    """The position of each tree's nodes in the table, and the table's columns."""
     places = {key: i for i, key in enumerate(zip(nodes_treeids, nodes_nodeids, strict=True))}
     known = {name: code for code, name in enumerate(_MODES)}
     if unknown := set(nodes_modes) - set(known):
@@ -208,7 +208,7 @@ def modern_forest(
 
 
 def _members(mode: Array, values: Array | None) -> dict[int, Array]:
-    """The set of each node that tests membership: lists one behind the other, each ended by NaN."""
+    """The set of each node that tests membership: lists in one vector, each ended by NaN."""
     nodes = np.flatnonzero(mode == _MEMBER)
     flat = np.asarray([] if values is None else values, np.float64)
     sets = np.split(flat, np.flatnonzero(np.isnan(flat)) + 1)[: len(nodes)]
@@ -251,7 +251,7 @@ def _of_many(raw: Array, forest: Forest) -> tuple[Array, Array]:
 
 
 def _of_two(raw: Array, forest: Forest) -> tuple[Array, Array]:
-    """Probabilities where no vote is negative, else a margin: runtimes look at the weights to tell."""
+    """Scores of two classes: probabilities if no vote is negative, else a margin, as runtimes decide by the weights."""
     probabilities = np.nanmin(forest.votes) >= 0
     best = (raw[:, 0] > (0.5 if probabilities else 0.0)).astype(np.int64)
     if forest.post_transform == "PROBIT":
@@ -262,7 +262,7 @@ def _of_two(raw: Array, forest: Forest) -> tuple[Array, Array]:
 
 
 def _transform(scores: Array, name: str) -> Array:
-    """Scores as the attribute `post_transform` has them."""
+    """Scores transformed as the attribute `post_transform` says."""
     if name == "LOGISTIC":
         return np.asarray(1 / (1 + np.exp(-scores)))
     if name == "PROBIT":
@@ -299,7 +299,7 @@ def _rows(x: Array) -> Array:
 
 
 def _planted(name: str, kernel: Kernel, plant: Callable[..., Forest], *more: Kernel, many: bool = False) -> Op:
-    """An operator whose attributes are those that plant its forest."""
+    """An operator whose attributes become its forest."""
 
     def forward(x: Array, *, forest: Forest) -> Any:
         return kernel(x, forest=forest)

@@ -1,8 +1,7 @@
-"""Mixtures of experts of com.microsoft: a router chooses a few for each token, whose outputs are added up by weight.
+"""Mixtures of experts of com.microsoft, and products with weights that it keeps in a few bits.
 
-All experts run on all tokens, and those that were not chosen weigh nothing: which ones count is a branch.
-
-Weights that com.microsoft keeps in four bits or eight, decoded block by block: products with them, rows of them.
+A router chooses a few experts for each token, whose outputs are added up by weight.  All experts run on all tokens, and
+those that were not chosen weigh nothing: the choice is a branch.  Packed weights are decoded block by block.
 """
 
 from __future__ import annotations
@@ -27,6 +26,13 @@ _ACTIVATIONS: dict[str, Callable[[Var], Var]] = {
     "identity": lambda x: x,
 }
 _LEAST_SHARE = 1e-20  # whose logarithm is taken
+_FP4 = (0.0, 0.0052083333, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_CODES = ((*_FP4, *(-x for x in _FP4)), _NF4)  # by quant_type; numbers of bitsandbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +43,14 @@ class Expert:
     bias: Var | None
 
     def __call__(self, x: Var) -> Var:
-        """Of tokens `(experts or 1, tokens, in)`."""
+        """The layer's outputs for tokens `(experts or 1, tokens, in)`."""
         y = sym.matmul(x, sym.swap(self.weights))
         return y if self.bias is None else y + sym.unsqueeze(self.bias, (1,))
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """An activation of two halves: swiglu, and how the halves are told apart."""
+    """The activation between the layers; swiglu takes two halves, which `fusion` tells apart."""
 
     kind: str
     fusion: int
@@ -60,7 +66,7 @@ class Gate:
                              f"{', '.join(known)}, and 0 to 2")  # fmt: skip
 
     def __call__(self, first: Expert, third: Expert | None, x: Var) -> Var:
-        """What the first layer, and the third where there is one, make of tokens."""
+        """The activation of the first layer's outputs, with those of the third if there is one."""
         y, other = first(x), None if third is None else third(x)
         if self.kind != "swiglu":
             done = _ACTIVATIONS[self.kind](y)
@@ -91,7 +97,7 @@ def moe(
     swiglu_fusion: int = 0, swiglu_limit: float = np.inf, swiglu_limit_after_activation: int = 0,
     use_sparse_mixer: int = 0,
 ) -> Var:  # fmt: skip
-    """The k experts that the router finds best, each a layer, an activation and a layer, added up by their weights.
+    """The outputs of the router's k best experts (a layer, an activation, a layer), added up by weight.
 
     A sparse mixer makes no difference, as on onnxruntime's CPU.
     """
@@ -101,7 +107,7 @@ def moe(
     third = None if fc3 is None else Expert(fc3, fc3_bias)
     _check(router, k)
     best, places = _best(router.tape.apply("Softmax", router, axis=-1), k)
-    chosen = _spread(router, places, _normalized(best) if normalize_routing_weights else best)
+    chosen = _routes(router, places, _normalized(best) if normalize_routing_weights else best)
     return _mixed(x, chosen, gate, Expert(fc1, fc1_bias), Expert(fc2, fc2_bias), third)
 
 
@@ -128,7 +134,7 @@ def qmoe(
         (fc2, fc2_scales, fc2_bias, fc2_zero, fc2_expert_weight_bits),
         (fc3, fc3_scales, fc3_bias, fc3_zero, fc3_expert_weight_bits),
     ):
-        weights = codes and _decoded(codes, scales, zero, bits or expert_weight_bits, block_size)
+        weights = codes and _expert_weights(codes, scales, zero, bits or expert_weight_bits, block_size)
         layers.append(weights and Expert(weights, bias))
     _check(router, k)
     best, places = _best(router, k)
@@ -137,7 +143,7 @@ def qmoe(
     else:
         given = router.tape.apply("GatherElements", router_weights, places, axis=1)
         shares = _normalized(given) if normalize_routing_weights else given
-    chosen = _spread(router, places, shares)
+    chosen = _routes(router, places, shares)
     return _mixed(x, chosen, gate, *layers)
 
 
@@ -201,7 +207,7 @@ def _check(router: Var, k: int) -> None:
 
 
 def _best(x: Var, k: int) -> tuple[Var, ...]:
-    """The k largest entries of each row, and their places."""
+    """The k largest entries of each row, and their indices."""
     return x.tape.emit("TopK", (x, sym.ints(x.tape, (k,))), {"axis": -1}, n_outputs=2)
 
 
@@ -209,19 +215,19 @@ def _normalized(shares: Var) -> Var:
     return shares / sym.sum(shares, (-1,))
 
 
-def _spread(router: Var, places: Var, shares: Var) -> Var:
-    """How much each expert counts for each token, `(tokens, experts)`: nothing but for the best."""
+def _routes(router: Var, places: Var, shares: Var) -> Var:
+    """The weight of each expert for each token, `(tokens, experts)`: zero except for the best."""
     return router.tape.apply("ScatterElements", sym.zeros_like(router), places, shares, axis=1)
 
 
 def _mixed(x: Var, routes: Var, gate: Gate, first: Expert, second: Expert, third: Expert | None) -> Var:
-    """Outputs of the experts for each token, added up by weight."""
+    """The outputs of the experts for each token, added up by weight."""
     tokens = sym.reshape(x, (1, routes.shape[0], x.shape[-1]))
     each = sym.transpose(second(gate(first, third, tokens)), (1, 0, 2))
     return sym.reshape(sym.matmul(sym.unsqueeze(routes, (1,)), each), x.shape)
 
 
-def _decoded(codes: Var, scales: Var | None, zero: Var | None, bits: int, block: int) -> Var:
+def _expert_weights(codes: Var, scales: Var | None, zero: Var | None, bits: int, block: int) -> Var:
     """(codes - zero point) scale, with one scale for each row `(experts, out)` or block `(experts, out, blocks)`."""
     if scales is None or bits not in (2, 4, 8):
         raise ValueError(f"weights of {bits} bits without scales; known are 2, 4 and 8 bits, with scales")
@@ -236,7 +242,7 @@ def _decoded(codes: Var, scales: Var | None, zero: Var | None, bits: int, block:
 
 
 def _zeros(zero: Var | None, bits: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """Zero points, which are packed along their last axis; by default the middle of the range."""
+    """Zero points, which are packed along their last axis; the middle of the range by default."""
     if zero is None:
         return 2.0 ** (bits - 1)
     experts, rows, blocks, _ = shape
@@ -246,27 +252,11 @@ def _zeros(zero: Var | None, bits: int, shape: tuple[int, ...], dtype: np.dtype)
     return sym.cast(sym.reshape(cut, (experts, rows, blocks, 1)), dtype)
 
 
-FUSED_EXPERTS: list[Op] = [
-    fused("MoE", moe),
-    fused("MoEGroupRouter", moe_group_router, cuts=_deciding_bias),
-    fused("QMoE", qmoe),
-]
-
-
-_FP4 = (0.0, 0.0052083333, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25)
-_NF4 = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)  # fmt: skip
-_CODES = ((*_FP4, *(-x for x in _FP4)), _NF4)  # by quant_type; numbers of bitsandbytes
-
-
 def matmul_bnb4(
     a: Var, b: Var, absmax: Var, *, K: int, N: int, block_size: int, quant_type: int, training_mode: int = 0,
     transB: int = 1,
 ) -> Var:  # fmt: skip
-    """a times weights `(N, K)`, transposed by default, that are kept as numbers of a table times a block's maximum."""
+    """a times weights `(N, K)`, transposed by default; a weight is an entry of a table times its block's maximum."""
     if quant_type not in (0, 1) or block_size < 16 or block_size & (block_size - 1):
         raise ValueError(f"quant_type is {quant_type}, 0 or 1; block_size {block_size}, a power of 2 from 16 on")
     blocks = -(-N * K // block_size)
@@ -285,9 +275,9 @@ def matmul_bnb4(
 
 
 def matmul_fp_q4(a: Var, b: Var, *, b_shape: tuple[int, int], blk_quant_type: int = 1) -> Var:
-    """a times weights `(K, N)` in four bits, which stand column by column in blocks of 32 beside their scale.
+    """a times weights `(K, N)` in four bits, stored column by column in blocks of 32 beside their scale.
 
-    A block is the four bytes of a float, a zero point but for type 0, and 16 bytes: low bits first, then high ones.
+    A block is the four bytes of a float, a zero point except for type 0, and 16 bytes: low bits first, then high ones.
     """
     rows, columns = b_shape
     blocks, step = -(-rows // 32), 20 if blk_quant_type == 0 else 21
@@ -303,7 +293,7 @@ def matmul_fp_q4(a: Var, b: Var, *, b_shape: tuple[int, int], blk_quant_type: in
 
 
 def _float_of(x: Var, dtype: np.dtype) -> Var:
-    """The numbers whose four bytes in float32, lowest first, stand along the last axis."""
+    """float32 numbers from their four bytes, lowest first, along the last axis."""
     low, middle, high, top = sym.split(sym.cast(x, np.int64), (1,) * 4, -1)
     odd, negative = high >= 128, top >= 128
     mantissa = low + middle * 256 + (high - sym.cast(odd, np.int64) * 128) * 65536
@@ -317,7 +307,7 @@ def gather_block_quantized(
     data: Var, indices: Var, scales: Var, zero_points: Var | None = None, *, bits: int = 4, block_size: int = 128,
     gather_axis: int = 0, quantize_axis: int = 1,
 ) -> Var:  # fmt: skip
-    """Entries along an axis of a table that is kept in few bits, with a scale for each block along another axis."""
+    """Entries along an axis of a table in a few bits, with a scale for each block along another axis."""
     whole = _is_float(data)
     if whole and zero_points is not None:
         raise ValueError("numbers with a point have no zero point")
@@ -330,13 +320,13 @@ def gather_block_quantized(
     parts = [data, scales, *([] if zero_points is None else [zero_points])]
     found = parts if axis == blocked else [_entries(part, indices, axis, data.shape[axis]) for part in parts]
     shift = indices.ndim - 1 if axis < blocked else 0
-    y = _decoded_blocks(found, bits, block_size, blocked if axis == blocked else blocked + shift)
+    y = _decoded(found, bits, block_size, blocked if axis == blocked else blocked + shift)
     y = _entries(y, indices, axis, data.shape[axis]) if axis == blocked else y
     return _known_only(y, indices, axis, data.shape[axis])
 
 
 def _check_scales(data: Var, scales: Var, axis: int, packed: int, block: int) -> None:
-    """ValueError where there is not one scale for each block; small floats may share one along other axes."""
+    """Raises ValueError unless there is a scale for each block; small floats may share one along other axes."""
     shape = [*data.shape[:-1], data.shape[-1] * packed]
     shape[axis] = -(-shape[axis] // block) if block else 1
     shared = (1,) if _is_float(data) else ()
@@ -345,8 +335,8 @@ def _check_scales(data: Var, scales: Var, axis: int, packed: int, block: int) ->
         raise ValueError(f"scales {list(scales.shape)} do not fit {shape} blocks")
 
 
-def _decoded_blocks(parts: list[Var], bits: int, block: int, axis: int) -> Var:
-    """(data - zero point) scale, each block along an axis with its own."""
+def _decoded(parts: list[Var], bits: int, block: int, axis: int) -> Var:
+    """(data - zero point) scale, with a scale for each block along an axis."""
     data, scales, *zero = parts
     packed = data.dtype == np.uint8
     codes = unpacked(data, bits) if packed else data
@@ -354,14 +344,14 @@ def _decoded_blocks(parts: list[Var], bits: int, block: int, axis: int) -> Var:
     numbers = sym.cast(codes, scales.dtype)
     if zero:
         spread = sym.cast(unpacked(zero[0], bits) if packed else zero[0], scales.dtype)
-        numbers = numbers - _blocks_spread(spread, length, block, axis)
+        numbers = numbers - _repeated(spread, length, block, axis)
     elif packed:
         numbers = numbers - float(2 ** (bits - 1))
-    return numbers * _blocks_spread(scales, length, block, axis)
+    return numbers * _repeated(scales, length, block, axis)
 
 
-def _blocks_spread(x: Var, length: int, block: int, axis: int) -> Var:
-    """Numbers of blocks along an axis, one for each entry."""
+def _repeated(x: Var, length: int, block: int, axis: int) -> Var:
+    """Numbers of blocks along an axis, repeated for each entry."""
     if x.shape[axis] == 1 and not block:
         return x
     wide = sym.expand(sym.unsqueeze(x, (axis + 1,)), (*x.shape[: axis + 1], block, *x.shape[axis + 1 :]))
@@ -370,7 +360,7 @@ def _blocks_spread(x: Var, length: int, block: int, axis: int) -> Var:
 
 
 def _entries(x: Var, indices: Var, axis: int, length: int) -> Var:
-    """Entries along an axis; what one row stands for is the same for all."""
+    """Entries along an axis; a table with one row stands for all rows."""
     places = sym.clip(sym.cast(indices, np.int64), -length, length - 1)
     if x.shape[axis] != length:  # one scale along the axis
         places = places * 0
@@ -378,7 +368,7 @@ def _entries(x: Var, indices: Var, axis: int, length: int) -> Var:
 
 
 def _known_only(y: Var, indices: Var, axis: int, length: int) -> Var:
-    """y, and zeros where an index is out of range."""
+    """y, with zeros where an index is out of range."""
     inside = sym.and_(indices >= -length, indices < length)
     lead = sym.reshape(inside, (*inside.shape, *(1,) * (y.ndim - axis - inside.ndim)))
     return sym.where(lead, y, 0)
@@ -388,7 +378,10 @@ def _is_float(data: Var) -> bool:
     return data.dtype.name.startswith("float")
 
 
-FUSED_WEIGHTS: list[Op] = [
+FUSED_EXPERTS: list[Op] = [
+    fused("MoE", moe),
+    fused("MoEGroupRouter", moe_group_router, cuts=_deciding_bias),
+    fused("QMoE", qmoe),
     fused("GatherBlockQuantized", gather_block_quantized, bind=as_given, cuts=deciding(1)),
     fused("MatMulBnb4", matmul_bnb4),
     fused("MatMulFpQ4", matmul_fp_q4, static={"b_shape": 2}),

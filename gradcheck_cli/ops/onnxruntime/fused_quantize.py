@@ -1,11 +1,8 @@
-"""Quantized operators of com.microsoft: out of integers, the operator itself, back into integers.
+"""Quantized operators of com.microsoft: dequantize, compute, quantize; and LSTMs with integer weights or with
+attention.
 
-Nothing flows through integers, by nature; scales, biases and the left side of a product with packed weights are
-floats, and have gradients.
-
-LSTMs of com.microsoft: with weights as integers, and with attention to a memory.
-
-Both are the LSTM of ONNX with one thing changed: how a product with W or R is made, what a step reads beside x.
+Nothing flows through integers, by nature; scales, biases and the left side of a product with packed weights are floats,
+and have gradients.  The LSTMs are ONNX's LSTM with one change: the products with W and R, or the input of a step.
 """
 
 from __future__ import annotations
@@ -28,6 +25,8 @@ from gradcheck_cli.ops.recurrent import Activation, Cell, Layer, lstm_cells, par
 from gradcheck_cli.ops.windows import counts
 
 Ints = tuple[int, ...]
+Names: TypeAlias = tuple[str, ...]
+Numbers: TypeAlias = tuple[float, ...]
 
 
 def of_one(function: Callable[..., Var]) -> Callable[..., Var]:
@@ -74,7 +73,7 @@ def qlinear_softmax(
 
 
 def qlinear_concat(y_scale: Var, y_zero_point: Var, *parts: Var, axis: int) -> Var:
-    """Tensors, each with its scale and zero point, one behind the other."""
+    """Tensors, each with its scale and zero point, concatenated along an axis."""
     if len(parts) % 3:
         raise ValueError("a part is a tensor, its scale and its zero point")
     decoded = [_decoded(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
@@ -95,10 +94,10 @@ def qlinear_average_pool(
     auto_pad: str = "NOTSET", ceil_mode: int = 0, channels_last: int = 0, count_include_pad: int = 0,
     kernel_shape: Ints, pads: Ints = (), strides: Ints = (),
 ) -> Var:  # fmt: skip
-    """AveragePool, with channels last if asked for.
+    """AveragePool, with channels last if `channels_last`.
 
-    A window that `ceil_mode` lets beyond the padding is divided by all of its size if padding counts: onnxruntime's
-    kernel does so, other than the standard's AveragePool, which leaves out what lies beyond.
+    A window that `ceil_mode` lets reach beyond the padding is divided by its full size if padding counts, as in
+    onnxruntime's kernel; the standard's AveragePool leaves out the part beyond.
     """
     geometry = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "kernel_shape": kernel_shape}
     geometry |= {name: value for name, value in (("pads", pads), ("strides", strides)) if value}
@@ -128,7 +127,7 @@ def qlinear_conv(
     y_zero_point: Var, b: Var | None = None, *, auto_pad: str = "NOTSET", channels_last: int = 0, dilations: Ints = (),
     group: int = 1, kernel_shape: Ints = (), pads: Ints = (), strides: Ints = (),
 ) -> Var:  # fmt: skip
-    """ONNX's own, with channels last if asked for."""
+    """ONNX's QLinearConv, with channels last if `channels_last`."""
     lists = {"dilations": dilations, "kernel_shape": kernel_shape, "pads": pads, "strides": strides}
     given = {name: value for name, value in lists.items() if value}
     quanta = x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, b
@@ -155,7 +154,7 @@ def qgemm(
     y_scale: Var | None = None, y_zero_point: Var | None = None, *, alpha: float = 1.0, transA: int = 0,
     transB: int = 0,
 ) -> Var:  # fmt: skip
-    """alpha A B + C, where C counts in units of alpha times both scales; quantized if there is a scale for y."""
+    """alpha A B + C, where C is in units of alpha times both scales; quantized if y has a scale."""
     wide = [sym.cast(x, a_scale.dtype) for x in (a, a_zero_point, b, b_zero_point)]
     left = wide[0] - wide[1]
     right = (sym.swap(wide[2]) if transB else wide[2]) - wide[3]
@@ -168,7 +167,7 @@ def qgemm(
 def dynamic_quantize_matmul(
     a: Var, b: Var, b_scale: Var, b_zero_point: Var | None = None, bias: Var | None = None
 ) -> Var:
-    """a quantized by its own range, times a quantized matrix, plus a bias."""
+    """a, quantized by its own range, times a quantized matrix, plus a bias."""
     codes, scale, zero = a.tape.emit("DynamicQuantizeLinear", (a,), {}, n_outputs=3)
     return matmul_integer_to_float(codes, b, scale, b_scale, zero, b_zero_point, bias)
 
@@ -188,7 +187,7 @@ def matmul_integer16(a: Var, b: Var) -> Var:
 
 
 def mul_integer(a: Var, a_zero_point: Var | None, b: Var, b_zero_point: Var | None = None) -> Var:
-    """The product of integers less their zero points, as int32."""
+    """The product of integers minus their zero points, as int32."""
     left, right = (
         sym.cast(x, np.int32) if zero is None else sym.cast(x, np.int32) - sym.cast(zero, np.int32)
         for x, zero in ((a, a_zero_point), (b, b_zero_point))
@@ -200,7 +199,7 @@ def matmul_nbits(
     a: Var, b: Var, scales: Var, zero_points: Var | None = None, g_idx: Var | None = None, bias: Var | None = None, *,
     K: int, N: int, accuracy_level: int = 0, bits: int = 4, block_size: int, weight_prepacked: int = 0,
 ) -> Var:  # fmt: skip
-    """a times the transpose of weights `(N, K)` that are packed in bits, by blocks with a scale and zero point."""
+    """a times the transpose of weights `(N, K)` that are packed in bits, in blocks with a scale and zero point."""
     if bits not in (2, 4, 8) or block_size < 16 or block_size & (block_size - 1) or weight_prepacked or g_idx:
         raise UnsupportedError("MatMulNBits of 2, 4 or 8 bits, with blocks of 16 or more, is known", code="GC502")
     blocks = -(-K // block_size)
@@ -213,7 +212,7 @@ def matmul_nbits(
 
 
 def _zero_points(packed: Var, bits: int, n: int, blocks: int, dtype: np.dtype) -> Var:
-    """One for each block, which may be packed like the weights."""
+    """A zero point for each block; they may be packed like the weights."""
     if packed.dtype != np.uint8:
         return sym.reshape(packed, (n, blocks, 1))
     every = unpacked(sym.reshape(packed, (n, -1)), bits)
@@ -221,7 +220,7 @@ def _zero_points(packed: Var, bits: int, n: int, blocks: int, dtype: np.dtype) -
 
 
 def unpacked(x: Var, bits: int) -> Var:
-    """Numbers of so many bits out of bytes, the lowest bits first, along the last axis."""
+    """Numbers of `bits` bits out of bytes, the lowest bits first, along the last axis."""
     if bits == 8:
         return x
     mask = x.tape.constant(np.uint8(2**bits - 1))
@@ -235,7 +234,7 @@ def _decoded(x: Var, scale: Var, zero_point: Var | None) -> Var:
 
 
 def _coded(y: Var, scale: Var, zero_point: Var | None, like: Var) -> Var:
-    """y quantized, without a zero point to the type of another tensor."""
+    """y quantized; without a zero point, to the dtype of another tensor."""
     zero = y.tape.constant(np.zeros((), like.dtype)) if zero_point is None else zero_point
     return y.tape.apply("QuantizeLinear", y, scale, zero)
 
@@ -253,39 +252,14 @@ def _channels_last(x: Var) -> Var:
     return sym.transpose(x, (0, *range(2, x.ndim), 1))
 
 
-FUSED_QUANTIZE: list[Op] = [
-    fused("DynamicQuantizeMatMul", dynamic_quantize_matmul, cuts=rounding_of(0)),
-    fused("MatMulInteger16", matmul_integer16),
-    fused("MatMulIntegerToFloat", matmul_integer_to_float),
-    fused("MatMulNBits", matmul_nbits),
-    fused("MulInteger", mul_integer),
-    fused("NhwcMaxPool", nhwc_max_pool),
-    fused("QGemm", qgemm),
-    fused("QLinearAdd", of_two(lambda a, b: a + b)),
-    fused("QLinearAveragePool", qlinear_average_pool),
-    fused("QLinearConv", qlinear_conv),
-    fused("QLinearConcat", qlinear_concat, bind=as_given),
-    fused("QLinearGlobalAveragePool", qlinear_global_average_pool),
-    fused("QLinearLeakyRelu", qlinear_leaky_relu),
-    fused("QLinearMul", of_two(lambda a, b: a * b)),
-    fused("QLinearSigmoid", of_one(sym.sigmoid)),
-    fused("QLinearSoftmax", qlinear_softmax),
-    fused("QLinearWhere", qlinear_where),
-]
-
-
-Names: TypeAlias = tuple[str, ...]
-Numbers: TypeAlias = tuple[float, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Quantized(Layer):
-    """A layer whose W and R are integers; what they are multiplied with is quantized by its own range, step by step."""
+    """A layer with integer W and R; the other operand of a product is quantized by its own range, step by step."""
 
     quanta: dict[str, tuple[Var, Var]] = field(kw_only=True)  # "W" and "R" -> scale and zero point
 
     def inputs(self, direction: int, bias: Var | None) -> Any:
-        """W x + bias of every step; all steps that some sequence takes have one range together."""
+        """W x + bias of every step; all steps that some sequence takes share one range."""
         taken = self.steps if self.lengths is None else int(np.max(self.x.tape.guard(self.lengths), initial=0))
         if not taken:
             return [sym.full(self.x.tape, (self.batch, self.gates * self.hidden), 0, self.x.dtype)] * self.steps
@@ -309,7 +283,7 @@ class Quantized(Layer):
         return self._reversed(ys), states
 
     def _reversed(self, rows: Sequence[Var]) -> Sequence[Var]:
-        """Entries of each step with every sequence turned round within its length."""
+        """Entries of each step, with every sequence reversed within its length."""
         if self.lengths is None or not rows:
             return rows
         stacked = sym.concat([sym.unsqueeze(row, (0,)) for row in rows], 0)
@@ -340,7 +314,7 @@ def dynamic_quantize_lstm(
     activation_alpha: Numbers = (), activation_beta: Numbers = (), clip: float | None = None,
     direction: str = "forward", hidden_size: int | None = None, input_forget: int = 0,
 ) -> tuple[Var, Var, Var]:  # fmt: skip
-    """LSTM whose weights are integers; x and the state are quantized by their ranges before each product."""
+    """LSTM with integer weights; x and the state are quantized by their ranges before each product."""
     w, r = (sym.transpose(matrix, (0, 2, 1)) for matrix in (w, r))
     quanta = {"W": (w_scale, w_zero_point), "R": (r_scale, r_zero_point)}
     layer = Quantized(x, w, r, b, sequence_lens, 4, direction, 0, hidden_size, quanta=quanta)
@@ -350,22 +324,22 @@ def dynamic_quantize_lstm(
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What each step of one direction attends to: rows of a memory `(N, M, depth)`, by keys that are made of them."""
+    """The memory that the steps of one direction attend to: rows `(N, M, depth)`, and keys made from them."""
 
     values: Var
     keys: Var
     query: Var
     score: Var
     mixing: Var | None
-    seen: Var | None  # which rows count
+    seen: Var | None  # mask of the rows that count
 
     @property
     def width(self) -> int:
-        """How many numbers a step hands to the next one."""
+        """The number of features that a step passes to the next one."""
         return self.values.shape[2] if self.mixing is None else self.mixing.shape[1]
 
     def attended(self, h: Var) -> Var:
-        """The rows of the memory, weighted by how they fit a hidden state, and mixed with that if there is a matrix."""
+        """The rows of the memory, weighted by their score with a hidden state; mixed with that if there is a matrix."""
         fit = sym.tanh(self.keys + sym.unsqueeze(sym.matmul(h, self.query), (1,)))
         scores = sym.sum(fit * self.score, (2,), keepdims=False)
         scores = scores if self.seen is None else sym.where(self.seen, scores, -np.inf)
@@ -381,7 +355,7 @@ def attn_lstm(
     activation_beta: Numbers = (), clip: float | None = None, direction: str = "forward",
     hidden_size: int | None = None, input_forget: int = 0,
 ) -> tuple[Var, Var, Var]:  # fmt: skip
-    """LSTM whose steps read, beside x, what the step before has found in a memory by additive attention."""
+    """LSTM whose steps read, besides x, the memory that the step before attended to by additive attention."""
     fed = w.shape[2] - x.shape[2]
     own, back = sym.split(w, (x.shape[2], fed), 2)
     layer = Layer(x, own, r, b, sequence_lens, 4, direction, 0, hidden_size)
@@ -416,7 +390,7 @@ def _memory(rows: Var, lengths: Var | None, matrices: Sequence[Var | None]) -> M
 
 
 def _attending(cell: Cell, back: Var, held: Memory) -> Cell:
-    """A step whose state holds what it hands to the next one besides."""
+    """A step whose state includes the attention that it passes to the next one."""
 
     def step(x: Var, h: Var, c: Var, found: Var) -> tuple[Var, ...]:
         h, c = cell(x + sym.matmul(found, back), h, c)
@@ -425,7 +399,24 @@ def _attending(cell: Cell, back: Var, held: Memory) -> Cell:
     return step
 
 
-FUSED_RECURRENT: list[Op] = [
+FUSED_QUANTIZE: list[Op] = [
+    fused("DynamicQuantizeMatMul", dynamic_quantize_matmul, cuts=rounding_of(0)),
+    fused("MatMulInteger16", matmul_integer16),
+    fused("MatMulIntegerToFloat", matmul_integer_to_float),
+    fused("MatMulNBits", matmul_nbits),
+    fused("MulInteger", mul_integer),
+    fused("NhwcMaxPool", nhwc_max_pool),
+    fused("QGemm", qgemm),
+    fused("QLinearAdd", of_two(lambda a, b: a + b)),
+    fused("QLinearAveragePool", qlinear_average_pool),
+    fused("QLinearConv", qlinear_conv),
+    fused("QLinearConcat", qlinear_concat, bind=as_given),
+    fused("QLinearGlobalAveragePool", qlinear_global_average_pool),
+    fused("QLinearLeakyRelu", qlinear_leaky_relu),
+    fused("QLinearMul", of_two(lambda a, b: a * b)),
+    fused("QLinearSigmoid", of_one(sym.sigmoid)),
+    fused("QLinearSoftmax", qlinear_softmax),
+    fused("QLinearWhere", qlinear_where),
     fused("AttnLSTM", attn_lstm, cuts=deciding(4, 12)),
     fused("DynamicQuantizeLSTM", dynamic_quantize_lstm, cuts=either(rounding_of(0, 5), deciding(4))),
 ]

@@ -1,6 +1,6 @@
-"""Tokens in com.microsoft: hashes, n-grams, alignments, words cut out of strings.  Nothing flows through any of them.
+"""Tokens in com.microsoft: hashes, n-grams, alignments, tokenizers.  Nothing flows through tokens.
 
-Scores that pass by them do: NGramRepeatBlock lets all through but those it forbids, Unique its values.
+Other operands pass: NGramRepeatBlock lets scores through, except those it forbids, and Unique its values.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _FIRST, _LAST = "\x02", "\x03"  # marks around a text
 
 
 def unique(x: Var) -> tuple[Var, ...]:
-    """Values in the order in which they come first, where each entry is among them, and how often each one is there."""
+    """Distinct values in the order of their first occurrence, the index of each entry's value among them, and counts."""
     y, _, inverse, counts = x.tape.emit("Unique", (x,), {"sorted": 0}, n_outputs=4)
     return y, inverse, counts
 
 
 def ngram_repeat_block(input_ids: Var, scores: Var, *, ngram_size: int) -> Var:
-    """Scores, -infinity for words with which an n-gram would stand there a second time."""
+    """Scores, with -infinity for words that would repeat an n-gram."""
     ids = input_ids.tape.guard(input_ids)
     if ngram_size < 1 or ids.ndim != 2 or scores.ndim != 2 or len(ids) != scores.shape[0]:
         raise ValueError(
@@ -45,7 +45,7 @@ def ngram_repeat_block(input_ids: Var, scores: Var, *, ngram_size: int) -> Var:
 
 
 def dynamic_time_warping(cost: Array) -> Array:
-    """The cheapest way through a matrix of costs from its first corner to the last, as rows and columns it passes."""
+    """The cheapest path through a matrix of costs from its first corner to its last, as rows and columns."""
     table = cost[0] if cost.ndim == 3 else cost
     if table.ndim != 2 or (cost.ndim == 3 and len(cost) != 1) or not table.size:
         raise ValueError(f"costs are M x N or 1 x M x N, not {list(cost.shape)}")
@@ -71,9 +71,9 @@ def bifurcation_detector(
     source: Array, tokens: Array, previous: Array, predicted: Array | None = None, *, max_ngram_size: int = 3,
     min_ngram_size: int = 1,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Tokens with those predicted up to the first that is not the source's, and where the source goes on after them.
+    """Tokens with the predicted ones up to the first that differs from the source, and where the source continues.
 
-    That is behind the only place where the source has their last few tokens; -1 if there is none, or several.
+    The source continues behind the only place where it has their last few tokens; -1 if there is none, or several.
     """
     text, made = source.tolist(), tokens.tolist()
     if predicted is not None:
@@ -86,7 +86,7 @@ def bifurcation_detector(
 
 
 def _goes_on(text: list[int], made: list[int], least: int, most: int) -> int:
-    """The place behind the only match of the last tokens, of as few as are enough."""
+    """The place behind the only match of the last tokens, of as few as suffice."""
     for size in range(least, min(most, len(made)) + 1):
         last = made[len(made) - size :]
         found = [i for i in range(len(text) - size + 1) if text[i : i + size] == last]
@@ -96,7 +96,7 @@ def _goes_on(text: list[int], made: list[int], least: int, most: int) -> int:
 
 
 def murmur_hash3(x: Array, *, positive: int = 1, seed: int = 0) -> Array:
-    """MurmurHash3 of 32 bits of each entry as it is stored, or of a string in UTF-8."""
+    """MurmurHash3 (32 bits) of the bytes of each entry, or of a string in UTF-8."""
     if x.dtype == object:
         texts = [word if isinstance(word, bytes) else word.encode() for word in require_strings(x).ravel().tolist()]
         hashed = np.asarray([_murmur(text, seed) for text in texts], np.uint32)
@@ -106,7 +106,7 @@ def murmur_hash3(x: Array, *, positive: int = 1, seed: int = 0) -> Array:
 
 
 def _murmur(data: bytes, seed: int) -> int:
-    """Austin Appleby's function, x86 of 32 bits."""
+    """Austin Appleby's MurmurHash3_x86_32."""
     whole = len(data) - len(data) % 4
     state = seed & 0xFFFFFFFF
     for at in range(0, whole, 4):
@@ -130,7 +130,7 @@ def _turned(x: int, bits: int) -> int:
 def tokenizer(
     x: Array, *, mark: int, mincharnum: int, pad_value: str, separators: Sequence[str] = (), tokenexp: str = ""
 ) -> Array:
-    """The tokens of each string, along a new last axis: what stands between separators, or what an expression matches."""
+    """The tokens of each string, along a new last axis: the parts between separators, or the matches of an expression."""
     if x.ndim not in (1, 2) or bool(separators) == bool(tokenexp) or mincharnum < 1:
         raise ValueError("strings come as [C] or [N, C]; separators or tokenexp is given, and mincharnum is positive")
     if not x.size:
@@ -150,7 +150,7 @@ def tokenizer(
 
 
 def _apart(word: str, separators: Sequence[str]) -> list[str]:
-    """What is left between matches of one expression after the other."""
+    """The parts between matches, split by one expression after the other."""
     parts = [word]
     for separator in separators:
         split = compiled(separator).split
@@ -159,7 +159,7 @@ def _apart(word: str, separators: Sequence[str]) -> list[str]:
 
 
 def _matched(word: str, expression: str) -> list[str]:
-    """What an expression matches, from left to right, where that is something."""
+    """The non-empty matches of an expression, from left to right."""
     return [match.group(0) for match in compiled(expression).finditer(word) if match.group(0)]
 
 
@@ -185,7 +185,7 @@ def varlen_ngram_hash_mapping(
     past_segments: Array | None = None, captured: Array | None = None, *, max_ngram_size: int, n_head_per_ngram: int,
     pad_id: int, reset_on_eos: int = 0, state_update_capacity: int = 0,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """NGramHashMapping of sequences one behind the other; with their last words and segments, and those on the way."""
+    """NGramHashMapping of consecutive sequences; also their last words and segments, at the end and on the way."""
     places = ends.tolist()
     if ids.ndim != 1 or places[:1] != [0] or places[-1] != len(ids) or any(a >= b for a, b in pairwise(places)):
         raise ValueError(f"sequences that end at {places} are not {list(ids.shape)} words")
@@ -213,7 +213,7 @@ def varlen_ngram_hash_mapping(
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Numbers for n-grams of several lengths, some heads for each, and what stands before the first word."""
+    """Hashes of n-grams of several lengths, with several heads for each, and the words before the first one."""
 
     multipliers: Array
     sizes: Array
@@ -230,12 +230,12 @@ class Hashes:
 
     @property
     def reach(self) -> int:
-        """How many words an n-gram looks back."""
+        """The number of words that an n-gram looks back."""
         return self.longest - 1
 
     @property
     def blank(self) -> int:
-        """The word that stands where none is to be seen."""
+        """The word in place of those that are not visible."""
         return self.pad if self.end is None else int(self.end)
 
     def history(self, past: Array | None, count: int, dtype: Any) -> Array:
@@ -243,14 +243,16 @@ class Hashes:
         return np.full((count, self.reach), self.blank, dtype) if past is None else past
 
     def begun(self, segments: Array | None, past: Array | None) -> Array:
-        """Places of a row, its history included, at which a segment begins."""
+        """Places in a row, its history included, at which a segment begins."""
         if segments is None:
             return np.zeros(0, np.int64)
         known, first = (segments, self.reach) if past is None else (np.concatenate([past, segments]), 0)
         return np.flatnonzero(np.diff(known)) + 1 + first
 
     def of(self, row: Array, begun: Array) -> Array:
-        """Hashes at each word of a row, whose first words are history; none reaches before where a segment begins."""
+        """Hashes at each word of a row, whose first words are history; n-grams do not reach across the start of a
+        segment.
+        """
         places, made = np.arange(self.reach, len(row)), []
         barred = np.asarray([self._barred(row, begun, place) for place in places.tolist()], np.int64)
         mixed = np.zeros(len(places), row.dtype)
@@ -265,7 +267,7 @@ class Hashes:
         return np.concatenate(made, axis=1)
 
     def _barred(self, row: Array, begun: Array, place: int) -> int:
-        """The last place that an n-gram which ends at `place` does not see."""
+        """The last place that is not visible to an n-gram which ends at `place`."""
         cuts = begun[begun <= place] - 1
         ends = np.flatnonzero(row[:place] == self.end) if self.resets and self.end is not None else cuts[:0]
         return int(max(cuts[-1] if cuts.size else -1, ends[-1] if ends.size else -1))

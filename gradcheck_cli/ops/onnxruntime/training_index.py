@@ -1,11 +1,8 @@
-"""Operators of onnxruntime's training graphs that move entries: derivatives of gathers and slices, padding, pieces.
+"""Operators of onnxruntime's training graphs that move entries, and derivatives of convolutions, pools and Resize.
 
-A derivative of a gather or a slice has the shape of what was read as an input, and adds dY up there.
-
-Derivatives of convolutions, pools and Resize in onnxruntime's training graphs: the rules of their operators.
-
-Those of pools do not get what the pool has read: the shape of their output is the attribute `shape`, which reading a
-file takes from what it declares (`formats`).
+A derivative of a gather or a slice has the shape of the operand as an input, and adds dY up there.  Derivatives of
+pools do not get the pool's operand: its shape is the attribute `shape`, which reading a file takes from the file's
+declarations (`formats`).
 """
 
 from __future__ import annotations
@@ -29,57 +26,55 @@ from gradcheck_cli.ops.pool import average_pool_vjp, bind_average_pool, bind_max
 from gradcheck_cli.ops.reduce import bind_reduction
 from gradcheck_cli.ops.resize import Sampling, bind_resize, resize_vjp
 from gradcheck_cli.ops.shape import as_tuple, bind_split, checked
-from gradcheck_cli.ops.windows import Ints, padded, reach, totals, uncropped
+from gradcheck_cli.ops.windows import padded, reach, totals, uncropped
 
-Extents = tuple[int, ...]
+Ints = tuple[int, ...]
 
 
-def gather_grad(indices: Var, dy: Var, *, shape: Extents, axis: int = 0) -> Var:
-    """dY added up along an axis where it was gathered."""
+def gather_grad(indices: Var, dy: Var, *, shape: Ints, axis: int = 0) -> Var:
+    """dY added up at the entries along an axis that were gathered."""
     return scatter_back(dy, indices, shape, axis + len(shape))
 
 
 def bind_gather_grad(metadata: dict[str, Any], indices: Array, dy: Array) -> dict[str, Any]:
-    """The axis counted from the end of the shape, with dY of the shape that was gathered."""
+    """Metadata with the axis counted from the end of the shape; ModelError unless dY has the shape that was gathered."""
     shape = _shape(metadata)
     axis = from_end(metadata.get("axis", 0), len(shape))
     _check(dy, (*shape[: axis + len(shape)], *indices.shape, *shape[axis + len(shape) + 1 :]))
     return {"shape": shape, "axis": axis}
 
 
-def gather_elements_grad(dy: Var, indices: Var, *, shape: Extents, axis: int = 0) -> Var:
-    """dY added up at single entries."""
+def gather_elements_grad(dy: Var, indices: Var, *, shape: Ints, axis: int = 0) -> Var:
+    """dY added up at the entries that were gathered."""
     return gather_elements_vjp(dy, dy, _zeros(dy, shape), indices, axis=axis)[0]
 
 
 def bind_gather_elements_grad(metadata: dict[str, Any], dy: Array, indices: Array) -> dict[str, Any]:
-    """As for GatherElements, with dY of the shape of the indices."""
+    """Metadata as for GatherElements; ModelError unless dY has the shape of the indices."""
     _check(dy, indices.shape)
     return {"shape": _shape(metadata), **_given(metadata, bind_elements, indices)}
 
 
-def gather_nd_grad(indices: Var, dy: Var, *, shape: Extents, batch_dims: int = 0, rank: int = 0) -> Var:
+def gather_nd_grad(indices: Var, dy: Var, *, shape: Ints, batch_dims: int = 0, rank: int = 0) -> Var:
     """dY added up at the slices that index vectors name."""
     return gather_nd_vjp(dy, dy, _zeros(dy, shape), indices, batch_dims=batch_dims, rank=rank)[0]
 
 
 def bind_gather_nd_grad(metadata: dict[str, Any], indices: Array, dy: Array) -> dict[str, Any]:
-    """As for GatherND, with dY of the shape that was gathered."""
+    """Metadata as for GatherND; ModelError unless dY has the shape that was gathered."""
     bound = {"shape": _shape(metadata), **_given(metadata, bind_gather_nd, indices)}
     _check(dy, (*indices.shape[:-1], *bound["shape"][bound["batch_dims"] + indices.shape[-1] :]))
     return bound
 
 
-def slice_grad(
-    dy: Var, *, shape: Extents, starts: Extents, ends: Extents, axes: Extents = (), steps: Extents = ()
-) -> Var:
-    """dY where it was taken from, zeros elsewhere."""
+def slice_grad(dy: Var, *, shape: Ints, starts: Ints, ends: Ints, axes: Ints = (), steps: Ints = ()) -> Var:
+    """dY at the entries that were taken, zeros elsewhere."""
     (flow,) = slice_vjp(dy, dy, _zeros(dy, shape), starts=starts, ends=ends, axes=axes, steps=steps)
     return sym.identity(flow) if flow is dy else flow
 
 
 def bind_slice_grad(metadata: dict[str, Any], dy: Array) -> dict[str, Any]:
-    """As for Slice, with dY of the shape of its output."""
+    """Metadata as for Slice; ModelError unless dY has the shape of its output."""
     shape = _shape(metadata)
     bound = bind_slice(metadata, _like(shape))
     lengths = list(shape)
@@ -90,14 +85,14 @@ def bind_slice_grad(metadata: dict[str, Any], dy: Array) -> dict[str, Any]:
 
 
 def flatten_and_unpad(x: Var, indices: Var) -> tuple[Var, Var]:
-    """Rows of x, whose first two axes count as one, and the lengths of both."""
+    """Rows of x by index, its first two axes counting as one, and the lengths of both."""
     dims = x.shape[:2]
     rows = sym.reshape(x, (math.prod(dims), *x.shape[2:]))
     return x.tape.apply("Gather", rows, indices, axis=0), sym.identity(sym.ints(x.tape, dims))
 
 
-def pad_and_unflatten(x: Var, indices: Var, *, unflatten_dims: Extents) -> Var:
-    """The rows of x at places along one axis, zeros elsewhere; then that axis is two."""
+def pad_and_unflatten(x: Var, indices: Var, *, unflatten_dims: Ints) -> Var:
+    """The rows of x put at places along one axis, zeros elsewhere; then that axis is split in two."""
     dims = checked(as_tuple(unflatten_dims))
     if len(dims) != 2 or indices.shape != x.shape[:1]:
         raise ValueError(f"{len(dims)} dimensions and {indices.size} places are given for {x.shape[0]} rows")
@@ -105,31 +100,29 @@ def pad_and_unflatten(x: Var, indices: Var, *, unflatten_dims: Extents) -> Var:
 
 
 def shrunken_gather(x: Var, indices: Var, *, axis: int = 0) -> Var:
-    """Gather, of fewer entries than there are."""
+    """Gather of fewer entries than there are."""
     if x.ndim == 0 or indices.ndim != 1 or indices.size > x.shape[axis]:
         raise ValueError(f"{list(indices.shape)} indices are no vector shorter than axis {axis}")
     return x.tape.apply("Gather", x, indices, axis=axis)
 
 
 def concat_training(*xs: Var, axis: int) -> tuple[Var, Var]:
-    """Tensors one behind the other, and the length of each."""
+    """Tensors concatenated along an axis, and the length of each."""
     lengths = sym.ints(xs[0].tape, [x.shape[axis] for x in xs])
     return sym.identity(xs[0]) if len(xs) == 1 else sym.concat(xs, axis), lengths
 
 
-def split_training(
-    x: Var, *, split: Extents, axis: int = 0, num_outputs: int = 0, n_outputs: int = 1
-) -> tuple[Var, ...]:
+def split_training(x: Var, *, split: Ints, axis: int = 0, num_outputs: int = 0, n_outputs: int = 1) -> tuple[Var, ...]:
     """Pieces of given lengths."""
     return (sym.identity(x),) if len(split) == 1 else sym.split(x, split, axis)
 
 
-def reduce_sum_training(x: Var, *, axes: Extents = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Var:
+def reduce_sum_training(x: Var, *, axes: Ints = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Var:
     """The sum over axes."""
     return sym.sum(x, axes, bool(keepdims)) if axes else sym.identity(x)
 
 
-def broadcast_gradient_args(*, a_shape: Extents = (), b_shape: Extents = (), tape: Tape) -> tuple[Var, Var]:
+def broadcast_gradient_args(*, a_shape: Ints = (), b_shape: Ints = (), tape: Tape) -> tuple[Var, Var]:
     """The axes, last to first, over which to sum a cotangent for the shape of either operand of a broadcast."""
     shapes = [as_tuple(shape) for shape in (a_shape, b_shape)]
     whole = np.broadcast_shapes(*shapes)
@@ -138,7 +131,7 @@ def broadcast_gradient_args(*, a_shape: Extents = (), b_shape: Extents = (), tap
 
 
 def view(x: Var, *shapes: Var) -> tuple[Var, ...]:
-    """Pieces of x in a row, each in a shape of its own."""
+    """Consecutive pieces of x, each in a shape of its own."""
     dims = [tuple(int(n) for n in shape.tape.guard(shape).ravel()) for shape in shapes]
     sizes = [math.prod(checked(d)) for d in dims]
     if sum(sizes) != x.size:
@@ -147,64 +140,47 @@ def view(x: Var, *shapes: Var) -> tuple[Var, ...]:
     return tuple(sym.reshape(piece, shape) for piece, shape in zip(pieces, dims, strict=True))
 
 
-def _stretched(shape: Extents, whole: Extents) -> list[int]:
+def _stretched(shape: Ints, whole: Ints) -> list[int]:
     """Axes of the whole along which a shape is repeated, last to first."""
     front = len(whole) - len(shape)
     return [i for i in reversed(range(len(whole))) if i < front or (shape[i - front] == 1 and whole[i] != 1)]
 
 
-def _shape(metadata: dict[str, Any]) -> Extents:
+def _shape(metadata: dict[str, Any]) -> Ints:
     return checked(as_tuple(metadata["shape"]))
 
 
 def _given(metadata: dict[str, Any], bind: Any, indices: Array) -> dict[str, Any]:
-    """What the forward operator makes of its metadata at a tensor of that shape."""
+    """Metadata as the forward operator binds it for a tensor of that shape."""
     rest = {key: value for key, value in metadata.items() if key != "shape"}
     bound: dict[str, Any] = bind(rest, _like(_shape(metadata)), indices)
     return bound
 
 
-def _like(shape: Extents) -> Array:
+def _like(shape: Ints) -> Array:
     return np.broadcast_to(np.zeros(()), shape)
 
 
-def _zeros(dy: Var, shape: Extents) -> Var:
+def _zeros(dy: Var, shape: Ints) -> Var:
     return sym.full(dy.tape, shape, 0, dy.dtype)
 
 
-def _check(dy: Array, expected: Extents) -> None:
+def _check(dy: Array, expected: Ints) -> None:
     if dy.shape != tuple(expected):
         raise ModelError(f"dY has shape {list(dy.shape)}; it needs {list(expected)}")
-
-
-TRAINING_INDEX: list[Op] = [
-    fused("BroadcastGradientArgs", broadcast_gradient_args, static={"a_shape": 0, "b_shape": 1}),
-    fused("ConcatTraining", concat_training),
-    fused("FlattenAndUnpad", flatten_and_unpad),
-    fused("GatherElementsGrad", gather_elements_grad, static={"shape": 1}, bind=bind_gather_elements_grad),
-    fused("GatherGrad", gather_grad, static={"shape": 0}, bind=bind_gather_grad),
-    fused("GatherNDGrad", gather_nd_grad, static={"shape": 0}, bind=bind_gather_nd_grad),
-    fused("PadAndUnflatten", pad_and_unflatten, static={"unflatten_dims": 2}),
-    fused("ReduceSumTraining", reduce_sum_training, static={"axes": 1}, bind=bind_reduction),
-    fused("ShrunkenGather", shrunken_gather),
-    fused("SliceGrad", slice_grad, static={"shape": 1, "starts": 2, "ends": 3, "axes": 4, "steps": 5},
-          bind=bind_slice_grad),
-    fused("SplitTraining", split_training, static={"split": 1}, bind=bind_split),
-    fused("View", view),
-]  # fmt: skip
 
 
 def conv_grad(
     dy: Var, x: Var, w: Var, *, auto_pad: str = "NOTSET", dilations: Ints = (), group: int = 1,
     kernel_shape: Ints = (), pads: Ints = (), strides: Ints = (),
 ) -> tuple[Var, ...]:  # fmt: skip
-    """To the input, the filter and the bias of Conv."""
+    """Cotangents of the input, the filter and the bias of Conv."""
     ct_x, *others = conv_vjp(dy, dy, x, w, dy, group=group, strides=strides, pads=pads, dilations=dilations)
     return sym.zeros_like(x) if ct_x is None else ct_x, *(ct for ct in others if ct is not None)
 
 
 def bind_conv_grad(metadata: dict[str, Any], dy: Array, x: Array, w: Array) -> dict[str, Any]:
-    """As for Conv, with dY of the shape of its output."""
+    """Metadata as for Conv; ModelError unless dY has the shape of its output."""
     window = bind_conv(metadata, x, w)
     sizes = zip(padded(x.shape[2:], window), reach(w.shape[2:], window), window["strides"], strict=True)
     _check_shape(dy, (x.shape[0], w.shape[0], *((n - r) // s + 1 for n, r, s in sizes)))
@@ -215,13 +191,13 @@ def conv_transpose_grad(
     dy: Var, x: Var, w: Var, *, auto_pad: str = "NOTSET", dilations: Ints = (), group: int = 1,
     kernel_shape: Ints = (), output_padding: Ints = (), output_shape: Ints = (), pads: Ints = (), strides: Ints = (),
 ) -> tuple[Var | None, ...]:  # fmt: skip
-    """To the input, the filter and the bias of ConvTranspose."""
+    """Cotangents of the input, the filter and the bias of ConvTranspose."""
     geometry = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": output_padding}
     return conv_transpose_vjp(dy, dy, x, w, dy, group=group, **geometry)
 
 
 def bind_conv_transpose_grad(metadata: dict[str, Any], dy: Array, x: Array, w: Array) -> dict[str, Any]:
-    """As for ConvTranspose, with dY of the shape of its output."""
+    """Metadata as for ConvTranspose; ModelError unless dY has the shape of its output."""
     window = bind_conv_transpose(metadata, x, w)
     full = uncropped(x.shape[2:], w.shape[2:], window)
     sizes = zip(full, window["output_padding"], totals(window["pads"]), strict=True)
@@ -233,7 +209,7 @@ def max_pool_grad(
     dy: Var, indices: Var, *, shape: Ints = (), kernel_shape: Ints, auto_pad: str = "NOTSET", ceil_mode: int = 0,
     dilations: Ints = (), pads: Ints = (), storage_order: int = 0, strides: Ints = (),
 ) -> Var:  # fmt: skip
-    """dY of each window added to its winner, which `indices` name as MaxPool gives them."""
+    """dY of each window added to the entry that won, at the positions that MaxPool gives."""
     if storage_order:
         indices = _row_by_row(indices, shape[2:])
     zeros = sym.full(dy.tape, (math.prod(shape),), 0, dy.dtype)
@@ -242,7 +218,7 @@ def max_pool_grad(
 
 
 def bind_max_pool_grad(metadata: dict[str, Any], dy: Array, indices: Array) -> dict[str, Any]:
-    """As for MaxPool, with dY and the indices of the shape of its output."""
+    """Metadata as for MaxPool; ModelError unless dY and the positions have the shape of its output."""
     pooled = _pooled(metadata, dy)
     bound = bind_max_pool(metadata, pooled)
     for each in (dy, indices):
@@ -264,7 +240,7 @@ def average_pool_grad(
 
 
 def bind_average_pool_grad(metadata: dict[str, Any], dy: Array) -> dict[str, Any]:
-    """As for AveragePool, with dY of the shape of its output."""
+    """Metadata as for AveragePool; ModelError unless dY has the shape of its output."""
     pooled = _pooled(metadata, dy)
     bound = bind_average_pool(metadata, pooled)
     _check_shape(dy, (*pooled.shape[:2], *(axis.count for axis in windows_of(pooled, bound))))
@@ -278,13 +254,13 @@ def resize_grad(
     keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest", nearest_mode: str = "round_prefer_floor",
     samplings: Sequence[Sampling] = (),
 ) -> Var:  # fmt: skip
-    """To the input of Resize."""
+    """The cotangent of the input of Resize."""
     (flow,) = resize_vjp(dy, dy, x, samplings=samplings, extrapolation_value=extrapolation_value, mode=mode)
     return sym.identity(flow) if flow is dy else flow
 
 
 def bind_resize_grad(metadata: dict[str, Any], dy: Array, x: Array) -> dict[str, Any]:
-    """As for Resize, to the shape of dY, by scales or else by the ratio of the lengths."""
+    """Metadata as for Resize to the shape of dY, by scales or else by the ratio of the lengths."""
     if not metadata.get("scales"):
         if metadata.get("keep_aspect_ratio_policy", "stretch") != "stretch":
             raise ModelError("needs scales: with a keep_aspect_ratio_policy lengths do not tell them")
@@ -299,7 +275,7 @@ def bind_resize_grad(metadata: dict[str, Any], dy: Array, x: Array) -> dict[str,
 
 
 def _pooled(metadata: dict[str, Any], dy: Array) -> Array:
-    """A tensor of the shape of what the pool has read: batch and channels as in dY, space as declared."""
+    """A tensor of the shape of the pool's operand: batch and channels as in dY, space as declared."""
     shape = tuple(metadata.get("shape") or ())
     if len(shape) != dy.ndim or dy.ndim < 3 or min(shape[2:]) < 1:
         raise ModelError("needs the shape of its output, of which the model declares all but batch and channels")
@@ -307,7 +283,7 @@ def _pooled(metadata: dict[str, Any], dy: Array) -> Array:
 
 
 def _row_by_row(indices: Var, space: Ints) -> Var:
-    """Positions in images that count column by column (the first spatial axis fastest), row by row."""
+    """Positions in images counted row by row, from positions counted column by column."""
     size = math.prod(space)
     order = np.arange(size).reshape(space).ravel(order="F")
     place = indices.tape.apply("Mod", indices, size)
@@ -320,7 +296,20 @@ def _check_shape(dy: Array, expected: Ints) -> None:
         raise ModelError(f"the forward operator gives {list(expected)}, not {list(dy.shape)}")
 
 
-TRAINING_WINDOWS: list[Op] = [
+TRAINING_INDEX: list[Op] = [
+    fused("BroadcastGradientArgs", broadcast_gradient_args, static={"a_shape": 0, "b_shape": 1}),
+    fused("ConcatTraining", concat_training),
+    fused("FlattenAndUnpad", flatten_and_unpad),
+    fused("GatherElementsGrad", gather_elements_grad, static={"shape": 1}, bind=bind_gather_elements_grad),
+    fused("GatherGrad", gather_grad, static={"shape": 0}, bind=bind_gather_grad),
+    fused("GatherNDGrad", gather_nd_grad, static={"shape": 0}, bind=bind_gather_nd_grad),
+    fused("PadAndUnflatten", pad_and_unflatten, static={"unflatten_dims": 2}),
+    fused("ReduceSumTraining", reduce_sum_training, static={"axes": 1}, bind=bind_reduction),
+    fused("ShrunkenGather", shrunken_gather),
+    fused("SliceGrad", slice_grad, static={"shape": 1, "starts": 2, "ends": 3, "axes": 4, "steps": 5},
+          bind=bind_slice_grad),
+    fused("SplitTraining", split_training, static={"split": 1}, bind=bind_split),
+    fused("View", view),
     # Two of them are not ONNX's, in its domain; so was ConvGrad once.
     composite("AveragePoolGrad", average_pool_grad, bind=bind_average_pool_grad),
     composite("ConvGrad", conv_grad, bind=bind_conv_grad),
@@ -328,4 +317,4 @@ TRAINING_WINDOWS: list[Op] = [
     fused("ConvGrad", conv_grad, bind=bind_conv_grad),
     fused("ConvTransposeGrad", conv_transpose_grad, bind=bind_conv_transpose_grad),
     fused("ResizeGrad", resize_grad, static={"roi": 2, "scales": 3}, bind=bind_resize_grad, cuts=deciding(1)),
-]
+]  # fmt: skip

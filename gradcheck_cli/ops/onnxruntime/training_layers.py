@@ -1,20 +1,9 @@
-"""Derivatives of elementwise operators and of softmax, which onnxruntime's training graphs have as operators.
+"""Layers of onnxruntime's training graphs: derivatives of activations, Dropout, fake quantization, losses,
+normalizations.
 
-Each takes the cotangent dY and what its forward operator read or computed.  Definitions here and in the other
-`training_*` files are those of onnxruntime-training 1.19; all are compositions, so that they can be differentiated.
-
-Dropout and fake quantization in onnxruntime's training graphs, and their derivatives.
-
-A mask of bits has one bit for each entry, 32 in a number, the lowest first.
-
-Losses of class scores in onnxruntime's training graphs, and their derivatives.
-
-Three kinds: classes along the last axis with labels as distributions, or as numbers with a weight for each sample; and
-ONNX's own SoftmaxCrossEntropyLoss, with classes along axis 1, weights for classes and an index to ignore.
-
-Normalizations in onnxruntime's training graphs: BatchNormalization that keeps its statistics, and derivatives.
-
-A derivative takes the statistics as the forward operator computed them: with n = (x - mean) r and g = dY scale, dX is
+Each derivative takes the cotangent dY and operands or results of its forward operator.  Definitions in the `training_*`
+files are those of onnxruntime-training 1.19; all are compositions, so that they can be differentiated.  A bitmask has
+one bit for each entry, 32 in a number, the lowest first.  Normalizations: with n = (x - mean) r and g = dY scale, dX is
 r (g - mean(g) - n mean(g n)).
 """
 
@@ -35,6 +24,8 @@ from gradcheck_cli.ops.normalization import EPSILON, MOMENTUM, channelwise, mome
 from gradcheck_cli.ops.onnxruntime.fused import QUICK_ALPHA, bias_dropout, bias_softmax, fused
 
 CUBIC, TANH_SCALE = 0.044715, math.sqrt(2 / math.pi)
+BITS = 32
+REDUCTIONS = ("mean", "sum", "none")
 
 
 def relu_grad(dy: Var, x: Var) -> Var:
@@ -43,7 +34,7 @@ def relu_grad(dy: Var, x: Var) -> Var:
 
 
 def leaky_relu_grad(dy: Var, y: Var, *, alpha: float = LEAK) -> Var:
-    """dY, times alpha where the output is not positive (an alpha below 0 is beyond it)."""
+    """dY, times alpha where the output is not positive (alpha must not be negative)."""
     return sym.where(y > 0, dy, dy * alpha)
 
 
@@ -85,12 +76,12 @@ def sin_grad(dy: Var, x: Var) -> Var:
 
 
 def div_grad(dy: Var, a: Var, b: Var) -> tuple[Var, Var]:
-    """To a and b of a / b, each summed to its shape."""
+    """Cotangents of a and b of a / b, each summed to its shape."""
     return unbroadcast(dy / b, a.shape), unbroadcast(-dy * a / (b * b), b.shape)
 
 
 def softmax_grad(dy: Var, y: Var, *, axis: int = -1) -> Var:
-    """The share of each entry in what the sum over an axis gets is taken back."""
+    """y (dY - sum(dY y)) along an axis."""
     return y * (dy - sym.sum(dy * y, (axis,)))
 
 
@@ -100,7 +91,7 @@ def flat_softmax_grad(dy: Var, y: Var, *, axis: int = 1) -> Var:
 
 
 def log_softmax_grad(dy: Var, y: Var, *, axis: int = -1) -> Var:
-    """dY without the softmax's share of its sum over an axis."""
+    """dY - softmax(x) sum(dY) along an axis."""
     return dy - sym.exp(y) * sym.sum(dy, (axis,))
 
 
@@ -109,32 +100,10 @@ def flat_log_softmax_grad(dy: Var, y: Var, *, axis: int = 1) -> Var:
     return dy - sym.exp(y) * sym.sum(dy, range(axis, 0))
 
 
-TRAINING_ACTIVATION: list[Op] = [
-    composite("SinGrad", sin_grad),  # which is not ONNX's, in its domain
-    fused("BiasFastGeluGrad_dX", fast_gelu_grad),
-    fused("BiasGeluGrad_dX", gelu_grad),
-    fused("DivGrad", div_grad),
-    fused("FastGeluGrad", fast_gelu_grad),
-    fused("GeluGrad", gelu_grad),
-    fused("LeakyReluGrad", leaky_relu_grad, cuts=deciding(1)),
-    fused("LogSoftmaxGrad", flat_log_softmax_grad, bind=with_axis(1)),
-    fused("LogSoftmaxGrad_13", log_softmax_grad, bind=with_axis(-1)),
-    fused("QuickGeluGrad", quick_gelu_grad),
-    fused("ReluGrad", relu_grad, cuts=deciding(1)),
-    fused("SigmoidGrad", sigmoid_grad),
-    fused("SoftmaxGrad", flat_softmax_grad, bind=with_axis(1)),
-    fused("SoftmaxGrad_13", softmax_grad, bind=with_axis(-1)),
-    fused("TanhGrad", tanh_grad),
-]
-
-
-BITS = 32
-
-
 def dropout_grad(
     dy: Var, mask: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None
 ) -> Var:
-    """What was kept of dY, in training scaled as the forward operator scales it: it is Dropout's derivative."""
+    """The kept entries of dY, in training scaled as the forward operator scales x."""
     if not 0 <= ratio < 1:
         raise ValueError(f"ratio is {ratio}; it is from 0 up to 1, which would leave nothing")
     return sym.where(mask, dy / (1.0 - ratio) if training_mode else dy, 0)
@@ -143,7 +112,7 @@ def dropout_grad(
 def bitmask_dropout(
     x: Var, ratio: Var | None = None, training_mode: Var | None = None, *, seed: int | None = None
 ) -> tuple[Var, Var]:
-    """Dropout, with a mask of bits."""
+    """Dropout with a bitmask."""
     attrs = {} if seed is None else {"seed": seed}
     y, mask = x.tape.emit("Dropout", (x, ratio, training_mode), attrs, n_outputs=2)
     return y, _packed(mask)
@@ -153,7 +122,7 @@ def bitmask_bias_dropout(
     x: Var, bias: Var, residual: Var | None = None, ratio: Var | None = None, training_mode: Var | None = None, *,
     seed: int | None = None,
 ) -> tuple[Var, Var]:  # fmt: skip
-    """BiasDropout, with a mask of bits."""
+    """BiasDropout with a bitmask."""
     y, mask = bias_dropout(x, bias, residual, ratio, training_mode, seed=seed)
     return y, _packed(mask)
 
@@ -161,7 +130,7 @@ def bitmask_bias_dropout(
 def bitmask_dropout_grad(
     dy: Var, mask: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None
 ) -> Var:
-    """DropoutGrad, with a mask of bits."""
+    """DropoutGrad with a bitmask."""
     return dropout_grad(dy, _unpacked(mask, dy.shape), ratio=ratio, training_mode=training_mode)
 
 
@@ -169,7 +138,7 @@ def bias_softmax_dropout(
     x: Var, bias: Var, ratio: Var | None = None, *, axis: int = 1, is_inner_broadcast: int = 1,
     seed: int | None = None,
 ) -> tuple[Var, Var, Var]:  # fmt: skip
-    """BiasSoftmax, then Dropout in training: its result, the mask, and the softmax."""
+    """BiasSoftmax, then Dropout in training: the result, the mask, and the softmax."""
     shares = bias_softmax(x, bias, axis=axis, is_inner_broadcast=is_inner_broadcast)
     attrs = {} if seed is None else {"seed": seed}
     y, mask = x.tape.emit("Dropout", (shares, ratio, np.asarray(True)), attrs, n_outputs=2)
@@ -180,14 +149,14 @@ def softmax_dropout_grad(
     dy: Var, mask: Var, y: Var, *, ratio: float = 0.5, axis: int = 1, is_inner_broadcast: int = 1,
     seed: int | None = None,
 ) -> Var:  # fmt: skip
-    """To what BiasSoftmaxDropout adds the bias to."""
+    """The cotangent of the data that BiasSoftmaxDropout adds the bias to."""
     return flat_softmax_grad(dropout_grad(dy, mask, ratio=ratio, training_mode=True), y, axis=axis)
 
 
 def fake_quant(x: Var, scale: Var, zero_point: Var, *, quant_min: int = 0, quant_max: int = 255) -> tuple[Var, Var]:
-    """x rounded to one of the numbers (q - zero point) scale, and where it lies within their range.
+    """x rounded to one of the numbers (q - zero point) scale, and a mask of the entries within their range.
 
-    Rounding has no gradient, by nature: the one that FakeQuantGrad lets through stands in for it.
+    Rounding has no gradient, by nature: FakeQuantGrad gives the straight-through one.
     """
     scale, zero = sym.reshape(scale, ()), sym.reshape(zero_point, ())
     whole = sym.round_(x / scale) + zero
@@ -201,7 +170,7 @@ def fake_quant_grad(dy: Var, mask: Var) -> Var:
 
 
 def _packed(mask: Var) -> Var:
-    """The bits of a mask in numbers."""
+    """The bitmask of a mask."""
     words = -(-mask.size // BITS)
     bits = sym.pad(sym.cast(sym.reshape(mask, (mask.size,)), np.int64), (0, words * BITS - mask.size))
     rows = sym.reshape(bits, (words, BITS)) * mask.tape.constant(2 ** np.arange(BITS))
@@ -209,7 +178,7 @@ def _packed(mask: Var) -> Var:
 
 
 def _unpacked(words: Var, shape: tuple[int, ...]) -> Var:
-    """A mask of that shape from its bits."""
+    """The mask, of a given shape, of a bitmask."""
     size = int(np.prod(shape))
     if words.size != -(-size // BITS):
         raise ValueError(f"{words.size} numbers of {BITS} bits do not mask {size} entries")
@@ -217,21 +186,6 @@ def _unpacked(words: Var, shape: tuple[int, ...]) -> Var:
     bits = words.tape.apply("Mod", rows / words.tape.constant(2 ** np.arange(BITS)), 2)
     flat = sym.slice(sym.reshape(bits, (words.size * BITS,)), (0,), (size,), (0,))
     return sym.reshape(sym.equal(flat, 1), shape)
-
-
-TRAINING_DROPOUT: list[Op] = [
-    fused("BiasSoftmaxDropout", bias_softmax_dropout, cuts=deciding(2)),
-    fused("BitmaskBiasDropout", bitmask_bias_dropout, cuts=deciding(3)),
-    fused("BitmaskDropout", bitmask_dropout, cuts=deciding(1)),
-    fused("BitmaskDropoutGrad", bitmask_dropout_grad, static={"ratio": 2, "training_mode": 3}),
-    fused("DropoutGrad", dropout_grad, static={"ratio": 2, "training_mode": 3}),
-    fused("FakeQuant", fake_quant, cuts=rounding_of(0)),
-    fused("FakeQuantGrad", fake_quant_grad),
-    fused("SoftmaxDropoutGrad", softmax_dropout_grad, static={"ratio": 3}, bind=with_axis(1)),
-]
-
-
-REDUCTIONS = ("mean", "sum", "none")
 
 
 def distribution_loss(logits: Var, label: Var, *, reduction: str = "mean") -> tuple[Var, Var]:
@@ -242,7 +196,7 @@ def distribution_loss(logits: Var, label: Var, *, reduction: str = "mean") -> tu
 
 
 def distribution_loss_grad(dy: Var, log_prob: Var, label: Var, *, reduction: str = "mean") -> Var:
-    """Of the logits, for labels that sum to 1."""
+    """The cotangent of the logits, for labels that sum to 1."""
     return (sym.exp(log_prob) - label) * _share(dy, float(math.prod(log_prob.shape[:-1])), reduction, -1)
 
 
@@ -255,7 +209,7 @@ def sample_loss(logits: Var, label: Var, weight: Var | None = None, *, reduction
 
 
 def sample_loss_grad(dy: Var, log_prob: Var, label: Var, weight: Var | None = None, *, reduction: str = "mean") -> Var:
-    """Of the logits."""
+    """The cotangent of the logits."""
     apart = sym.exp(log_prob) - sym.cast(_one_hot(label, log_prob), log_prob.dtype)
     share = _share(dy, _weights(label, weight), reduction, -1)
     return apart * share if weight is None else apart * share * sym.unsqueeze(weight, (-1,))
@@ -275,7 +229,7 @@ def class_loss_grad(
     dy: Var, log_prob: Var, labels: Var, weights: Var | None = None, bias: Var | None = None, *,
     ignore_index: int | None = None, output_type: int | None = None, reduction: str = "mean",
 ) -> Var:  # fmt: skip
-    """Of the scores, plus a bias; nothing from a sample that is ignored."""
+    """The cotangent of the scores, plus a bias; nothing from a sample that is ignored."""
     picked = picked_classes(labels, log_prob.shape[1], ignore_index)
     hot = sym.cast(picked, log_prob.dtype)
     if weights is not None:
@@ -287,7 +241,7 @@ def class_loss_grad(
 
 
 def _one_hot(label: Var, like: Var) -> Var:
-    """Whether a class is that of a sample, `(..., C)`."""
+    """Mask `(..., C)`: the class is that of the sample."""
     classes = like.shape[-1]
     if label.shape != like.shape[:-1] or not ((label.value >= 0) & (label.value < classes)).all():
         raise ValueError(f"labels are from 0 to {classes - 1}, in the shape of the scores without their last axis")
@@ -295,7 +249,7 @@ def _one_hot(label: Var, like: Var) -> Var:
 
 
 def _weights(label: Var, weight: Var | None) -> Var | float:
-    """What the mean is taken over: the sum of all weights."""
+    """The divisor of the mean: the sum of all weights."""
     return float(label.size) if weight is None else sym.sum(weight, keepdims=False)
 
 
@@ -308,7 +262,7 @@ def _reduced(losses: Var, total: Var | float, reduction: str) -> Var:
 
 
 def _share(dy: Var, total: Var | float, reduction: str, axis: int) -> Var:
-    """What every sample gets of dY, ready to broadcast along the axis of classes."""
+    """The share of dY of every sample, in a shape that broadcasts along the axis of classes."""
     _check_reduction(reduction)
     if reduction == "none":
         return sym.unsqueeze(dy, (axis,))
@@ -322,7 +276,7 @@ def _check_reduction(reduction: str) -> None:
 
 
 def _typed(x: Var, output_type: int | None) -> Var:
-    """x in the dtype of that number, or in what is computed with instead."""
+    """x in the dtype with that number, or in the wider dtype of the run."""
     if not output_type:
         return x
     if output_type not in DTYPES:
@@ -330,23 +284,10 @@ def _typed(x: Var, output_type: int | None) -> Var:
     return sym.cast(x, x.tape.widen(DTYPES[output_type]))
 
 
-TRAINING_LOSS: list[Op] = [
-    composite("SparseSoftmaxCrossEntropy", sample_loss),  # which is not ONNX's, in its domain
-    composite("SparseSoftmaxCrossEntropyGrad", sample_loss_grad),
-    fused("NegativeLogLikelihoodLossInternal", negative_log_likelihood, static={"ignore_index": 3}),
-    fused("NegativeLogLikelihoodLossInternal2", negative_log_likelihood, static={"ignore_index": 3}),
-    fused("SoftmaxCrossEntropy", distribution_loss),
-    fused("SoftmaxCrossEntropyGrad", distribution_loss_grad),
-    fused("SoftmaxCrossEntropyLossGrad", class_loss_grad),
-    fused("SoftmaxCrossEntropyLossInternal", class_loss, static={"ignore_index": 3}),
-    fused("SoftmaxCrossEntropyLossInternalGrad", class_loss_grad, static={"ignore_index": 4}),
-]
-
-
 def layer_grad(
     dy: Var, x: Var, scale: Var, mean: Var, inverse: Var, *, axis: int = -1, epsilon: float = EPSILON
 ) -> tuple[Var, Var, Var]:
-    """To x, scale and bias of LayerNormalization, from the mean and the inverse deviation."""
+    """Cotangents of x, scale and bias of LayerNormalization, from the mean and the inverse deviation."""
     normal = (x - _kept(mean, x, axis)) * _kept(inverse, x, axis)
     return _layer_flows(dy, normal, scale, _kept(inverse, x, axis), axis)
 
@@ -354,14 +295,14 @@ def layer_grad(
 def invertible_layer_grad(
     dy: Var, y: Var, scale: Var, bias: Var, inverse: Var, *, axis: int = -1, epsilon: float = EPSILON
 ) -> tuple[Var, Var, Var]:
-    """The same from the output, of which scale and bias are taken back."""
+    """The same from the output, of which scale and bias are undone."""
     return _layer_flows(dy, (y - bias) / scale, scale, _kept(inverse, y, axis), axis)
 
 
 def simplified_layer_grad(
     dy: Var, x: Var, scale: Var, inverse: Var, *, axis: int = -1, epsilon: float = EPSILON
 ) -> tuple[Var, Var]:
-    """To x and scale of a normalization by the root mean square, from its inverse."""
+    """Cotangents of x and scale of a normalization by the root mean square, from its inverse."""
     inverse = _kept(inverse, x, axis)
     normal, g = x * inverse, dy * scale
     return (g - normal * sym.mean(g * normal, range(axis, 0))) * inverse, unbroadcast(dy * normal, scale.shape)
@@ -371,7 +312,7 @@ def batch_norm_internal(
     x: Var, scale: Var, b: Var, mean: Var, var: Var, *, epsilon: float = EPSILON, momentum: float = MOMENTUM,
     training_mode: int = 1,
 ) -> tuple[Var, ...]:  # fmt: skip
-    """BatchNormalization, in training with the mean and the inverse deviation of the batch besides."""
+    """BatchNormalization; in training it also gives the mean and the inverse deviation of the batch."""
     attrs = {"epsilon": epsilon, "momentum": momentum, "training_mode": training_mode}
     operands = (x, scale, b, mean, var)
     if not training_mode:
@@ -385,7 +326,7 @@ def batch_norm_internal(
 def batch_norm_grad(
     dy: Var, x: Var, scale: Var, mean: Var, inverse: Var, *, epsilon: float = EPSILON
 ) -> tuple[Var, Var, Var]:
-    """To x, scale and bias, from the mean and the inverse deviation of the batch."""
+    """Cotangents of x, scale and bias, from the mean and the inverse deviation of the batch."""
     axes, spread = _but_channels(x), channelwise(inverse, x)
     normal = (x - channelwise(mean, x)) * spread
     flows = [sym.sum(flow, axes, keepdims=False) for flow in (dy * normal, dy)]
@@ -401,7 +342,7 @@ def _layer_flows(dy: Var, normal: Var, scale: Var, inverse: Var, axis: int) -> t
 
 
 def _kept(statistic: Var, x: Var, axis: int) -> Var:
-    """A statistic with an entry for each row, ready to broadcast against x: some runtimes drop the axes."""
+    """A statistic with an entry for each row, in a shape that broadcasts against x: some runtimes drop the axes."""
     return sym.reshape(statistic, (*x.shape[:axis], *(1,) * -axis))
 
 
@@ -409,7 +350,39 @@ def _but_channels(x: Var) -> Sequence[int]:
     return [i for i in range(x.ndim) if i != 1]
 
 
-TRAINING_NORMALIZATION: list[Op] = [
+TRAINING_LAYERS: list[Op] = [
+    composite("SinGrad", sin_grad),  # which is not ONNX's, in its domain
+    fused("BiasFastGeluGrad_dX", fast_gelu_grad),
+    fused("BiasGeluGrad_dX", gelu_grad),
+    fused("DivGrad", div_grad),
+    fused("FastGeluGrad", fast_gelu_grad),
+    fused("GeluGrad", gelu_grad),
+    fused("LeakyReluGrad", leaky_relu_grad, cuts=deciding(1)),
+    fused("LogSoftmaxGrad", flat_log_softmax_grad, bind=with_axis(1)),
+    fused("LogSoftmaxGrad_13", log_softmax_grad, bind=with_axis(-1)),
+    fused("QuickGeluGrad", quick_gelu_grad),
+    fused("ReluGrad", relu_grad, cuts=deciding(1)),
+    fused("SigmoidGrad", sigmoid_grad),
+    fused("SoftmaxGrad", flat_softmax_grad, bind=with_axis(1)),
+    fused("SoftmaxGrad_13", softmax_grad, bind=with_axis(-1)),
+    fused("TanhGrad", tanh_grad),
+    fused("BiasSoftmaxDropout", bias_softmax_dropout, cuts=deciding(2)),
+    fused("BitmaskBiasDropout", bitmask_bias_dropout, cuts=deciding(3)),
+    fused("BitmaskDropout", bitmask_dropout, cuts=deciding(1)),
+    fused("BitmaskDropoutGrad", bitmask_dropout_grad, static={"ratio": 2, "training_mode": 3}),
+    fused("DropoutGrad", dropout_grad, static={"ratio": 2, "training_mode": 3}),
+    fused("FakeQuant", fake_quant, cuts=rounding_of(0)),
+    fused("FakeQuantGrad", fake_quant_grad),
+    fused("SoftmaxDropoutGrad", softmax_dropout_grad, static={"ratio": 3}, bind=with_axis(1)),
+    composite("SparseSoftmaxCrossEntropy", sample_loss),  # which is not ONNX's, in its domain
+    composite("SparseSoftmaxCrossEntropyGrad", sample_loss_grad),
+    fused("NegativeLogLikelihoodLossInternal", negative_log_likelihood, static={"ignore_index": 3}),
+    fused("NegativeLogLikelihoodLossInternal2", negative_log_likelihood, static={"ignore_index": 3}),
+    fused("SoftmaxCrossEntropy", distribution_loss),
+    fused("SoftmaxCrossEntropyGrad", distribution_loss_grad),
+    fused("SoftmaxCrossEntropyLossGrad", class_loss_grad),
+    fused("SoftmaxCrossEntropyLossInternal", class_loss, static={"ignore_index": 3}),
+    fused("SoftmaxCrossEntropyLossInternalGrad", class_loss_grad, static={"ignore_index": 4}),
     fused("BatchNormInternal", batch_norm_internal),
     fused("BatchNormalizationGrad", batch_norm_grad),
     fused("InvertibleLayerNormalizationGrad", invertible_layer_grad),

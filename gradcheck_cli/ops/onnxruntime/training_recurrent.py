@@ -1,4 +1,4 @@
-"""LSTM and GRU in onnxruntime's training graphs: with the values of their gates, and their derivatives from those.
+"""LSTM and GRU in onnxruntime's training graphs: forward with the values of their gates, and derivatives from those.
 
 As in that runtime, sequences run forward and all have one length, and activations are sigmoid and tanh.  Gates are
 stacked along the last axis as in W: input, output, forget and cell of LSTM; update, reset and hidden of GRU.
@@ -22,7 +22,7 @@ def lstm_training(
     initial_c: Var | None = None, p: Var | None = None, *, activations: tuple[str, ...] = LSTM_ACTIVATIONS,
     clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, input_forget: int = 0,
 ) -> tuple[Var, ...]:  # fmt: skip
-    """All hidden states, the last ones, the last states of the cell, all of them, and the gates of every step."""
+    """All hidden states, the last ones, the last cell states, all cell states, and the gates of every step."""
     _check(activations, LSTM_ACTIVATIONS, direction, [clip, sequence_lens], input_forget)
     layer = Layer(x, w, r, b, None, 4, direction, 0, hidden_size)
     h, c, back, size = layer.initial(initial_h, 0), layer.initial(initial_c, 0), layer.recurrence(0), layer.hidden
@@ -45,7 +45,7 @@ def lstm_grad(
     activations: tuple[str, ...] = LSTM_ACTIVATIONS, clip: float | None = None, direction: str = "forward",
     hidden_size: int | None = None, input_forget: int = 0,
 ) -> tuple[Var, ...]:  # fmt: skip
-    """To X, W, R, B, both initial states and the peepholes, which are no input and count as zeros."""
+    """Cotangents of X, W, R, B, both initial states and the peepholes, which are no input and count as zeros."""
     _check(activations, LSTM_ACTIVATIONS, direction, [clip, sequence_lens], input_forget)
     old_h, old_c, size = _before(hs, initial_h), _before(cs, initial_c), r.shape[-1]
     flow_h, flow_c, sent = _last(hs, dh), _last(cs, dc), []
@@ -95,7 +95,7 @@ def gru_grad(
     dy: Var | None = None, dh: Var | None = None, *, activations: tuple[str, ...] = GRU_ACTIVATIONS,
     clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, linear_before_reset: int = 0,
 ) -> tuple[Var, ...]:  # fmt: skip
-    """To X, W, R, B and the initial state."""
+    """Cotangents of X, W, R, B and the initial state."""
     _check(activations, GRU_ACTIVATIONS, direction, [clip, sequence_lens])
     size, old_h, flow = r.shape[-1], _before(hs, initial_h), _last(hs, dh)
     r_zr, r_n = sym.split(sym.squeeze(r, (0,)), (2 * size, size), 0)
@@ -126,7 +126,7 @@ def gru_grad(
 def _check(
     activations: Sequence[str], known: Sequence[str], direction: str, refused: Sequence[object], input_forget: int = 0
 ) -> None:
-    """Refuses what onnxruntime-training refuses."""
+    """Raises an error for everything that onnxruntime-training refuses."""
     if [name.lower() for name in activations] != list(known):
         raise ValueError(f"activations are {', '.join(activations)}; known are {', '.join(known)}")
     if direction != "forward" or input_forget or any(x is not None for x in refused):
@@ -134,13 +134,13 @@ def _check(
 
 
 def _through_inputs(rows: Var, x: Var, w: Var) -> tuple[Var, Var, Var]:
-    """What cotangents of gates `(T * N, gates * H)` send to X, W and a bias."""
+    """Cotangents of X, W and a bias from those of gates `(T * N, gates * H)`."""
     d_x = sym.reshape(sym.matmul(rows, sym.squeeze(w, (0,))), x.shape)
     return d_x, _product(rows, x), sym.sum(rows, (0,))
 
 
 def _product(rows: Var, x: Var) -> Var:
-    """The sum over steps and sequences of cotangents of gates times what they saw: `(1, gates * H, features)`."""
+    """The sum over steps and sequences of cotangents of gates times their operands: `(1, gates * H, features)`."""
     return sym.unsqueeze(sym.matmul(sym.swap(rows), _rows(x)), (0,))
 
 

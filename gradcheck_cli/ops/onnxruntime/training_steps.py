@@ -1,6 +1,6 @@
-"""What onnxruntime's training graphs do with gradients: scale, clip, accumulate them, and step along them.
+"""Operators of onnxruntime's training graphs on gradients: scale, clip, accumulate, and steps of optimizers.
 
-Operators of several tensors take them as sequences.  A tensor that an operator changes in place there is an output of
+Operators on several tensors take them as sequences.  A tensor that an operator changes in place there is an output of
 its own here.
 """
 
@@ -19,7 +19,7 @@ from gradcheck_cli.op import Op, as_given
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.sequence import items_of
 
-GUARD = 1e-6  # what a norm is enlarged by before gradients are divided by it
+GUARD = 1e-6  # added to a norm before gradients are divided by it
 
 
 def scale(x: Var, factor: Var, *, scale_down: int = 0) -> Var:
@@ -37,12 +37,12 @@ def scaled_sum(a: Var, b: Var, c: Var | None = None, *, scale_0: float, scale_1:
 def batch_scale(
     x: Var, *, scale_0: float, scale_1: float, scale_2: float | None = None, n_outputs: int = 2
 ) -> tuple[Var, ...]:
-    """x times several numbers, one by one."""
+    """x times each of several numbers."""
     return tuple(x * factor for factor in (scale_0, scale_1, scale_2) if factor is not None)
 
 
 def mixed_precision_scale(factor: Var, *xs: Var, to: Any, fuse_outputs: int = 0) -> tuple[Var, ...]:
-    """Each x times a number in another dtype; all in one vector if fused."""
+    """Each x times a number, in another dtype; all in one vector if fused."""
     number = sym.reshape(factor, ())
     scaled = [sym.cast(x * sym.cast(number, x.dtype), to) for x in xs]
     return (sym.concat([sym.reshape(y, (y.size,)) for y in scaled], 0),) if fuse_outputs else tuple(scaled)
@@ -54,13 +54,13 @@ def reduce_all_l2(*xs: Var) -> Var:
 
 
 def in_place_accumulator(total: Var, value: Var, update: Var | None = None) -> Var:
-    """total + value, unless the signal says no."""
+    """total + value, or total if the signal is False."""
     more = total + sym.cast(value, total.dtype)
     return more if update is None else sym.where(sym.reshape(update, ()), more, total)
 
 
 def in_place_accumulator_v2(total: Var, value: Var, overwrite: Var | None = None) -> tuple[Var, Var]:
-    """That it is done, and total + value, or the value alone."""
+    """True, and total + value, or the value alone if `overwrite`."""
     value = sym.cast(value, total.dtype)
     more = total + value
     return _done(total.tape), more if overwrite is None else sym.where(sym.reshape(overwrite, ()), value, more)
@@ -81,12 +81,12 @@ def clip_grad_norm(gradients: Any, *, max_norm: float = 1.0) -> Tensors:
 
 
 def is_finite(x: Var) -> Var:
-    """Neither infinite nor NaN, entry by entry."""
+    """True for entries that are neither infinite nor NaN."""
     return sym.abs(x) < np.inf
 
 
 def is_all_finite(*xs: Var, isinf_only: int = 0, isnan_only: int = 0) -> Var:
-    """No entry of any tensor is infinite or NaN, of which one may be left out."""
+    """True if no entry of any tensor is infinite or NaN; one of both may be ignored."""
     if isinf_only and isnan_only:
         raise ValueError("isinf_only and isnan_only exclude each other")
     good = _not_infinite if isinf_only else _not_nan if isnan_only else is_finite
@@ -94,7 +94,7 @@ def is_all_finite(*xs: Var, isinf_only: int = 0, isnan_only: int = 0) -> Var:
 
 
 def all_true(x: Var) -> Var:
-    """Every entry is true."""
+    """True if every entry is."""
     return sym.cast(x.tape.apply("ReduceMin", sym.cast(x, np.int32), keepdims=0), np.bool_)
 
 
@@ -105,7 +105,7 @@ def sgd(rate: Var, w: Var, g: Var) -> tuple[Var, Var]:
 
 
 def sgd_of_sequences(rate: Var, weights: Any, gradients: Any, update: Var | None = None) -> tuple[Var, Tensors]:
-    """Whether there was a step, and the weights after it."""
+    """True if there was a step, and the weights after it."""
     stepped = [sgd(_single(rate), w, g)[0] for w, g in _rows(weights, gradients)]
     return _signal(_single(update), rate), _unless(update, stepped, _tensors(weights))
 
@@ -129,9 +129,10 @@ def adam_w(
     alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 1e-2,
     adam_mode: int = 0, correct_bias: int = 1,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Whether there was a step; the weights after it, and both means.
+    """True if there was a step; the weights after it, and both means.
 
-    The weights decay before the step, and each mean is corrected (mode 0); or after it, and the rate is (mode 1).
+    In mode 0 the weights decay before the step, and each mean is corrected; in mode 1 they decay after it, and the rate
+    is corrected.
     """
     if adam_mode not in (0, 1):
         raise ValueError(f"adam_mode is {adam_mode}; known are 0 and 1")
@@ -152,12 +153,12 @@ def adam_w(
 
 
 def group(*xs: Any, tape: Tape) -> Var:
-    """True, once everything is there."""
+    """True; it waits for all operands."""
     return _done(tape)
 
 
 def pass_through(*xs: Var) -> tuple[Var, ...]:
-    """Everything as it is."""
+    """All operands, unchanged."""
     return tuple(sym.identity(x) for x in xs)
 
 
@@ -180,7 +181,7 @@ def _means(m: Var, v: Var, g: Var, alpha: float, beta: float) -> tuple[Var, Var]
 
 
 def _corrections(count: Var, alpha: float, beta: float, wanted: int, like: Var) -> tuple[Var, Var]:
-    """1 - alpha^t and 1 - beta^t: what running means that began at 0 lack; 1 if not wanted."""
+    """1 - alpha^t and 1 - beta^t, by which running means that began at 0 are too small; 1 if not wanted."""
     steps = sym.cast(sym.reshape(count, ()), like.dtype)
     bases = [like.tape.constant(base if wanted else 0.0, like.dtype) for base in (alpha, beta)]
     first, second = (1.0 - base.tape.apply("Pow", base, steps) for base in bases)
@@ -193,14 +194,14 @@ def _tensors(sequence: Any) -> tuple[Var, ...]:
 
 
 def _single(x: Any) -> Any:
-    """A tensor, or nothing."""
+    """A tensor, or None."""
     if isinstance(x, COMPOUND):
         raise ValueError(f"a tensor is needed, not {described(x)}")
     return x
 
 
 def _rows(*sequences: Any) -> list[tuple[Var, ...]]:
-    """The tensors of several sequences side by side."""
+    """The tensors of several sequences, zipped."""
     items = [_tensors(sequence) for sequence in sequences]
     if len({len(each) for each in items}) > 1 or not items[0]:
         raise ValueError(f"sequences of {', '.join(str(len(each)) for each in items)} tensors do not go together")
@@ -211,7 +212,7 @@ def _rows(*sequences: Any) -> list[tuple[Var, ...]]:
 
 
 def _unless(update: Var | None, new: Sequence[Var], old: Sequence[Var]) -> Tensors:
-    """The new tensors, or the old ones where the signal says no."""
+    """The new tensors, or the old ones if the signal is False."""
     if update is None:
         return Tensors(tuple(new))
     signal = sym.reshape(update, ())
@@ -223,7 +224,7 @@ def _done(tape: Tape, shape: tuple[int, ...] = (1,)) -> Var:
 
 
 def _signal(update: Var | None, like: Var) -> Var:
-    """Whether there was a step, in the shape of another tensor of one entry."""
+    """True if there was a step, in the shape of another tensor of one entry."""
     return _done(like.tape, like.shape) if update is None else sym.reshape(sym.identity(update), like.shape)
 
 
