@@ -58,7 +58,7 @@ def trace(
     """
     tape = Tape(ops, dtype=dtype, seed=seed)
     tape.reserved = names_within(graph)
-    needed = _needed(graph, graph.outputs if targets is None else targets, feeds)
+    needed = graph.needed_for(graph.outputs if targets is None else targets, feeds)
     scope: dict[str, Any] = {}
     for name in graph.tensors:
         if name in feeds:
@@ -131,14 +131,6 @@ def _step(tape: Tape, node: Node, scope: dict[str, Any], feeds: Mapping[str, Any
         tape.blocked.update((name, error) for name in node.outputs if name)
     scope.update(fed)
     _keep(tape, {name: scope[name] for name in node.outputs if name in scope})
-
-
-def _needed(graph: Graph, targets: Iterable[str], feeds: Mapping[str, Any]) -> set[str]:
-    needed = set(targets) - set(feeds)
-    for node in reversed(graph.nodes):
-        if not needed.isdisjoint(node.outputs):
-            needed.update(name for name in node.reads if name not in feeds)
-    return needed
 
 
 def _lookup(scope: Mapping[str, Any], name: str, where: Where) -> Any:

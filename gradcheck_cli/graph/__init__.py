@@ -148,12 +148,12 @@ class Graph:
                 reached.update(name for name in node.outputs if name)
         return reached
 
-    def needed_for(self, names: Iterable[str]) -> set[str]:
-        """Every tensor that one of `names` depends on, and `names`."""
-        needed = set(names)
+    def needed_for(self, names: Iterable[str], given: Collection[str] = ()) -> set[str]:
+        """Every tensor that one of `names` depends on, and `names`, without `given` ones and those that only they need."""
+        needed = set(names).difference(given)
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.outputs):
-                needed.update(node.reads)
+                needed.update(name for name in node.reads if name not in given)
         return needed
 
     def __str__(self) -> str:

@@ -140,7 +140,6 @@ def _ordered(boxes: Array) -> Array:
 
 
 def _from_centers(boxes: Array) -> Array:
-    """Corners from centers and sizes."""
     return np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
 
 

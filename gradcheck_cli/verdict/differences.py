@@ -98,7 +98,6 @@ def richardson(differences: Array, steps: Array, noise: Array, valid: Array, ord
 
 
 def _rounding(noise: Array, steps: Array, order: int) -> Array:
-    """The rounding error of each difference."""
     return np.asarray(1.2 * (3 - order) * noise / np.maximum(steps, np.finfo(float).tiny))
 
 

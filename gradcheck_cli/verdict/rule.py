@@ -366,7 +366,6 @@ def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
 
 
 def _ground_at(comparison: Comparison, rows: Array, columns: Array) -> Array:
-    """The ground of single entries."""
     some, place = np.unique(columns, return_inverse=True)
     if (known := comparison.known) is None:
         return largest_by_column(comparison.theoretical[:, some], comparison.numerical[:, some])[place]

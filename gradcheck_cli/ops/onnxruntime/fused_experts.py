@@ -25,7 +25,7 @@ _ACTIVATIONS: dict[str, Callable[[Var], Var]] = {
     "silu": lambda x: x * sym.sigmoid(x),
     "identity": lambda x: x,
 }
-_LEAST_SHARE = 1e-20  # whose logarithm is taken
+_LEAST_SHARE = 1e-20  # smallest probability whose logarithm is taken
 _FP4 = (0.0, 0.0052083333, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25)
 _NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -151,9 +151,10 @@ def moe_group_router(
     logits: Var, expert_bias: Var, projection_weight: Var | None = None, *, group_topk: int = 2, n_group: int = 1,
     router_sentinel: float = -10000.0, top_k: int, topk_group: int = 1, outputs: Sequence[str],
 ) -> tuple[Var, ...]:  # fmt: skip
-    """Logarithms of the sigmoids of the best experts, a sentinel for others; or the sigmoids, with a bias and without.
+    """The log probabilities (sigmoids) of the best experts, a sentinel for others; or scores with and without a bias.
 
-    The best ones are those of the best groups, and a group is as good as its few best experts; a bias only decides.
+    The best experts are chosen from the best groups, by the sum of the scores of a group's few best experts; the bias
+    only decides.
     """
     every = any(outputs[1:])
     if every == (not outputs or bool(outputs[0])) or (every and len([name for name in outputs if name]) < 2):
@@ -180,7 +181,7 @@ def moe_group_router(
 
 
 def _of_best_groups(scores: Var, groups: int, best: int, few: int, k: int) -> Var:
-    """Places of the k best experts of each row, in the best of its groups."""
+    """Indices of the k best experts of each row, within its best groups."""
     rows, experts = scores.shape
     if best < groups:
         size = experts // groups

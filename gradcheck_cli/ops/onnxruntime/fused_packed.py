@@ -1,6 +1,6 @@
-"""Layers of com.microsoft with states for sequences of several lengths, whose tokens stand one behind the other.
+"""Layers of com.microsoft with states, for sequences of several lengths whose tokens are concatenated.
 
-Of the first few steps of each sequence they can give what replays them: a window for a caller that goes back.
+They can also give the operands of the first few steps of each sequence, for a caller that goes back and replays them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradcheck_cli.ops.onnxruntime.fused_layers import WIDEST, causal_conv_with_
 from gradcheck_cli.ops.recurrent import check_rule, packed, recurrence
 
 _ACTIVATIONS = {"none": "none", "softplus": "softplus", "qwen": "softplus", "sigmoid": "sigmoid", "kda": "sigmoid"}
-_LEAST_SQUARES = {"sigmoid": 1e-6}  # added to a sum of squares under a root, by the gate; with others 1e-12
+_LEAST_SQUARES = {"sigmoid": 1e-6}  # added to a sum of squares under a root, by gate; 1e-12 for others
 
 
 def varlen_causal_conv_with_state(
@@ -50,7 +50,7 @@ def varlen_causal_conv_with_state(
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How raw projections become decay and rates: activations, and the bound of the one by a sigmoid."""
+    """The activations that make decays and rates of raw projections; `lower` is the bound of a decay by a sigmoid."""
 
     activation: str
     lower: float
@@ -64,7 +64,7 @@ class Gate:
             raise ValueError(f"gate_lower_bound is {self.lower}; it is negative and finite")
 
     def check(self, a_log: Var | None, dt_bias: Var | None, heads: int, size: int) -> None:
-        """ValueError where biases do not go with the activation, or with heads of a size."""
+        """Raises ValueError if biases do not go with the activation, or do not fit the heads."""
         kind = _ACTIVATIONS[self.activation]
         if any((x is None) != (kind == "none") for x in (a_log, dt_bias)):
             raise ValueError(f"a_log and dt_bias go with a gate_activation, which is {self.activation!r}")
@@ -83,7 +83,7 @@ class Gate:
         return -scale * sym.softplus(shifted) if kind == "softplus" else self.lower * sym.sigmoid(scale * shifted)
 
     def rate(self, raw: Var) -> Var:
-        """How much of what a state lacks is added, `(tokens, heads, 1)`."""
+        """The share of the difference to the state that a step adds, `(tokens, heads, 1)`."""
         return sym.sigmoid(_wide(raw)) if self.beta == "sigmoid" else _wide(raw)
 
 
@@ -95,9 +95,10 @@ def gated_delta_net(
     qk_l2_norm: int = 0, scale: float = 0.0, state_update_active: Sequence[int] = (1,), state_update_capacity: int = 0,
     update_rule: str = "gated_delta", n_outputs: int = 1,
 ) -> tuple[Var, ...]:  # fmt: skip
-    """LinearAttention of each sequence, whose heads of q and k are shared by several of v, and the states `(d_v, d_k)`.
+    """LinearAttention of each sequence, with heads of q and k shared by several of v, and the states `(d_v, d_k)`.
 
-    What replays the first steps is beside: the decay, the key and the row that is added beside it.
+    A third output has, for the first steps, the operands that replay them: the decay, the key and the row that is
+    added.
     """
     check_rule(update_rule, decay, beta)
     gate = Gate(gate_activation, gate_lower_bound, beta_activation)
@@ -147,7 +148,7 @@ def _heads(query: Var, key: Var | None, value: Var | None, state: Var | None) ->
 
 
 def _unpacked(x: Var, state: Var | None) -> list[Var]:
-    """q, k and v, which stand side by side along the last axis; sizes are those of the state."""
+    """q, k and v from their concatenation along the last axis; sizes are those of the state."""
     if state is None or state.ndim != 4:
         raise ValueError("query, key and value in one need initial_state (sequences, heads, d_v, d_k)")
     heads, values, size = state.shape[1:]
@@ -160,7 +161,7 @@ def _unpacked(x: Var, state: Var | None) -> list[Var]:
 
 
 def _per_head(x: Var, lead: tuple[int, ...], heads: int, *sizes: int) -> Var:
-    """What holds for each token and head, `(tokens, heads, 1 or size)`."""
+    """A value for each token and head, `(tokens, heads, 1 or size)`."""
     shapes = [(*lead, heads), *((*lead, heads, size) for size in sizes)]
     if x.shape not in shapes:
         raise ValueError(f"{list(x.shape)} is not {' or '.join(str(list(shape)) for shape in shapes)}")
@@ -177,9 +178,9 @@ def _shared(x: Var, heads: int) -> Var:
 def _recurred(
     q: Var, rows: Sequence[Var | None], states: Var, spans: Sequence[tuple[int, int]]
 ) -> tuple[Var, Var, Var]:
-    """What all tokens read and add, `(tokens, heads, d_v)`, and the last states.
+    """The rows that all tokens read, those that they add, `(tokens, heads, d_v)` each, and the last states.
 
-    All sequences go through the steps of a span together where they share one.
+    Sequences that share a span go through its steps together.
     """
     _, heads, values, _ = states.shape
     ys: list[Var] = []
@@ -197,7 +198,7 @@ def _recurred(
 
 
 def _replay(parts: Sequence[Var], spans: Sequence[tuple[int, int]], counts: Sequence[int], capacity: int) -> Var:
-    """Of each sequence the first entries of all parts, one part behind the other, with zeros up to the capacity."""
+    """For each sequence, the first entries of all parts, concatenated, with zeros up to the capacity."""
     rows = [
         [sym.reshape(_first_tokens(part, start, n, capacity), (1, -1)) for part in parts]
         for (start, _), n in zip(spans, counts, strict=True)
@@ -215,14 +216,14 @@ def _tokens(x: Var, start: int, end: int) -> Var:
 
 
 def _first_tokens(x: Var, start: int, count: int, capacity: int) -> Var:
-    """So many entries from a place on, and zeros up to the capacity."""
+    """`count` entries from `start` on, and zeros up to the capacity."""
     return sym.pad(
         sym.slice(x, (start,), (start + count,), (0,)), (*(0,) * x.ndim, capacity - count, *(0,) * (x.ndim - 1))
     )
 
 
 def _batches(bounds: Sequence[int] | None, lead: tuple[int, ...], state: Var | None) -> list[tuple[int, int]]:
-    """Where the tokens of each sequence stand; without bounds they are of one length."""
+    """The span of the tokens of each sequence; without bounds all have one length."""
     tokens = int(np.prod(lead))
     if bounds is not None:
         if len(lead) != 1:
@@ -237,7 +238,7 @@ def _batches(bounds: Sequence[int] | None, lead: tuple[int, ...], state: Var | N
 
 
 def _spans(bounds: Sequence[int], tokens: int) -> list[tuple[int, int]]:
-    """Where each sequence begins and ends."""
+    """The begin and the end of each sequence."""
     spans = list(pairwise(bounds))
     if not spans or bounds[0] != 0 or bounds[-1] != tokens or any(end < start for start, end in spans):
         raise ValueError(f"bounds {list(bounds)[:8]} of sequences do not go up from 0 to {tokens}")
@@ -245,7 +246,7 @@ def _spans(bounds: Sequence[int], tokens: int) -> list[tuple[int, int]]:
 
 
 def _counts(counts: Sequence[int] | None, capacity: int, spans: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """How many first steps of each sequence are kept."""
+    """The number of first steps of each sequence that are kept."""
     if not 0 <= capacity <= WIDEST or (counts is None) != (capacity == 0):
         raise ValueError(f"state_update_capacity is {capacity}, 0 to {WIDEST}; capture_count goes with a positive one")
     if counts is None:

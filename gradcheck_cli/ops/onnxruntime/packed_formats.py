@@ -1,6 +1,6 @@
-"""Rows of a table that com.microsoft keeps in a format of ggml: blocks of numbers in few bits beside their scales.
+"""GatherPacked of com.microsoft: rows of a table in a format of ggml, blocks of numbers in few bits and their scales.
 
-Nothing flows through them.  Formats are told by ggml's numbers; bits are counted from the lowest.
+Nothing flows through them.  Formats have ggml's numbers; bits are counted from the lowest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WORDS = (
 
 
 class Format(NamedTuple):
-    """How many numbers and bytes a block has, and how it is read."""
+    """The number of entries and of bytes of a block, and the function that decodes blocks."""
 
     entries: int
     bytes: int
@@ -69,7 +69,7 @@ def gather_packed(
 
 
 def _whole(stored: Any) -> Decoder:
-    """Numbers that are not packed."""
+    """The decoder of numbers that are not packed."""
     return lambda b, dtype: b.view(stored).astype(dtype)
 
 
@@ -91,7 +91,7 @@ def _q2_0(b: Array, dtype: Any) -> Array:
 
 
 def _q5_k(b: Array, dtype: Any) -> Array:
-    """Eight parts, each with a scale and a shift of six bits: those of the last four have their high bits elsewhere."""
+    """Eight parts, each with a scale and a shift of six bits, of which the last four have their high bits elsewhere."""
     first, second, rest = (b[:, i : i + 4] for i in (4, 8, 12))
     scales = np.concatenate([first & 63, rest & 15 | first >> 6 << 4], 1)
     shifts = np.concatenate([second & 63, rest >> 4 | second >> 6 << 4], 1)
@@ -143,13 +143,13 @@ def _iq3_xxs(b: Array, dtype: Any) -> Array:
 
 
 def _spelled(book: int, places: Array, signs: Array, times: Array) -> Array:
-    """Words of a book with a sign for each number, and a scale for as many of them as there are."""
+    """Words of a book, with a sign for each number and scales that each hold for an equal share of the numbers."""
     numbers = _books()[book][places].reshape(-1, 32, 8) * (1 - 2 * _bits(signs, 1).astype(np.int8))
     return (times[..., None] * numbers.reshape(*times.shape, -1)).reshape(-1, 256)
 
 
 def _signs_beside_scale(x: Array) -> tuple[Array, Array]:
-    """Four times seven bits of signs in a word of 32 bits, and a scale in the four above."""
+    """Four groups of seven sign bits in a word of 32 bits, and the scale in the four bits above."""
     words = np.ascontiguousarray(x).view("<u4")
     return _even(words >> np.asarray([0, 7, 14, 21], np.uint32) & 127).reshape(-1, 32), words[..., 0] >> 28
 
@@ -166,12 +166,12 @@ def _halves(b: Array) -> Array:
 
 
 def _bits(b: Array, width: int) -> Array:
-    """Numbers of so many bits in each byte, along a new last axis."""
+    """The numbers of `width` bits in each byte, along a new last axis."""
     return b[..., None] >> np.arange(0, 8, width, dtype=np.uint8) & np.uint8(2**width - 1)
 
 
 def _scale(b: Array, dtype: Any, at: int = 0) -> Array:
-    """The number in half precision at a place of each block, `(n, 1)`."""
+    """The float16 number at byte `at` of each block, `(n, 1)`."""
     return np.ascontiguousarray(b[:, at : at + 2]).view("<f2").astype(dtype)
 
 

@@ -170,7 +170,6 @@ def fake_quant_grad(dy: Var, mask: Var) -> Var:
 
 
 def _packed(mask: Var) -> Var:
-    """The bitmask of a mask."""
     words = -(-mask.size // BITS)
     bits = sym.pad(sym.cast(sym.reshape(mask, (mask.size,)), np.int64), (0, words * BITS - mask.size))
     rows = sym.reshape(bits, (words, BITS)) * mask.tape.constant(2 ** np.arange(BITS))

@@ -189,19 +189,16 @@ def _corrections(count: Var, alpha: float, beta: float, wanted: int, like: Var) 
 
 
 def _tensors(sequence: Any) -> tuple[Var, ...]:
-    """The tensors of a sequence."""
     return tuple(_single(item) for item in items_of(sequence))
 
 
 def _single(x: Any) -> Any:
-    """A tensor, or None."""
     if isinstance(x, COMPOUND):
         raise ValueError(f"a tensor is needed, not {described(x)}")
     return x
 
 
 def _rows(*sequences: Any) -> list[tuple[Var, ...]]:
-    """The tensors of several sequences, zipped."""
     items = [_tensors(sequence) for sequence in sequences]
     if len({len(each) for each in items}) > 1 or not items[0]:
         raise ValueError(f"sequences of {', '.join(str(len(each)) for each in items)} tensors do not go together")
