@@ -1,22 +1,137 @@
-"""All settings of a check, with the defaults of the command line."""
+"""The table of options; those that bear on the check of a model are the fields of `Settings`.
+
+An option is declared here and nowhere else.  Command lines and their help, the environment, configuration files, keys of
+specs and their schema, keywords of the Python API, bundles, `gradcheck reproduce` and README are made from the record;
+each knows the kinds of values, none knows names.  Nothing here takes long to import: every command's help needs it.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from gradcheck_cli.graph import Array
-from gradcheck_cli.graph.memory import share
+if TYPE_CHECKING:
+    from gradcheck_cli.graph import Array
 
 Mode: TypeAlias = Literal["auto", "full", "nodes", "directional", "sampled"]
 Method: TypeAlias = Literal["auto", "complex-step", "richardson", "central", "forward"]
+DType: TypeAlias = Literal["float64", "model"]
 Forward: TypeAlias = Literal["internal", "onnxruntime"]
 Pictures: TypeAlias = Literal["none", "wrong", "all"]
 ANY = ""  # the key of a value that was given without a tensor's name
 NOTHING = "none"  # of `grad` without a name: no gradients of others are looked for
+
+Kind: TypeAlias = Literal[
+    "flag", "count", "word", "whole", "real", "seconds", "bytes", "text", "path", "data",  # one value
+    "tensors", "globs", "names", "sizes", "shapes", "ranges", "tolerances", "values", "feeds", "claims",  # several
+    "gates", "formats", "reports", "plot", "scheduler", "pictures",  # with words that other rooms know
+]  # fmt: skip
+Role: TypeAlias = Literal["setting", "target", "point", "limit", "run"]
+Panel: TypeAlias = Literal["What", "Inputs", "Method", "Gate", "Limits", "Output", ""]
+PANELS: tuple[str, ...] = get_args(Panel)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """An option has no effect beside another one that is typed too, but for some values of that."""
+
+    beside: str
+    why: str
+    but: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name, what it can be, and where it may stand.
+
+    `places` are the commands that take it beside `check`; "file" for a configuration file; "settings" for a spec's
+    checks, models and defaults, "checks" or "models" for these entries alone.  Each place may have a help of its own.
+    In a help, {default} stands for the default and {words} for what other rooms know.
+    """
+
+    kind: Kind
+    help: str
+    panel: Panel = ""  # of the help of `check`; "" is for the Python API alone
+    places: Mapping[str, str] = field(default_factory=dict)
+    default: Any = None
+    name: str = ""
+    field: str = ""  # in `Settings`, in specs and in the Python API; "" is an option of the run
+    spelt: tuple[str, ...] = ()  # on the command line; without any: as the name
+    form: str = ""  # of its value, as the help shows it
+    words: tuple[str, ...] = ()  # that it can be; of a number, words that stand for a way to choose one
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False  # `least` itself is too little
+    role: Role = "setting"
+    redraws: bool = False  # given, it asks for other inputs than were drawn
+    idle: Idle | None = None
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All words for it on the command line."""
+        return self.spelt or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def spelling(self) -> str:
+        """The usual word for it on the command line."""
+        return next((word for word in self.spellings if word.startswith("--")), self.spellings[0])
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names for it where nothing is typed: its own, and those of its long spellings."""
+        long = (word[2:].replace("-", "_") for word in self.spellings if word.startswith("--"))
+        return tuple(dict.fromkeys(filter(None, (self.name, self.field, *long))))
+
+    @property
+    def is_repeated(self) -> bool:
+        """The command that shows a check again repeats it; targets and points it states itself."""
+        return self.role == "setting" and bool(self.panel)
+
+    def text(self, place: str, words: str = "") -> str:
+        """The help at a place."""
+        told = self.places.get(place) or self.places.get(_LIKE.get(place, "")) or self.help
+        return told.replace("{default}", str(self.default)).replace("{words}", words)
+
+
+_LIKE = {"resume": "zoo"}  # a place, and the one whose words it has where it has none of its own
+_USUAL = "zoo reproduce file settings"  # where a setting may stand
+
+
+def _option(default: Any, kind: Kind, panel: Panel, help: str, at: str, **more: Any) -> Option:
+    """A record; of `more`, what is no field of it is the help at a place."""
+    known = Option.__dataclass_fields__
+    places = {**dict.fromkeys(at.split(), ""), **{name: text for name, text in more.items() if name not in known}}
+    own = {name: value for name, value in more.items() if name in known}
+    return Option(kind, help, panel, places, default, **own)
+
+
+def _setting(
+    default: Any, kind: Kind, panel: Panel, help: str, at: str = _USUAL, *, usual: Any = None, **more: Any
+) -> Any:
+    """A field of `Settings` that is an option; a default that can be called makes one.
+
+    `usual` is what counts on the command line and in specs where nobody says anything, if not the default of the field.
+    """
+    made = callable(default)
+    known = ({} if default is dict else None) if made else default  # before anything is asked of the machine
+    option = _option(known if usual is None else usual, kind, panel, help, at, **more)
+    metadata = {"option": option}
+    return field(default_factory=default, metadata=metadata) if made else field(default=default, metadata=metadata)
+
+
+def _of_run(name: str, kind: Kind, panel: Panel, help: str, at: str = "", default: Any = None, **more: Any) -> Option:
+    """An option of the run, which says nothing of how a model is checked."""
+    return _option(default, kind, panel, help, at, name=name, **{"role": "run", **more})
+
+
+def _share() -> int:
+    from gradcheck_cli.graph.memory import share
+
+    return share()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,50 +145,234 @@ class Numbers:
         return self.origin
 
 
+_TOLERANCE = "[default: 8 roundings of the less precise model: 5e-7 float32, 4e-3 float16, 3e-2 bfloat16 or 8 bits]"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the check of one model.
+    """Settings of the check of one model: the options that bear on it, each with its default.
 
     Mappings by tensor name may hold a value under "" that counts for every tensor without one of its own.  If x or y is
     None, it is chosen.
     """
 
-    x: tuple[str, ...] | None = None
-    y: tuple[str, ...] | None = None
-    params: bool = False
-    param: tuple[str, ...] = ()  # constants by name or glob, of any role; !GLOB leaves out
-    mode: Mode = "auto"
-    max_entries: int = 4096  # of a sampled check
-    x_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    y_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    dims: Mapping[str, int] = field(default_factory=dict)
-    x_init_value: Mapping[str, Array] = field(default_factory=dict)
-    extra_feed_dict: Mapping[str, Array] = field(default_factory=dict)
-    init_targets: tuple[str, ...] = ()
-    test_data: Path | Literal["auto"] | None = None  # a folder with input_0.pb ..., or the one beside the model
-    val_range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    points: int = 1
-    point: int | None = None  # only this one of them
-    seed: int = 0
-    delta: float | None = None
-    method: Method = "auto"
-    dtype: Literal["float64", "model"] = "float64"
-    forward: Forward | None = None  # who evaluates y; None: internal, held against onnxruntime if it is there
-    rtol: Mapping[str, float] = field(default_factory=dict)  # where nothing is given, that of the verdict
-    atol: Mapping[str, float] = field(default_factory=dict)
-    grad: Mapping[str, str | Numbers] = field(default_factory=dict)  # claimed gradients by x, and seeds by y
-    grad_model: str | None = None  # the file of another model that has them
-    max_inconclusive: float = 0.02
-    straight_through: bool = False  # quantizers and what rounds by hand do not round
-    coloring: bool = True  # probe reals of x together that no entry of y shares
-    second_order: bool = False  # the gradient's own gradient too
-    compat: Literal["tf"] | None = None  # compare as TensorFlow does
-    pictures: Pictures = "none"  # keep what pictures need, of all pairs or of what is wrong
-    memory_limit: int = field(default_factory=share)  # bytes that a check may take beside what it starts with
-    jobs: int = os.cpu_count() or 1
-    timeout: float | None = None  # seconds
+    x: tuple[str, ...] | None = _setting(
+        None, "tensors", "What",
+        "Differentiate by this input, parameter or inner tensor. Default: float inputs or parameters.",
+        "zoo reproduce grad inspect file checks models", form="NAME", role="target",
+        diff="Differentiate by this tensor of A. Default: float inputs or parameters.",
+    )  # fmt: skip
+    y: tuple[str, ...] | None = _setting(
+        None, "tensors", "What", "Differentiate this tensor. Default: the float outputs.",
+        "zoo reproduce inspect file checks models", form="NAME", role="target",
+        diff="Compare this output or inner tensor of A. Default: all outputs.",
+        grad="Differentiate the sum of these tensors. Default: the float outputs.",
+    )  # fmt: skip
+    params: bool = _setting(
+        False, "flag", "What", "The weights as x too; inspect shows which they are.",
+        f"{_USUAL} grad", role="target", diff="Also by weights that both have.", inspect="The weights as x too.",
+    )  # fmt: skip
+    param: tuple[str, ...] = _setting(
+        (), "globs", "What", "Constants of any role as x too, by name or glob; !GLOB leaves out, alone: of the weights.",
+        f"{_USUAL} grad inspect", form="GLOB", role="target",
+        diff="Also by constants that both have, of any role; !GLOB leaves out.",
+    )  # fmt: skip
+    grad: Mapping[str, str | Numbers] = _setting(
+        dict, "claims", "What",
+        "Check somebody else's gradient by X: a tensor of the model, or numbers from a file. none: look for none.",
+        "zoo reproduce file", form="X=TENSOR|@FILE[:KEY]|none",
+        settings="The tensor that claims to be the gradient by x, or @FILE[:KEY].",
+    )  # fmt: skip
+    grad_model: str | None = _setting(
+        None, "path", "What",
+        "A separate model that computes the gradients to check; --grad X=TENSOR says which of its tensors.",
+        "zoo reproduce file", form="FILE", settings="Another model that computes the gradients to check.",
+    )  # fmt: skip
+    mode: Mode = _setting(
+        "auto", "word", "What",
+        "Every entry of the Jacobian, node by node, random projections, or drawn entries. [default: {default}, by cost]",
+        words=get_args(Mode),
+    )  # fmt: skip
+    max_entries: int = _setting(
+        4096, "whole", "What", "Entries of a sampled check. [default: {default}]", form="N", least=1,
+        idle=Idle("mode", "only --mode sampled draws entries", ("sampled", "auto")),
+    )  # fmt: skip
+    x_shape: Mapping[str, tuple[int, ...]] = _setting(
+        dict, "shapes", "Inputs", "Shape of an input: 1,3,32,32 or [1,3,32,32] or 1x3x32x32.",
+        "zoo reproduce diff inspect file", settings="Shape of the only x, or shapes by name of tensor.",
+        form="[NAME:]SHAPE", redraws=True, spelt=("--x-shape", "--input-shapes"),
+    )  # fmt: skip
+    y_shape: Mapping[str, tuple[int, ...]] = _setting(
+        dict, "shapes", "Inputs", "Shape that y is expected to have.", "zoo reproduce file", form="[NAME:]SHAPE",
+    )  # fmt: skip
+    dims: Mapping[str, int] = _setting(
+        dict, "sizes", "Inputs", "Size of an open dimension. Default: 2 for batches, else what runs.",
+        "zoo reproduce diff inspect file", settings="Sizes by the name that shapes use.", name="dim", form="NAME=INT",
+        redraws=True, grad="Fix the size of an open dimension in the file.",
+    )  # fmt: skip
+    x_init_value: Mapping[str, Array] = _setting(
+        dict, "values", "Inputs",
+        "Value of x: a number, nested lists, or a .npy, .npz, .pb or .json file. Default: random.",
+        "zoo reproduce diff file", checks="Value of the only x, or values by name.", form="[NAME=]VALUE|@FILE[:KEY]",
+    )  # fmt: skip
+    extra_feed_dict: Mapping[str, Array] = _setting(
+        dict, "feeds", "Inputs", "Fix any tensor during the check, inner ones included.", "zoo reproduce diff file",
+        checks="Values of any tensors, fixed during the check.", form="NAME=VALUE|@FILE[:KEY]",
+        spelt=("--extra-feed-dict", "--feed"), grad="Fix a tensor in the file, inner ones included.",
+    )  # fmt: skip
+    init_targets: tuple[str, ...] = _setting(
+        (), "names", "Inputs", "Initialization to run first: of a spec, or of training info.",
+        "zoo reproduce file checks", form="NAME", redraws=True,
+    )  # fmt: skip
+    test_data: Path | Literal["auto"] | None = _setting(  # a folder with input_0.pb ..., or the one beside the model
+        None, "data", "Inputs", "ONNX's input_0.pb ... to feed. [default: {default}, test_data_set_0 beside the model]",
+        "zoo diff file", settings="auto, none, or a folder of ONNX test data.", form="auto|DIR|none", usual="auto",
+    )  # fmt: skip
+    val_range: Mapping[str, tuple[float, float]] = _setting(
+        dict, "ranges", "Inputs", "Draw float inputs from here. [default: -1,1, by domain]", f"{_USUAL} diff",
+        form="[NAME:]LO,HI", redraws=True,
+    )  # fmt: skip
+    points: int = _setting(
+        1, "whole", "Inputs", "How many points are tried. [default: {default}]", form="INT", least=1, role="point",
+        idle=Idle("point", "--point is one point alone"), diff="How many points are tried. [default: 3]",
+    )  # fmt: skip
+    point: int | None = _setting(
+        None, "whole", "Inputs", "Only this one of them.", f"{_USUAL} diff", form="INT", least=0, role="point",
+        settings="Only this one of the points.",
+    )  # fmt: skip
+    seed: int = _setting(
+        0, "whole", "Inputs", "Of everything drawn. [default: {default}]", f"{_USUAL} diff", form="INT|random",
+        words=("random",), least=0, role="point", redraws=True,
+    )  # fmt: skip
+    method: Method = _setting(
+        "auto", "word", "Method",
+        "Numerical side: complex-step, richardson, central, forward. [default: {default}, and says which]",
+        form="METHOD", words=get_args(Method),
+    )  # fmt: skip
+    delta: float | None = _setting(
+        None, "real", "Method", "The perturbation, of central or forward differences. [default: {default}]",
+        form="FLOAT|auto", words=("auto",), least=0, above=True, usual="auto",
+    )  # fmt: skip
+    dtype: DType = _setting(
+        "float64", "word", "Method",
+        "model: say as well how many digits the gradient keeps in the model's own dtype. [default: {default}]",
+        words=get_args(DType),
+        diff="model: run each model in its own dtype, where it may overflow. [default: {default}, for both]",
+    )  # fmt: skip
+    forward: Forward | None = _setting(  # None: internal, held against onnxruntime if it is there
+        None, "word", "Method",
+        "Who evaluates the numerical side: gradcheck alone, or onnxruntime, in the model's own dtype. "
+        "[default: internal, held against onnxruntime where that is installed]",
+        form="internal|onnxruntime", words=get_args(Forward),
+    )  # fmt: skip
+    rtol: Mapping[str, float] = _setting(  # where nothing is given, that of the verdict
+        dict, "tolerances", "Method", "Relative error that does not matter. [default: 5e-7]", form="[NAME:]FLOAT",
+        diff=f"Relative difference that does not matter. {_TOLERANCE}",
+    )  # fmt: skip
+    atol: Mapping[str, float] = _setting(
+        dict, "tolerances", "Method", "Absolute error that does not matter. [default: 0]", form="[NAME:]FLOAT",
+        diff="Absolute difference that does not matter. [default: 0; with --dtype model 8 roundings of 1]",
+    )  # fmt: skip
+    max_inconclusive: float = _setting(
+        0.02, "real", "Method", "Fraction of entries that may stay inconclusive. [default: {default}]",
+        form="FLOAT", least=0, most=1,
+    )  # fmt: skip
+    coloring: bool = _setting(
+        True, "flag", "Method", "Perturb every entry of x alone, even where many can move together.",
+        "zoo reproduce file", spelt=("--no-coloring",), settings="Perturb entries of x together that no entry of y shares.",
+    )  # fmt: skip
+    straight_through: bool = _setting(
+        False, "flag", "Method",
+        "Quantizers, Round, Floor, Ceil and Casts to fewer bits and back do not round: gradients go through them.",
+        f"{_USUAL} diff", grad="Gradients go through quantizers, Round, Floor, Ceil and Casts to fewer bits and back.",
+    )  # fmt: skip
+    second_order: bool = _setting(False, "flag", "Method", "Check the gradient's own gradient too.")
+    compat: Literal["tf"] | None = _setting(
+        None, "word", "Method", "Compare as TensorFlow: central, delta 1e-3, rtol and atol 1e-4.",
+        form="tf", words=("tf",),
+    )  # fmt: skip
+    timeout: float | None = _setting(  # seconds
+        None, "seconds", "Limits", "For each model: 30s, 10m, 1h. [default: none]", "reproduce diff resume file",
+        form="TIME", role="limit", zoo="For each model: 30s, 10m, 1h. [default: 10m]", settings="Seconds.",
+    )  # fmt: skip
+    memory_limit: int = _setting(  # bytes that a check may take beside what it starts with
+        _share, "bytes", "Limits", "For each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
+        "reproduce diff file", form="SIZE", role="limit", zoo="For each model, all of its processes. [default: 8GiB]",
+    )  # fmt: skip
+    jobs: int = _setting(
+        lambda: os.cpu_count() or 1, "whole", "Limits", "Threads. [default: all cores]", "reproduce diff resume file",
+        spelt=("-j", "--jobs"), form="INT", least=1, role="limit", zoo="Models at once. [default: one a core]",
+    )  # fmt: skip
+    pictures: Pictures = _setting(
+        "none", "pictures", "", "Keep what pictures need, of all pairs or of what is wrong.", ""
+    )
 
     @property
-    def run_in(self) -> Literal["float64", "model"]:
-        """The dtype of the run at a point: the model's own if that is checked, or if onnxruntime runs it too."""
+    def run_in(self) -> DType:
+        """The dtype of the run at a point: the model's own if that is to be looked at, or if others run it too."""
         return "model" if self.forward == "onnxruntime" else self.dtype
+
+
+OF_A_RUN = (
+    _of_run("expression", "text", "What", "Checks whose name matches, as in pytest: 'conv and not slow'.", "zoo file",
+            spelt=("-k",), form="EXPR"),
+    _of_run("check", "names", "What", "The check of a spec with exactly this name.", "zoo file", form="NAME"),
+    _of_run("fail_on", "gates", "Gate", "What fails the run. [default: fail,inconclusive,unsupported,severed,forward] "
+            "A list with one of these replaces them; nonfinite, dead, vanishing, exploding and precision, of the "
+            "gradient's health, are added; +word and -word change the default.",
+            "zoo reproduce report resume file", form="LIST"),
+    _of_run("health", "flag", "Gate", "Show the health of gradients, layer by layer.", "reproduce report file",
+            idle=Idle("output_format", "only the full output has its tables", ("full",))),
+    _of_run("exit_zero", "flag", "Gate", "None of them fails the run; other errors do.", "zoo reproduce diff resume file"),
+    _of_run("fail_fast", "flag", "Gate", "Stop at the first model that fails the run.", "resume file",
+            zoo="Begin no model after the first that fails the run."),
+    _of_run("baseline", "path", "Gate", "Results of --report: what failed there in the same way is waived.",
+            "zoo report resume file", form="FILE"),
+    _of_run("engine", "word", "Limits", "Where all entries are compared: here, or in parts by the workers of a Dask "
+            "cluster. [default: {default}]", default="local", form="local|dask", words=("local", "dask")),
+    _of_run("dask", "scheduler", "Limits", "The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. "
+            "[default: as Dask is configured]", form="WHERE", idle=Idle("engine", "it asks no cluster", ("dask",))),
+    _of_run("allow_python", "flag", "Limits", "Let a spec call Python functions.",
+            "zoo reproduce grad inspect resume file", role="setting"),
+    _of_run("output_format", "formats", "Output", "On stdout: {words}. [default: {default}]",
+            "zoo reproduce diff resume file", "full", form="FORMAT"),
+    _of_run("report", "reports", "Output", "Also write {words}.",
+            "zoo reproduce diff resume file", form="PATH"),
+    _of_run("plot", "plot", "Output", "Draw each check as .png or .svg; the second goes to PATH-2, and so on. "
+            "Needs matplotlib.", "reproduce file", form="PATH"),
+    _of_run("heatmap", "flag", "Output", "Show where in the Jacobian the errors are.", "reproduce file"),
+    _of_run("save_failures", "path", "Output", "Keep what fails, for `gradcheck reproduce`. [default: {default}]",
+            "zoo file", ".gradcheck/failures", form="DIR|none"),
+    _of_run("show", "whole", "Output", "Entries shown of each failure. [default: {default}]",
+            "reproduce diff report file settings", 3, form="INT", least=0),
+    _of_run("verbose", "count", "Output", "Say more about checks that passed.",
+            "zoo reproduce diff report resume file", spelt=("-v", "--verbose"), inspect="All tensors and all pairs."),
+    _of_run("quiet", "count", "Output", "Say nothing about checks that passed.",
+            "zoo reproduce diff report resume file", spelt=("-q", "--quiet"),
+            idle=Idle("verbose", "-q says less and -v says more")),
+    _of_run("color", "word", "Output", "Colors. [default: {default}]",
+            "zoo reproduce diff inspect report resume file", "auto", words=("auto", "always", "never")),
+    _of_run("progress", "word", "Output", "A progress bar on stderr. [default: {default}]",
+            "zoo reproduce diff resume file", "auto", words=("auto", "on", "off")),
+)  # fmt: skip
+
+
+def table(settings: type[Settings], of_a_run: Iterable[Option]) -> dict[str, Option]:
+    """All options by name, in the order of the help."""
+    declared = ((f.name, f.metadata["option"]) for f in fields(settings))
+    own = (replace(option, field=name, name=option.name or name) for name, option in declared)
+    return {option.name: option for option in sorted((*own, *of_a_run), key=lambda each: PANELS.index(each.panel))}
+
+
+OPTIONS = table(Settings, OF_A_RUN)
+SETTINGS = {option.field: option for option in OPTIONS.values() if option.field}  # those of the check, by field
+
+
+def options_at(place: str) -> list[Option]:
+    """The options that a place takes, in the order of the help; `check` takes all that can be typed."""
+    return [o for o in OPTIONS.values() if (o.panel if place == "check" else place in o.places)]
+
+
+def setting_of(key: str) -> Option | None:
+    """The setting of a check that a name or a key stands for."""
+    return SETTINGS.get(key) or next((option for option in SETTINGS.values() if option.name == key), None)

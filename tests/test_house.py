@@ -24,7 +24,8 @@ compare model
 jacobian points
 ops engine
 autodiff verdict
-op formats results settings
+op formats results
+settings
 graph native
 errors
 """

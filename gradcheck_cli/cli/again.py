@@ -18,11 +18,9 @@ from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import Check
-from gradcheck_cli.settings import Settings
+from gradcheck_cli.settings import OPTIONS, Settings
 from gradcheck_cli.zoo.bundle import Bundle, load
 
-_FIELDS = {"dim": "dims"}  # of options that are called otherwise in `Settings`
-_OTHER_VALUES = ("seed", "dim", "x_shape", "val_range", "init_targets")  # given, they ask for other inputs
 _SAME = ("status", "code", "entries", "max_abs_err", "max_rel_err")
 
 
@@ -78,7 +76,7 @@ class Repeater(Checker):
         names += ["points"] if "point" in typed else []
         if not _asks_for_other_values(typed):
             saved = replace(saved, dims={**saved.dims, **self.bundle.sizes})
-        fields = [_FIELDS.get(name, name) for name in names]
+        fields = [OPTIONS[name].field for name in names]
         return replace(saved, **{f: _over(getattr(saved, f), getattr(resolved, f)) for f in fields})
 
     def _command(self, found: Check, task: Task, known: Container[str]) -> str:
@@ -86,7 +84,7 @@ class Repeater(Checker):
 
 
 def _settings_typed(given: Mapping[str, Any]) -> list[str]:
-    return [name for name in given if _FIELDS.get(name, name) in Settings.__dataclass_fields__]
+    return [name for name in given if OPTIONS[name].field]
 
 
 def _source(bundle: Bundle, given: Mapping[str, Any]) -> Source:
@@ -96,7 +94,7 @@ def _source(bundle: Bundle, given: Mapping[str, Any]) -> Source:
 
 
 def _asks_for_other_values(given: Mapping[str, Any]) -> bool:
-    return not given.keys().isdisjoint(_OTHER_VALUES)
+    return any(name in OPTIONS and OPTIONS[name].redraws for name in given)
 
 
 def _over(saved: Any, typed: Any) -> Any:

@@ -6,14 +6,11 @@ import os
 from typing import Any
 
 import rich_click as click
-from click.core import ParameterSource
 
 from gradcheck_cli.cli import keeping
-from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
-from gradcheck_cli.cli.options import OPTIONS
+from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
+from gradcheck_cli.cli.options import MODELS, options_of
 from gradcheck_cli.cli.typed_options import TypedCommand
-
-_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 @click.pass_context
@@ -23,7 +20,7 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
     Every option can also be set by an environment variable (GRADCHECK_RTOL; several values are
     separated by spaces), in a side-car model.gradcheck.yaml, or in gradcheck.toml.
     """
-    refuse_unknown_variables(OPTIONS)
+    refuse_unknown_variables()
     unbounded = options.get("timeout") is None and options.get("memory_limit") is None  # else its process asks its own
     if unbounded and options.get("forward") is None and any(path.lower().endswith(".onnx") for path in models):
         from gradcheck_cli.checks.forward.runtime import WORKER
@@ -34,14 +31,13 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
     with keeping():
         from gradcheck_cli.cli.run import run
 
-    given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in _GIVEN}
-    return run(models, given, ctx)
+    return run(models, given_in(ctx, options), ctx)
 
 
 command = TypedCommand(
     name="check",
     callback=check,
-    params=OPTIONS,
+    params=[MODELS, *options_of("check")],
     help=check.__doc__,
     context_settings=SETTINGS,
 )

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import rich_click as click
-from click.core import ParameterSource
 from click.exceptions import Exit
 
 from gradcheck_cli.cli.baseline import Baseline, gates_of
@@ -16,6 +15,7 @@ from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.environment import given_in
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.run import planned
 from gradcheck_cli.cli.tasks import Found, Task, common_folder
@@ -27,8 +27,6 @@ from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.zoo.job import cores
 from gradcheck_cli.zoo.shelf import FOLDER
 
-_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-
 
 class Collected:
     """A spec's tasks, and what checks them; `args` are options of `gradcheck check` as one types them, and `workers`
@@ -36,7 +34,7 @@ class Collected:
 
     def __init__(self, path: str, args: str = "", workers: int = 1) -> None:
         ctx = _context(path, shlex.split(args))
-        given = {n: v for n, v in ctx.params.items() if n != "models" and ctx.get_parameter_source(n) in _GIVEN}
+        given = given_in(ctx, {name: value for name, value in ctx.params.items() if name != "models"})
         options: Mapping[str, Any] = {**settings_above(common_folder([path]), ctx), **given}
         self.style = Style(show=options.get("show", 3), health=bool(options.get("health")))
         self.tasks: Sequence[Task] = planned(Found([path], []), options)

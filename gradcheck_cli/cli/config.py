@@ -11,18 +11,18 @@ from typing import Any, TypeAlias
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import OPTIONS
+from gradcheck_cli.cli.options import options_of
 from gradcheck_cli.errors import Problem, SpecError, did_you_mean
 from gradcheck_cli.formats.untrusted import content, inside
+from gradcheck_cli.settings import OPTIONS
 
 _LARGEST, _MOST = 4 << 20, 100  # bytes of a configuration file, and problems that are looked for in it
-_NOT_HERE = ("models", "engine", "dask")  # of one run
-_ALIASES = {"dims": "dim", "feed": "extra_feed_dict", "input_shapes": "x_shape"}
 _BY_HAND = "code is run when --allow-python is typed: a file that comes with a model cannot allow it"
-_BY_EQUALS = ("x_init_value", "extra_feed_dict", "dim", "grad")
-_PATHS = ("baseline", "plot", "grad_model", "test_data", "save_failures")
+_BY_EQUALS = ("values", "feeds", "sizes", "claims")  # kinds of options that are typed NAME=VALUE
+_PATHS = ("path", "plot", "data")
 _Found: TypeAlias = tuple[Path, Mapping[str, Any], str]
-_KNOWN: dict[str, click.Parameter] = {p.name: p for p in OPTIONS if p.name and p.name not in _NOT_HERE}
+_KNOWN: dict[str, click.Parameter] = {param.name: param for param in options_of("file") if param.name}
+_KEYS = {key: name for name in _KNOWN for key in OPTIONS[name].keys}
 
 
 def settings_above(folder: str, ctx: click.Context) -> dict[str, Any]:
@@ -86,7 +86,8 @@ def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Conte
     for key, value in table.items():
         if len(problems) == _MOST:
             break
-        name = _ALIASES.get(key.replace("-", "_"), key.replace("-", "_"))
+        name = key.replace("-", "_")
+        name = _KEYS.get(name, name)
         if name not in _KNOWN:
             near = did_you_mean(name, _KNOWN) or f" Known are {', '.join(_KNOWN)}."
             problems.append(_problem(file, text, key, f"unknown key {key!r}.{near}"))
@@ -111,17 +112,18 @@ def _typed(param: click.Parameter, value: Any) -> Any:
             raise ValueError(f"{str(value).lower()} is not expected here.")
         return value
     if getattr(param, "multiple", False):
-        return _several(param.name or "", value)
+        return _several("=" if OPTIONS[param.name or ""].kind in _BY_EQUALS else ":", value)
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _from(folder: Path, name: str, given: Any) -> Any:
     """A value whose paths are seen from the folder of the file that it stands in, and stay there."""
-    if name in _BY_EQUALS:
+    kind = OPTIONS[name].kind
+    if kind in _BY_EQUALS:
         return [_value_from(folder, text) for text in given]
-    if name == "report":
+    if kind == "reports":
         return [_in(folder, path) for path in given]
-    return _in(folder, given) if name in _PATHS and given not in ("auto", "none") else given
+    return _in(folder, given) if kind in _PATHS and given not in ("auto", "none") else given
 
 
 def _value_from(folder: Path, text: str) -> str:
@@ -136,18 +138,17 @@ def _in(folder: Path, path: str) -> str:
     return os.path.join(folder, path)
 
 
-def _several(name: str, value: Any) -> list[str]:
-    mark = "=" if name in _BY_EQUALS else ":"
+def _several(mark: str, value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [f"{key}{mark}{_text(name, each)}" for key, each in value.items()]
+        return [f"{key}{mark}{_text(mark, each)}" for key, each in value.items()]
     if isinstance(value, list) and all(isinstance(each, str) for each in value) and value:
         return value
-    return [_text(name, value)]
+    return [_text(mark, value)]
 
 
-def _text(name: str, value: Any) -> str:
+def _text(mark: str, value: Any) -> str:
     if isinstance(value, list):
-        return json.dumps(value) if name in _BY_EQUALS else ",".join(map(str, value))
+        return json.dumps(value) if mark == "=" else ",".join(map(str, value))
     return str(value)
 
 

@@ -22,7 +22,7 @@ from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.limits import limits, time_limit
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
-from gradcheck_cli.cli.reproduce import chosen_sizes, quoted
+from gradcheck_cli.cli.reproduce import chosen_sizes, quoted, typed
 from gradcheck_cli.cli.resolve import dims_of, refuse_idle_rounding, resolve
 from gradcheck_cli.errors import GradcheckError, UsageError, shown
 from gradcheck_cli.formats import read
@@ -30,14 +30,10 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted, held, share
 from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.results.record import COMPARISON, Check, ModelInfo, Report
+from gradcheck_cli.settings import options_at
 
 T = TypeVar("T")
 _OF_FILES = ("x_shape", "dim", "test_data", "val_range", "points", "seed", "memory_limit", "jobs", "timeout")
-_REPEATED = (
-    "given", "x", "y", "params", "param", "x_shape", "dim", "x_init_value", "extra_feed_dict", "test_data", "val_range",
-    "rtol", "atol", "dtype", "straight_through",
-)  # fmt: skip
-_SPELT = {"given": "map"}
 _USUAL = {"points": 3}  # that a weight does not matter at one of them says little
 
 
@@ -121,19 +117,12 @@ def _mapped(texts: Iterable[str], a: Source, b: Source) -> dict[str, str]:
 def _command(check: Check, first: str, second: str, given: Mapping[str, Any], known: Container[str]) -> str:
     """The command that shows it again, at the point that failed and at the sizes that were chosen beside `known`."""
     words = ["gradcheck", "diff", first, second]
-    for name in _REPEATED:
-        option, value = f"--{_SPELT.get(name, name).replace('_', '-')}", given.get(name)
-        if value is True:
-            words.append(option)
-        elif value is not None and value is not False:
-            values = value if isinstance(value, tuple) else (value,)
-            words += [word for each in values for word in _with(option, str(each))]
+    words += [word for each in given.get("given", ()) for word in ("--map", each)]
+    for option in options_at("diff"):
+        if option.is_repeated or option.role == "target":
+            words += typed(option, given.get(option.name))
     words += chosen_sizes(check, known)
     point = check.worst[0].point if check.worst else given.get("point")
     every = ["--points", str(check.points)] if check.points > 1 else []
     words += ["--seed", str(check.seed), *(every if point is None else ["--point", str(point)])]
     return " ".join(map(quoted, words))
-
-
-def _with(option: str, text: str) -> list[str]:
-    return [f"{option}={text}"] if text.startswith("-") else [option, text]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.settings import options_at
 
 PREFIX = "GRADCHECK"
 SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
@@ -17,9 +18,9 @@ _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 _OF_KERNELS = ("GRADCHECK_KERNELS", "GRADCHECK_ISA", "GRADCHECK_NUM_THREADS")
 
 
-def refuse_unknown_variables(options: Iterable[click.Parameter]) -> None:
+def refuse_unknown_variables() -> None:
     """UsageError for a variable GRADCHECK_... that would be ignored."""
-    known = [*(f"{PREFIX}_{o.name.upper()}" for o in options if o.name and isinstance(o, click.Option)), *_OF_KERNELS]
+    known = [*(f"{PREFIX}_{option.name.upper()}" for option in options_at("check")), *_OF_KERNELS]
     for name in os.environ:
         if name.startswith(f"{PREFIX}_") and name not in known:
             near = did_you_mean(name, known) or " Options are spelt like GRADCHECK_RTOL."

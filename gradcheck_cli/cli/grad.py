@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import rich_click as click
 
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
-from gradcheck_cli.cli.options import OPTIONS, OneOf, Text, complete_tensor
+from gradcheck_cli.cli.options import OneOf, Text, complete_tensor, options_of
 from gradcheck_cli.cli.typed_options import TypedCommand
+from gradcheck_cli.settings import Idle
 
 if TYPE_CHECKING:
     from gradcheck_cli.export.derivatives import Derivatives, Kind
@@ -22,20 +23,23 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _METHODS = {"add-n": "ADD_N", "tree": "EXPERIMENTAL_TREE", "accumulate-n": "EXPERIMENTAL_ACCUMULATE_N"}
 
+OUTPUT = click.RichOption(
+    ["-o", "--output"], required=True, metavar="OUT", type=click.Path(), help="The ONNX file to write."
+)
+
 
 def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
     return click.option(*names, multiple=True, type=Text(), **more)
 
 
-@click.command("grad", cls=TypedCommand, context_settings=SETTINGS)
+@click.command(
+    "grad",
+    cls=TypedCommand,
+    context_settings=SETTINGS,
+    params=[OUTPUT, *options_of("grad", panels=False)],
+    idle={"grad_ys": Idle("jvp", "tangents start from inputs of the file")},
+)
 @click.argument("models", nargs=1, required=True, metavar="MODEL", type=click.Path())
-@click.option("-o", "--output", required=True, metavar="OUT", type=click.Path(), help="The ONNX file to write.")
-@_many("--x", metavar="NAME", shell_complete=complete_tensor,
-       help="Differentiate by this input, parameter or inner tensor. Default: float inputs or parameters.")  # fmt: skip
-@_many("--y", metavar="NAME", shell_complete=complete_tensor,
-       help="Differentiate the sum of these tensors. Default: the float outputs.")  # fmt: skip
-@click.option("--params", is_flag=True, help="The weights as x too.")
-@_many("--param", metavar="GLOB", help="Constants of any role as x too; !GLOB leaves out, alone: of the weights.")
 @click.option("--jvp", is_flag=True, help="Tangents of y instead, for tangents of x that are inputs of the file.")
 @click.option("--hvp", is_flag=True, help="Second derivatives times a vector instead, which is an input for each x.")
 @_many("--grad-ys", metavar="ones|inputs|Y=G",
@@ -48,19 +52,13 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
 )
 @click.option("--unconnected", type=OneOf(("none", "zero")), default="none",
               help="What is written for an x on which no y depends.")  # fmt: skip
-@click.option("--straight-through", is_flag=True,
-              help="Gradients go through quantizers, Round, Floor, Ceil and Casts to fewer bits and back.")  # fmt: skip
 @click.option("--gate", is_flag=True, help="All gradients of a node are computed before any is used.")
 @click.option("--colocate", is_flag=True, help="Added nodes carry the devices and the metadata of their forward nodes.")
-@_many("--extra-feed-dict", "--feed", "extra_feed_dict", metavar="NAME=VALUE|@FILE",
-       help="Fix a tensor in the file, inner ones included.")  # fmt: skip
-@_many("--dim", metavar="NAME=INT", help="Fix the size of an open dimension in the file.")
 @click.option("--graph", metavar="NAME", help="Which graph of a spec.")
-@click.option("--allow-python", is_flag=True, help="Let a spec call Python functions.")
 @click.pass_context
 def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> int:
     """Write a model that also computes its gradients, for every size of its open dimensions."""
-    refuse_unknown_variables(OPTIONS)
+    refuse_unknown_variables()
     if options["jvp"] and options["hvp"]:
         raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
     from gradcheck_cli.api import load

@@ -5,36 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
-from gradcheck_cli.cli.options import OPTIONS, OneOf, Text, complete_tensor
+from gradcheck_cli.cli.options import OneOf, options_of
 from gradcheck_cli.cli.typed_options import TypedCommand
+from gradcheck_cli.settings import options_at
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.inspection import Inspection
     from gradcheck_cli.formats.source import Source, Spec
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-_ASKED = ("x", "y", "params", "param", "x_shape", "dim")  # what bears on an inspection, here and in configuration files
 
-
-def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
-    return click.option(*names, multiple=True, type=Text(), **more)
-
-
-@click.command("inspect", cls=TypedCommand, context_settings=SETTINGS)
+@click.command("inspect", cls=TypedCommand, context_settings=SETTINGS, params=options_of("inspect", panels=False))
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", type=click.Path())
-@_many("--x", metavar="NAME", shell_complete=complete_tensor, help="As in check.")
-@_many("--y", metavar="NAME", shell_complete=complete_tensor, help="As in check.")
-@click.option("--params", is_flag=True, default=None, help="The weights as x too.")
-@_many("--param", metavar="GLOB", help="Constants of any role as x too, as in check.")
-@_many("--x-shape", "--input-shapes", "x_shape", metavar="[NAME:]SHAPE", help="Shape of an input.")
-@_many("--dim", metavar="NAME=INT", help="Size of an open dimension.")
-@click.option("--allow-python", is_flag=True, default=None, help="Let a spec call Python functions.")
 @click.option(
     "--output-format",
     type=OneOf(("full", "json")),
@@ -42,12 +29,10 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
     allow_from_autoenv=False,  # check has more formats than this
     help="What goes to stdout.",
 )
-@click.option("-v", "--verbose", count=True, metavar="", help="All tensors and all pairs.")
-@click.option("--color", type=OneOf(("auto", "always", "never")), default="auto", help="Colors.")
 @click.pass_context
 def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
     """Show a model's tensors, what is differentiable, what blocks a gradient, and what a check would cost."""
-    refuse_unknown_variables(OPTIONS)
+    refuse_unknown_variables()
     from gradcheck_cli.cli import say
     from gradcheck_cli.cli.output import style_of
     from gradcheck_cli.cli.tasks import expand
@@ -71,7 +56,8 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
         parts = [each.as_json() for each in found]
         sys.stdout.write(json.dumps(parts[0] if len(parts) == 1 else parts, indent=2, default=str) + "\n")
     else:
-        sys.stdout.write("\n".join(text(each, style_of(options)) for each in found))
+        style = style_of({name: value for name, value in options.items() if value is not None})
+        sys.stdout.write("\n".join(text(each, style) for each in found))
     for each in errors:
         say(each)
     return worst_code({each.exit_code for each in errors} or {0})
@@ -90,7 +76,8 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
     allow = bool(options["allow_python"])
     spec = read(file, dims=dims_of(options["dim"]), allow_python=allow)
     layers = [settings_above(os.path.dirname(file) or ".", ctx), _defaults(file, spec, allow), options]
-    asked = [{name: layer[name] for name in _ASKED if layer.get(name)} for layer in layers]
+    bearing = [option.name for option in options_at("inspect") if option.field]
+    asked = [{name: layer[name] for name in bearing if layer.get(name)} for layer in layers]
     subjects = dict(_subjects(file, spec))
     if not subjects:
         raise NothingChecked(f"nothing to inspect: {file} has no graphs, and its checks name no models")

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
-from gradcheck_cli.cli.options import OPTIONS, AnyPath, OneOf, ReportPath, Text
+from gradcheck_cli.cli.options import AnyPath, OneOf, ReportPath, Text, options_of
 from gradcheck_cli.report import FORMATS, files_said
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.record import Kept
-
-_AS_IN_CHECK = ("fail_on", "baseline", "health", "show", "verbose", "quiet", "color")
 
 
 @click.pass_context
@@ -59,7 +57,7 @@ command = click.RichCommand(
         click.RichOption(
             ["--gate"], panel="Gate", is_flag=True, default=None, help="Exit as the check did: 1 for a wrong gradient."
         ),
-        *(option for option in OPTIONS if option.name in _AS_IN_CHECK),
+        *options_of("report"),
     ],
 )
 

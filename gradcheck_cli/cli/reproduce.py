@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
-from gradcheck_cli.cli.options import OPTIONS
+from gradcheck_cli.cli.options import options_of
 from gradcheck_cli.cli.typed_options import TypedCommand
 from gradcheck_cli.errors import shown
+from gradcheck_cli.settings import OPTIONS, Option
 
 if TYPE_CHECKING:
     from gradcheck_cli.cli.tasks import Task
     from gradcheck_cli.results.record import Check
-
-_NOT_AGAIN = ("models", "expression", "check", "baseline", "test_data", "save_failures", "fail_fast", "engine", "dask")
-_REPEATED = (
-    "mode", "max_entries", "x_shape", "y_shape", "dim", "x_init_value", "extra_feed_dict", "init_targets", "test_data",
-    "val_range", "method", "delta", "dtype", "forward", "rtol", "atol", "max_inconclusive", "straight_through", "coloring",
-    "second_order", "compat", "grad", "grad_model",
-    "allow_python",
-)  # fmt: skip
 
 
 @click.pass_context
@@ -44,7 +37,7 @@ command = TypedCommand(
     callback=reproduce,
     params=[
         click.RichArgument(["bundle"], metavar="BUNDLE", type=click.Path()),
-        *(option for option in OPTIONS if option.name not in _NOT_AGAIN),
+        *options_of("reproduce"),
     ],
     help=reproduce.__doc__,
 )
@@ -58,9 +51,8 @@ def command_for(check: Check, task: Task, given: Mapping[str, Any], known: Conta
     words = ["gradcheck", task.path, *(["--check", task.check] if task.check else [])]
     asked = bool(check.claim) and not check.claim.get("found")  # all claims of a check: they tell more together
     y = tuple(check.claim.get("of", ())) or check.gradient_of or check.y
-    words += [*_words("x", given.get("x") if asked else check.x), *_words("y", y)]
-    for name in _REPEATED:
-        words += _words(name, given.get(name))
+    words += [*typed(OPTIONS["x"], given.get("x") if asked else check.x), *typed(OPTIONS["y"], y)]
+    words += [word for o in OPTIONS.values() if o.is_repeated for word in typed(o, given.get(o.name))]
     words += chosen_sizes(check, known)
     return " ".join(map(quoted, [*words, "--seed", str(check.seed), *_points(check, task, given)]))
 
@@ -68,7 +60,7 @@ def command_for(check: Check, task: Task, given: Mapping[str, Any], known: Conta
 def chosen_sizes(check: Check, known: Container[str]) -> list[str]:
     """Options for the sizes of open dimensions that nobody gave, so that any machine takes the same."""
     chosen = ((dim, size) for dim, size in check.dims.items() if dim not in known)
-    return [word for dim, size in chosen for word in _words("dim", f"{dim}={size}")]
+    return [word for dim, size in chosen for word in typed(OPTIONS["dim"], f"{dim}={size}")]
 
 
 def quoted(word: str) -> str:
@@ -87,14 +79,10 @@ def _points(check: Check, task: Task, given: Mapping[str, Any]) -> list[str]:
     return ["--point", str(check.worst[0].point if check.worst else only)]
 
 
-def _words(name: str, value: Any) -> list[str]:
-    option = f"--{name.replace('_', '-')}"
-    if name == "coloring":
-        return ["--no-coloring"] if value is False else []
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [option]
-    values = value if isinstance(value, tuple) else (value,)
-    texts = [str(each) for each in values]
-    return [word for text in texts for word in ((f"{option}={text}",) if text.startswith("-") else (option, text))]
+def typed(option: Option, value: Any) -> list[str]:
+    """An option with its value, as words of a command."""
+    if value is None or option.kind == "flag":
+        return [option.spelling] if value is not None and value is not bool(option.default) else []
+    texts = map(str, value if isinstance(value, tuple) else (value,))
+    spelling = option.spelling
+    return [w for text in texts for w in ((f"{spelling}={text}",) if text.startswith("-") else (spelling, text))]

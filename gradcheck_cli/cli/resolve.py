@@ -36,7 +36,7 @@ from gradcheck_cli.graph.containers import typed
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import rounds
 from gradcheck_cli.points.targets import choose_x, choose_y, expanded, is_float
-from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings
+from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings, setting_of
 
 _WORDS = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _LARGEST = 256 << 20  # bytes of a .json
@@ -209,26 +209,6 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 _T = TypeVar("_T")
 _DIGITS = 18  # of a size: more are not addressed anyway
 Layer = Mapping[str, Any]
-_PLAIN = (
-    "mode",
-    "max_entries",
-    "points",
-    "point",
-    "seed",
-    "method",
-    "dtype",
-    "forward",
-    "max_inconclusive",
-    "straight_through",
-    "coloring",
-    "second_order",
-    "compat",
-    "memory_limit",
-    "jobs",
-    "timeout",
-    "params",
-    "grad_model",
-)
 
 
 def resolve(source: Source, layers: Sequence[Layer]) -> Settings:
@@ -239,14 +219,14 @@ def resolve(source: Source, layers: Sequence[Layer]) -> Settings:
     for layer in layers:
         typed = {}
         for name, value in layer.items():
-            if name in _PLAIN:
-                found[name] = value
-            elif name in _READERS:
-                field, read = _READERS[name]
-                typed[field] = read(value, graph, f"--{name.replace('_', '-')}")
-                if field == "val_range":
-                    typed[field] = _by_input(typed[field], graph, source.ranges if layer is layers[0] else ())
-                found[field] = _merged(found.get(field), typed[field])
+            if (option := setting_of(name)) is None:
+                continue
+            read = _READERS.get(option.kind)
+            typed[option.field] = read(value, graph, f"--{name.replace('_', '-')}") if read else value
+            if option.kind == "ranges":
+                ranges = source.ranges if layer is layers[0] else ()
+                typed[option.field] = _by_input(typed[option.field], graph, ranges)
+            found[option.field] = _merged(found.get(option.field), typed[option.field])
     found.update(_method(found))
     found["test_data"] = _test_data(found.get("test_data", "auto"))
     found["dims"] = {k: v for k, v in found.get("dims", {}).items() if source.dims.get(k) != v}
@@ -443,31 +423,22 @@ def _tensors(value: Any, graph: Graph, option: str) -> tuple[str, ...]:
     return expanded(graph, _names(value, graph, option), option)
 
 
-def _delta(value: Any, graph: Graph, option: str) -> float | None:
+def _number(value: Any, graph: Graph, option: str) -> float | None:
     return None if value == "auto" else float(value)
 
 
-def _as_is(value: Any, graph: Graph, option: str) -> Any:
-    return value
-
-
-_READERS: dict[str, tuple[str, Callable[[Any, Graph, str], Any]]] = {  # option -> field of Settings, how it is read
-    "x": ("x", _tensors),
-    "y": ("y", _tensors),
-    "param": ("param", _names),
-    "init_targets": ("init_targets", _names),
-    "x_shape": ("x_shape", _by_name(_shape, ":")),
-    "y_shape": ("y_shape", _by_name(_shape, ":")),
-    "dim": ("dims", _dims),
-    "dims": ("dims", _dims),
-    "x_init_value": ("x_init_value", _values),
-    "extra_feed_dict": ("extra_feed_dict", _feed),
-    "grad": ("grad", _grad),
-    "val_range": ("val_range", _by_name(_range, ":")),
-    "rtol": ("rtol", _by_name(_tolerance, ":")),
-    "atol": ("atol", _by_name(_tolerance, ":")),
-    "delta": ("delta", _delta),
-    "test_data": ("test_data", _as_is),
+_READERS: dict[str, Callable[[Any, Graph, str], Any]] = {  # by kind of option; of other kinds a value is taken as it is
+    "tensors": _tensors,
+    "globs": _names,
+    "names": _names,
+    "shapes": _by_name(_shape, ":"),
+    "sizes": _dims,
+    "values": _values,
+    "feeds": _feed,
+    "claims": _grad,
+    "ranges": _by_name(_range, ":"),
+    "tolerances": _by_name(_tolerance, ":"),
+    "real": _number,
 }
 
 

@@ -20,7 +20,7 @@ from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import file_above, settings_above
-from gradcheck_cli.cli.options import GATE, OUTPUT
+from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.resolve import dims_of
@@ -107,7 +107,7 @@ def _known(names: Sequence[str], most: int = 8) -> str:
     return f" Checks: {', '.join(names[:most])}{more}."
 
 
-OF_THE_RUN = tuple(option.name for option in (*GATE, *OUTPUT) if option.name)
+OF_THE_RUN = tuple(names_at("Gate", "Output"))
 
 
 def run(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:

@@ -7,49 +7,29 @@ overrules them.  Options that have no effect on a certain model are told in `idl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.cli.options import OneOf
-
-
-def _always(value: Any) -> bool:
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """An option that has no effect beside another one, if that has certain values."""
-
-    option: str
-    beside: str
-    why: str
-    when: Callable[[Any], bool] = _always
-
-
-IDLE = (
-    Idle("max_entries", "mode", "only --mode sampled draws entries", lambda mode: mode not in ("sampled", "auto")),
-    Idle("points", "point", "--point is one point alone"),
-    Idle("quiet", "verbose", "-q says less and -v says more"),
-    Idle("health", "output_format", "only the full output has its tables", lambda form: form != "full"),
-    Idle("dask", "engine", "it asks no cluster", lambda engine: engine == "local"),
-    Idle("grad_ys", "jvp", "tangents start from inputs of the file"),
-)
+from gradcheck_cli.settings import OPTIONS, Idle
 
 
 class TypedCommand(click.RichCommand):
-    """A command each of whose options counts, as it was typed."""
+    """A command each of whose options counts, as it was typed; `idle` is of options that are not in the table."""
+
+    def __init__(self, *args: Any, idle: Mapping[str, Idle] | None = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.idle = {**{o.name: o.idle for o in OPTIONS.values() if o.idle is not None}, **(idle or {})}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         typed = list(args)
         left = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             self._refuse_twice(ctx, typed)
-            refuse_idle_beside(ctx)
+            refuse_idle_beside(ctx, self.idle)
         return left
 
     def _refuse_twice(self, ctx: click.Context, typed: list[str]) -> None:
@@ -63,11 +43,11 @@ class TypedCommand(click.RichCommand):
                 )
 
 
-def refuse_idle_beside(ctx: click.Context) -> None:
+def refuse_idle_beside(ctx: click.Context, idle: Mapping[str, Idle]) -> None:
     """UsageError for an option that was typed beside another one that leaves it without an effect."""
-    for each in IDLE:
-        if all(_is_typed(ctx, name) for name in (each.option, each.beside)) and each.when(ctx.params[each.beside]):
-            option, beside = (_spelt(ctx, name) for name in (each.option, each.beside))
+    for name, each in idle.items():
+        if all(_is_typed(ctx, n) for n in (name, each.beside)) and ctx.params[each.beside] not in each.but:
+            option, beside = (_spelt(ctx, n) for n in (name, each.beside))
             raise click.UsageError(f"{option} has no effect beside {beside}: {each.why}.", ctx)
 
 

@@ -12,27 +12,9 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.settings import ANY, Forward, Method, Mode, Numbers, Settings
+from gradcheck_cli.settings import ANY, SETTINGS, Numbers, Option, Pictures
 
 Member = TypeVar("Member", bound=Enum)
-_WORDS = {
-    "mode": get_args(Mode),
-    "method": get_args(Method),
-    "dtype": ("float64", "model"),
-    "forward": get_args(Forward),
-    "compat": ("tf",),
-}
-_LIMITS = {  # (whole, lowest, highest)
-    "points": (True, 1, np.inf),
-    "point": (True, 0, np.inf),
-    "seed": (True, 0, np.inf),
-    "jobs": (True, 1, np.inf),
-    "max_entries": (True, 1, np.inf),
-    "memory_limit": (True, 1, np.inf),
-    "delta": (False, np.finfo(float).tiny, np.finfo(float).max),
-    "timeout": (False, 0, np.inf),
-    "max_inconclusive": (False, 0, 1),
-}
 
 
 def one_of(value: Any, argument: str, allowed: Sequence[str]) -> Any:
@@ -125,42 +107,47 @@ def shape(value: Any, argument: str) -> tuple[int, ...]:
 
 def settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `Settings` that a call gave, each checked for kind and size; None counts as not given."""
-    unknown = [name for name in given if name not in Settings.__dataclass_fields__]
+    unknown = [name for name in given if name not in SETTINGS]
     if unknown:
-        hint = did_you_mean(unknown[0], Settings.__dataclass_fields__)
-        raise UsageError(f"check() has no argument {unknown[0]!r}.{hint}")
-    return {name: _setting(name, value) for name, value in given.items() if value is not None}
+        raise UsageError(f"check() has no argument {unknown[0]!r}.{did_you_mean(unknown[0], SETTINGS)}")
+    return {name: _setting(SETTINGS[name], value) for name, value in given.items() if value is not None}
 
 
-def _setting(name: str, value: Any) -> Any:
-    match name:
-        case "mode" | "method" | "dtype" | "forward" | "compat":
-            return one_of(value, name, _WORDS[name])
-        case "params" | "coloring" | "straight_through" | "second_order":
+def _setting(option: Option, value: Any) -> Any:
+    name = option.field
+    match option.kind:
+        case "word":
+            return one_of(value, name, option.words)
+        case "flag":
             return flag(value, name)
         case "pictures":
-            return value if value in ("none", "wrong", "all") else "all" if flag(value, name) else "none"
-        case "init_targets":
+            return value if value in get_args(Pictures) else "all" if flag(value, name) else "none"
+        case "names":
             return targets(value, name)
-        case "param":
+        case "globs":
             return globs(value, name)
-        case "grad":
+        case "claims":
             return by_name({ANY: value} if isinstance(value, str) else value, name, "{x: tensor or numbers}", _claimed)
-        case "grad_model":
+        case "path":
             return os.fspath(path(value, name))
-        case "test_data":
+        case "data":
             return "auto" if isinstance(value, str) and value == "auto" else Path(path(value, name))
-        case "dims":
+        case "sizes":
             return sizes(value, name)
-        case "x_shape" | "y_shape":
+        case "shapes":
             return by_name(value, name, "{name: shape}", shape)
-        case "val_range":
+        case "ranges":
             return by_name(value, name, "{name: (low, high)}", _range)
-        case "rtol" | "atol":
+        case "tolerances":
             tolerances = value if isinstance(value, Mapping) else {ANY: value}
             return by_name(tolerances, name, "{name: tolerance}", lambda each, _: float(number(each, name, 0)))
-    whole, low, high = _LIMITS[name]
-    return number(value, name, low, high, whole=whole)
+    return number(value, name, *_limits(option), whole=option.kind in ("whole", "bytes"))
+
+
+def _limits(option: Option) -> tuple[float, float]:
+    """The lowest and the highest value of a number."""
+    least = {"seconds": 0.0, "bytes": 1.0}.get(option.kind, option.least)
+    return (np.finfo(float).tiny, np.finfo(float).max) if option.above else (least, option.most)
 
 
 def by_name(value: Any, argument: str, wanted: str, one: Callable[[Any, str], Any]) -> dict[str, Any]:

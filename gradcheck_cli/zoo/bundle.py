@@ -28,7 +28,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import content, sha256_of
 from gradcheck_cli.graph.memory import installed
 from gradcheck_cli.results.record import strict
-from gradcheck_cli.settings import Numbers, Settings
+from gradcheck_cli.settings import SETTINGS, Numbers, Option, Settings
 from gradcheck_cli.zoo.saved_values import Reader, Writer, write_arrays
 
 SCHEMA, MANIFEST, VALUES, MODEL = "gradcheck.bundle/1", "bundle.json", "values.npz", "model"
@@ -37,10 +37,6 @@ GRAD_MODEL = "grad_model"  # the folder of another model, whose gradients are ch
 COPIED = 64 << 20  # bytes of a model that are copied; a larger one is referred to by path and digest
 DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again by seed
 _LONGEST = 64 << 20  # bytes of a bundle.json
-_TARGETS, _FEEDS = ("x", "y"), ("x_init_value", "extra_feed_dict")
-_ABSENT = ("test_data",)  # shipped values are among those that were drawn
-_CLAIMS = ("grad", "grad_model")
-_NO_IDENTITY = ("x", "y", "pictures", "memory_limit", "jobs", "timeout")  # targets are part of a bundle's name anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,28 +228,46 @@ def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
 
 def _settings(entry: Mapping[str, Any], reader: Reader, folder: Path) -> Settings:
     """Settings as they were, each value as one that a call could give; nothing beyond what this machine has."""
-    from gradcheck_cli.model import call_options as options
-
-    unfit = [name for name in entry if name not in Settings.__dataclass_fields__]
+    unfit = [name for name in entry if name not in SETTINGS]
     if unfit:
         raise UsageError(f"it has the setting {shown(str(unfit[0]))!r}, which this version of gradcheck does not know")
-    named = {name: options.targets(entry[name], name) for name in _TARGETS if entry.get(name) is not None}
-    feeds = {name: {_text(n): reader.value(v) for n, v in entry.get(name, {}).items()} for name in _FEEDS}
-    plain = options.settings({n: v for n, v in entry.items() if n not in (*_TARGETS, *_FEEDS, *_ABSENT, *_CLAIMS)})
-    claims = {_text(n): _claim(v, reader) for n, v in entry.get("grad", {}).items()}
-    other = _other_model(entry.get("grad_model"), folder)
-    given: dict[str, Any] = {**named, **feeds, **plain, "grad": claims, "grad_model": other}
+    kept = [(SETTINGS[name], value) for name, value in entry.items() if value is not None]
+    given = {option.field: _setting(option, value, reader, folder) for option, value in kept if option.kind != "data"}
     found = Settings(**given)
     jobs, memory = min(found.jobs, os.cpu_count() or 1), min(found.memory_limit, installed())
     return replace(found, jobs=jobs, memory_limit=memory)
 
 
+def _setting(option: Option, entry: Any, reader: Reader, folder: Path) -> Any:
+    from gradcheck_cli.model import call_options as options
+
+    match option.kind:
+        case "tensors":
+            return options.targets(entry, option.field)
+        case "values" | "feeds":
+            return {_text(name): reader.value(value) for name, value in entry.items()}
+        case "claims":
+            return {_text(name): _claim(value, reader) for name, value in entry.items()}
+        case "path":
+            return _other_model(entry, folder)
+    return options.settings({option.field: entry})[option.field]
+
+
 def _settings_entry(settings: Settings, writer: Writer) -> dict[str, Any]:
-    entry = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in (*_FEEDS, *_ABSENT, *_CLAIMS)}
-    claims = {n: by if isinstance(by, str) else [by.origin, writer.entry(by.values)] for n, by in settings.grad.items()}
-    entry |= {"grad": claims, "grad_model": settings.grad_model and os.path.abspath(settings.grad_model)}
-    given = {name: {n: writer.entry(v) for n, v in getattr(settings, name).items()} for name in _FEEDS}
-    return {**{name: value for name, value in entry.items() if value is not None}, **given}
+    """Settings as JSON; arrays by what the writer calls them, and no shipped values: those are among what was drawn."""
+    entry = {name: _entry(option, getattr(settings, name), writer) for name, option in SETTINGS.items()}
+    return {name: value for name, value in entry.items() if value is not None and SETTINGS[name].kind != "data"}
+
+
+def _entry(option: Option, value: Any, writer: Writer) -> Any:
+    match option.kind:
+        case "values" | "feeds":
+            return {name: writer.entry(each) for name, each in value.items()}
+        case "claims":
+            return {n: by if isinstance(by, str) else [by.origin, writer.entry(by.values)] for n, by in value.items()}
+        case "path":
+            return value and os.path.abspath(value)
+    return value
 
 
 def identity(settings: Settings) -> str:
@@ -263,9 +277,14 @@ def identity(settings: Settings) -> str:
     """
     writer, usual = Writer(), _settings_entry(Settings(), Writer())
     entry = _settings_entry(settings, writer)
-    given = {n: v for n, v in entry.items() if n not in _NO_IDENTITY and v != usual.get(n)}
+    given = {n: v for n, v in entry.items() if _tells(SETTINGS[n]) and v != usual.get(n)}
     arrays = [sha256(array.tobytes()).hexdigest() for array in writer.arrays.values()]
     return json.dumps([given, arrays], sort_keys=True, default=str) if given else ""
+
+
+def _tells(option: Option) -> bool:
+    """The option is part of what one check differs from another by; x and y are part of a bundle's name anyway."""
+    return bool(option.panel) and option.role != "limit" and option.kind != "tensors"
 
 
 def _claim(entry: Any, reader: Reader) -> str | Numbers:

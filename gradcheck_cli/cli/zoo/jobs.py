@@ -18,7 +18,6 @@ import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.cli.config import file_above, settings_above
-from gradcheck_cli.cli.options import GATE, OUTPUT
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.run import select
 from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, expand, is_spec, side_car
@@ -26,6 +25,7 @@ from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, Spe
 from gradcheck_cli.formats import read
 from gradcheck_cli.points.test_data import BESIDE
 from gradcheck_cli.results.record import OUTCOMES, Check, ModelInfo
+from gradcheck_cli.settings import OPTIONS
 from gradcheck_cli.zoo import remote
 from gradcheck_cli.zoo import remote as hub
 from gradcheck_cli.zoo.job import Job
@@ -234,7 +234,9 @@ def _named(found: list[Place], entry: Mapping[str, Any], name: str) -> list[Plac
 _OF_THE_RUN = (
     "expression", "check", "rerun", "shard", "folder", "show", "report", "baseline", "engine", "dask",
 )  # fmt: skip
-_NOT_BEARING = {*(option.name for option in (*GATE, *OUTPUT)), *_OF_THE_RUN, "timeout", "jobs"}  # on what is found
+_NOT_BEARING = {  # on what is found
+    *(option.name for option in OPTIONS.values() if option.role == "run"), *_OF_THE_RUN, "timeout", "jobs",
+}  # fmt: skip
 
 
 def split(found: Iterable[Place], options: Mapping[str, Any]) -> list[Place]:

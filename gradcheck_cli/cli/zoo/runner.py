@@ -5,7 +5,6 @@ The options of `gradcheck zoo`: those of `check` that make sense for many models
 
 from __future__ import annotations
 
-import copy
 import glob
 import os
 import re
@@ -24,7 +23,17 @@ import rich_click as click
 
 from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.options import OPTIONS, OUTPUT, ByteSize, Duration, Gates, OneOf, ParamType, Scheduler, Words
+from gradcheck_cli.cli.options import (
+    ByteSize,
+    Duration,
+    Gates,
+    OneOf,
+    ParamType,
+    Scheduler,
+    Words,
+    names_at,
+    options_of,
+)
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import common_folder
 from gradcheck_cli.cli.zoo.jobs import Maker, Place, places, split, unmade
@@ -39,14 +48,6 @@ from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.parcel import shard_of
 from gradcheck_cli.zoo.store import Line, Store, brief, finished
 
-_LEFT_OUT = ("models", "plot", "heatmap", "health", "show", "engine", "dask")  # of one model, or said otherwise
-_HELP = {  # of options that mean something else where models are many
-    "jobs": "Models at once. [default: one a core]",
-    "timeout": "For each model: 30s, 10m, 1h. [default: 10m]",
-    "memory_limit": "For each model, all of its processes. [default: 8GiB]",
-    "fail_fast": "Begin no model after the first that fails the run.",
-    "expression": "Checks whose name matches, as in pytest: 'conv and not slow'.",
-}
 STORE = "Zoo"
 
 
@@ -70,14 +71,6 @@ def own(*names: str, **more: Any) -> click.RichOption:
     return click.RichOption(list(names), panel=STORE, allow_from_autoenv=False, **more)
 
 
-def _for_many(option: click.Parameter) -> click.Parameter:
-    """An option of `check` with what it means here."""
-    option = copy.copy(option)
-    if isinstance(option, click.Option):
-        option.help = _HELP.get(option.name or "", option.help)
-    return option
-
-
 SHOW = own("--show", type=click.IntRange(min=0), metavar="INT", help="Failing models shown. [default: as many as fit]")
 RERUN = own(
     "--rerun", type=OneOf(("failed", "all")), metavar="failed|all", help="Do again what failed, or all that was done."
@@ -98,12 +91,11 @@ RUN_OPTIONS: list[click.Parameter] = [
     own("--shard", type=Shard(), metavar="I/N", help="Only this part of the models, the same at any time."),
     SHOW,
 ]
-CHECK_OPTIONS: list[click.Parameter] = [_for_many(option) for option in OPTIONS if option.name not in _LEFT_OUT]
 
 
 def as_given(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Options that were given for a run, read back from a file; UsageError for what nobody could have given."""
-    options = {each.name: each for each in (*RUN_OPTIONS, *CHECK_OPTIONS) if isinstance(each, click.Option)}
+    options = {each.name: each for each in (*RUN_OPTIONS, *options_of("zoo")) if isinstance(each, click.Option)}
     for name, value in given.items():
         if name not in options or not _could_be_given(value, options[name]):
             raise UsageError(f"{where}: {shown(name)} cannot be {shown(repr(value))[:60]}; run `gradcheck zoo` again")
@@ -137,14 +129,7 @@ def _comes_of_its_text(value: Any, option: click.Option) -> bool:
 
 
 HOME = os.path.join(".gradcheck", "zoo")
-_OF_ONE_TIME = {
-    *(option.name for option in OUTPUT),
-    "folder",
-    "rerun",
-    "show",
-    "fail_fast",
-    "allow_python",
-}  # not for the next time, whatever a run's folder says
+_OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", *names_at("Output")}  # a folder keeps none
 
 
 def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:

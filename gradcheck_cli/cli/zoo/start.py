@@ -7,12 +7,9 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
-from gradcheck_cli.cli.options import OPTIONS
+from gradcheck_cli.cli.options import options_of
 from gradcheck_cli.cli.typed_options import TypedCommand
-from gradcheck_cli.cli.zoo.runner import CHECK_OPTIONS, DASK, ENGINE, RERUN, RUN_OPTIONS, SHOW
-
-_OF_RESUME = ("jobs", "timeout", "fail_fast", "fail_on", "exit_zero", "baseline", "output_format", "report", "color",
-               "progress", "verbose", "quiet", "allow_python")  # fmt: skip
+from gradcheck_cli.cli.zoo.runner import DASK, ENGINE, RERUN, RUN_OPTIONS, SHOW
 
 
 @click.pass_context
@@ -23,7 +20,7 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     ONNX_HUB_MANIFEST.json), or a URL (https, s3, gs, hf).  Results are kept as they come: the same command goes on with a
     run that was interrupted, and does again only what has changed.
     """
-    refuse_unknown_variables(OPTIONS)
+    refuse_unknown_variables()
     if options["engine"] != "dask" and not options["dask"]:
         from gradcheck_cli.zoo.processes import warm
 
@@ -39,7 +36,7 @@ RUN = TypedCommand(
     params=[
         click.RichArgument(["sources"], nargs=-1, required=True, metavar="SRC...", type=click.Path()),
         *RUN_OPTIONS,
-        *CHECK_OPTIONS,
+        *options_of("zoo"),
     ],
     help=run.__doc__,
     context_settings=SETTINGS,
@@ -66,7 +63,7 @@ RESUME = click.RichCommand(
         ENGINE,
         DASK,
         SHOW,
-        *(option for option in CHECK_OPTIONS if option.name in _OF_RESUME),
+        *options_of("resume"),
     ],
     help=resume.__doc__,
     context_settings=SETTINGS,

@@ -15,9 +15,9 @@ from gradcheck_cli.formats.yaml.fields import CheckSpec, ModelSpec, Settings, is
 from gradcheck_cli.formats.yaml.places import Spot
 from gradcheck_cli.formats.yaml.values import Shape, Values
 from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.settings import options_at
 
-_SETTINGS = frozenset(Settings.model_fields)
-_BY_TENSOR = ("rtol", "atol", "val_range", "x_shape", "grad")
+_BY_TENSOR = [o.field for o in options_at("settings") if o.kind in ("tolerances", "ranges", "shapes", "claims")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,12 @@ from pydantic import (
     PlainValidator,
     Tag,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 
 from gradcheck_cli.errors import did_you_mean
+from gradcheck_cli.settings import Option, options_at
 
 Schema = dict[str, Any]
 REQUIRED = object()
@@ -429,39 +431,49 @@ class Expect(Keyed):
         return self
 
 
-class Settings(Keyed):
-    """Options of the command line by name."""
+def _key(option: Option, place: str) -> tuple[Any, Any]:
+    """The type of an option as a key of a spec, and its field: its default, and what it is for."""
+    told = option.text(place).partition(" [default:")[0].partition(" Default:")[0]
+    many = " One for all tensors, or for each by name." if option.kind in ("ranges", "tolerances") else ""
+    return _type_of(option), Field(option.default, description=told + many)
 
-    seed: Seed = Field(None, description="Of what is drawn: an integer, or random.")
-    points: Positive = Field(1, description="How many points are tried.")
-    point: Natural = Field(0, description="Only this point.")
-    delta: Step = Field("auto", description="The perturbation, or auto.")
-    method: Literal["auto", "complex-step", "richardson", "central", "forward"] = Field(
-        "auto", description="Difference."
-    )
-    mode: Literal["auto", "full", "nodes", "directional", "sampled"] = Field("auto", description="What is compared.")
-    dtype: Literal["float64", "model"] = Field("float64", description="The precision of both sides.")
-    forward: Literal["internal", "onnxruntime"] | None = Field(
-        None, description="Who evaluates the numerical side; internal: alone, not held against onnxruntime."
-    )
-    compat: Literal["tf"] | None = Field(None, description="tf: one central difference with delta 1e-3.")
-    rtol: PerTensorNumber = Field(None, description="Relative tolerance, or one for each tensor by name.")
-    atol: PerTensorNumber = Field(None, description="Absolute tolerance, or one for each tensor by name.")
-    max_entries: Positive = Field(4096, description="Entries of a sampled check.")
-    max_inconclusive: float = Field(0.02, ge=0, le=1, description="Fraction of entries that may stay inconclusive.")
-    val_range: PerTensorRange = Field(None, description="[low, high] of what is drawn, or one for each tensor by name.")
-    x_shape: PerTensorShape = Field(None, description="Shapes by name of tensor.")
-    dims: dict[Name, Natural] = Field({}, description="Sizes by the name that shapes use.")
-    params: bool = Field(False, description="The weights as x too.")
-    param: Names = Field((), description="Constants of any role as x too, by name or glob; !GLOB leaves out.")
-    coloring: bool = Field(True, description="Perturb independent entries together.")
-    straight_through: bool = Field(False, description="Quantizers, and what rounds by hand, do not round.")
-    second_order: bool = Field(False, description="Check the gradient's own gradient too.")
-    grad: dict[Name, Name] = Field({}, description="The tensor that claims to be the gradient by x, or @FILE[:KEY].")
-    grad_model: Name | None = Field(None, description="Another model that computes the gradients to check.")
-    test_data: str = Field("auto", description="auto, none, or a folder of ONNX test data.")
-    show: Natural = Field(3, description="Entries that are printed.")
-    timeout: float | None = Field(None, gt=0, description="Seconds.")
+
+def _type_of(option: Option) -> Any:
+    match option.kind:
+        case "word":
+            return Literal[option.words] if option.default else Literal[option.words] | None
+        case "whole":
+            return Seed if option.words else Annotated[int, Field(ge=option.least)]
+        case "real":
+            return Step if option.words else Annotated[float, Field(ge=option.least, le=option.most)]
+        case "tensors" | "globs" | "names":
+            return Names
+    return _TYPES[option.kind]
+
+
+_TYPES: dict[str, Any] = {  # by kind of option
+    "flag": bool,
+    "seconds": Annotated[float | None, Field(gt=0)],
+    "path": Name | None,
+    "data": str,
+    "sizes": dict[Name, Natural],
+    "shapes": PerTensorShape,
+    "ranges": PerTensorRange,
+    "tolerances": PerTensorNumber,
+    "values": AnyOf,
+    "feeds": dict[Name, Init],
+    "claims": dict[Name, Name],
+}
+
+
+def _keys(place: str, under: type[Keyed]) -> Any:
+    """The entry `under` with the options of the table that may stand at a place."""
+    keys: dict[str, Any] = {option.field or option.name: _key(option, place) for option in options_at(place)}
+    return create_model(under.__name__, __base__=under, __doc__=under.__doc__, **keys)
+
+
+class Settings(_keys("settings", Keyed)):  # type: ignore[misc]  # its keys are those of the table
+    """Options of the command line by name."""
 
 
 class Defaults(Settings):
@@ -470,28 +482,21 @@ class Defaults(Settings):
     expect: Expect | None = Field(None, description="An outcome that is no failure of any check; others may pass.")
 
 
-class CheckSpec(Settings):
+class CheckSpec(_keys("checks", Settings)):  # type: ignore[misc]
     """One check: the gradient of y with respect to x."""
 
     name: Name | None = Field(None, description="Its name; default that of the graph or model.")
     graph: Name | None = Field(None, description="A graph of this file; default the only one.")
     model: Name | None = Field(None, description="An ONNX file, relative to this one.")
-    x: Names = Field(None, description="Differentiate by these.")
-    y: Names = Field(None, description="Differentiate these.")
-    init_targets: Names = Field(None, description="Groups of `init` to run first.")
-    x_init_value: AnyOf = Field(None, description="Value of the only x, or values by name.")
-    extra_feed_dict: dict[Name, Init] = Field({}, description="Values of any tensors, fixed during the check.")
     expect: Expect | None = Field(None, description="A known outcome.")
 
 
-class ModelSpec(Settings):
+class ModelSpec(_keys("models", Settings)):  # type: ignore[misc]
     """One entry of a zoo manifest."""
 
     path: Name = Field(description="An ONNX file, a folder, a pattern or a URL.")
     name: Name | None = Field(None, description="Its name in the results.")
     sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")] | None = Field(None, description="Of the file.")
-    x: Names = Field(None, description="Differentiate by these.")
-    y: Names = Field(None, description="Differentiate these.")
     expect: Expect | None = Field(None, description="A known outcome.")
 
 
