@@ -38,7 +38,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     from gradcheck_cli.cli.tasks import expand
     from gradcheck_cli.errors import GradcheckError
     from gradcheck_cli.graph.memory import exhausted, held
-    from gradcheck_cli.report.inspection_text import text
+    from gradcheck_cli.report.model_overview import text
     from gradcheck_cli.results.record import worst_code
 
     files, missing = expand(models)

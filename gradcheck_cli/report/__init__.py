@@ -53,8 +53,8 @@ FORMATS = {
     for each in (
         Format("full", "full", "reading: tables, then what failed and where to look", streamed=True, for_people=True),
         Format("concise", "concise", "reading, a line a check", streamed=True, for_people=True),
-        Format("json", "json_document", "scripts, and `gradcheck report` later", (".json",)),
-        Format("jsonl", "json_lines", "pandas and DuckDB: a record a line", (".jsonl",), streamed=True),
+        Format("json", "json_records", "scripts, and `gradcheck report` later", (".json",)),
+        Format("jsonl", "json_records", "pandas and DuckDB: a record a line", (".jsonl",), streamed=True),
         Format("junit", "junit", "test reports of CI services, such as Jenkins and GitLab", (".xml",)),
         Format("github", "github", "GitHub Actions: annotations and a summary", streamed=True, workflow=True),
         Format("gitlab", "gitlab", "GitLab's Code Quality, in the merge request"),

@@ -1,21 +1,36 @@
-"""One line a check: `net.onnx: d loss/d input: FAIL GC101 6/192 entries differ, max rel err 1.0e+00`."""
+"""One line a check: `net.onnx: d loss/d input: FAIL GC101 6/192 entries differ, max rel err 1.0e+00`.
+
+The words that say on one line what became of a check, for every format, are here as well.
+"""
 
 from __future__ import annotations
 
-from gradcheck_cli.report.findings import forward_text
-from gradcheck_cli.report.full import (
-    compared,
-    ended,
-    expectation,
-    given_by,
-    headline,
-    said_of,
-    share_compared,
-    totals,
-)
+from collections.abc import Sequence
+
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, name, paint, seconds, short, without_excerpt
-from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.report.text import (
+    Style,
+    count,
+    name,
+    paint,
+    percent,
+    seconds,
+    short,
+    without_excerpt,
+)
+from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report
+
+WORD, CODE = "FORWARD DIFFERS", "GC404"
+_VERDICTS = {
+    "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"), "severed": ("NO GRADIENT", "red"),
+    "inconclusive": ("INCONCLUSIVE", "yellow"), "error": ("ERROR", "red"),
+    "unsupported": ("UNSUPPORTED", "yellow"), "limit": ("LIMIT", "yellow"),
+}  # fmt: skip
+COUNTED = {
+    "pass": "passed", "waived": "waived", "fail": "failed", "severed": "severed", "inconclusive": "inconclusive",
+    "unsupported": "unsupported", "limit": "over a limit",
+}  # fmt: skip
+_WHY = {reason: reason for reason in ENTRY_REASONS} | {"left_out": "y is not finite"}
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
@@ -25,7 +40,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 
 
 def summary(report: Report, style: Style) -> str:
-    """How many checks ended how."""
+    """The last line: numbers of checks by outcome."""
     return f"{totals(report)} in {seconds(report.duration_s)}\n"
 
 
@@ -45,7 +60,7 @@ def subject(check: Check) -> str:
 
 
 def outcome(check: Check) -> str:
-    """What happened, on one line."""
+    """The outcome and its numbers, on one line."""
     return "; ".join(filter(None, (_found(check), ended(check))))
 
 
@@ -64,3 +79,113 @@ def _found(check: Check) -> str:
     if check.status == "inconclusive":
         return f"{check.entries.get('inconclusive', 0)}/{checked} {compared(check)} cannot be judged"
     return f"{checked} {compared(check, checked)}, max rel err {short(check.max_rel_err)}"
+
+
+def headline(check: Check) -> str:
+    """The reason for a verdict in a few words."""
+    if check.status == "waived":
+        return expectation(check)
+    if check.message:
+        return check.message.removeprefix(f"{check.code}: ").strip()
+    if check.status == "fail" and check.nodes.get("failed"):
+        failed, every = check.nodes["failed"], count(check.nodes["checked"], "node")
+        return f"{failed} of {every} {'fails on its' if failed == 1 else 'fail on their'} own"
+    checked = check.entries.get("checked", 0)
+    number = check.entries.get("failed" if check.status == "fail" else "inconclusive", 0)
+    share = f" ({percent(number / checked)})" if checked else ""
+    what = {"fail": "differ", "inconclusive": "cannot be judged"}.get(check.status)
+    return f"{number} of {checked} {compared(check)} {what}{share}" if what else ""
+
+
+def compared(check: Check, number: int = 0) -> str:
+    """The word for what was compared: entries of the Jacobian, or random projections of it; so many of them."""
+    one, many = ("projection", "projections") if check.mode in ("directional", "nodes") else ("entry", "entries")
+    return one if number == 1 else many
+
+
+def share_compared(check: Check) -> str:
+    """The share that was compared: 192/192; of nodes on their own 59/61 nodes."""
+    if check.nodes:
+        return f"{check.nodes['checked']}/{check.nodes['total']} nodes"
+    return f"{check.entries.get('checked', 0)}/{check.entries.get('total', 0)}"
+
+
+def expectation(check: Check) -> str:
+    """fail, as expected: ACME-412 (until 2027-03-31)."""
+    waiver = check.waiver or {}
+    until = f" (until {name(last)})" if (last := waiver.get("until")) else ""
+    reason = f": {name(waiver['reason'])}" if waiver.get("reason") else ""
+    what = [name(waiver.get("status") or ""), "forward differs" if waiver.get("forward") else ""]
+    return f"{' and '.join(filter(None, what))}, as expected{reason}{until}"
+
+
+def ended(check: Check) -> str:
+    """its waiver, ACME-412, ended on 2027-03-31; nothing where none has."""
+    waiver = check.waiver or {}
+    reason = f", {name(waiver['reason'])}," if waiver.get("reason") else ""
+    return f"its waiver{reason} ended on {name(waiver.get('until') or '')}" if waiver.get("ended") else ""
+
+
+def said_of(check: Check) -> tuple[str, str, str]:
+    """The verdict in a word, the color of that, and what stands beside it in its row."""
+    word, color = _VERDICTS[check.status]
+    if check.status != "severed":
+        open_ = not_judged(check) if check.status == "pass" else ""
+        return word, color, " ".join(filter(None, ("zero everywhere" if check.zero_everywhere else "", open_)))
+    others = check.severed.others if check.severed is not None else ()
+    beside = f"({name(check.x)} has one from: {listed(others)})" if others else ""
+    return word, color if check.gates else "yellow", beside
+
+
+def not_judged(check: Check) -> str:
+    """(2 at a kink; 516 of 262,144 not judged: underflow): what a check that passed does not say of every entry."""
+    if check.nodes or check.of_two_models:
+        return ""
+    kinks, left = check.entries.get("kink_ok", 0), check.entries.get("left_out", 0)
+    open_ = check.entries.get("inconclusive", 0) + left
+    parts = [f"{kinks:,} at a kink"] if kinks else []
+    if open_:
+        reasons = sorted((r for r in _WHY if check.entries.get(r)), key=lambda r: -check.entries[r])
+        told = ", ".join(_WHY[r] for r in reasons)
+        every = check.entries.get("checked", 0) + left
+        parts.append(f"{open_:,} of {every:,} not judged" + (f": {told}" if told else ""))
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Names one after another, the first few of many."""
+    return ", ".join(map(name, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def given_by(check: Check) -> str:
+    """The gradient that was judged, if it is not gradcheck's own."""
+    return f" by {name(check.claim['by'])}" if check.claim else ""
+
+
+def forward_text(check: Check) -> str:
+    """The difference of the forward run, on one line; nothing where there is none, or where that is waived."""
+    return f"{WORD} {CODE} {forward_reason(check)}" if check.forward_differs else ""
+
+
+def forward_reason(check: Check) -> str:
+    """The difference, and the node where it begins."""
+    return name("  ".join(check.forward.get("reason", "").splitlines()))
+
+
+def totals(report: Report) -> str:
+    """12 checks: 11 passed, 1 failed."""
+    statuses = ["pass" if c.status == "severed" and c.passes else c.status for c in report.outcomes]
+    parts = [f"{statuses.count(status)} {word}{_let_through(status, report)}" for status, word in COUNTED.items()
+             if status in statuses]  # fmt: skip
+    if apart := sum(c.status == "severed" and c.passes for c in report.outcomes):
+        parts.insert(1, f"{apart} of them severed")
+    parts += [count(statuses.count("error"), "error")] if "error" in statuses else []
+    if differ := sum(c.forward_differs for c in report.outcomes):
+        parts += [f"{differ} forward differs{_let_through('forward', report)}"]
+    parts += [f"{stopped} at a gate"] if (stopped := sum(bool(c.at_health) for c in report.outcomes)) else []
+    return f"{count(len(statuses), 'check')}: {', '.join(parts) or 'nothing to do'}"
+
+
+def _let_through(outcome: str, report: Report) -> str:
+    """A remark that a run does not fail for this outcome, although others fail it."""
+    return ", not in --fail-on" if outcome in OUTCOMES and report.fail_on and outcome not in report.fail_on else ""

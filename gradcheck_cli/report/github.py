@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradcheck_cli.report import text as places
-from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.findings import CODE, forward_reason, forward_text
-from gradcheck_cli.report.full import said_of, totals
+from gradcheck_cli.report.concise import CODE, forward_reason, forward_text, outcome, said_of, subject, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, count, seconds
 from gradcheck_cli.results.record import FORWARD, Check, Report

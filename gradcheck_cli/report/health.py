@@ -101,8 +101,7 @@ def gate_text(check: Check) -> str:
 
 def health_of(check: Check) -> Health | None:
     """The health that a record holds."""
-    found = check.gradient.get("health")
-    return found if isinstance(found, Health) else None
+    return check.gradient.get("health")
 
 
 def health_tables(checks: Sequence[Check], style: Style) -> Iterator[str]:

@@ -7,8 +7,7 @@ from typing import Any
 from xml.etree import ElementTree as xml
 
 from gradcheck_cli.report import by_check, full
-from gradcheck_cli.report.concise import outcome
-from gradcheck_cli.report.findings import CODE, forward_reason
+from gradcheck_cli.report.concise import CODE, forward_reason, given_by, outcome
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean
 from gradcheck_cli.results.record import Check, Report
@@ -50,7 +49,7 @@ def _suite(group: tuple[Check, ...], style: Style) -> str:
 
 
 def _case(suite: xml.Element, check: Check, style: Style) -> None:
-    title = "/".join(check.derivative) + full.given_by(check) if check.x or check.y else check.check
+    title = "/".join(check.derivative) + given_by(check) if check.x or check.y else check.check
     case = xml.SubElement(suite, "testcase", classname=clean(check.check), name=clean(title), time=_time((check,)))
     if check.status in _OUTCOMES and not check.gradient_passes:
         found = xml.SubElement(case, _OUTCOMES[check.status], type=check.code, message=clean(outcome(check)))

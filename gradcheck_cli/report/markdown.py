@@ -9,9 +9,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.findings import CODE, WORD
-from gradcheck_cli.report.full import entry_lines, said_of, share_compared, totals
+from gradcheck_cli.report.concise import CODE, WORD, outcome, said_of, share_compared, subject, totals
+from gradcheck_cli.report.evidence import entry_lines
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, count, name, seconds, shape, short
 from gradcheck_cli.results.record import Check, Report
@@ -82,7 +81,7 @@ def _part(check: Check, style: Style) -> str:
 def _forward(check: Check) -> Iterator[str]:
     """What is to be said of a forward run that differs."""
     yield f"### {WORD} {CODE}: {_text(subject(check))}"
-    for line in str(check.forward.get("reason", "")).splitlines():
+    for line in check.forward.get("reason", "").splitlines():
         yield from ("", _text(name(line)))
     if check.reproduce:
         yield from ("", "```sh", name(check.reproduce), "```")

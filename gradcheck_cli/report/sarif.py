@@ -13,9 +13,8 @@ from typing import Any
 
 from gradcheck_cli.errors import VERSION
 from gradcheck_cli.report import text as places
-from gradcheck_cli.report.concise import outcome, subject
+from gradcheck_cli.report.concise import CODE, forward_reason, outcome, subject
 from gradcheck_cli.report.explanations import PAGES
-from gradcheck_cli.report.findings import CODE, forward_reason
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, name
 from gradcheck_cli.results.record import Check, Report, Suspect, strict

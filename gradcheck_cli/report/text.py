@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,6 +110,14 @@ def seconds(duration: float) -> str:
         return f"{duration:.1f}s"
     minutes, rest = divmod(round(duration), 60)
     return f"{minutes}m {rest:02d}s" if minutes < 120 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def wrapped(text: str, style: Style, indent: str = "  ") -> list[str]:
+    """A sentence in lines of the report's width; what has no space stays whole."""
+    return textwrap.wrap(
+        text, style.width, initial_indent=indent, subsequent_indent="  ", break_long_words=False,
+        break_on_hyphens=False, expand_tabs=False, replace_whitespace=False,
+    )  # fmt: skip
 
 
 def table(rows: Sequence[Sequence[str]], align: str, least: Sequence[int] = ()) -> list[str]:

@@ -15,7 +15,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.op import Op
 from gradcheck_cli.report import render
-from gradcheck_cli.report.full import suspect_lines
+from gradcheck_cli.report.evidence import suspect_lines
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report, Suspect
 from tests.checking.small import MUTANTS, SQUARE, Mutant, between, check, model, names, scaled, with_rule

@@ -9,7 +9,7 @@ import pytest
 
 import gradcheck_cli
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report.full import totals
+from gradcheck_cli.report.concise import totals
 from gradcheck_cli.results.record import GATES, OUTCOMES, Check, ModelInfo, Report, gates_from, words_for
 from tests.cli.conftest import Command
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gradcheck_cli.report.full import remarks, section
+from gradcheck_cli.report.full import section
+from gradcheck_cli.report.remarks import remarks
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check
 from tests.checking.small import check, model

@@ -357,4 +357,4 @@ def gates_given(value: Any, dtype: str) -> tuple[str, ...]:
 
 def _shown(check: Check) -> tuple[str, ...]:
     health = check.gradient.get("health")
-    return health.shows if isinstance(health, Health) else ()
+    return health.shows if health is not None else ()

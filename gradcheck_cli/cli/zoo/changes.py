@@ -20,7 +20,7 @@ from gradcheck_cli.cli.options import OneOf
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.zoo.results import Found, note
 from gradcheck_cli.report.text import Style, cut, name, paint, seconds, table
-from gradcheck_cli.report.zoo_text import verdict
+from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.zoo.folder import FACTOR, KINDS, Change, compared, read_about
 

@@ -13,10 +13,9 @@ from typing import Any
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.report.concise import outcome, subject
-from gradcheck_cli.report.findings import forward_reason
+from gradcheck_cli.report.concise import forward_reason, outcome, subject
 from gradcheck_cli.report.text import clean, count, name
-from gradcheck_cli.report.zoo_text import Group, document, worst
+from gradcheck_cli.report.zoo_summary import Group, document, worst
 from gradcheck_cli.results import check_from_json, many
 from gradcheck_cli.results.record import Check, Kept, Report
 from gradcheck_cli.zoo.folder import read_about

@@ -13,7 +13,7 @@ from typing import Any
 from gradcheck_cli.errors import shown
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.report.text import columns, count, cut, seconds
-from gradcheck_cli.report.zoo_text import verdict, worst
+from gradcheck_cli.report.zoo_summary import verdict, worst
 from gradcheck_cli.zoo.job import Job
 from gradcheck_cli.zoo.store import brief
 

@@ -22,7 +22,7 @@ from gradcheck_cli.cli.zoo.results import Found, Results
 from gradcheck_cli.cli.zoo.runner import HOME, SHOW
 from gradcheck_cli.errors import NothingChecked
 from gradcheck_cli.report.text import cut, name, table
-from gradcheck_cli.report.zoo_text import passed
+from gradcheck_cli.report.zoo_summary import passed
 from gradcheck_cli.results.record import OUTCOMES
 from gradcheck_cli.zoo.folder import About, holder, is_run, read_about
 

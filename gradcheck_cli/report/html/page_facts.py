@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradcheck_cli.report import full
-from gradcheck_cli.report.findings import held_against, power_lines
-from gradcheck_cli.report.full import given_by
+from gradcheck_cli.report.concise import given_by, share_compared
 from gradcheck_cli.report.health import health_of, precision_text
+from gradcheck_cli.report.remarks import held_against, power_lines
 from gradcheck_cli.report.text import Style, count, name, rough, seconds
 from gradcheck_cli.results.measures import Health, Layer
 from gradcheck_cli.results.record import Check, Report, Suspect
@@ -240,7 +239,7 @@ def of_check(check: Check) -> Iterator[Fact]:
     """How a pair was checked, and what that was worth."""
     if not check.entries:
         return
-    yield "Compared", f"{full.share_compared(check)}, {check.mode}, {check.method}"
+    yield "Compared", f"{share_compared(check)}, {check.mode}, {check.method}"
     yield "Would miss", " ".join(power_lines([check], _WHOLE)) or _missed(check)
     yield "Tolerance", f"rtol {check.rtol:g}, atol {check.atol:g}"
     yield "Points", f"{check.points}, seed {check.seed}"

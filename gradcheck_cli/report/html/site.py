@@ -23,8 +23,9 @@ from urllib.parse import quote
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from gradcheck_cli.report import full, plot
 from gradcheck_cli.report import heatmap as axes
+from gradcheck_cli.report import plot
+from gradcheck_cli.report.concise import totals
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.html import page_facts as facts
 from gradcheck_cli.report.html.page_facts import (
@@ -154,7 +155,7 @@ class Site:
         return {
             "good": not attention,
             "title": _title(self.models, attention),
-            "subtitle": f"{full.totals(self.report)}. Exit code {code}.",
+            "subtitle": f"{totals(self.report)}. Exit code {code}.",
             "outcomes": outcomes,
             "shares": _shares(outcomes),
             "mosaic": self.models[:_CELLS],
@@ -207,7 +208,7 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
     operators = {"links": top, "section": "Operators", "title": "Operators", **site.operators(), **look}
     yield "operators.html", page("operators.html", **operators).encode()
     summary = {"links": top, "section": "Summary", "run": site.run(), **look}
-    yield "index.html", page("summary.html", title=f"gradcheck: {full.totals(report)}", **summary).encode()
+    yield "index.html", page("summary.html", title=f"gradcheck: {totals(report)}", **summary).encode()
 
 
 def single(report: Report) -> str:
@@ -224,7 +225,7 @@ def single(report: Report) -> str:
         for model in told
     ]  # fmt: skip
     return page(
-        "single.html", title=f"gradcheck: {full.totals(report)}", links=links, section="", run=site.run(),
+        "single.html", title=f"gradcheck: {totals(report)}", links=links, section="", run=site.run(),
         rows=site.rows(links).values(), order="outcome", pages=1, page=1, note=_note(len(site.models)),
         sections=sections, untold=len(site.models) - len(told), **site.operators(),
         look=Markup(style), script=Markup(script), icon="data:image/svg+xml," + quote(asset("icon.svg")),

@@ -18,11 +18,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from gradcheck_cli.errors import VERSION, shown
-from gradcheck_cli.report import full, text
-from gradcheck_cli.report.concise import outcome
+from gradcheck_cli.report import text
+from gradcheck_cli.report.concise import (
+    expectation,
+    forward_reason,
+    forward_text,
+    headline,
+    not_judged,
+    outcome,
+    share_compared,
+)
+from gradcheck_cli.report.evidence import NUMBERS, SLOPES, by_y, evidence, headings, row, sides
 from gradcheck_cli.report.explanations import PAGES
-from gradcheck_cli.report.findings import forward_reason, forward_text
-from gradcheck_cli.report.full import NUMBERS, SLOPES, by_y, evidence, headings, row, sides
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts as facts
 from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, Model, counted, label_of, outcome_of
@@ -74,8 +81,8 @@ def _environment() -> Environment:
         "name": _name, "names": _names, "path": _path, "shape": text.shape, "short": text.short, "rough": text.rough,
         "seconds": text.seconds, "percent": text.percent, "upper_bound": text.upper,
         "outcome": outcome_of, "rank": lambda m: [*OUTCOMES].index(m.outcome.key), "label": _label, "why": _why,
-        "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": full.expectation, "hint": _hint,
-        "share": full.share_compared, "not_judged": full.not_judged,
+        "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": expectation, "hint": _hint,
+        "share": share_compared, "not_judged": not_judged,
         "entries": _entries, "findings": _findings, "tally": _tally, "figures": _figures,
         "facts": facts.of_check, "model_facts": facts.of_model, "healths": facts.healths, "bars": facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
@@ -113,7 +120,7 @@ def _label(check: Check, longest: int = 120) -> str:
 
 def _headline(check: Check, longest: int = 2000) -> str:
     """What happened; lines stay lines."""
-    said = full.headline(check) if check.status != "waived" else ""
+    said = headline(check) if check.status != "waived" else ""
     return "\n".join(_name(line, longest) for line in text.without_excerpt(said)[:20])
 
 

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report import full
 from gradcheck_cli.report import heatmap as axes
+from gradcheck_cli.report.concise import headline, said_of
 from gradcheck_cli.report.text import cut, name
 from gradcheck_cli.results.record import Check
 
@@ -85,8 +85,8 @@ def figure(check: Check) -> Figure:
 
 def _title(check: Check) -> str:
     """FAIL GC101  d loss / d input: 6 of 192 entries differ (3.1%)."""
-    verdict = f"{full.said_of(check)[0]} {check.code}".strip()
-    what = ": ".join(filter(None, (axes.derivative(check), cut(name(full.headline(check)), _LONGEST))))
+    verdict = f"{said_of(check)[0]} {check.code}".strip()
+    what = ": ".join(filter(None, (axes.derivative(check), cut(name(headline(check)), _LONGEST))))
     return f"{verdict}  {what}"
 
 

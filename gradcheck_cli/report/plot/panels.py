@@ -292,7 +292,7 @@ _LONGEST_LAYER = 18  # columns of a layer's name
 def draw_layers(panel: SubFigure, check: Check) -> None:
     """The gradient's size by layer, and the share of units without any."""
     health = check.gradient.get("health")
-    if not isinstance(health, Health) or not health.layers:
+    if health is None or not health.layers:
         return empty(panel.subplots(), "no layer with weights or a bend lies between x and y")
     color = COLORS[Standing.FAIL] if health.shows else GREEN
     panel.suptitle(_layers_title(health), fontsize=10, color=color, parse_math=False)

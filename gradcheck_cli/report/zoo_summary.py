@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from gradcheck_cli.report.findings import CODE, WORD
-from gradcheck_cli.report.full import COUNTED, said_of, totals
+from gradcheck_cli.report.concise import CODE, COUNTED, WORD, said_of, totals
 from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, table
 from gradcheck_cli.results.record import SEVERITY, Check, Report
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.report import full
-from gradcheck_cli.report.full import entry_lines, suspect_lines
+from gradcheck_cli.report.evidence import LEAST_NAME, entry_lines, judged_rows, suspect_lines, title_lines
 from gradcheck_cli.report.text import (
     Style,
-    clean,
     columns,
     count,
     cut,
@@ -17,6 +14,7 @@ from gradcheck_cli.report.text import (
     paint,
     shape,
     upper,
+    wrapped,
 )
 from gradcheck_cli.results.record import Check
 
@@ -29,7 +27,7 @@ def section(checks: Sequence[Check], style: Style) -> str:
     compared = [c for c in shown if c.entries]
     common = [n for n in shown[0].remarks if all(n in c.notes for c in shown)]
     parts = [[*_header(shown[0], style)], _rows(compared, style) if compared else []]
-    parts += [[line for note in common for line in _wrapped(name(note), style)]]
+    parts += [[line for note in common for line in wrapped(name(note), style)]]
     parts += [[*_details(c, common, style)] for c in shown]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n\n"
 
@@ -48,33 +46,29 @@ def _header(check: Check, style: Style) -> Iterator[str]:
 
 
 def _rows(checks: Sequence[Check], style: Style) -> list[str]:
-    return full.judged_rows(checks, ("compared",), lambda free: [(_label(c, free),) for c in checks], style)
+    return judged_rows(checks, ("compared",), lambda free: [(_label(c, free),) for c in checks], style)
 
 
 def _label(check: Check, width: int) -> str:
     """output logits [2,10], or d loss / d input [2,4]; only names are cut."""
     if not check.x:
         sizes = shape(check.y_shape)
-        return f"output {cut(name(check.y), max(full.LEAST_NAME, width - len(sizes) - 8))} {sizes}"
+        return f"output {cut(name(check.y), max(LEAST_NAME, width - len(sizes) - 8))} {sizes}"
     sizes, (y, x) = shape(check.x_shape), (name(check.y), name(check.x))
-    free = max(2 * full.LEAST_NAME, width - len(sizes) - 8)
+    free = max(2 * LEAST_NAME, width - len(sizes) - 8)
     first = min(columns(y), max(free // 2, free - columns(x)))
     return f"d {cut(y, first)} / d {cut(x, free - first)} {sizes}"
 
 
 def _details(check: Check, common: Sequence[str], style: Style) -> Iterator[str]:
-    """What is to be said of one row; nothing for one that passed, unless asked for or worth a note."""
+    """More about one row; nothing for one that passed, unless asked for or worth a note."""
     own = [note for note in check.remarks if note not in common]
     if check.status in ("pass", "waived") and style.verbosity < 1 and not own:
         return
-    word, color, _ = full.said_of(check)
-    start = f"{word} {check.code}".strip()
-    text = f"{start}  {': '.join(filter(None, (' / '.join(map(name, check.derivative)), full.headline(check))))}"
-    for number, line in enumerate(each for part in clean(text).split("\n") for each in _wrapped(part, style, "")):
-        yield paint(start, color, style.color) + line.removeprefix(start) if number == 0 else line
+    yield from title_lines(check, style)
     yield from entry_lines(check, style)
     for note in own:
-        yield from _wrapped(name(note), style)
+        yield from wrapped(name(note), style)
     if check.suspect is not None:
         yield from ("", *suspect_lines(check.suspect, style))
     if check.status == "fail" and check.needed.get("rtol"):
@@ -83,10 +77,3 @@ def _details(check: Check, common: Sequence[str], style: Style) -> Iterator[str]
         yield f"  tolerance  rtol {check.rtol:.2g}, atol {check.atol:.2g}"
     if check.reproduce and check.status not in ("pass", "waived"):
         yield f"  reproduce  {name(check.reproduce)}"
-
-
-def _wrapped(text: str, style: Style, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        text, style.width, initial_indent=indent, subsequent_indent="  ", break_long_words=False,
-        break_on_hyphens=False, expand_tabs=False, replace_whitespace=False,
-    )  # fmt: skip

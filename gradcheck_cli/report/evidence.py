@@ -1,0 +1,205 @@
+"""The evidence for verdicts in text: rows of pairs with their errors, the worst entries, and the suspect."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+
+from gradcheck_cli.report.concise import given_by, headline, said_of, share_compared
+from gradcheck_cli.report.text import (
+    Style,
+    clean,
+    columns,
+    count,
+    cut,
+    name,
+    paint,
+    precise,
+    rough,
+    shape,
+    short,
+    table,
+    wrapped,
+)
+from gradcheck_cli.results.record import Check, Entry, Suspect
+
+NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
+_LEFT_OUT = ("abs err", "noise")  # where the line would be too long: the first follows from the others
+SLOPES = ("theoretical", "left slope", "right slope", "noise", "verdict")
+_WIDTHS = {"abs err": 7, "rel err": 7, "noise": 7, "pattern": 0, "numerical": 0, "verdict": 0}  # of others 12 at least
+_HEAD = ("entries", "max abs err", "max rel err", "noise", "")
+_NUMBERS = 2 + 11 + 2 + 11 + 2 + 7 + 2  # columns that the numbers right of `entries` take
+LEAST_NAME = 5
+_INDENT = " " * 13
+
+
+def judged_rows(
+    checks: Sequence[Check], titles: Sequence[str], labels: Callable[[int], Sequence[Sequence[str]]], style: Style
+) -> list[str]:
+    """The table of some checks: labels under their titles, which get so many columns together, errors and verdicts."""
+    entries = [share_compared(c) for c in checks]
+    verdicts = [said_of(c) for c in checks]
+    widest = max(7, *map(len, entries))
+    free = style.width - 2 * len(titles) - widest - _NUMBERS - max(len(word) for word, _, _ in verdicts)
+    rows = [(*titles, *_HEAD)] + [
+        (*label, n, short(c.max_abs_err), short(c.max_rel_err), rough(c.noise), word)
+        for label, n, c, (word, _, _) in zip(labels(free), entries, checks, verdicts, strict=True)
+    ]
+    head, *lines = table(rows, "<" * len(titles) + ">>>><", (*(0 for _ in titles), 7, 11, 11, 7))
+    return [head] + [
+        " ".join(filter(None, (line.removesuffix(word) + paint(word, color, style.color), beside)))
+        for line, (word, color, beside) in zip(lines, verdicts, strict=True)
+    ]
+
+
+def title_lines(check: Check, style: Style) -> Iterator[str]:
+    """The verdict on a row and its reason, on as many lines as it takes."""
+    word, color, _ = said_of(check)
+    start = f"{word} {check.code}".strip()
+    pair = " / ".join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
+    text = f"{start}  {': '.join(filter(None, (pair, headline(check))))}"
+    for index, line in enumerate(each for part in clean(text).split("\n") for each in wrapped(part, style, "")):
+        yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
+
+
+def entry_lines(check: Check, style: Style) -> Iterator[str]:
+    """Header and rows of the worst entries, as many as `style` shows, and how many more there are."""
+    told = [entry for entry in check.worst if entry.status != "kink-ok" or style.verbosity > 0]
+    shown = told[: style.show]
+    if not shown:
+        return
+    pair = (
+        f"{cut(name(check.x), 20)} -> {cut(name(check.y), 20)}"
+        if by_y(check)
+        else f"entry of {cut(name(check.x or check.y), 24)}"
+    )
+    made, heads = (sides, SLOPES) if any(entry.slopes for entry in shown) else (row, NUMBERS)
+    rows = [(pair, *headings(check, heads)), *(made(check, entry) for entry in shown)]
+    yield from _fitted(rows, style)
+    if len(told) > len(shown):
+        yield _more(check, len(told), len(shown))
+
+
+def headings(check: Check, heads: Sequence[str]) -> tuple[str, ...]:
+    """The columns behind the place: what others give comes first where that was judged."""
+    if check.of_two_models:
+        return ("A", "B", *heads[2:])
+    return ("given", *heads) if check.claim else tuple(heads)
+
+
+def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
+    """The table, without columns that say least where it would be too wide."""
+    for name_ in (None, *_LEFT_OUT):
+        if name_ in rows[0]:
+            rows = [row[: (at := rows[0].index(name_))] + row[at + 1 :] for row in rows]
+        lines = table(rows, f"<{'>' * (len(rows[0]) - 2)}<", (0, *(_WIDTHS.get(head, 12) for head in rows[0][1:])))
+        if max(map(columns, lines)) <= style.width:
+            break
+    return lines
+
+
+def _more(check: Check, told: int, shown: int) -> str:
+    every = check.entries.get("failed", 0) + check.entries.get("inconclusive", 0)
+    return f"... {max(every, told) - shown} more, --show {told}"
+
+
+def row(check: Check, entry: Entry) -> tuple[str, ...]:
+    gap = abs(entry.judged - entry.numerical)
+    size = max(abs(entry.judged), abs(entry.numerical))
+    relative = gap / size if size else 0.0
+    numbers = (precise(entry.numerical), short(gap), short(relative), rough(entry.noise))
+    return (place(check, entry), *_judged(check, entry), *numbers, name(entry.pattern))
+
+
+def sides(check: Check, entry: Entry) -> tuple[str, ...]:
+    """An entry among some at a tie: the slopes from both sides say more than one number."""
+    slopes = [precise(slope) for slope in entry.slopes] if entry.slopes else [precise(entry.numerical)] * 2
+    verdict = {"fail": "FAIL", "kink-ok": "KINK-OK"}.get(entry.status, name(entry.reason))
+    return (place(check, entry), *_judged(check, entry), *slopes, rough(entry.noise), verdict)
+
+
+def _judged(check: Check, entry: Entry) -> tuple[str, ...]:
+    """What others give, where that was judged, and what the rules give, where they give something."""
+    if not check.claim:
+        return (precise(entry.theoretical),)
+    known = check.claim.get("theoretical") != "none"
+    return (precise(entry.judged), precise(entry.theoretical) if known else "-")
+
+
+def by_y(check: Check) -> bool:
+    """Entries have a place in y: it is no scalar, and no weighed sum of what it holds."""
+    if check.of_two_models:
+        return bool(check.x and check.y_shape) and check.mode == "full"
+    return bool(check.y_shape) and not check.claim.get("seed")
+
+
+def place(check: Check, entry: Entry) -> str:
+    """Where an entry stands: its indices, the part of a complex number, the point if there are several."""
+    where = f"{shape(entry.x)} -> {shape(entry.y)}" if by_y(check) else shape(entry.x if check.x else entry.y)
+    part = f" {name(entry.part)}" if entry.part else ""
+    return f"{where}{part}" + (f" point {entry.point}" if check.points > 1 else "")
+
+
+def suspect_lines(suspect: Suspect, style: Style) -> Iterator[str]:
+    """The node whose own gradient is wrong, and how that is known."""
+    label = f" {name(suspect.name)!r}" if suspect.name else ""
+    flow = f"{', '.join(map(name, suspect.inputs))} -> {', '.join(map(name, suspect.outputs))}"
+    yield f"  suspect    node {suspect.node}  {name(suspect.op)}{label}{f'  {flow}' if suspect.inputs else ''}"
+    yield from (_INDENT + fact for fact in _own(suspect))
+    for sentence in (suspect.diagnosis, *_others(suspect), _unchecked(suspect)):
+        yield from textwrap.wrap(
+            name(sentence), max(style.width, 40), initial_indent=_INDENT, subsequent_indent=_INDENT,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def evidence(suspect: Suspect) -> Iterator[str]:
+    """How it is known that this node is at fault, a sentence each."""
+    yield from _own(suspect)
+    yield from _others(suspect)
+    yield from filter(None, [_unchecked(suspect)])
+
+
+def _own(suspect: Suspect) -> Iterator[str]:
+    """Where the node stands, and how it fares on its own."""
+    if suspect.inside:
+        yield f"in the {name(suspect.inside)}"
+    if suspect.part_of:
+        yield f"which {name(suspect.part_of)} is composed of"
+    if suspect.rel_err == suspect.rel_err and suspect.at:
+        place = shape(suspect.index) if suspect.index else ""
+        yield f"fails on its own: max rel err {short(suspect.rel_err)} at {name(suspect.at)}{place}"
+
+
+def _others(suspect: Suspect) -> Iterator[str]:
+    """How the other nodes fare."""
+    failed = suspect.tried - suspect.passed
+    if failed > 1:
+        more = [*suspect.others, *([count(left, "more node")] if (left := failed - 1 - len(suspect.others)) else [])]
+        yield f"{_listed(more)} {'fails' if failed == 2 else 'fail'} on {'its' if failed == 2 else 'their'} own as well"
+        if suspect.passed:
+            yield f"{count(suspect.passed, 'other node')} on the way {_pass(suspect.passed)}"
+    elif suspect.unchecked and suspect.passed:
+        yield f"{suspect.passed} of the {suspect.before + suspect.after} other nodes on the way {_pass(suspect.passed)}"
+    elif suspect.before + suspect.after:
+        yield f"{_around(suspect)} {_pass(suspect.before + suspect.after)}"
+
+
+def _around(suspect: Suspect) -> str:
+    """The 13 nodes before it and the 46 after it."""
+    sides = [(number, side) for number, side in ((suspect.before, "before"), (suspect.after, "after")) if number]
+    first, *second = [f"the {'node' if number == 1 else f'{number} nodes'} {side} it" for number, side in sides]
+    return " and ".join([first, *(text.replace(" nodes", "") for text in second)])
+
+
+def _pass(number: int) -> str:
+    return "passes on its own" if number == 1 else "pass on their own"
+
+
+def _unchecked(suspect: Suspect) -> str:
+    whose = "its" if suspect.unchecked == 1 else "their"
+    return f"{count(suspect.unchecked, 'node')} could not be checked on {whose} own" if suspect.unchecked else ""
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

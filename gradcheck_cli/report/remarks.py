@@ -1,0 +1,204 @@
+"""Sentences below a table: notes, gradients of others, branches, the forward run, and errors that would have been missed.
+
+Most of what there is to say of a check that passed stands in its row.  What does not may change what the reader makes of
+it, and is never left to `-v`.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gradcheck_cli.report.concise import CODE, WORD
+from gradcheck_cli.report.health import health_lines
+from gradcheck_cli.report.text import (
+    Style,
+    clean,
+    count,
+    cut,
+    name,
+    paint,
+    percent,
+    short,
+    wrapped,
+)
+from gradcheck_cli.results.record import Check
+
+_SHOWN = 5  # of one table
+_LABEL = "  note       "
+_ELSEWHERE = re.compile(  # by the line on what was given, by the header, by the last lines, or by whoever asked for it
+    r"by their names |differences instead of the complex step|as in TensorFlow: |values of .* for "
+    r"|--straight-through has no effect",
+    re.DOTALL,
+)
+_IN_ROW = re.compile(  # (4 at a kink; 2 of 16 not judged: jump)
+    r"\d+ entr(y|ies) at a tie of |and ties of \d+ nodes more|\d+ entr(y|ies) open(, since| for) "
+    r"|\d+ of \d+ entries of y (is|are) not finite and left out"
+)
+_TOLERATED = re.compile(r"\d+ rows? perturbed across a branch of ")  # the entries agree all the same
+_GIVEN = 3  # of others' gradients that are named
+_LONGEST = 240  # characters of what another runtime says of a model it does not take
+_PREFIX = re.compile(
+    r"^onnxruntime \S*: \w+: (\[ONNXRuntimeError\] : \d+ : \w+ : )?(Load model from .{1,200}? failed: ?)?"
+)
+_NAMES = {"nodes": "node by node", "directional": "random projections", "sampled": "drawn entries"}
+_SAID = {
+    "nodes": {"missed_below", "probability", "of"},
+    "directional": {"missed_below", "probability", "of"},
+    "sampled": {"confidence", "bad_fraction"},
+}
+
+
+def lines_below(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """All that is said of the rows of a table right below it."""
+    yield from _claims(checks, style)
+    yield from power_lines(checks, style)
+    yield from health_lines(checks, style)
+    yield from _uncovered(checks, style)
+    yield from _ranges(checks, style)
+    yield from remark_lines(checks, style)
+    yield from _refusals(checks, style)
+
+
+def remarks(check: Check) -> list[str]:
+    """The notes of a check that passed, but for what is said elsewhere."""
+    if check.status != "pass":
+        return []
+    quiet = (_ELSEWHERE, _TOLERATED, *(() if check.nodes else (_IN_ROW,)))  # a row of nodes counts no entries
+    return [note for note in check.remarks if not any(each.match(note) for each in quiet)]
+
+
+def remark_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """A sentence for each different note of some checks, with the derivative that it is about if there are several."""
+    if style.verbosity > 0:  # each stands with its check
+        return
+    about: dict[str, list[Check]] = {}
+    for check in checks:
+        for note in remarks(check):
+            about.setdefault(note, []).append(check)
+    for note, some in [*about.items()][:_SHOWN]:
+        pair = "" if len(some) == len(checks) else f"{' / '.join(map(name, some[0].derivative))}: "
+        yield from textwrap.wrap(
+            f"{pair}{name(note)}", style.width, initial_indent=_LABEL, subsequent_indent=" " * len(_LABEL),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    if len(about) > _SHOWN:
+        yield f"{_LABEL}{count(len(about) - _SHOWN, 'more note')}: see -v"
+
+
+def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """Which gradients are not gradcheck's own, and what they are derivatives of."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for claim in (c.claim for c in checks if c.claim):
+        seed = claim.get("seed", "")
+        how = f"seed {name(seed)}" if seed else f"whole Jacobians, {name(claim.get('layout', ''))}"
+        groups.setdefault((claim["kind"], how), []).append(name(claim["by"]))
+    for (kind, how), names in groups.items():
+        more = f" and {len(names) - _GIVEN} more" if len(names) > _GIVEN else ""
+        by = cut(", ".join(names[:_GIVEN]), style.width - 22 - len(kind + how + more))
+        yield f"  given      by {kind}{'s'[: len(names) > 1]} {by}{more}; {how}"
+
+
+def _uncovered(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """That some branches of the model were not taken, by the row that has most of them."""
+    most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
+    if most is not None:
+        more = "" if style.verbosity > 0 else ": see -v"
+        yield f"  branches   {most['total'] - most['covered']} of {most['total']} not covered{more}"
+
+
+def _ranges(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """If asked for, the values that piecewise nodes read on the way of some row, each node once."""
+    for read in dict.fromkeys(read for c in checks for read in c.branches.get("ranges", ()) if style.verbosity > 0):
+        yield f"  values     {name(read)}"
+
+
+def forward_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """A paragraph for each y whose forward run differs."""
+    for text, color in dict.fromkeys(_paragraph(check) for check in checks):
+        for index, line in enumerate(each for part in text.split("\n") for each in wrapped(part, style, "") if text):
+            yield paint(WORD, color, style.color) + line.removeprefix(WORD) if index == 0 else line
+
+
+def _refusals(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """That onnxruntime does not take the model, and why."""
+    for text in dict.fromkeys(_refusal(check) for check in checks if check.forward.get("refused")):
+        yield from textwrap.wrap(
+            text, style.width, initial_indent=f"  {'forward':10} ", subsequent_indent=" " * 13, break_on_hyphens=False
+        )
+
+
+def held_against(check: Check) -> str:
+    """What the forward run was compared with."""
+    if other := check.forward.get("compared_with"):
+        absolute, relative = (_short(check.forward.get(f"max_{kind}_err")) for kind in ("abs", "rel"))
+        said = "" if check.forward.get("agrees") is False else name(check.forward.get("reason", ""))
+        return f"as {name(other)} has it: max abs err {absolute}, max rel err {relative}" + (
+            f"; {said}" if said else ""
+        )
+    return f"not compared with onnxruntime: {name(check.forward.get('reason', ''))}"
+
+
+def _paragraph(check: Check) -> tuple[str, str]:
+    """What is to be said of one record, and in which color."""
+    if check.forward.get("agrees") is not False:
+        return "", ""
+    if check.forward_differs:
+        return f"{WORD} {CODE}  {clean(check.forward.get('reason', ''))}", "red"
+    waiver = check.waiver or {}
+    reason, until = waiver.get("reason"), waiver.get("until")
+    expected = (f": {name(str(reason))}" if reason else "") + (f" (until {name(str(until))})" if until else "")
+    return f"{WORD}, as expected{expected}", "yellow"
+
+
+def _refusal(check: Check) -> str:
+    if check.forward.get("agrees") is False:  # from what ships with the model: then that is what there is to say
+        return "onnxruntime does not run this model"
+    said = cut(_PREFIX.sub("", name(check.forward.get("reason", ""))), _LONGEST)
+    return f"onnxruntime does not run this model, nothing is compared with it: {said}"
+
+
+def _short(value: object) -> str:
+    return short(value) if isinstance(value, float) else "-"
+
+
+def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """A sentence for each mode but the full one that some of the checks were done in."""
+    for mode in _NAMES:
+        some = [check for check in checks if check.mode == mode and (check.status != "fail" or check.chosen)]
+        if some:
+            yield from textwrap.wrap(_sentence(mode, some), style.width, subsequent_indent="  ", break_on_hyphens=False)
+    hidden = [check for check in checks if check.mode == "full" and check.status == "pass" and "of" in check.power]
+    if hidden:
+        yield _hidden(max(hidden, key=_weakness))
+
+
+def _hidden(check: Check) -> str:
+    """What rounding hides where another evaluates y."""
+    size, of = f"{check.power['missed_below']:.0e}", name(check.power["of"])
+    return f"  rounding   in {name(check.source)} hides an error of {size} of {of}"
+
+
+def _sentence(mode: str, checks: Sequence[Check]) -> str:
+    reasons = [check.chosen for check in checks if check.chosen]
+    more = f" (and {count(len(reasons) - 1, 'more pair')} as large)" if len(reasons) > 1 else ""
+    why = f", since {name(reasons[0])}{more}" if reasons else ""
+    right = [c for c in checks if c.status != "fail" and c.power.keys() >= _SAID[mode]]  # what failed missed nothing
+    return f"{_NAMES[mode]}{why}" + (f": {_missed(mode, max(right, key=_weakness))}" if right else "")
+
+
+def _weakness(check: Check) -> float:
+    """How much a check may have missed."""
+    return float(check.power.get("bad_fraction", check.power.get("missed_below", 0.0)))
+
+
+def _missed(mode: str, check: Check) -> str:
+    power = check.power
+    if mode == "sampled":
+        lines = power.get("bad_fraction_of_lines")
+        whole = f" ({percent(lines)} where errors fill whole rows or columns)" if lines else ""
+        sure, share = percent(power["confidence"]), percent(power["bad_fraction"])
+        return f"if none of {check.entries.get('checked', 0)} is wrong, at most {share} of all are, at {sure}{whole}"
+    of = "the Jacobian's norm" if power.get("of") == "norm" else f"the {name(power['of'])}"
+    return f"an error of {power['missed_below']:.0e} of {of} is missed with at most {percent(power['probability'])}"
