@@ -1,8 +1,7 @@
 """From comparisons to a record: counts, status and code, the worst entries, the suspect, the figures of the gradient.
 
-What a check that looks at a part of a Jacobian would have missed: said with every such check, never left to guess.
-
-Where a record comes from: the model, the versions of what took part, the memory of the process.
+Every record says which size of error its mode would have missed (`power`), and where it comes from: the model, the
+versions of the software, the memory of the process.
 """
 
 from __future__ import annotations
@@ -36,165 +35,49 @@ if TYPE_CHECKING:
 
 
 WEIGHED = "norm of the Jacobian times the sizes of x"
-
-_MISSED = 0.01  # the probability at which it is said what projections miss
+_MISSED = 0.01  # probability at which the size of a missed error is stated
 _CONFIDENCE = 0.95
-_EDGES = [1e-4 * 1.04**i for i in range(290)]  # up to 8: of cells that the sizes of normal numbers are sorted into
-
-
-def power(mode: str, rtol: float, found: Sequence[Found]) -> Power:
-    """The size of error that a check would have missed."""
-    rtol, by = max([rtol, *(each.hidden for each in found)]), rtol
-    trifle = max((each.comparison.tolerance.negligible for each in found), default=NEGLIGIBLE)
-    if mode == "directional" or (mode == "nodes" and rtol > by):  # of a peer nodes say nothing
-        size = max((missed_size(*_directions(each)) for each in found), default=math.inf)
-        of = ("norm", WEIGHED)[_weighed(found)] if mode == "directional" else "Jacobian's norm"
-        return {"missed_below": rtol * size, "of": of, "probability": _MISSED}
-    if mode == "nodes":
-        from gradcheck_cli.checks.diagnose.nodes_alone import FEWEST, TOLERANCE  # loaded by then
-
-        size = missed_size(FEWEST, FEWEST)
-        return {"missed_below": TOLERANCE.rtol * size, "of": "norm of a node's Jacobian", "probability": _MISSED}
-    if mode == "sampled":
-        count = sum(each.comparison.status.size for each in found)
-        lines = min((min(each.comparison.status.shape) for each in found), default=1)
-        drawn: Power = {"missed_below": rtol, "bad_fraction": bad_share(count)}
-        if lines > 1:
-            drawn["bad_fraction_of_lines"] = bad_share(lines)
-        return {**drawn, "confidence": _CONFIDENCE, "negligible": trifle}
-    whole: Power = {"missed_below": rtol}
-    if rtol > by:
-        whole["of"] = "the largest entry for the same y"
-    return {**whole, "negligible": trifle}
-
-
-def _weighed(found: Sequence[Found]) -> bool:
-    return any(each.directions is not None and each.directions.weighed for each in found)
-
-
-def bad_share(entries: int) -> float:
-    """The share of wrong entries that so many drawn ones without a failure leave possible, at 95 %: about 3/k."""
-    return 1.0 - (1.0 - _CONFIDENCE) ** (1.0 / max(entries, 1))
-
-
-def _directions(found: Found) -> tuple[int | None, int | None]:
-    """How many random directions of x met how many of y; None for a basis of all there are."""
-    rows, columns = found.comparison.status.shape
-    here, weights = found.directions, found.weights
-    whole = here is not None and rows == here.here.size, weights is None or columns == weights.shape[1]
-    return None if whole[0] else rows, None if whole[1] else columns
-
-
-@cache
-def missed_size(rows: int | None, columns: int | None) -> float:
-    """The size of error, in units of the tolerance, that so many projections miss with 1 %; see `missed`."""
-    if 0 in (rows, columns):
-        return math.inf
-    low, high = 1e-4, 1.0
-    for _ in range(20):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if missed(middle, rows, columns) < _MISSED else (low, middle)
-    return 1 / low
-
-
-def missed(t: float, rows: int | None, columns: int | None) -> float:
-    """The probability, at most, that projections on every pair of so many random directions of x and of y are below t.
-
-    The worst case is an error in a single entry: each projection of it is the product of two normal numbers, and all
-    of them are below t if the product of the largest of x and the largest of y is.  Of a basis (None) the largest is
-    at least 1, in units in which the variance of all is.
-    """
-    if rows is None or columns is None:
-        return _below(t, columns if rows is None else rows)
-    at_most = [0.0, *(_below(edge, rows) for edge in _EDGES), 1.0]
-    shares = [above - below for below, above in pairwise(at_most)]
-    return shares[0] + sum(share * _below(t / edge, columns) for share, edge in zip(shares[1:], _EDGES, strict=True))
-
-
-def _below(t: float, count: int | None) -> float:
-    """The probability that the largest of so many normal numbers is below t; of a basis it is 1."""
-    return float(t > 1) if count is None else math.erf(t / math.sqrt(2)) ** count
-
-
-def model_of(source: Source) -> ModelInfo:
-    """What records say of a model."""
-    operators = dict(Counter(map(_full, _nodes(source.graph))).most_common())
-    return ModelInfo(source.uri, source.sha256, source.opset, source.nodes, _dtypes(source), operators)
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    """Those of inner graphs too."""
-    for node in graph.nodes:
-        yield node
-        for body in node.subgraphs:
-            yield from _nodes(body)
-
-
-def _full(node: Node) -> str:
-    return f"{node.domain}.{node.op}" if node.domain else node.op
-
-
-def _dtypes(source: Source) -> tuple[str, ...]:
-    declared = [t.dtype for n, t in source.graph.types.items() if n in source.graph.inputs and t.dtype is not None]
-    arrays = [v.dtype for v in source.graph.constants.values() if v.ndim]
-    return tuple(dict.fromkeys(d.name for d in [*declared, *arrays] if is_inexact(d)))
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Versions of what took part."""
-    onnx = sys.modules.get("onnx")
-    return {"gradcheck": VERSION, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
-
-
-def peak_rss_mb() -> float:
-    """The largest resident size of this process so far."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such module
-        return 0.0
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(used / (1 << 20 if sys.platform == "darwin" else 1 << 10), 1)
+_EDGES = [1e-4 * 1.04**i for i in range(290)]  # up to 8: edges of a histogram of normal numbers
 
 
 @dataclass
 class Pair:
-    """One (x, y) of a check as it goes through the points: outcomes so far, or why there are none.
+    """One (x, y) of a check as it goes through the points: its outcomes so far, or why there are none.
 
-    `error` ends it; `missed` says why nothing could be compared at single points.
+    `error` ends the pair; `missed` are errors of single points.
     """
 
     x: str
     y: str
     gradient_of: str = ""  # the tensor whose gradient by x y is, in a check of second order
     outcomes: list[Outcome] = field(default_factory=list)
-    elsewhere: list[Tally] | None = None  # what was found by others, in the place of outcomes
+    elsewhere: list[Tally] | None = None  # tallies of parts, in place of outcomes
     error: GradcheckError | None = None
     missed: list[PointError] = field(default_factory=list)
     mode: str = ""
-    jobs: int = 0  # threads on which it fits the memory limit; 0 is as many as the settings say
-    chosen: str = ""  # why it is not all entries
+    jobs: int = 0  # threads on which it fits the memory limit; 0: as the settings say
+    chosen: str = ""  # reason for a mode other than full
     method: str = ""
     suspect: Any = None
-    trap: str = ""  # where a NaN comes from that no rule is to blame for
+    trap: str = ""  # message on a NaN from 0 * inf
     x_shape: tuple[int, ...] = ()
     y_shape: tuple[int, ...] = ()
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)  # of inputs that had to be drawn elsewhere
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)  # of inputs drawn elsewhere than usual
     broken: list[Broken] = field(default_factory=list)  # laws that do not hold
     pictures: list[Picture] = field(default_factory=list)  # of each point, if asked for
-    claim: Claim | None = None  # of others, which is what is judged
-    claimed: ClaimFacts = field(default_factory=ClaimFacts)  # what the record says of it
+    claim: Claim | None = None  # gradient from another source, which is judged instead
+    claimed: ClaimFacts = field(default_factory=ClaimFacts)  # the record's fields on it
 
     @property
     def tallies(self) -> list[Tally]:
-        """What was found, at each point."""
+        """The tally of each point."""
         return [o.tally for o in self.outcomes] if self.elsewhere is None else self.elsewhere
 
     @property
     def failed(self) -> bool:
-        """A law or some entry is broken."""
+        """True if a law is broken or an entry fails."""
         return bool(self.broken) or any(t.count(Status.FAIL) for t in self.tallies)
 
     @property
@@ -204,79 +87,8 @@ class Pair:
         return "/".join(derivative(self.x, self.y, self.gradient_of)) + by
 
     def of(self, values: Mapping[str, float], default: float) -> float:
-        """What a setting by tensor name is for this pair."""
+        """The value for this pair of a setting by tensor name."""
         return values.get(self.x, values.get(self.y, values.get(ANY, default)))
-
-
-def summary(tallies: Sequence[Tally], max_inconclusive: float) -> dict[str, Any]:
-    """The fields of a record that come from the comparisons at all points."""
-    counts = _counts(tallies)
-    status, code = verdict(tallies, counts, max_inconclusive)
-    empty = "" if counts["checked"] else "x or y has no entries at these sizes: nothing was checked"
-    return {
-        "status": status,
-        "code": code,
-        "message": empty,
-        "entries": counts,
-        "max_abs_err": max((t.errors[0] for t in tallies), default=0.0),
-        "max_rel_err": max((t.errors[1] for t in tallies), default=0.0),
-        "noise": max((t.noise for t in tallies), default=0.0),
-        "needed": {name: max(t.needed[i] for t in tallies) for i, name in enumerate(("rtol", "atol"))}
-        if tallies
-        else {},
-        "gradient": gradient_figures([t.gradient for t in tallies]),
-        "evaluations": {kind: sum(t.evaluations.get(kind, 0) for t in tallies) for kind in ("real", "complex")},
-        "coloring": coloring(tallies),
-        "worst": tuple(each.entry for t in tallies for each in t.worst),
-        "notes": tuple(dict.fromkeys(note for t in tallies for note in t.notes)),
-    }
-
-
-def coloring(tallies: Sequence[Tally]) -> dict[str, int]:
-    """Rows and the most groups they were probed in at any point; nothing where each was probed alone."""
-    grouped = [t.colors for t in tallies if t.colors is not None]
-    return {"rows": grouped[0][0], "colors": max(colors for _, colors in grouped)} if grouped else {}
-
-
-def verdict(tallies: Sequence[Tally], counts: Mapping[str, int], max_inconclusive: float) -> tuple[str, str]:
-    """Status and code of a check: any failure fails it, too many inconclusive entries leave it open."""
-    if not counts["checked"]:
-        return "error", "GC701"
-    if counts["failed"]:
-        lost = any(t.lost for t in tallies)
-        unfit = counts["failed"] == sum(t.unfit for t in tallies)
-        outside = counts["failed"] == sum(t.outside for t in tallies)
-        return "fail", "GC103" if lost else "GC104" if unfit else "GC105" if outside else "GC101"
-    left_out = sum(t.count(Status.LEFT_OUT) for t in tallies)
-    if counts["inconclusive"] + left_out > max_inconclusive * (counts["checked"] + left_out):
-        number = {code: sum(t.count(*(s for s in REASONS if REASONS[s] == code)) for t in tallies)
-                  for code in dict.fromkeys(REASONS.values())}  # fmt: skip
-        return "inconclusive", max({**number, "GC302": left_out}, key={**number, "GC302": left_out}.__getitem__)
-    return "pass", ""
-
-
-def passes(outcome: Outcome, max_inconclusive: float) -> bool:
-    """What was compared at this point would pass by itself."""
-    if outcome.found.comparison.clean:
-        return True
-    return verdict_of([outcome.tally], max_inconclusive) == "pass"
-
-
-def verdict_of(tallies: Sequence[Tally], max_inconclusive: float) -> str:
-    """The status of what was compared."""
-    return verdict(tallies, _counts(tallies), max_inconclusive)[0]
-
-
-def _counts(tallies: Sequence[Tally]) -> dict[str, int]:
-    tallies = [t for t in tallies if not t.extra]
-    return {
-        "total": sum(t.total for t in tallies),
-        "checked": sum(sum(t.statuses) - t.count(Status.LEFT_OUT) for t in tallies),
-        "failed": sum(t.count(Status.FAIL) for t in tallies),
-        "inconclusive": sum(t.count(*REASONS) for t in tallies),
-        "kink_ok": sum(t.count(Status.KINK_OK) for t in tallies),
-        **{s.name.lower(): n for s in (*REASONS, Status.LEFT_OUT) if (n := sum(t.count(s) for t in tallies))},
-    }
 
 
 def record_of(
@@ -290,7 +102,7 @@ def record_of(
     fields = summary(pair.tallies, settings.max_inconclusive)
     surveys = [o.survey for o in pair.outcomes if o.survey is not None]
     told = surveyed(surveys, fields, settings.max_inconclusive, any(t.doubted for t in pair.tallies))
-    if settings.forward == "onnxruntime" and told.get("status") == "pass":  # which has no part in nodes on their own
+    if settings.forward == "onnxruntime" and told.get("status") == "pass":  # a survey of nodes does not use it
         told = {name: value for name, value in told.items() if name not in ("status", "code")}
     fields.update(told)
     fields.update(_beside(pair.tallies, fields, settings.max_inconclusive))
@@ -309,7 +121,7 @@ def record_of(
 def _begun(
     pair: Pair, model: ModelInfo, settings: Settings, name: str, reproduce: str, dims: Mapping[str, int]
 ) -> Check:
-    """What a record says whatever was found."""
+    """The fields of a record that do not depend on the comparisons."""
     rtol = pair.of(settings.rtol, RTOL)
     return Check(
         id=f"{name}::{pair.title}",
@@ -344,8 +156,79 @@ def _begun(
     )
 
 
+def summary(tallies: Sequence[Tally], max_inconclusive: float) -> dict[str, Any]:
+    """The fields of a record that come from the comparisons at all points."""
+    counts = _counts(tallies)
+    status, code = verdict(tallies, counts, max_inconclusive)
+    empty = "" if counts["checked"] else "x or y has no entries at these sizes: nothing was checked"
+    return {
+        "status": status,
+        "code": code,
+        "message": empty,
+        "entries": counts,
+        "max_abs_err": max((t.errors[0] for t in tallies), default=0.0),
+        "max_rel_err": max((t.errors[1] for t in tallies), default=0.0),
+        "noise": max((t.noise for t in tallies), default=0.0),
+        "needed": {name: max(t.needed[i] for t in tallies) for i, name in enumerate(("rtol", "atol"))}
+        if tallies
+        else {},
+        "gradient": gradient_figures([t.gradient for t in tallies]),
+        "evaluations": {kind: sum(t.evaluations.get(kind, 0) for t in tallies) for kind in ("real", "complex")},
+        "coloring": coloring(tallies),
+        "worst": tuple(each.entry for t in tallies for each in t.worst),
+        "notes": tuple(dict.fromkeys(note for t in tallies for note in t.notes)),
+    }
+
+
+def verdict(tallies: Sequence[Tally], counts: Mapping[str, int], max_inconclusive: float) -> tuple[str, str]:
+    """Status and code of a check: any failure fails it, too many inconclusive entries leave it open."""
+    if not counts["checked"]:
+        return "error", "GC701"
+    if counts["failed"]:
+        lost = any(t.lost for t in tallies)
+        unfit = counts["failed"] == sum(t.unfit for t in tallies)
+        outside = counts["failed"] == sum(t.outside for t in tallies)
+        return "fail", "GC103" if lost else "GC104" if unfit else "GC105" if outside else "GC101"
+    left_out = sum(t.count(Status.LEFT_OUT) for t in tallies)
+    if counts["inconclusive"] + left_out > max_inconclusive * (counts["checked"] + left_out):
+        number = {code: sum(t.count(*(s for s in REASONS if REASONS[s] == code)) for t in tallies)
+                  for code in dict.fromkeys(REASONS.values())}  # fmt: skip
+        return "inconclusive", max({**number, "GC302": left_out}, key={**number, "GC302": left_out}.__getitem__)
+    return "pass", ""
+
+
+def verdict_of(tallies: Sequence[Tally], max_inconclusive: float) -> str:
+    """The status of some comparisons together."""
+    return verdict(tallies, _counts(tallies), max_inconclusive)[0]
+
+
+def passes(outcome: Outcome, max_inconclusive: float) -> bool:
+    """True if the comparison at this point would pass by itself."""
+    if outcome.found.comparison.clean:
+        return True
+    return verdict_of([outcome.tally], max_inconclusive) == "pass"
+
+
+def _counts(tallies: Sequence[Tally]) -> dict[str, int]:
+    tallies = [t for t in tallies if not t.extra]
+    return {
+        "total": sum(t.total for t in tallies),
+        "checked": sum(sum(t.statuses) - t.count(Status.LEFT_OUT) for t in tallies),
+        "failed": sum(t.count(Status.FAIL) for t in tallies),
+        "inconclusive": sum(t.count(*REASONS) for t in tallies),
+        "kink_ok": sum(t.count(Status.KINK_OK) for t in tallies),
+        **{s.name.lower(): n for s in (*REASONS, Status.LEFT_OUT) if (n := sum(t.count(s) for t in tallies))},
+    }
+
+
+def coloring(tallies: Sequence[Tally]) -> dict[str, int]:
+    """Number of rows, and of colors at the point with most; empty if each row was probed alone."""
+    grouped = [t.colors for t in tallies if t.colors is not None]
+    return {"rows": grouped[0][0], "colors": max(colors for _, colors in grouped)} if grouped else {}
+
+
 def _beside(tallies: Sequence[Tally], fields: Mapping[str, Any], max_inconclusive: float) -> dict[str, Any]:
-    """The fields of a record that what was looked at beside its entries changes: a projection of all, or what is tied."""
+    """Fields of a record that extra comparisons change: a projection of all entries, or entries at ties."""
     failed = [t for t in tallies if t.extra and t.count(Status.FAIL)]
     if fields["status"] == "fail":
         return {}
@@ -363,9 +246,9 @@ def _beside(tallies: Sequence[Tally], fields: Mapping[str, Any], max_inconclusiv
 
 
 def _lawless(broken: Sequence[Broken], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record for which a law does not hold: it fails, whatever the entries say.
+    """Fields of a record for which a law does not hold: it fails, whatever the entries say.
 
-    The law is its message, unless entries that differ say more.
+    The law becomes the message, unless failing entries say more.
     """
     codes = [each.code for each in broken]
     code = NONDETERMINISTIC if NONDETERMINISTIC in codes else codes[0]
@@ -376,9 +259,124 @@ def _lawless(broken: Sequence[Broken], fields: Mapping[str, Any]) -> dict[str, A
 
 
 def failed_record(record: Check, error: GradcheckError, notes: tuple[str, ...] = ()) -> Check:
-    """A record for what could not be compared: the error's kind as status and code."""
+    """A record for a pair that could not be compared: the kind of error gives status and code."""
     status = {3: "inconclusive", 5: "unsupported", 6: "limit"}.get(error.exit_code, "error")
     blocked_by = error.operators if isinstance(error, UnsupportedError) else ()
     return replace(
         record, status=status, code=error.code, message=str(error), notes=notes, entries={}, blocked_by=blocked_by
     )
+
+
+def power(mode: str, rtol: float, found: Sequence[Found]) -> Power:
+    """The size of error that a check would have missed, as the record states it."""
+    rtol, by = max([rtol, *(each.hidden for each in found)]), rtol
+    trifle = max((each.comparison.tolerance.negligible for each in found), default=NEGLIGIBLE)
+    if mode == "directional" or (mode == "nodes" and rtol > by):  # a survey of nodes does not cover another forward
+        size = max((missed_size(*_directions(each)) for each in found), default=math.inf)
+        of = ("norm", WEIGHED)[_weighed(found)] if mode == "directional" else "Jacobian's norm"
+        return {"missed_below": rtol * size, "of": of, "probability": _MISSED}
+    if mode == "nodes":
+        from gradcheck_cli.checks.diagnose.nodes_alone import FEWEST, TOLERANCE  # loaded by then
+
+        size = missed_size(FEWEST, FEWEST)
+        return {"missed_below": TOLERANCE.rtol * size, "of": "norm of a node's Jacobian", "probability": _MISSED}
+    if mode == "sampled":
+        count = sum(each.comparison.status.size for each in found)
+        lines = min((min(each.comparison.status.shape) for each in found), default=1)
+        drawn: Power = {"missed_below": rtol, "bad_fraction": bad_share(count)}
+        if lines > 1:
+            drawn["bad_fraction_of_lines"] = bad_share(lines)
+        return {**drawn, "confidence": _CONFIDENCE, "negligible": trifle}
+    whole: Power = {"missed_below": rtol}
+    if rtol > by:
+        whole["of"] = "the largest entry for the same y"
+    return {**whole, "negligible": trifle}
+
+
+def _weighed(found: Sequence[Found]) -> bool:
+    return any(each.directions is not None and each.directions.weighed for each in found)
+
+
+def _directions(found: Found) -> tuple[int | None, int | None]:
+    """Number of random directions of x and of y that were compared; None where they are a basis."""
+    rows, columns = found.comparison.status.shape
+    here, weights = found.directions, found.weights
+    whole = here is not None and rows == here.here.size, weights is None or columns == weights.shape[1]
+    return None if whole[0] else rows, None if whole[1] else columns
+
+
+def bad_share(entries: int) -> float:
+    """The share of wrong entries that `entries` drawn ones without a failure leave possible, at 95 %: about 3/k."""
+    return 1.0 - (1.0 - _CONFIDENCE) ** (1.0 / max(entries, 1))
+
+
+@cache
+def missed_size(rows: int | None, columns: int | None) -> float:
+    """The size of error, in units of the tolerance, that projections miss with 1 % probability; see `missed`."""
+    if 0 in (rows, columns):
+        return math.inf
+    low, high = 1e-4, 1.0
+    for _ in range(20):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if missed(middle, rows, columns) < _MISSED else (low, middle)
+    return 1 / low
+
+
+def missed(t: float, rows: int | None, columns: int | None) -> float:
+    """Upper bound of the probability that projections on all pairs of random directions of x and of y stay below t.
+
+    The worst case is an error in a single entry: each projection of it is the product of two normal numbers, and all of
+    them are below t if the product of the largest of x and the largest of y is.  For a basis (None) the largest is at
+    least 1, in units of the root mean square.
+    """
+    if rows is None or columns is None:
+        return _below(t, columns if rows is None else rows)
+    at_most = [0.0, *(_below(edge, rows) for edge in _EDGES), 1.0]
+    shares = [above - below for below, above in pairwise(at_most)]
+    return shares[0] + sum(share * _below(t / edge, columns) for share, edge in zip(shares[1:], _EDGES, strict=True))
+
+
+def _below(t: float, count: int | None) -> float:
+    """The probability that the largest of `count` normal numbers is below t; for a basis (None) that number is 1."""
+    return float(t > 1) if count is None else math.erf(t / math.sqrt(2)) ** count
+
+
+def model_of(source: Source) -> ModelInfo:
+    """The record's description of a model."""
+    operators = dict(Counter(map(full_name, _nodes(source.graph))).most_common())
+    return ModelInfo(source.uri, source.sha256, source.opset, source.nodes, _dtypes(source), operators)
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    """Nodes of a graph and of its subgraphs."""
+    for node in graph.nodes:
+        yield node
+        for body in node.subgraphs:
+            yield from _nodes(body)
+
+
+def full_name(node: Node) -> str:
+    return f"{node.domain}.{node.op}" if node.domain else node.op
+
+
+def _dtypes(source: Source) -> tuple[str, ...]:
+    declared = [t.dtype for n, t in source.graph.types.items() if n in source.graph.inputs and t.dtype is not None]
+    arrays = [v.dtype for v in source.graph.constants.values() if v.ndim]
+    return tuple(dict.fromkeys(d.name for d in [*declared, *arrays] if is_inexact(d)))
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of gradcheck, NumPy and, if it was imported, ONNX."""
+    onnx = sys.modules.get("onnx")
+    return {"gradcheck": VERSION, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
+
+
+def peak_rss_mb() -> float:
+    """The largest resident size of this process so far."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such module
+        return 0.0
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(used / (1 << 20 if sys.platform == "darwin" else 1 << 10), 1)

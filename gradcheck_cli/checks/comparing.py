@@ -1,4 +1,4 @@
-"""All pairs of one y compared at one point: by one backward pass, with its laws, and what is at fault where some fail."""
+"""All pairs of one y compared at one point: one backward pass, its laws, and the suspect where a pair fails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Hears of a check's progress; how long pairs will take is only timed if it asks."""
+    """Receiver of a check's progress; pairs are timed only if it consumes the forecasts."""
 
     def expect(self, forecasts: Iterator[Forecast]) -> None: ...
     def start(self, title: str, total: int) -> None: ...
@@ -45,7 +45,7 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class Comparing:
-    """Compares pairs of one model; `part` are the rows of each Jacobian, if not all of them, until the `deadline`."""
+    """Compares pairs of one model until the `deadline`; `part` restricts them to some rows of each Jacobian."""
 
     source: Source
     settings: Settings
@@ -56,9 +56,9 @@ class Comparing:
     deadline: float | None
 
     def compare_all(self, sides: Sides, pairs: list[Pair], index: int) -> None:
-        """All pairs of one y at one point; they share the time of their common backward pass.
+        """Compares all pairs of one y at one point; they share the time of their common backward pass.
 
-        In `auto`, pairs for which memory does not suffice are compared once more in the next mode that takes less.
+        In `auto`, pairs that run out of memory are compared once more in the next mode that takes less.
         """
         for mode in ("full", *PARTIAL):
             start, group = time.perf_counter(), [p for p in pairs if p.mode == mode and p.error is None]
@@ -74,7 +74,7 @@ class Comparing:
                 pair.seconds += (time.perf_counter() - start) / len(group)
 
     def _relieve(self, sides: Sides, pair: Pair, mode: str, error: MemoryError | LimitError) -> None:
-        """Another mode for a pair that memory did not suffice for; an error where there is none."""
+        """Gives a pair that ran out of memory the next mode; an error where there is none."""
         following = LADDER[LADDER.index(mode) + 1 :] if mode in LADDER else ()
         if self.settings.mode != "auto" or not following or pair.outcomes or self.part is not None:
             pair.error = exhausted(error, least=needed(sides, pair.x, self.source.graph, mode, 1))
@@ -82,7 +82,7 @@ class Comparing:
             pair.mode, pair.chosen, pair.jobs = following[0], lesser(mode), 1
 
     def _compare(self, sides: Sides, pairs: list[Pair], index: int) -> None:
-        """Pairs of one mode, by one backward pass; one by one where some rule is missing."""
+        """Compares pairs of one mode by one backward pass; one by one where a rule is missing."""
         if not pairs:
             return
         try:
@@ -125,13 +125,13 @@ class Comparing:
             self._judge_together(sides, pairs)
         elif some is not None and len(pairs) > 1:
             self._project_together(sides, pairs, backward, 2)
-        elif self.part is not None and not self.part.count:  # whoever asks for parts, none of which sees all of a tie
+        elif self.part is not None and not self.part.count:  # no part alone sees all entries of a tie
             self._project_together(sides, pairs, backward, 1)
         for position, pair in told:
             self._conclude(sides, pair, position, laws, theories)
 
     def _judge_together(self, sides: Sides, pairs: Sequence[Pair]) -> None:
-        """Tied entries of all xs as a whole: what is wrong of them together fails."""
+        """Judges tied entries of all xs together; entries that are wrong as a whole fail."""
         found = {sides.theory_name(pair.x): pair.outcomes[-1].found for pair in pairs}
         y, quiet = sides.theory_name(pairs[0].y), self.budget(pairs[0], shown=False)
         changed = judged_together(sides.tape, y, found, self.settings.seed, quiet)
@@ -140,7 +140,7 @@ class Comparing:
                 pair.outcomes[-1] = replace(pair.outcomes[-1], found=changed[name])
 
     def _project_together(self, sides: Sides, pairs: Sequence[Pair], backward: Backward, least: int) -> None:
-        """The same by projections: what fails of so many xs together stands beside what was found of each."""
+        """Compares projections over all xs at once; an x whose sum fails gets one more outcome, that projection."""
         found = {sides.theory_name(pair.x): pair.outcomes[-1].found for pair in pairs}
         job = replace(self._job(sides, pairs[0]), budget=self.budget(pairs[0], shown=False))
         failing = projected_together(backward, found, self.settings.seed, job, least)
@@ -151,7 +151,7 @@ class Comparing:
                 pair.outcomes.insert(len(pair.outcomes) - 1, extra)
 
     def _conclude(self, sides: Sides, pair: Pair, position: int, laws: Laws, theories: Sequence[Theory]) -> None:
-        """What belongs to a pair that has been compared: laws, who is at fault, pictures."""
+        """Adds laws, suspect and picture to a pair that has been compared."""
         outcome = pair.outcomes[-1]
         found = outcome.found
         if self.settings.compat is None:
@@ -160,24 +160,24 @@ class Comparing:
             if pair.gradient_of and theories and not pair.broken:
                 pair.broken += asymmetric(theories[position], outcome.x, found.comparison, tolerance)
         self._locate(sides, pair)
-        wrong = self.part is not None or self._wrong(pair)  # of a part alone one cannot tell
+        wrong = self.part is not None or self._wrong(pair)  # a part alone does not decide on the pair
         wanted = self.settings.pictures == "all" or (self.settings.pictures == "wrong" and wrong)
         if wanted and found.comparison.status.size:
-            from gradcheck_cli.checks.sketch import sketch  # brings what pictures are made of
+            from gradcheck_cli.checks.sketch import sketch  # most checks make no pictures
 
             program, tolerance = sides.program(pair.x), self._tolerance(pair)
             pair.pictures.append(sketch(outcome, program, tolerance, self.budget(pair)))
 
     def _known_wrong(self, pair: Pair, index: int) -> bool:
-        """It was compared at a point and does not pass, whatever else memory had no room for."""
+        """True if a pair was already compared at this point and does not pass."""
         return bool(pair.outcomes) and pair.outcomes[-1].point == index and self._wrong(pair)
 
     def _wrong(self, pair: Pair) -> bool:
-        """Its last comparison alone would not pass."""
+        """True if the last comparison of a pair does not pass by itself."""
         return bool(pair.broken) or not passes(pair.outcomes[-1], self.settings.max_inconclusive)
 
     def _theories(self, backward: Backward, sides: Sides, pairs: Sequence[Pair]) -> list[Theory]:
-        """The theoretical side of full comparisons for every x; their rounding errors are measured together, once."""
+        """Theoretical Jacobians of all xs for a full comparison; their rounding errors are measured together."""
         if self.part is not None:
             return row_theories(backward, self._rows(sides, pairs), self.budget(pairs[0]))
         columns = Columns(backward, [sides.structure(pair.x) for pair in pairs], self.budget(pairs[0]))
@@ -185,7 +185,7 @@ class Comparing:
                 for at, each in enumerate(columns.values)]  # fmt: skip
 
     def _rows(self, sides: Sides, pairs: Sequence[Pair]) -> list[range]:
-        """The rows of each Jacobian that are compared here."""
+        """Rows of each Jacobian that this part compares."""
         return [(self.part or Part()).rows(reals(sides.value(pair.x))) for pair in pairs]
 
     def _job(self, sides: Sides, pair: Pair) -> Job:
@@ -207,16 +207,16 @@ class Comparing:
             self.done()
 
     def _evaluated(self, found: Found, sides: Sides, pair: Pair, job: Job) -> Found:
-        """What was found, with y evaluated by whom the settings name."""
+        """The comparison with y evaluated by onnxruntime, if the settings ask for it."""
         if self.settings.forward != "onnxruntime" or sides.narrow is None:
             return found
         from gradcheck_cli.checks.forward.probes import Probes
-        from gradcheck_cli.compare.peered import RESOLVED, with_peer  # brings what few checks need
+        from gradcheck_cli.compare.peered import RESOLVED, with_peer
 
         try:
             peer = Probes(self.source, sides.narrow, sides.fed, pair.x, pair.y, self.settings)
             return with_peer(found, sides.program(pair.x), job, peer, pair.of(self.settings.rtol, RESOLVED))
-        except (UsageError, UnsupportedError) as error:  # of one pair, such as an x that is no tensor of the file
+        except (UsageError, UnsupportedError) as error:  # concerns one pair, such as an x that is no tensor of the file
             pair.error = error
             return found
 
@@ -225,7 +225,7 @@ class Comparing:
             self.listen.done()
 
     def _locate(self, sides: Sides, pair: Pair) -> None:
-        """After a failure every node on the way is checked on its own."""
+        """Surveys all nodes between x and y after a failure, and sets the suspect."""
         outcome = pair.outcomes[-1]
         failed = bool(pair.broken) or any(o.found.comparison.count(Status.FAIL) for o in pair.outcomes)
         if pair.suspect is not None or not (failed or outcome.survey):

@@ -1,6 +1,6 @@
-"""How precise a gradient is in the model's own dtype: the theoretical gradient there against the one in float64.
+"""Precision of a gradient in the model's own dtype: the theoretical gradient there against the one in float64.
 
-No differences take part, and the verdict on the gradient does not depend on it.  Both dtypes start from the same
+No differences are involved, and the verdict on the gradient does not depend on it.  Both runs start from the same
 numbers, those of the model's dtype.
 """
 
@@ -34,17 +34,17 @@ from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.rule import GROUND, NEGLIGIBLE, UNDERFLOW, epsilon
 
 _MOST, _LEAST = 64, 4  # entries of y whose gradients are compared
-_WORK = 2e10  # operations that they may take
+_WORK = 2e10  # operations that this may take
 HALF = ("float16", "bfloat16")
-_HALF_WORK = 2e8  # operations of a forward run that is made in half precision although nobody asked
+_HALF_WORK = 2e8  # operations of a forward run up to which nobody has to ask
 _Lost = Callable[[Array, Array], Array]
 
 
 class Precisions:
     """The precision of all pairs of a check, over its points.
 
-    Where nobody asked for it, that of a model in half precision is looked at all the same, and kept only of a gradient
-    that is not finite there.
+    Models in half precision are measured even if nobody asked; only gradients that are not finite there are reported
+    then.
     """
 
     def __init__(self, seed: int, *, asked: bool) -> None:
@@ -52,7 +52,7 @@ class Precisions:
         self.found: dict[tuple[str, str], list[Precision]] = {}
 
     def at(self, sides: Sides, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget) -> None:
-        """One point: the pairs of one y, whose gradient in float64 is `backward`."""
+        """Measures the pairs of one y at one point; `backward` is their gradient in float64."""
         narrow = sides.narrow if self.asked else self._half(sides, pairs)
         if narrow is None:
             return
@@ -60,7 +60,7 @@ class Precisions:
             self.found.setdefault((pair.x, pair.y), []).append(precision)
 
     def _half(self, sides: Sides, pairs: Sequence[Pair]) -> Tape | None:
-        """The run in half precision, of a model that has it, where it is soon done: it is slow in software."""
+        """The run in half precision of a model that has it, if it is short: half precision is slow in software."""
         work = max(forward_work(sides.program(pair.x)) for pair in pairs)
         return sides.half() if work <= _HALF_WORK and not pairs[0].gradient_of else None
 
@@ -86,14 +86,14 @@ class Precisions:
             yield replace(found, point=index, first=_first_loss(sides, narrow, x, found))
 
     def _columns(self, sides: Sides, pairs: Sequence[Pair], budget: Budget) -> Array:
-        """Entries of y: all of them, or some that are drawn."""
+        """Entries of y whose gradients are compared: all of them, or a random sample."""
         count, work = reals(sides.value(pairs[0].y)), max(forward_work(sides.program(p.x)) for p in pairs)
         held = 16 * sum(reals(sides.value(p.x)) for p in pairs)
         most = min(max(_LEAST, _WORK / (4 * work)), _MOST if self.asked else _LEAST, budget.memory / (4 * held + 1))
         return np.sort(np.random.default_rng([self.seed, 5]).permutation(count)[: max(1, int(most))])
 
     def record(self, record: Check) -> Check:
-        """A record with the precision of its gradient, and with what it shows."""
+        """A record with the precision of its gradient, and the health words that follow from it."""
         points = self.found.get((record.x, record.y))
         if not points:
             return record
@@ -111,7 +111,7 @@ class Precisions:
 def in_half(
     graph: Graph, point: Point, targets: Sequence[str], settings: Settings, ops: Ops
 ) -> Callable[[], Tape | None]:
-    """The run at a point in the numbers of a model that has float16 or bfloat16, made when first asked for; or None."""
+    """Function that runs a float16 or bfloat16 model in its own numbers at first call; its result is None otherwise."""
 
     @cache
     def made() -> Tape | None:
@@ -130,9 +130,9 @@ def in_half(
 def compared(
     wide: Array, narrow: Array, columns: Array, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: np.dtype[Any]
 ) -> Precision:
-    """Gradients `(len(columns), x_size)` of some entries of y, in float64 and in another dtype; `shapes` of x and y.
+    """Precision of gradients `(len(columns), x_size)` of some entries of y; `shapes` are those of x and y.
 
-    An entry of y whose gradient is next to nothing beside that of another one is left out: no loss hears of it.
+    Entries of y whose gradient is negligible beside that of others are left out, since no loss depends on them.
     """
     full = -math.log10(epsilon(dtype) / 2)
     with np.errstate(all="ignore"):
@@ -170,7 +170,7 @@ def _index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _incomparable(wide: Tape, narrow: Tape, names: Sequence[str]) -> str:
-    """Why the gradients cannot be compared, or nothing."""
+    """Reason why the gradients cannot be compared; "" if they can."""
     for name in names:
         if name not in narrow.named:
             return str(narrow.blocked.get(name, f"{name!r} was not computed"))
@@ -180,7 +180,7 @@ def _incomparable(wide: Tape, narrow: Tape, names: Sequence[str]) -> str:
 
 
 def _first_loss(sides: Sides, narrow: Tape, x: str, found: Precision) -> Loss | None:
-    """Where what the worst entry has lost was lost first, if it overflows or underflows."""
+    """The place at which the worst entry was lost first, if it overflows or underflows."""
     if found.nonfinite:
         lost: _Lost = lambda wide, other: np.isfinite(wide) & ~np.isfinite(other)  # noqa: E731
     elif found.entries and found.wide and not found.narrow:
@@ -192,7 +192,7 @@ def _first_loss(sides: Sides, narrow: Tape, x: str, found: Precision) -> Loss | 
 
 def _forward(wide: Tape, narrow: Tape, lost: _Lost) -> Loss | None:
     for step in narrow.steps:
-        if step.origin < 0:  # what follows belongs to gradients
+        if step.origin < 0:  # steps of gradients follow
             return None
         for name in step.node.outputs:
             other, value = narrow.values.get(name), wide.values.get(name)
@@ -204,7 +204,7 @@ def _forward(wide: Tape, narrow: Tape, lost: _Lost) -> Loss | None:
 
 
 def _backward(sides: Sides, narrow: Tape, x: str, found: Precision, lost: _Lost) -> Loss | None:
-    """The first rule in backward order that loses something of the gradient of the worst entry's y."""
+    """The first rule in backward order that loses part of the gradient of the worst entry."""
     seed = np.zeros(sides.value(sides.y).shape)
     seed[found.y] = 1
     ways = [Descent(tape, tape.named[sides.y].name, [tape.named[x].name]) for tape in (sides.tape, narrow)]
@@ -223,7 +223,7 @@ def _what(values: Array) -> str:
 
 
 def _over(points: Sequence[Precision]) -> Precision:
-    """All points as one: counts together, the worst entry of all, the median of the worst point."""
+    """All points as one: counts added up, the worst entry of all, the median of the worst point."""
     compared_ones = [point for point in points if not point.note]
     if not compared_ones:
         return points[0]

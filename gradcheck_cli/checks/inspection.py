@@ -1,4 +1,4 @@
-"""What can be said of a model before a check: its tensors, what blocks a gradient, what it would cost."""
+"""Facts on a model before a check: its tensors, nodes that block a gradient, and the predicted cost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from gradcheck_cli.autodiff.backward import inexact
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.checks.assemble import full_name
 from gradcheck_cli.checks.procedure import fitting
 from gradcheck_cli.checks.severing import cut_off, sentence, severance_of
 from gradcheck_cli.checks.sides import is_floating
@@ -36,7 +37,7 @@ _SELECTS = "no x by default: it only selects"
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """A tensor that a check could be about; `gradient` says what is known of its gradient in a few words."""
+    """A tensor that a check could use as x or y; `gradient` describes its gradient in a few words."""
 
     name: str
     role: str  # input, output, inner; of a constant weight, statistic, quantization, constant
@@ -44,13 +45,13 @@ class TensorFacts:
     dtype: str
     differentiable: bool
     gradient: str
-    rule: int = 0  # that gave a constant its role, and why
+    rule: int = 0  # number of the rule that gave a constant its role
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A node through which nothing can be computed ("forward") or no gradient flows ("gradient")."""
+    """A node that cannot be computed ("forward") or has no rule ("gradient")."""
 
     node: int
     where: str
@@ -62,7 +63,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A pair without a gradient by nature, and what cuts it."""
+    """A pair without a gradient by nature, and the nodes that cut it."""
 
     x: str
     y: str
@@ -72,7 +73,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class PairCost:
-    """What a full check of one pair takes."""
+    """Cost of a full check of one pair."""
 
     x: str
     y: str
@@ -97,10 +98,10 @@ class Inspection:
     blocked: tuple[Blocked, ...]
     dims: Mapping[str, int] = field(default_factory=dict)
     costs: tuple[PairCost, ...] = ()
-    notes: tuple[str, ...] = ()  # of the point at which it was run
+    notes: tuple[str, ...] = ()  # on the point of the run
     severed: tuple[Cut, ...] = ()
     obstacle: str = ""  # why the model could not be run
-    init_targets: tuple[str, ...] = ()  # that can be run first
+    init_targets: tuple[str, ...] = ()  # of a training model
     updates: Mapping[str, str] = field(default_factory=dict)  # of a training step: initializer -> its next value
 
     def as_json(self) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def inspect(source: Source, settings: Settings) -> Inspection:
 def _severed(
     graph: Graph, ops: Ops, settings: Settings, point: Point | None, pairs: Sequence[tuple[str, str]]
 ) -> Iterator[Cut]:
-    """The pairs of which the graph says that they have no gradient."""
+    """The pairs that have no gradient according to the graph."""
     dtypes = {} if point is None else {name: var.dtype for name, var in point.tape.named.items()}
     severance = severance_of(graph, ops, settings, dtypes)
     for x, y in pairs:
@@ -171,7 +172,7 @@ def _tensors(graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...], point: Poin
 
 
 def _facts(graph: Graph, name: str, role: str, reason: str, mark: str, made: Var | None) -> TensorFacts:
-    """What is declared of a tensor, else what it was when the model ran (`made`)."""
+    """Facts on a tensor as declared, or else as it was when the model ran (`made`)."""
     declared = graph.types.get(name, TensorType())
     if name in graph.constants:
         declared = TensorType(graph.constants[name].dtype, graph.constants[name].shape)
@@ -188,7 +189,7 @@ def _facts(graph: Graph, name: str, role: str, reason: str, mark: str, made: Var
 
 
 def _dtype(declared: Any, made: Var | None) -> str:
-    """Its name; of a float tensor that ran in float64 only that it is one."""
+    """Name of a dtype; "float" for an undeclared float tensor, since the run was in float64."""
     if declared is not None:
         return "string" if declared.kind == "O" else str(declared)
     if made is None:
@@ -197,8 +198,8 @@ def _dtype(declared: Any, made: Var | None) -> str:
 
 
 def _counted(graph: Graph) -> dict[str, int]:
-    """How often each operator occurs, the most frequent first."""
-    return dict(Counter(_full(node) for _, node in _every_node(graph)).most_common())
+    """Number of nodes of each operator, the most frequent first."""
+    return dict(Counter(full_name(node) for _, node in _every_node(graph)).most_common())
 
 
 def _blocked(graph: Graph, ops: Ops, xs: tuple[str, ...], ys: tuple[str, ...]) -> Iterator[Blocked]:
@@ -221,7 +222,7 @@ def _blocked(graph: Graph, ops: Ops, xs: tuple[str, ...], ys: tuple[str, ...]) -
 
 
 def _every_node(graph: Graph) -> Iterator[tuple[int, Node]]:
-    """Nodes and those of their subgraphs, each with the index of the node of the graph itself."""
+    """Nodes, subgraphs included, each with the index of the top-level node it belongs to."""
     for index, node in enumerate(graph.nodes):
         yield index, node
         for body in node.subgraphs:
@@ -231,7 +232,7 @@ def _every_node(graph: Graph) -> Iterator[tuple[int, Node]]:
 def _point(
     source: Source, settings: Settings, ops: Ops, xs: tuple[str, ...], ys: tuple[str, ...]
 ) -> tuple[Point | None, str]:
-    """The point of a check."""
+    """The point at which a check would start, or the reason why there is none."""
     reached = {x: source.graph.reached_from([x]) for x in xs}
     pairs = ((x, y) for y in ys for x in xs if y in reached[x])
     try:
@@ -249,7 +250,3 @@ def _costs(graph: Graph, point: Point, xs: tuple[str, ...], ys: tuple[str, ...])
                 rows, columns = reals(named[x].value), reals(named[y].value)
                 cost = full_cost(program, rows, columns)
                 yield PairCost(x, y, named[x].shape, named[y].shape, cost.entries, rows + columns, cost.seconds)
-
-
-def _full(node: Node) -> str:
-    return f"{node.domain}.{node.op}" if node.domain else node.op

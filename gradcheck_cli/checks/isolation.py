@@ -1,11 +1,8 @@
-"""One call in a forked process: its result comes back through a pipe, and so does what it raises.
+"""One call in a forked process: its return value, or its exception, comes back through a pipe.
 
-The process begins as this one is, so that nothing has to be sent to it.  It is told off by the system where it asks for
-more memory than it may have, watched from here, with all that it starts, and killed when its time is over.
-
-Bounds that a process sets to itself, and the leash on which it dies with the process that started it.
-
-How much memory groups of processes hold, as Linux tells it; nothing elsewhere.
+The child starts as a copy of this process, so nothing has to be sent to it.  Its allocations fail above the memory
+limit (`hold`), this process watches its memory and that of all its descendants, as /proc on Linux shows it, and kills
+it when its time is over.  A pipe that it holds as a leash kills it if this process dies.
 """
 
 from __future__ import annotations
@@ -29,103 +26,31 @@ from typing import Any, NoReturn, TypeVar
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph.memory import spell
 
-LEAST = 64 << 20  # bytes beside what a process has from the start
-
-
-def leave_no_core() -> None:
-    """No file is written of a process that crashes; the system ends it first where memory ends."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500")
-
-
-def hold(size: int) -> None:
-    """Allocations fail once the process has so many bytes of data, where the system can do that."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        there = [hard for hard in (resource.getrlimit(resource.RLIMIT_DATA)[1],) if hard != resource.RLIM_INFINITY]
-        size = min([max(size, data() + LEAST), *there])
-        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
-
-
-def data() -> int:
-    """Bytes that the limit of data counts already."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmData")).split()[1]) << 10
-    return 0
-
-
-def keep_apart(leash: int) -> None:
-    """A process group of its own, which dies when nobody holds the other end of the leash, a pipe."""
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever holds it decides
-    try:
-        import fcntl
-
-        fcntl.fcntl(leash, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
-    except (AttributeError, OSError):  # only Linux does that by itself
-        threading.Thread(target=_hang_on, args=(leash,), daemon=True).start()
-
-
-def _hang_on(leash: int) -> None:
-    with suppress(OSError):
-        os.read(leash, 1)
-    os.killpg(0, signal.SIGKILL)
-
-
-_HELD = (b"RssAnon", b"RssShmem")  # what is mapped from files can be dropped at any time
-_GROUP = 2  # where a line of /proc/*/stat has the process group, counted from behind the name
-
-
-def resident(process: int) -> int:
-    """Bytes of its own that a process has in memory."""
-    with suppress(OSError, ValueError):
-        rows = (line.split() for line in Path(f"/proc/{process}/status").read_bytes().splitlines())
-        return sum(int(row[1]) << 10 for row in rows if row[0].rstrip(b":") in _HELD)
-    return 0
-
-
-def members(groups: Collection[int]) -> dict[int, list[int]]:
-    """The processes of each group."""
-    found: dict[int, list[int]] = {group: [] for group in groups}
-    with suppress(OSError):
-        for name in os.listdir("/proc"):
-            if name.isdecimal() and (group := _group(int(name))) in found:
-                found[group].append(int(name))
-    return found
-
-
-def _group(process: int) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2].split()[_GROUP])
-    return 0
-
-
 T = TypeVar("T")
-GRACE = 0.75  # seconds beyond the limit: the call stops by itself, unless it is stuck
-_TICK, _REGROUPED = 0.02, 0.2  # seconds between two looks at it, and at what it has started
+LEAST = 64 << 20  # bytes that a process may have on top of those it has from the start
+GRACE = 0.75  # seconds beyond the limit in which a call may stop by itself
+_TICK, _REGROUPED = 0.02, 0.2  # seconds between two checks of the child's memory, and of the list of its descendants
 _CHUNK = 1 << 20
-_OTHERS = 64 << 20  # bytes that processes which it starts have before they do anything
+_OTHERS = 64 << 20  # bytes that its descendants have from the start
 _SHOW_CURSOR = "\r\x1b[2K\x1b[?25h"
+_HELD = (b"RssAnon", b"RssShmem")  # pages of mapped files can be dropped at any time
+_GROUP = 2  # field of the process group in /proc/*/stat, counted from behind the name
+_MEANT = {
+    "SIGSEGV": "a segmentation fault", "SIGABRT": "it aborted", "SIGBUS": "a bus error", "SIGFPE": "an arithmetic error",
+    "SIGILL": "an illegal instruction", "SIGKILL": "by hand, or by the system because memory ran out",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds and bytes that a call may take, beside what this process has."""
+    """Seconds and bytes that a call may take, on top of those of this process."""
 
     timeout: float | None = None
     memory: int | None = None
 
 
 class Stopped(LimitError):
-    """The process of a call ended before the call did; `process` was its number."""
+    """The process of a call ended before the call did; `process` was its id."""
 
     def __init__(self, message: str, process: int, *, code: str) -> None:
         super().__init__(message, code=code)
@@ -133,7 +58,7 @@ class Stopped(LimitError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while a call ran in the process number `process`, which is no more."""
+    """Ctrl-C while a call ran in process `process`, which has ended."""
 
     def __init__(self, process: int) -> None:
         super().__init__()
@@ -148,22 +73,22 @@ class _Elsewhere(Exception):
 
 
 def possible() -> bool:
-    """This system has processes that fork."""
+    """True on systems that can fork."""
     return hasattr(os, "fork") and hasattr(os, "setpgid")
 
 
 def run(call: Callable[[], T], bounds: Bounds) -> T:
-    """What `call` returns or raises in a process of its own.
+    """Return value of `call`, run in a process of its own; its exceptions are raised here.
 
-    Raises Stopped where that process took too much or crashed, and Interrupted for Ctrl-C: it is gone then, with
-    whatever it has started.
+    Raises Stopped if that process exceeded its bounds or crashed, and Interrupted for Ctrl-C; the process and all that
+    it started have ended then.
     """
     ours, theirs = os.pipe()
     held, leash = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those here wait, and none holds a lock
+        warnings.simplefilter("ignore", DeprecationWarning)  # on threads: those here wait, and none holds a lock
         pid = os.fork()
     if not pid:
         os.close(ours)
@@ -184,11 +109,11 @@ def run(call: Callable[[], T], bounds: Bounds) -> T:
 
 
 def _serve(call: Callable[[], Any], bounds: Bounds, answers: int, leash: int) -> NoReturn:
-    """All that the forked process does; it ends it."""
+    """Runs the call in the forked process, sends its answer and ends the process."""
     try:
         keep_apart(leash)
         with suppress(AttributeError):
-            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may still draw on the terminal
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to the terminal
         leave_no_core()
         if bounds.memory is not None:
             hold(data() + bounds.memory)
@@ -203,11 +128,11 @@ def _serve(call: Callable[[], Any], bounds: Bounds, answers: int, leash: int) ->
         while left:
             left = left[os.write(answers, left[:_CHUNK]) :]
     finally:
-        os._exit(0)  # nothing is to be taken down with care
+        os._exit(0)  # without cleanup, which belongs to the parent
 
 
 def _collected() -> dict[str, io.StringIO]:
-    """Streams that are no files, of a notebook or a test, collect what is written here; it is written there."""
+    """Replaces streams that are no files, as in a notebook or a test, by buffers whose text is sent to the parent."""
     found = {}
     for name in ("stdout", "stderr"):
         try:
@@ -219,7 +144,7 @@ def _collected() -> dict[str, io.StringIO]:
 
 
 def _packed(error: BaseException) -> bytes:
-    """An error with its traceback; one that cannot be sent as what it says."""
+    """An exception with its traceback, pickled; one that cannot be pickled becomes a GradcheckError."""
     text = "".join(traceback.format_exception(error))
     try:
         answer = pickle.dumps(("error", error, text), protocol=5)
@@ -230,7 +155,7 @@ def _packed(error: BaseException) -> bytes:
 
 
 def _opened(answer: bytes, pid: int) -> Any:
-    """What came back, returned or raised."""
+    """The answer of the child: its value, or its exception raised."""
     try:
         told, answer = pickle.loads(answer)
         kind, value, *text = pickle.loads(answer)
@@ -245,7 +170,7 @@ def _opened(answer: bytes, pid: int) -> Any:
 
 
 class _Child:
-    """The forked process as seen from here."""
+    """The forked process as seen by its parent."""
 
     def __init__(self, pid: int, answers: int, bounds: Bounds) -> None:
         self.pid, self.answers, self.bounds = pid, answers, bounds
@@ -254,7 +179,7 @@ class _Child:
         self.status: int | None = None
 
     def heard(self) -> bytes:
-        """All that it says until it ends; Stopped where it says nothing."""
+        """All bytes that the child sends until it ends; Stopped if there are none."""
         parts: list[bytes] = []
         while True:
             ready, _, _ = select.select([self.answers], [], [], _TICK)
@@ -270,14 +195,14 @@ class _Child:
         return b"".join(parts)
 
     def end(self) -> None:
-        """It is no more, and nothing is left of its group."""
+        """Kills the child and its group."""
         with suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
         if self.status is None:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
             self._reap()
-            if sys.stderr.isatty():  # what it was drawing there
+            if sys.stderr.isatty():  # it may have hidden the cursor
                 sys.stderr.write(_SHOW_CURSOR)
 
     def _reap(self) -> None:
@@ -285,7 +210,7 @@ class _Child:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def _watch(self) -> None:
-        """Stopped, where it takes more than it may; of its memory what others have goes first."""
+        """Raises Stopped if the child exceeds its bounds; of its memory, that of its descendants is freed first."""
         now = time.monotonic()
         if now > self.deadline:
             limit = f"{self.bounds.timeout:g} s (--timeout)"
@@ -306,17 +231,83 @@ class _Child:
                         os.kill(process, signal.SIGKILL)
 
 
-_MEANT = {
-    "SIGSEGV": "a segmentation fault", "SIGABRT": "it aborted", "SIGBUS": "a bus error", "SIGFPE": "an arithmetic error",
-    "SIGILL": "an illegal instruction", "SIGKILL": "by hand, or by the system because memory ran out",
-}  # fmt: skip
-
-
 def ending(code: int | None) -> str:
-    """How a process ended before it was done, in words."""
+    """The end of a process in words: its signal, or its exit code."""
     if code is None or code >= 0:
         return f"ended with exit code {code} before the check was done"
     name = f"signal {-code}"
     with suppress(ValueError):
         name = signal.Signals(-code).name
     return f"was killed by {name}" + (f" ({_MEANT[name]})" if name in _MEANT else "")
+
+
+def keep_apart(leash: int) -> None:
+    """Puts this process into a group of its own that is killed once nobody holds the other end of the leash, a pipe."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    try:
+        import fcntl
+
+        fcntl.fcntl(leash, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
+    except (AttributeError, OSError):  # only Linux sends that signal
+        threading.Thread(target=_hang_on, args=(leash,), daemon=True).start()
+
+
+def _hang_on(leash: int) -> None:
+    with suppress(OSError):
+        os.read(leash, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def leave_no_core() -> None:
+    """Disables core dumps of this process, and makes it the first to be killed when the machine runs out of memory."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def hold(size: int) -> None:
+    """Makes allocations fail once the process has `size` bytes of data, on systems that support it."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        there = [hard for hard in (resource.getrlimit(resource.RLIMIT_DATA)[1],) if hard != resource.RLIM_INFINITY]
+        size = min([max(size, data() + LEAST), *there])
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+def data() -> int:
+    """Bytes of this process that count against the limit of data already."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmData")).split()[1]) << 10
+    return 0
+
+
+def resident(process: int) -> int:
+    """Resident bytes of a process, without mapped files."""
+    with suppress(OSError, ValueError):
+        rows = (line.split() for line in Path(f"/proc/{process}/status").read_bytes().splitlines())
+        return sum(int(row[1]) << 10 for row in rows if row[0].rstrip(b":") in _HELD)
+    return 0
+
+
+def members(groups: Collection[int]) -> dict[int, list[int]]:
+    """The processes of each group."""
+    found: dict[int, list[int]] = {group: [] for group in groups}
+    with suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and (group := _group(int(name))) in found:
+                found[group].append(int(name))
+    return found
+
+
+def _group(process: int) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2].split()[_GROUP])
+    return 0

@@ -1,6 +1,6 @@
-"""How much of each Jacobian is compared: everything, random projections, drawn entries, or every node on its own.
+"""The mode of a comparison: every entry, random projections, drawn entries, or every node on its own.
 
-`auto` chooses by what all entries would cost: in full as long as it is done in some ten seconds, else node by node.
+In `auto` the predicted cost of all entries decides: in full if that takes at most some ten seconds, else node by node.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from gradcheck_cli.verdict.rule import Status, worst
 if TYPE_CHECKING:
     from gradcheck_cli.checks.diagnose.suspects import Survey, Trap
 
+
 PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
-LADDER: tuple[Mode, ...] = ("full", "nodes", "directional")  # of `auto`, from what says most to what takes least
-_FAILING, _MIXED, _LOOKED_AT = 2, 16, 1024  # entries that fail: looked at alone, and mixed, of so many
-_TIME = 0.3  # of the time limit: what comparing all entries may be predicted to take
+LADDER: tuple[Mode, ...] = ("full", "nodes", "directional")  # order in which `auto` falls back, by memory
+_FAILING, _MIXED, _LOOKED_AT = 2, 16, 1024  # failing entries: used alone, mixed into one, and considered at most
+_TIME = 0.3  # share of the time limit that full comparisons may be predicted to take
 
 
 def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings, graph: Graph) -> None:
-    """The mode of each pair: in `auto` the cheapest ones in full, as many as the work that a check may take allows.
+    """Sets the mode of each pair: in `auto` full for the cheapest pairs, as many as the allowed work covers.
 
-    What does not fit the memory limit goes to fewer threads, then to modes that hold less; what fits in none gets an
-    error.
+    A pair beyond the memory limit gets fewer threads, then a mode that needs less memory, and an error if none fits.
     """
     if settings.mode in PARTIAL:
         for pair in pairs:
@@ -60,28 +60,8 @@ def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings, 
         _fit(pair, sides[pair.y], LADDER if fits and left >= 0 else LADDER[1:], graph)
 
 
-def predicted(ends: Iterable[tuple[str, str]], sides: Mapping[str, Sides], settings: Settings) -> float:
-    """Operations of a check of some (x, y) in the modes that they would get; those of a y share what is seen of nodes."""
-    costs = sorted((sides[y].cost(x).work if settings.mode in ("auto", "full") else math.inf, x, y) for x, y in ends)
-    left, total, rest = math.inf if settings.mode == "full" else work_for(settings), 0.0, dict[str, float]()
-    for cost, x, y in costs:
-        if total + cost <= left:
-            total += cost
-        else:
-            mode = settings.mode if settings.mode in PARTIAL else "nodes"
-            rest[y] = max(rest.get(y, 0.0), partial_work(sides[y].program(x), mode))
-    return total + sum(rest.values())
-
-
-def work_for(settings: Settings, most: float = FULL_WORK) -> float:
-    """Operations that full comparisons may take: less than `most` where the time limit asks for that."""
-    if settings.timeout is None:
-        return most
-    return min(most, _TIME * settings.timeout * OPERATIONS / settings.points)
-
-
 def _fit(pair: Pair, side: Sides, modes: Sequence[Mode], graph: Graph) -> None:
-    """The first mode in which a pair fits the memory limit, on as many threads as fit; an error where none does."""
+    """Sets the first of `modes` in which a pair fits the memory limit, and its threads; an error where none fits."""
     for mode in modes:
         pair.jobs = threads(side, pair.x, graph, mode)
         if pair.jobs:
@@ -95,20 +75,40 @@ def _fit(pair: Pair, side: Sides, modes: Sequence[Mode], graph: Graph) -> None:
 
 
 def _why(cost: Cost, fits: bool, settings: Settings) -> str:
-    """What speaks against all entries."""
+    """Reason for not comparing all entries."""
     if not fits:
         return f"all {cost.entries:,} entries would take more than the memory limit"
     return f"all {cost.entries:,} entries would take about {cost.duration}"
 
 
 def lesser(mode: str) -> str:
-    """What speaks against a mode that memory has no room for."""
+    """Reason for leaving a mode that does not fit the memory limit."""
     what = {"full": "all entries", "nodes": "all nodes"}.get(mode, mode)
     return f"{what} would take more than the memory limit"
 
 
+def predicted(ends: Iterable[tuple[str, str]], sides: Mapping[str, Sides], settings: Settings) -> float:
+    """Operations of a check of some pairs (x, y) in the modes they would get; pairs of one y share a survey."""
+    costs = sorted((sides[y].cost(x).work if settings.mode in ("auto", "full") else math.inf, x, y) for x, y in ends)
+    left, total, rest = math.inf if settings.mode == "full" else work_for(settings), 0.0, dict[str, float]()
+    for cost, x, y in costs:
+        if total + cost <= left:
+            total += cost
+        else:
+            mode = settings.mode if settings.mode in PARTIAL else "nodes"
+            rest[y] = max(rest.get(y, 0.0), partial_work(sides[y].program(x), mode))
+    return total + sum(rest.values())
+
+
+def work_for(settings: Settings, most: float = FULL_WORK) -> float:
+    """Operations that full comparisons may take: `most`, or less under a short time limit."""
+    if settings.timeout is None:
+        return most
+    return min(most, _TIME * settings.timeout * OPERATIONS / settings.points)
+
+
 class Partial:
-    """The comparisons of one mode at one point, but for the full one: they share their backward passes."""
+    """Comparisons in one of the partial modes at one point; all pairs of one y share the backward passes."""
 
     def __init__(self, mode: str, backward: Backward, settings: Settings, budget: Budget) -> None:
         self.mode, self.settings, self.backward = mode, settings, backward
@@ -121,13 +121,14 @@ class Partial:
         self.whole = projections(backward, seed, budget, 1) if mode == "sampled" else None
 
     def compare(self, program: Program, position: int, job: Job) -> Found:
-        """What one pair is judged by."""
+        """The comparison that decides on one pair."""
         return self.part.compare(program, position, job)
 
     def completed(self, outcome: Outcome, sides: Sides, pair: Pair, position: int, job: Job) -> Outcome:
-        """An outcome with what else belongs to the mode: all nodes; or that its entries were drawn.
+        """An outcome with what its mode adds: a survey of all nodes, or the flag that its entries were drawn.
 
-        A sample gets a projection of all entries beside it, since drawing misses errors that are rare.
+        Entries at ties are compared beside directional projections, and a projection of all entries beside a sample,
+        since a sample misses rare errors.
         """
         seed = self.settings.seed
         tied = self.mode == "directional" and outcome.found.directions is not None and outcome.found.directions.tied
@@ -142,9 +143,9 @@ class Partial:
         return replace(outcome, projected=False, drawn=True)
 
     def untold(self, found: Found) -> bool:
-        """Projections that cross ties whatever their direction, between whose slopes from both sides anything can hide.
+        """True if too many projections cross a tie: an error between the slopes of both sides would not show.
 
-        Single entries can be told there.
+        The pair is then compared by single entries, which can be told apart at a tie.
         """
         crossing = found.comparison.count(Status.JUMP, Status.NONDERIVATIVE)
         if self.mode != "directional" or found.comparison.count(Status.FAIL):
@@ -153,15 +154,15 @@ class Partial:
 
 
 def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget, outcomes: Sequence[Outcome] = ()) -> Survey:
-    """Every node between x and y on its own; what fails in some `outcomes` at the same point says which comes first."""
+    """Survey of every node between x and y; failing entries of `outcomes` tell which wrong node comes first."""
     failing = next((entries for outcome in outcomes if (entries := list(_failing(outcome)))), [])
     return sides.surveyor.survey(sides.theory_name(pair.x), sides.theory_name(pair.y), seed, budget, failing)
 
 
 def _failing(outcome: Outcome) -> Iterator[tuple[Array, Array]]:
-    """Entries that fail, as directions of x and weighted sums of y: the worst ones, then some of them mixed.
+    """Failing entries as pairs (direction of x, weights of y): the worst ones, then two random mixtures of up to 16.
 
-    Those whose gradient is a number come first.
+    Entries with a finite gradient come first.
     """
     found, comparison = outcome.found, outcome.found.comparison
     failed = [at for at in worst(comparison, _LOOKED_AT) if comparison.status[at] == Status.FAIL]
@@ -182,12 +183,12 @@ def _failing(outcome: Outcome) -> Iterator[tuple[Array, Array]]:
 
 
 def trap_in(sides: Sides, pair: Pair, seed: int) -> Trap | None:
-    """Where the NaN of a gradient comes from that no rule is to blame for."""
+    """The node at which 0 * inf makes a gradient NaN though every rule is right; None if there is none."""
     return sides.surveyor.trap([sides.theory_name(pair.x)], [sides.theory_name(pair.y)], seed)
 
 
 def blameless(sides: Sides, pair: Pair, survey: Survey, seed: int) -> str:
-    """What to say of a failure that no node is to blame for."""
+    """Note on a failure for which no single node is wrong."""
     names = [sides.theory_name(pair.x)], [sides.theory_name(pair.y)]
     return (
         sides.surveyor.unsummed(*names, seed)

@@ -1,10 +1,8 @@
-"""A full check in parts, each of some rows of every Jacobian: compared wherever there is room, put together in one place.
+"""A full check split into parts, each of some rows of every Jacobian, so that several workers can compare it.
 
-How many parts there are depends on the check alone, never on who compares them, and so does what each of them finds: the
-record is the same wherever, and by however many, they are compared.  What is not about single entries is looked at once.
-
-A row is judged against the largest gradient of its whole column, which every part sees: the backward pass goes through
-all of x anyway.
+The number of parts depends on the check alone, never on the workers, and so does the result of each part: records are
+the same for any number of workers.  Laws, pictures and suspects are looked at once.  A row is judged against the largest
+gradient of its whole column, which every part sees, since the backward pass goes through all of x anyway.
 """
 
 from __future__ import annotations
@@ -27,22 +25,22 @@ from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.settings import Settings
 
-if TYPE_CHECKING:  # what most checks do not need
+if TYPE_CHECKING:
     from gradcheck_cli.results.picture import Picture
 
-LEAST = 16  # parts: a few for each of some workers
-_SHARE = 4  # of the memory that a check may take: what both Jacobians of a part may take
+LEAST = 16  # parts, so that some workers get a few each
+_SHARE = 4  # both Jacobians of a part may take one fourth of the memory limit
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of `count` parts; of none it has no rows."""
+    """One of `count` parts of the rows; a part with count 0 has no rows."""
 
     index: int = 0
     count: int = 0
 
     def rows(self, size: int) -> range:
-        """The rows of a Jacobian with so many."""
+        """Rows of this part in a Jacobian with `size` rows."""
         if not self.count:
             return range(0)
         return range(size * self.index // self.count, size * (self.index + 1) // self.count)
@@ -50,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a part has found of one pair; plain data."""
+    """Result of one part for one pair; plain data that can be sent."""
 
     tallies: tuple[Tally, ...]
     method: str
@@ -63,31 +61,32 @@ class Share:
 
 
 Shares: TypeAlias = "Mapping[tuple[str, str], Share]"  # by x and y
-Points: TypeAlias = "Mapping[int, Mapping[str, Any]]"  # what is fed at each
-Elsewhere: TypeAlias = "Callable[[int, Points], Iterable[tuple[int, Shares]]]"  # all parts, about so many, in any order
+Points: TypeAlias = "Mapping[int, Mapping[str, Any]]"  # feeds of each point
+Elsewhere: TypeAlias = (
+    "Callable[[int, Points], Iterable[tuple[int, Shares]]]"  # called with the number of parts and the feeds
+)
 
 
 def parts_of(memory: float, settings: Settings) -> int:
-    """How many parts a check is in whose Jacobians take so many bytes."""
+    """Number of parts of a check whose largest Jacobians take `memory` bytes."""
     return max(LEAST, int(-(-memory * _SHARE // settings.memory_limit)))
 
 
 def require_whole(settings: Settings) -> None:
-    """UsageError for what cannot be done in parts."""
+    """UsageError for settings that a check in parts does not support."""
     if settings.mode not in ("auto", "full"):
         raise UsageError(f"--engine dask is for all entries of a Jacobian: leave out --mode {settings.mode}.")
-    others = settings.forward == "onnxruntime"
     for said, name in (
         (settings.second_order, "--second-order"),
         (settings.compat is not None, "--compat"),
-        (others, "--forward onnxruntime"),
+        (settings.forward == "onnxruntime", "--forward onnxruntime"),
     ):
         if said:
             raise UsageError(f"--engine dask does not go together with {name}.")
 
 
 def row_theories(backward: Backward, some: Sequence[range], budget: Budget) -> list[Theory]:
-    """The theoretical side of some rows by each x."""
+    """Theoretical rows of each x, with their bounds; `some` are the rows."""
     if not any(map(len, some)):
         return [Theory(np.zeros((0, reals(backward.seed.value))), lambda: np.zeros((0, 0))) for _ in some]
     values, grounds = backward.rows(some, budget)
@@ -101,7 +100,7 @@ def row_theories(backward: Backward, some: Sequence[range], budget: Budget) -> l
 
 
 def share_of(pair: Pair) -> Share:
-    """What a part has found of a pair."""
+    """Result of one part for one pair."""
     return Share(
         tallies=tuple(pair.tallies),
         method=pair.method,
@@ -115,11 +114,13 @@ def share_of(pair: Pair) -> Share:
 
 
 def put_together(pair: Pair, shares: Sequence[Share], settings: Settings) -> None:
-    """A pair with what all parts have found, in their order."""
+    """Fills a pair with the shares of all parts, in their order."""
     points = [outcome.point for outcome in pair.outcomes if not outcome.extra]
     by_point = [[t for share in shares for t in share.tallies if t.point == point] for point in points]
     pair.elsewhere = [merged(tallies) for tallies in by_point if tallies]
-    pair.elsewhere += [outcome.tally for outcome in pair.outcomes if outcome.extra]  # of ties, as a whole
+    pair.elsewhere += [
+        outcome.tally for outcome in pair.outcomes if outcome.extra
+    ]  # comparisons of ties, which are not split
     pair.method = next((share.method for share in shares if share.method), pair.method)
     pair.error = next((share.error for share in shares if share.error is not None), pair.error)
     pair.broken = list({each.law: each for share in shares for each in share.broken}.values())

@@ -1,8 +1,8 @@
 """The whole procedure of checking one model: choose what to differentiate, find a point, compare, judge, record.
 
-Sizes of open dimensions at which a check fits the memory limit and images are soon done: smaller ones than at first.
-
-Operations are counted and not timed, so that every machine chooses the same.
+`check` is the way in.  Sizes of open dimensions are chosen here as well: the default ones, or smaller ones where the
+check would not fit the memory limit, or images would take too long.  Operations are counted and not timed, so that
+every machine chooses the same sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_to
 from gradcheck_cli.checks.second_order import SecondOrder
 from gradcheck_cli.checks.severing import last_float, severance_of, severed
 from gradcheck_cli.checks.sides import Sides, is_floating, obstacle, require_floats, require_shape, without_forward
-from gradcheck_cli.checks.timing import beyond, threads
+from gradcheck_cli.checks.timing import beyond, forecasts, threads
 from gradcheck_cli.compare.branches import Branches
 from gradcheck_cli.compare.pair import as_tensorflow
 from gradcheck_cli.errors import GradcheckError, LimitError, PointError, UnsupportedError, shown
@@ -50,77 +50,10 @@ from gradcheck_cli.settings import ANY, Settings
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.claimed import Claiming
-    from gradcheck_cli.checks.timing import Forecast
 
 
 _TOO_MUCH = "would take more than the memory limit"
-_SECONDS = 10.0  # after which images are checked at smaller sizes
-
-
-def fitting(
-    source: Source,
-    settings: Settings,
-    ops: Ops,
-    pairs: Iterable[tuple[str, str]],
-    at: Callable[[Mapping[str, int]], Point],
-) -> tuple[Point, str]:
-    """A point at which all pairs (x, y) fit in some mode, and what to say of its sizes; the first one where there is none.
-
-    Images are smaller, 16 x 24, where they would take more than ten seconds.  `at` gives the point of some sizes, of
-    none the first one, which is not held while smaller ones are tried.
-    """
-    pairs, point = tuple(pairs), at({})
-    start, first = point.dims, {**point.dims, **point.over}
-    known = {**source.dims, **settings.dims, **sizes_given(source.graph, settings)}
-    fits = settings.mode != "auto" or not start or _fits(point, source, settings, pairs)
-    why = _too_long(point, source, settings, ops, pairs, known) if fits else _TOO_MUCH
-    if not why:
-        return point, _said(start, first, _TOO_MUCH)
-    del point
-    for sizes in smaller(source.graph, start, known, ops, images_alone=fits):
-        with suppress(GradcheckError, MemoryError):
-            other = at(sizes)
-            if fits or _fits(other, source, settings, pairs):
-                return other, _said(other.dims, first, why)
-            del other
-    return at(start), _said(start, first, _TOO_MUCH)
-
-
-def _fits(point: Point, source: Source, settings: Settings, pairs: Sequence[tuple[str, str]]) -> bool:
-    """Every pair that there is at a point fits in the mode that takes least."""
-    ends = _there(point, pairs)
-    sides = _sides(point, settings, ends)
-    return all(threads(sides[y], x, source.graph, "directional") for x, y in ends)
-
-
-def _too_long(
-    point: Point, source: Source, settings: Settings, ops: Ops, pairs: Sequence[tuple[str, str]], known: Collection[str]
-) -> str:
-    """That a check would take more than ten seconds, where there are images of which nobody gave the size; else ""."""
-    drawn = dims_behind(source.graph, point.random).intersection(point.dims).difference(known)
-    if not drawn or drawn.isdisjoint(roles(source.graph, ops).images):
-        return ""
-    ends = _there(point, pairs)
-    work = predicted(ends, _sides(point, settings, ends), settings)
-    return f"would take about {lasting(work)}" if work > work_for(settings, _SECONDS * OPERATIONS) else ""
-
-
-def _there(point: Point, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The pairs that can be compared at a point."""
-    named = point.tape.named
-    return [pair for pair in pairs if all(name in named and is_floating(point.tape, name) for name in pair)]
-
-
-def _sides(point: Point, settings: Settings, ends: Sequence[tuple[str, str]]) -> dict[str, Sides]:
-    return {y: Sides(point.tape, y, settings) for y in dict.fromkeys(y for _, y in ends)}
-
-
-def _said(sizes: Mapping[str, int], first: Mapping[str, int], why: str) -> str:
-    """What there is to say of sizes that are not those tried first."""
-    if sizes == first:
-        return ""
-    here, there = (", ".join(f"{name}={size}" for name, size in each.items()) for each in (sizes, first))
-    return f"{here}: {there} {why}"
+_SECONDS = 10.0  # of a predicted check, above which images are reduced
 
 
 def check(
@@ -140,7 +73,7 @@ def check(
     the model or the request as a whole; what stops a single pair is in its record.
     """
     try:
-        with quietly():  # what is not finite is in the verdict, not on stderr
+        with quietly():  # NumPy's warnings on NaN and infinity: the verdict reports those
             idle = settings.straight_through and not rounds(source, settings, ops)
             source, ops = through(source, settings, ops)
             part = None if elsewhere is None else Part()
@@ -154,7 +87,7 @@ def check(
 def check_part(
     source: Source, settings: Settings, part: Part, *, listen: Listener | None = None, ops: Ops = OPS
 ) -> Shares:
-    """What one part of a check finds of each pair (x, y)."""
+    """Shares of one part of a check: its entries of each pair (x, y), as plain data."""
     try:
         with quietly():
             source, ops = through(source, settings, ops)
@@ -165,7 +98,7 @@ def check_part(
 
 
 class Checking:
-    """One check of one model."""
+    """One check of one model, or of one part of it."""
 
     def __init__(
         self,
@@ -183,7 +116,7 @@ class Checking:
         require_runtime(source, settings)
         self.source, self.settings, self.listen, self.ops, self.see = source, settings, listen, ops, see
         self.part, self.elsewhere, self.memory = part, elsewhere, 0.0
-        self.sized = ""  # of open dimensions, where memory had no room for the sizes that are tried first
+        self.sized = ""  # note on open dimensions that are smaller than the default
         self.fed: dict[int, Mapping[str, Any]] = {}
         self.graph, self.precisions = source.graph, Precisions(settings.seed, asked=settings.dtype == "model")
         wanted = asked(source, settings) if part is None else Asked((), settings.x, settings.y or choose_y(self.graph))
@@ -197,12 +130,12 @@ class Checking:
         self.claims = [] if self.claiming is None else self.claiming.pairs
 
     def _chosen(self, xs: tuple[str, ...] | None) -> tuple[str, ...]:
-        """What there is to differentiate by, beside tensors that were asked for."""
+        """Tensors to differentiate by: the defaults, or parameters beside the tensors that were named."""
         params, param = self.settings.params, self.settings.param
         return choose_x(self.graph, self.ys, x=xs, params=params, param=param)
 
     def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
-        """All points, all pairs."""
+        """Records of all pairs (x, y) over all points."""
         pairs = self._pairs()
         second, branches = SecondOrder(self.source, self.settings, self.ops), Branches(self.graph)
         primal = Primal(self.source, self.settings, self.ops, self.ys)
@@ -230,7 +163,7 @@ class Checking:
         return severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
 
     def _claiming(self, wanted: Asked) -> Claiming | None:
-        """What compares the gradients that others have made, where there are some."""
+        """Comparer of gradients from other sources; None where the model brings none."""
         if not wanted.claims:
             return None
         from gradcheck_cli.checks.claims.claimed import Claiming  # most models have none
@@ -238,7 +171,7 @@ class Checking:
         return Claiming(self.source, self.settings, self.ops, self.comparing, wanted)
 
     def shares(self) -> Shares:
-        """What a part finds, and nothing but its entries and laws."""
+        """Shares of one part: entries and laws only, without health, second order or claims."""
         pairs = self._pairs()
         for index, point in self._each_point():
             pairs, sides, ready = self._ready(pairs, point, index)
@@ -246,7 +179,7 @@ class Checking:
         return {(pair.x, pair.y): share_of(pair) for pair in pairs}
 
     def _pairs(self) -> list[Pair]:
-        """What there is to check."""
+        """All pairs (x, y) to check; UsageError for names that the model does not have."""
         self._require()
         return [Pair(x, y) for x, y in self._asked_for()]
 
@@ -269,7 +202,7 @@ class Checking:
             yield index, point
 
     def _ready(self, pairs: list[Pair], point: Point, index: int) -> tuple[list[Pair], dict[str, Sides], list[Pair]]:
-        """The pairs that are left, both sides of each y, and the pairs that can be compared at a point."""
+        """The pairs of float tensors, the Sides of each y, and the pairs that can be compared at a point."""
         require_floats(self.graph, point.tape, self.settings.x or (), self.settings.y or ())
         pairs = [p for p in pairs if is_floating(point.tape, p.x) and is_floating(point.tape, p.y)]
         if not pairs and not self.claims:
@@ -286,7 +219,7 @@ class Checking:
             self.comparing.compare_all(sides[y], [p for p in ready if p.y == y], index)
 
     def _gather(self, pairs: Sequence[Pair]) -> None:
-        """What others have found of the pairs that there is nothing else to say of."""
+        """Collects what parts computed elsewhere have found, for pairs without an error."""
         asked = [pair for pair in pairs if pair.error is None and pair.outcomes]
         if self.elsewhere is None or not asked:
             return
@@ -301,12 +234,11 @@ class Checking:
         self.comparing.done()
 
     def _plan(self, pairs: Sequence[Pair], sides: Mapping[str, Sides]) -> None:
-        """The mode of each pair, and word of what that will take."""
-        if self.part is not None:  # whoever asks for parts wants all entries
+        """Chooses the mode of each pair, and tells the listener how long each will take."""
+        if self.part is not None:  # a part is always compared in full
             for pair in pairs:
-                if not threads(
-                    sides[pair.y], pair.x, self.graph, "nodes"
-                ):  # of a part of the Jacobians it takes as much
+                # a part of the Jacobians takes as much memory as mode nodes does
+                if not threads(sides[pair.y], pair.x, self.graph, "nodes"):
                     pair.error = beyond(sides[pair.y], pair.x, self.graph, "nodes")
                     continue
                 pair.mode = "full"
@@ -315,15 +247,10 @@ class Checking:
             return
         plan(pairs, sides, self.settings, self.graph)
         if self.listen is not None:
-            self.listen.expect(self._forecasts(pairs, sides))
-
-    def _forecasts(self, pairs: Sequence[Pair], sides: Mapping[str, Sides]) -> Iterator[Forecast]:
-        from gradcheck_cli.checks.timing import forecasts  # where somebody asks
-
-        yield from forecasts(pairs, sides, self.settings)
+            self.listen.expect(forecasts(pairs, sides, self.settings))
 
     def _comparable(self, pair: Pair, point: Point, sides: Sides, index: int) -> bool:
-        """Whether a pair can be compared at a point; what the point says of it goes into the pair."""
+        """True if a pair can be compared at a point; the point's notes and errors go into the pair."""
         require_shape(self.settings.y_shape, point.tape, pair.y)
         shapes = [sides.tape.named[n].shape if n in sides.tape.named else () for n in (pair.x, pair.y)]
         pair.x_shape, pair.y_shape = shapes
@@ -331,7 +258,7 @@ class Checking:
         pair.ranges.update(point.ranges)
         error = obstacle(point, sides, pair.x, index, self.settings.max_inconclusive)
         error = error and without_forward(error, self.graph, point.tape, pair.x, pair.y)
-        if isinstance(error, PointError):  # other points may do
+        if isinstance(error, PointError):  # another point may not have this error
             pair.missed.append(error)
         else:
             pair.error = error
@@ -373,7 +300,7 @@ class Checking:
 
 
 def _ticking(uri: str, timeout: float | None) -> Callable[[], None]:
-    """What raises LimitError once the time is up."""
+    """Function that raises LimitError once the time limit has passed."""
     deadline = None if timeout is None else time.monotonic() + timeout
 
     def tick() -> None:
@@ -381,3 +308,69 @@ def _ticking(uri: str, timeout: float | None) -> Callable[[], None]:
             raise LimitError(f"{uri} took more than {timeout:g} s")
 
     return tick
+
+
+def fitting(
+    source: Source,
+    settings: Settings,
+    ops: Ops,
+    pairs: Iterable[tuple[str, str]],
+    at: Callable[[Mapping[str, int]], Point],
+) -> tuple[Point, str]:
+    """A point at which all pairs (x, y) fit in some mode, with a note on its sizes; the default point if there is none.
+
+    Images are reduced to 16 x 24 where they would take more than ten seconds.  `at` gives the point for some sizes; for
+    an empty mapping the default point, which is not kept in memory while smaller ones are tried.
+    """
+    pairs, point = tuple(pairs), at({})
+    start, first = point.dims, {**point.dims, **point.over}
+    known = {**source.dims, **settings.dims, **sizes_given(source.graph, settings)}
+    fits = settings.mode != "auto" or not start or _fits(point, source, settings, pairs)
+    why = _too_long(point, source, settings, ops, pairs, known) if fits else _TOO_MUCH
+    if not why:
+        return point, _said(start, first, _TOO_MUCH)
+    del point
+    for sizes in smaller(source.graph, start, known, ops, images_alone=fits):
+        with suppress(GradcheckError, MemoryError):
+            other = at(sizes)
+            if fits or _fits(other, source, settings, pairs):
+                return other, _said(other.dims, first, why)
+            del other
+    return at(start), _said(start, first, _TOO_MUCH)
+
+
+def _fits(point: Point, source: Source, settings: Settings, pairs: Sequence[tuple[str, str]]) -> bool:
+    """True if every comparable pair fits the memory limit in the mode that takes least."""
+    ends = _there(point, pairs)
+    sides = _sides(point, settings, ends)
+    return all(threads(sides[y], x, source.graph, "directional") for x, y in ends)
+
+
+def _too_long(
+    point: Point, source: Source, settings: Settings, ops: Ops, pairs: Sequence[tuple[str, str]], known: Collection[str]
+) -> str:
+    """The reason to reduce images: a predicted time above ten seconds.  "" if it is below, or sizes were given."""
+    drawn = dims_behind(source.graph, point.random).intersection(point.dims).difference(known)
+    if not drawn or drawn.isdisjoint(roles(source.graph, ops).images):
+        return ""
+    ends = _there(point, pairs)
+    work = predicted(ends, _sides(point, settings, ends), settings)
+    return f"would take about {lasting(work)}" if work > work_for(settings, _SECONDS * OPERATIONS) else ""
+
+
+def _there(point: Point, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pairs whose x and y are both computed at a point and are float tensors."""
+    named = point.tape.named
+    return [pair for pair in pairs if all(name in named and is_floating(point.tape, name) for name in pair)]
+
+
+def _sides(point: Point, settings: Settings, ends: Sequence[tuple[str, str]]) -> dict[str, Sides]:
+    return {y: Sides(point.tape, y, settings) for y in dict.fromkeys(y for _, y in ends)}
+
+
+def _said(sizes: Mapping[str, int], first: Mapping[str, int], why: str) -> str:
+    """Note on sizes that differ from the default ones; "" where they do not."""
+    if sizes == first:
+        return ""
+    here, there = (", ".join(f"{name}={size}" for name, size in each.items()) for each in (sizes, first))
+    return f"{here}: {there} {why}"

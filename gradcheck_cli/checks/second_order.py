@@ -1,7 +1,7 @@
-"""The gradient's own gradient: g = d(w . y)/dx as a tensor on the tape, and dg/dx checked like any other derivative.
+"""Second derivatives: g = d(w . y)/dx is a tensor on the tape, and dg/dx is checked like any other derivative.
 
-w is drawn by seed and stays.  The nodes that rules have added are differentiated by the rules of their operators, and
-probed by their kernels.  Two laws say what that cannot see: nodes of a gradient hold no values of the point at which
+w is random by seed and fixed.  The nodes that rules have added are differentiated by the rules of their operators, and
+probed by their kernels.  Two laws cover what this cannot see: nodes of a gradient hold no values of the point at which
 they were made, and a Hessian is symmetric.
 """
 
@@ -30,7 +30,7 @@ from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.differences import scales
 from gradcheck_cli.verdict.rule import Comparison, Status, Tolerance
 
-_SAFETY = 4.0  # of what some roundings do to two entries
+_SAFETY = 4.0  # factor on the measured rounding of two entries
 
 
 class SecondOrder:
@@ -41,7 +41,10 @@ class SecondOrder:
         self.pairs: dict[tuple[str, str], Pair] = {}
 
     def at(self, firsts: Sequence[Pair], sides: Mapping[str, Sides], point: Point) -> Iterator[tuple[Pair, Sides]]:
-        """What can be compared at a point, with its sides; `firsts` are the pairs that can, `sides` those by their y."""
+        """Pairs of gradients that can be compared at a point, with their Sides.
+
+        `firsts` are the comparable pairs of first order, `sides` their Sides by y.
+        """
         for first in firsts if self.settings.second_order else ():
             pair = self._beside(first)
             if pair.error is not None:
@@ -55,7 +58,7 @@ class SecondOrder:
             yield pair, second
 
     def with_gradients(self, firsts: Sequence[Pair]) -> Iterator[Pair]:
-        """All pairs, each with that of its gradient behind it, which has its reasons where nothing was compared."""
+        """All pairs, each followed by that of its gradient, which takes over errors where nothing was compared."""
         for first in firsts:
             yield first
             if self.settings.second_order:
@@ -71,14 +74,14 @@ class SecondOrder:
 
 
 def gradient_sides(sides: Sides, x: str, seed: int) -> Sides:
-    """The sides for which y is the gradient of the old y by x; it is on their tapes from here on."""
+    """Sides whose y is the gradient of the given y by x; it is added to their tape."""
     name = f"d {sides.y}/d {x}"
     _add_gradient(sides.tape, x, sides.y, name, seed)
     return Sides(sides.tape, name, sides.settings)
 
 
 def _add_gradient(tape: Tape, x: str, y: str, name: str, seed: int) -> None:
-    """Put d(w . y)/dx on a tape, w Gaussian by seed; zeros where nothing flows."""
+    """Puts d(w . y)/dx on a tape, w Gaussian by seed; zeros where y does not depend on x."""
     like, here = tape.named[y], tape.named[x]
     w = np.random.default_rng([seed, 3]).normal(size=like.shape)
     weights = tape.hold(tape.fresh(f"{y}/weights"), w.astype(like.dtype))
@@ -89,16 +92,16 @@ def _add_gradient(tape: Tape, x: str, y: str, name: str, seed: int) -> None:
 def kept_values(
     sides: Sides, pair: Pair, graph: Graph, feeds: Mapping[str, Any], ops: Ops, seed: int
 ) -> Iterator[Broken]:
-    """The nodes of the gradient give at another x what the rules give there when they are applied anew.
+    """Broken law if nodes of the gradient, run at another x, differ from rules that are applied anew there.
 
-    They do not if a rule has read values, which it makes part of the graph.  To be asked right after `gradient_sides`.
+    They differ if a rule has read values, which become part of the graph.  Call it right after `gradient_sides`.
     """
     x, y, tape, name = pair.x, pair.gradient_of, sides.tape, sides.tape.named[pair.x].name
     here = tape.values[name]
     moved = (here + NEARBY * scales(np.abs(here)) * np.random.default_rng(0).normal(size=here.shape)).astype(here.dtype)
     given = {n: tape.values[tape.named[n].name] if n in tape.named else feeds[n] for n in feeds}
     anew = trace(graph, {**given, x: moved}, ops=ops, dtype=tape.dtype, seed=tape.seed, targets=[x, y], lenient=True)
-    if y not in anew.named or any("rng" in step.op.schema for step in tape.steps):  # other draws
+    if y not in anew.named or any("rng" in step.op.schema for step in tape.steps):  # random numbers differ in each run
         return
     start = len(anew.steps)
     _add_gradient(anew, x, y, sides.y, seed)
@@ -113,7 +116,7 @@ def kept_values(
 
 
 def _first_other(tape: Tape, anew: Tape, x: str, moved: Array, start: int) -> Unit | None:
-    """The first node of the gradient whose value at another x is not the one that rules give there anew."""
+    """The first node of the gradient whose value at another x differs from the one by rules applied anew."""
     added = anew.steps[start:]
     first = len(tape.steps) - len(added)
     if [step.op.name for step in tape.steps[first:]] != [step.op.name for step in added]:
@@ -131,9 +134,9 @@ def _first_other(tape: Tape, anew: Tape, x: str, moved: Array, start: int) -> Un
 
 
 def asymmetric(theory: Theory, x: Array, comparison: Comparison, tolerance: Tolerance) -> Iterator[Broken]:
-    """A Hessian `(x_size, x_size)` all of whose entries pass is symmetric.
+    """Broken law if a Hessian `(x_size, x_size)` is not symmetric although all its entries pass.
 
-    That by a complex x is not: its columns are real and imaginary parts of a transpose, not of derivatives.
+    For complex x it need not be: its columns are real and imaginary parts of a transpose, not of derivatives.
     """
     hessian, agreed = theory.values, bool((comparison.status == Status.PASS).all()) and not comparison.ties
     if not agreed or x.dtype.kind == "c":

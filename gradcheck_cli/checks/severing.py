@@ -1,4 +1,4 @@
-"""Pairs without a gradient by nature: judged by the graph, once everything is compared, and said in their records."""
+"""Pairs without a gradient by nature: found in the graph after the comparisons, and reported in their records."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from gradcheck_cli.settings import Settings
 
 CODE = "GC107"
 _CONSTANT = "the gradient is piecewise constant in x"
-_SHOWN = 3  # nodes that a sentence names
+_SHOWN = 3  # nodes named in a sentence
 _CHOOSING = ("ArgMax", "ArgMin", "Hardmax")
-_OPEN = ("pass", "inconclusive")  # what may turn out to be severed: anything worse stays what it is
+_OPEN = ("pass", "inconclusive")  # statuses that severed may replace; worse ones stay
 
 
 def severance_of(graph: Graph, ops: Ops, settings: Settings, dtypes: Mapping[str, Any]) -> Severance:
-    """What is severed in a graph under some settings; `dtypes` are those that a run has found."""
+    """The severed pairs of a graph under some settings; `dtypes` are those of a run."""
     return Severance(
         Flow(graph, ops, settings.extra_feed_dict, dtypes), straight if settings.straight_through else live
     )
 
 
 def last_float(graph: Graph, ops: Ops) -> str | None:
-    """The last tensor that nodes compute on the way to the outputs and that still has a gradient."""
+    """The last computed tensor on the way to the outputs that still has a gradient."""
     made = [name for node in graph.nodes for name in node.outputs if name]
     starts = [*(n for n in graph.free_inputs if is_float(graph, n)), *differentiable_constants(graph, graph.outputs)]
     found = last_with_gradient(Flow(graph, ops), starts, graph.outputs, made)
@@ -39,10 +39,9 @@ def last_float(graph: Graph, ops: Ops) -> str | None:
 
 
 def severed(checks: Sequence[Check], severance: Severance, graph: Graph) -> tuple[Check, ...]:
-    """The records of one check, those of severed pairs with that status.
+    """The records of one check, with status `severed` for pairs without a gradient by nature.
 
-    Claims keep their verdict.  Gradients, of which masks may be all that depends on x, are right to be piecewise
-    constant, and say so.
+    Claims keep their verdict.  Gradients of second order may well be piecewise constant, which becomes a note.
     """
     ys: dict[str, list[str]] = {}
     for check in checks:
@@ -62,7 +61,7 @@ def severed(checks: Sequence[Check], severance: Severance, graph: Graph) -> tupl
 
 
 def _steps(check: Check, severance: Severance) -> bool:
-    """A gradient that is the same everywhere but for jumps: piecewise nodes lie between x and the y it is of."""
+    """True for a gradient that is constant except for jumps: piecewise nodes lie between x and the y it is of."""
     if not check.zero_everywhere:
         return False
     flow, needed = severance.flow, severance.before(check.gradient_of, any_edge)
@@ -72,7 +71,7 @@ def _steps(check: Check, severance: Severance) -> bool:
 
 
 def _judged(check: Check, ys: Iterable[str], severance: Severance) -> Check:
-    """A record; the gate is a matter of x, which may have a gradient from another y."""
+    """A record with status `severed` if its pair is; it gates only if x has no gradient from any other y."""
     if check.status not in _OPEN:
         return check
     found = severance.of(check.x, check.y)
@@ -98,7 +97,7 @@ def _judged(check: Check, ys: Iterable[str], severance: Severance) -> Check:
 
 
 def cut_off(x: str, y: str, severance: Severance) -> Severed | None:
-    """Where d y / d x is cut off, but for what leads through the scale of a quantizer; None where it is not."""
+    """The cut of d y / d x, apart from paths through the scale of a quantizer; None if there is none."""
     found = severance.of(x, y) or in_part(severance, x, y)
     return found if found is not None and found.cut else None
 
@@ -108,14 +107,14 @@ def _has_gradient(severance: Severance, x: str, y: str) -> bool:
 
 
 def _in_part(check: Check, found: Severed, part: Partly) -> Check:
-    """A record of which a part is severed: what is left is judged as ever, and one note says so."""
+    """A record of a pair that is severed in part: its verdict stays, and a note names the cut."""
     what = "a summand has" if part.kind == "sum" else "some entries of x have"
     note = f"{what} no gradient by nature: cut at {_listed(part.cut)}"
     return replace(check, gradient={**check.gradient, "severed": found}, notes=(*check.notes, note))
 
 
 def sentence(found: Severed, x: str, y: str, severance: Severance) -> str:
-    """cut at node 2 Round 'q' (zero by nature); the gradient of y goes back as far as node 3 MatMul 'logits'."""
+    """The message on a severed pair: the nodes that cut it, why, and how far the gradient of y goes back."""
     reason = "zero by nature"
     if all(spot.op.startswith("TreeEnsemble") for spot in found.cut):
         reason = "a tree ensemble is piecewise constant"
@@ -128,7 +127,7 @@ def sentence(found: Severed, x: str, y: str, severance: Severance) -> str:
 
 
 def advice(found: Severed, x: str, y: str, severance: Severance) -> tuple[str, ...]:
-    """What would give it a gradient."""
+    """Notes on changes that would give the pair a gradient."""
     choosing = sorted({spot.op for spot in found.cut if spot.op in _CHOOSING})
     said = [f"a softmax in place of {' and '.join(choosing)} has a gradient"] if choosing else []
     if severance.mended(x, y) and not severance.quantized(x, y):
@@ -137,6 +136,6 @@ def advice(found: Severed, x: str, y: str, severance: Severance) -> tuple[str, .
 
 
 def _listed(spots: Sequence[Spot]) -> str:
-    """node 2 Round 'q', node 5 ArgMax 'i' and 3 more."""
+    """Nodes as text: "node 2 Round 'q', node 5 ArgMax 'i' and 3 more"."""
     more = f" and {len(spots) - _SHOWN} more" if len(spots) > _SHOWN else ""
     return ", ".join(map(str, spots[:_SHOWN])) + more

@@ -1,6 +1,6 @@
-"""Both sides of a check at one point: the tape that rules are applied to and that probes run on.
+"""One y at one point: the tape that both Jacobians come from, and the reasons why a pair (x, y) cannot be compared.
 
-Why a pair (x, y) cannot be compared, with what can be done about it.
+Messages here tell the user what to do instead.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
     from gradcheck_cli.checks.diagnose.suspects import Surveyor
 
 
-_BACKWARD = 3  # forward runs that a backward pass is worth
-_PROBES = 8  # forward runs of a row where others evaluate y: theirs and ours at the same points
+_BACKWARD = 3  # cost of a backward pass in forward runs
+_PROBES = 8  # forward runs of a row where onnxruntime evaluates y: its own and ours, at the same points
 
 
 class Sides:
-    """One tape for one y, in float64; `narrow` is the run in the model's own dtype, if that is to be looked at.
+    """A float64 tape and one y on it, from which the theoretical and the numerical Jacobians of all xs are made.
 
-    Either Jacobian comes from `tape`; `fed` is what both runs start from.
+    `narrow` is the same run in the model's own dtype, where asked for; `fed` are the values both runs start from.
     """
 
     def __init__(
         self, tape: Tape, y: str, settings: Settings, narrow: Tape | None = None, fed: Mapping[str, Any] | None = None
     ) -> None:
         self.tape, self.y, self.settings, self.narrow, self.fed = tape, y, settings, narrow, fed or {}
-        self.half: Callable[[], Tape | None] = lambda: None  # the run of a model in half precision, if it has that
+        self.half: Callable[[], Tape | None] = lambda: None  # the run in float16 or bfloat16, of a model that has it
         try_kernels(tape)
         self._programs: dict[str, Program] = {}
         self._structures: dict[str, Structure] = {}
 
     @classmethod
     def at(cls, point: Point, graph: Graph, y: str, xs: Sequence[str], settings: Settings, ops: Ops) -> Sides:
-        """The sides at a point, for all xs."""
+        """The tape of a point for one y and all xs; a second one in float64 if the point runs in the model's dtype."""
         tape = point.tape
         if settings.run_in != "model":
             return cls(tape, y, settings)
@@ -71,27 +71,25 @@ class Sides:
 
     @cached_property
     def surveyor(self) -> Surveyor:
-        """What looks at every node on its own."""
-        from gradcheck_cli.checks.diagnose.suspects import (
-            Surveyor,  # brings what a check in full needs after a failure only
-        )
+        """Surveyor that checks every node of the tape on its own, made at first use."""
+        from gradcheck_cli.checks.diagnose.suspects import Surveyor
 
         return Surveyor(self.tape)
 
     @cached_property
     def held(self) -> int:
-        """Bytes of the values on the tape when this is first asked for."""
+        """Bytes of the values on the tape at first use."""
         return owned(self.tape.values.values())
 
     def program(self, x: str) -> Program:
-        """What leads from x to y on the numerical side."""
+        """The part of the tape that leads from x to y, to be run for stacks of probes."""
         if x not in self._programs:
             named = self.tape.named
             self._programs[x] = Program(self.tape, [named[x].name], [named[self.y].name])
         return self._programs[x]
 
     def structure(self, x: str) -> Structure:
-        """The sparsity of the Jacobian by x, with colors of its rows where probing each alone would take its time."""
+        """Sparsity of the Jacobian by x, with a coloring of its rows where that saves time."""
         if x not in self._structures:
             program, settings = self.program(x), self.settings
             work = forward_work(program) * (reals(self.value(x)) + _BACKWARD * reals(self.value(self.y)))
@@ -100,11 +98,11 @@ class Sides:
         return self._structures[x]
 
     def cost(self, x: str) -> Cost:
-        """What comparing all entries would take; the colors of the rows count where they matter and are soon known."""
+        """Predicted cost of comparing all entries; the coloring counts where it is cheap to find."""
         program, rows, columns = self.program(x), reals(self.value(x)), reals(self.value(self.y))
         live = Structure(program, Budget()).alone
         cost = full_cost(program, rows, columns, live)
-        if self.settings.forward == "onnxruntime":  # to which every row is a question of its own
+        if self.settings.forward == "onnxruntime":  # which evaluates each row by itself
             return replace(cost, work=cost.work + _PROBES * rows * forward_work(program))
         if cost.work < SOON or cost.memory > self.settings.memory_limit:
             return cost
@@ -114,18 +112,18 @@ class Sides:
         return full_cost(program, rows, columns, live, probe_work(program))
 
     def theory_name(self, name: str) -> str:
-        """A tensor's name on the theoretical side's tape."""
+        """Name on the tape of a tensor of the model."""
         return self.tape.named[name].name
 
     def value(self, name: str) -> Array:
-        """The value of a tensor on the numerical side."""
+        """Value of a tensor of the model."""
         return self.tape.named[name].value
 
 
 def obstacle(point: Point, sides: Sides, x: str, index: int, open_: float = 0.0) -> GradcheckError | None:
-    """Why nothing can be compared at a point: something was not computed, or y is not what it should be.
+    """The error that stops a pair at a point: x or y was not computed, or y is not finite.  None if there is none.
 
-    A share `open_` of the entries of y need not be finite.
+    A share `open_` of the entries of y may be NaN or infinite.
     """
     tape, y = sides.tape, sides.y
     blocked = next((tape.blocked[name] for name in (y, x) if name in tape.blocked), None)
@@ -138,7 +136,7 @@ def obstacle(point: Point, sides: Sides, x: str, index: int, open_: float = 0.0)
 
 
 def _cause(point: Point, tape: Tape, y: str) -> str:
-    """The first node whose result is not finite though its operands are, and what might help."""
+    """Sentence that names the first node with a non-finite result of finite operands, and the advice for it."""
     step = first_nonfinite(tape, [tape.named[y].name])
     if step is None:
         wrong = [name for name, var in tape.named.items() if _given(tape, name) and not np.isfinite(var.value).all()]
@@ -153,7 +151,7 @@ def _cause(point: Point, tape: Tape, y: str) -> str:
 
 
 def _advice(point: Point, tape: Tape, y: str) -> str:
-    """What to give other values: the drawn input that leads there, else one that was fed, else nothing but weights."""
+    """Advice on which input to change: the drawn one that leads to the node, else one that was fed."""
     if point.advice:
         ranges = "  ".join(f"--val-range {shown(n)}:{low:g},{high:g}" for n, (low, high) in point.advice.items())
         return f"Narrow: {ranges}"
@@ -173,7 +171,7 @@ def _given(tape: Tape, name: str) -> bool:
 
 
 def require_shape(wanted: Mapping[str, Sequence[int]], tape: Tape, y: str) -> None:
-    """UsageError where y has another shape than the user expects."""
+    """UsageError where y does not have the shape of --y-shape."""
     shape = wanted.get(y, wanted.get(ANY))
     if shape is not None and y in tape.named and tuple(shape) != tape.named[y].shape:
         made = _spelled(tape.named[y].shape)
@@ -181,12 +179,12 @@ def require_shape(wanted: Mapping[str, Sequence[int]], tape: Tape, y: str) -> No
 
 
 def is_floating(tape: Tape, name: str) -> bool:
-    """It is a tensor of floats, or was not computed: what no file declares shows in the run."""
+    """True for a float tensor, and for a tensor that was not computed, whose type only the run could show."""
     return name not in tape.compounds and (name not in tape.named or inexact(tape.named[name]))
 
 
 def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str]) -> None:
-    """UsageError for an x or y asked for that holds integers."""
+    """UsageError for a requested x or y that holds integers or is no tensor."""
     dtypes = {name: var.dtype.name for name, var in tape.named.items()}
     for option, names in (("--x", xs), ("--y", ys)):
         for name in names:
@@ -201,7 +199,7 @@ def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str
 def without_gradient(
     error: NoGradientError, source: Source, tape: Tape, x: str, y: str, gradient_of: str = ""
 ) -> NoGradientError:
-    """The error with what it stops, and the nearest tensor before it that can be checked."""
+    """The error of a missing rule, with the pair it stops and the nearest earlier tensor that can be checked."""
     stops = f"it stops {'/'.join(derivative(x, y, gradient_of))}."
     if not error.missing or not 0 <= error.missing[0][0] < len(source.graph.nodes):
         return NoGradientError(f"{error}; {stops}", error.missing)
@@ -217,10 +215,10 @@ def without_gradient(
 
 
 def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: str) -> GradcheckError:
-    """An error for an operator that is not known, with what it stops and the ways around it; any other as it is."""
+    """The error of an unknown operator, with the pair it stops and ways around it; any other error as is."""
     if not isinstance(error, UnsupportedError) or error.code != "GC502" or not error.operators:
         return error
-    if str(error).endswith("?"):  # a slip of the pen, with what was meant
+    if str(error).endswith("?"):  # a misspelled name, with a suggestion
         return error
     node = next((n for n in graph.nodes if any(tape.blocked.get(name) is error for name in n.outputs)), None)
     if node is None:
@@ -236,14 +234,14 @@ def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: 
 
 
 def _of_ones_own(full: str) -> bool:
-    """A spec may define an operator: its domain is none of those that others have defined."""
+    """True if a spec may define the operator: its domain is not one of those in use elsewhere."""
     from gradcheck_cli.formats.yaml.custom_ops import DOMAINS  # brings pydantic
 
     return full.rpartition(".")[0] not in DOMAINS
 
 
 def too_large(cost: Cost, sides: Sides, x: str) -> UsageError:
-    """The error for a full check that memory cannot hold."""
+    """The error for a full check whose Jacobians do not fit the memory limit."""
     number = f"{cost.entries:.1e}".replace("e+0", "e").replace("e+", "e") if cost.entries >= 1e6 else str(cost.entries)
     of, by = (f"{name!r} {_spelled(sides.value(name).shape)}" for name in (sides.y, x))
     return UsageError(
@@ -253,7 +251,7 @@ def too_large(cost: Cost, sides: Sides, x: str) -> UsageError:
 
 
 def _place(tape: Tape, origin: int, op: str, label: str) -> str:
-    """A node by index and name, with the graph it stands in if that is not the model's."""
+    """A node by index and name, with the name of the subgraph it stands in."""
     step = next((s for s in tape.steps if (s.origin, s.op.name, s.label) == (origin, op, label)), None)
     if step is None or not step.place.inside:
         return f"node {origin} {label!r}"

@@ -1,9 +1,7 @@
-"""What is kept of a comparison for pictures, made while everything that it came from is still at hand.
+"""Data for the pictures of a comparison, made while its tape and values are still in memory.
 
-The V curve: how wrong central differences of one entry are at every step.
-
-Towards large steps truncation grows like h^2, towards small ones rounding like 1/h; a gradient that is wrong shows as
-a distance that no step can explain.
+The V curve shows the error of central differences of one entry over the step size h: truncation grows like h^2,
+rounding like 1/h, and a wrong gradient appears as a distance that no step size explains.
 """
 
 from __future__ import annotations
@@ -40,106 +38,16 @@ from gradcheck_cli.verdict.rule import (
 COARSEST, FINEST = -1.0, -14.0  # log10 of the steps, in units of the entry, or of what is typical of x if larger
 _PER_DECADE, _LEAST_PER_DECADE = 4, 1
 _WORK = 2e10  # operations that a curve may take: a second or so
-_KEPT = 1 << 22  # values of y held at once
-_CLEAR = 20.0  # an error this many times its rounding is truncation
-_FITTED = 6  # steps that the order of truncation is read off, and the least of them
-_LEAST_FITTED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """Central differences of one entry: steps, coarse to fine, their quotients, and which of them crossed a branch."""
-
-    steps: Array
-    quotients: Array
-    crossed: Array
-
-
-def sweep(program: Program, direction: Directions, weights: Array, budget: Budget) -> Swept:
-    """A weighted sum of y differentiated along one direction of x, by one step after the other.
-
-    As many steps a decade as are done in a moment.
-    """
-    steps = _steps(program, direction)
-    size = max(1, _KEPT // max(len(weights), 1))
-    parts = [_quotients(program, direction, steps[i : i + size], weights, budget) for i in range(0, len(steps), size)]
-    quotients, crossed = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return Swept(steps, quotients, crossed)
-
-
-def _steps(program: Program, direction: Directions) -> Array:
-    """Steps that are representable, coarse to fine."""
-    decades = COARSEST - FINEST
-    affordable = _WORK / (2 * decades * forward_work(program))
-    count = int(decades * np.clip(affordable, _LEAST_PER_DECADE, _PER_DECADE)) + 1
-    scale = np.fmax(direction.representable(1.0), rms(direction.here))
-    steps = scale * np.logspace(COARSEST, FINEST, count)
-    if direction.given is None:
-        steps = representable(direction.here[direction.rows], steps)
-    return np.asarray(steps[steps > 0])
-
-
-def _quotients(
-    program: Program, direction: Directions, steps: Array, weights: Array, budget: Budget
-) -> tuple[Array, Array]:
-    same = direction.part(np.zeros(len(steps), np.int64))
-    values, crossed = by_differences(program, same, CENTRAL, steps, budget)
-    return values @ weights, any_of(crossed, len(steps))
-
-
-def derivative(program: Program, direction: Directions, weights: Array, budget: Budget) -> tuple[float, float]:
-    """The derivative that the curve is measured from and a bound of its error, by a method without a step to choose."""
-    if program.obstacle is None:
-        value = float((by_complex_step(program, direction, budget) @ weights)[0])
-        return value, 4 * float(np.finfo(float).eps) * abs(value)
-    estimate = by_ladder(program, direction, ALL_RUNGS, forward_noise(program), budget).estimate
-    error = np.where(weights == 0, 0.0, np.abs(weights) * estimate.error)  # infinite bounds of others do not count
-    return float((estimate.value @ weights)[0]), float(error.sum())
-
-
-def rounding(program: Program, weights: Array) -> float:
-    """Rounding error of one value of a weighted sum of y."""
-    return float(np.abs(weights) @ forward_noise(program))
-
-
-def truncation(steps: Array, errors: Array, crossed: Array, delta: float) -> tuple[float, float] | None:
-    """(c, p) such that the errors of large steps are about c h^p, fitted to the finest that stand out of rounding."""
-    clear = np.isfinite(errors) & ~crossed & (errors > _CLEAR * delta / steps)
-    first = int(np.argmax(clear))
-    end = first + int(np.argmin(np.append(clear[first:], False)))
-    fitted = slice(max(first, end - _FITTED), end)
-    if end - first < _LEAST_FITTED:
-        return None
-    order, constant = np.polyfit(np.log(steps[fitted]), np.log(errors[fitted]), 1)
-    return (float(np.exp(constant)), float(order)) if order > 0 else None
-
-
+_KEPT = 1 << 22  # values of y in memory at once
+_CLEAR = 20.0  # an error above this many times its rounding is truncation
+_FITTED, _LEAST_FITTED = 6, 3  # number of steps to which the order of truncation is fitted, and the least
 _OF = {Status.PASS: Standing.PASS, Status.KINK_OK: Standing.KINK, Status.FAIL: Standing.FAIL, Status.LEFT_OUT: -1}
 _STANDING = np.asarray([_OF.get(status, Standing.OPEN) for status in Status])
-_SAME = 1e-12  # relative errors below this are as good as none
-
-
-class Sized(NamedTuple):
-    """Some rows of a comparison: standing, error and error bound relative to the magnitude, and that."""
-
-    rows: slice
-    standing: Array
-    error: Array
-    noise: Array
-    size: Array
-
-
-class Place(NamedTuple):
-    """An entry, ordered by how much it is worth looking at."""
-
-    error: float
-    size: float
-    row: int
-    column: int
+_SAME = 1e-12  # relative errors below this count as none
 
 
 def sketch(outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
-    """The picture of one comparison."""
+    """The picture of one comparison, with a V curve of its worst entry."""
     comparison = outcome.found.comparison
     ground = comparison.ground
     picture, place = seen(outcome, ground)
@@ -147,9 +55,9 @@ def sketch(outcome: Outcome, program: Program, tolerance: Tolerance, budget: Bud
 
 
 def seen(outcome: Outcome, ground: Ground) -> tuple[Picture, tuple[int, int]]:
-    """A picture without curve, and the row and column of the entry that is most worth one.
+    """A picture without V curve, and row and column of the entry for which to draw one.
 
-    `ground` is, of a part of a Jacobian, that in the whole, and the pictures of all parts together are that of the whole.
+    For a part of a Jacobian `ground` is that of the whole one; then pictures of all parts merge into that of the whole.
     """
     comparison = outcome.found.comparison
     over, sizes = layout(outcome)
@@ -167,8 +75,27 @@ def seen(outcome: Outcome, ground: Ground) -> tuple[Picture, tuple[int, int]]:
     return Picture(Tile(over, sizes, cells.reshape(shape)), errors, noise), found[0]
 
 
+class Sized(NamedTuple):
+    """Some rows of a comparison: standing, and error and its bound relative to the magnitude."""
+
+    rows: slice
+    standing: Array
+    error: Array
+    noise: Array
+    size: Array
+
+
+class Place(NamedTuple):
+    """An entry, ordered by its error, then by its size."""
+
+    error: float
+    size: float
+    row: int
+    column: int
+
+
 def layout(outcome: Outcome) -> tuple[Over, tuple[int, ...]]:
-    """What the cells of a comparison's tile stand for, and how many of them along each axis."""
+    """The meaning of a tile's cells, and their number along each axis."""
     if outcome.projected:
         return "projections", outcome.found.comparison.status.shape
     rows, columns = reals(outcome.x), reals(outcome.y)
@@ -180,20 +107,20 @@ def layout(outcome: Outcome) -> tuple[Over, tuple[int, ...]]:
 
 
 def _images(x: Array) -> tuple[int, int, int]:
-    """A tensor as images of its last two dimensions, real parts before imaginary ones."""
+    """Sizes of a tensor as images of its last two dimensions, real parts before imaginary ones."""
     sizes: tuple[int, ...] = (1, 1, *x.shape)
     return prod(sizes[:-2]) * (2 if x.dtype.kind == "c" else 1), sizes[-2], sizes[-1]
 
 
 def _shape(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a tile: bounded, and the more images there are, the smaller each."""
+    """Shape of a tile, which is bounded: with more images each becomes smaller."""
     side = SIDE // ceil(sqrt(min(sizes[0], PANES))) if len(sizes) == 3 else SIDE
     most = (PANES, side, side) if len(sizes) == 3 else (SIDE, SIDE)
     return tuple(map(min, sizes, most))
 
 
 def _cells_of(outcome: Outcome, over: Over, sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """For each row and for each column of a comparison a number: their sum is the cell that an entry belongs to."""
+    """A number for each row and for each column of a comparison; their sum is the cell of an entry."""
     rows, columns = (np.arange(size) for size in outcome.found.comparison.status.shape)
     rows = rows + outcome.first
     found = outcome.found
@@ -207,7 +134,7 @@ def _cells_of(outcome: Outcome, over: Over, sizes: tuple[int, ...], shape: tuple
 
 
 def _pieces(comparison: Comparison, ground: Ground) -> Iterator[Sized]:
-    """All rows of a comparison, some at a time; errors are relative as those of the record are."""
+    """All rows of a comparison, some at a time; relative errors as in the record."""
     for rows in blocks(*comparison.status.shape):
         theoretical, numerical = comparison.theoretical[rows], comparison.numerical[rows]
         size = magnitude(theoretical, numerical)
@@ -218,7 +145,7 @@ def _pieces(comparison: Comparison, ground: Ground) -> Iterator[Sized]:
 
 
 def _worth_a_look(piece: Sized) -> Place:
-    """The entry with the largest error; the largest one where none has an error to speak of."""
+    """The entry with the largest error, or the largest entry if all errors are negligible."""
     error = np.where(piece.standing < 0, -1.0, np.fmax(piece.error, _SAME))
     at = int(np.argmax(np.where(error == error.max(), piece.size, -1.0)))
     row, column = divmod(at, piece.size.shape[1])
@@ -228,7 +155,7 @@ def _worth_a_look(piece: Sized) -> Place:
 def _curve(
     outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget, at: tuple[int, int], ground: Ground
 ) -> Curve | None:
-    """The V curve of an entry; None where it has no derivative to measure from, or no differences."""
+    """The V curve of an entry; None if it has no finite derivative, or differences are not finite."""
     found, entry, (row, column) = outcome.found, entry_at(outcome, *at), at
     if found.directions is None:
         return None
@@ -261,3 +188,73 @@ def _curve(
         rounding=delta,
         truncation=truncation(swept.steps, errors, swept.crossed, delta),
     )
+
+
+def derivative(program: Program, direction: Directions, weights: Array, budget: Budget) -> tuple[float, float]:
+    """The reference of a V curve and a bound of its error, by a method without a step size to choose."""
+    if program.obstacle is None:
+        value = float((by_complex_step(program, direction, budget) @ weights)[0])
+        return value, 4 * float(np.finfo(float).eps) * abs(value)
+    estimate = by_ladder(program, direction, ALL_RUNGS, forward_noise(program), budget).estimate
+    error = np.where(
+        weights == 0, 0.0, np.abs(weights) * estimate.error
+    )  # entries without weight may have an infinite bound
+    return float((estimate.value @ weights)[0]), float(error.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Central differences of one entry: steps from coarse to fine, quotients, and which of them crossed a branch."""
+
+    steps: Array
+    quotients: Array
+    crossed: Array
+
+
+def sweep(program: Program, direction: Directions, weights: Array, budget: Budget) -> Swept:
+    """Central differences of a weighted sum of y along one direction of x, for steps from coarse to fine.
+
+    The number of steps per decade depends on the cost of a run.
+    """
+    steps = _steps(program, direction)
+    size = max(1, _KEPT // max(len(weights), 1))
+    parts = [_quotients(program, direction, steps[i : i + size], weights, budget) for i in range(0, len(steps), size)]
+    quotients, crossed = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Swept(steps, quotients, crossed)
+
+
+def _steps(program: Program, direction: Directions) -> Array:
+    """Representable steps, coarse to fine."""
+    decades = COARSEST - FINEST
+    affordable = _WORK / (2 * decades * forward_work(program))
+    count = int(decades * np.clip(affordable, _LEAST_PER_DECADE, _PER_DECADE)) + 1
+    scale = np.fmax(direction.representable(1.0), rms(direction.here))
+    steps = scale * np.logspace(COARSEST, FINEST, count)
+    if direction.given is None:
+        steps = representable(direction.here[direction.rows], steps)
+    return np.asarray(steps[steps > 0])
+
+
+def _quotients(
+    program: Program, direction: Directions, steps: Array, weights: Array, budget: Budget
+) -> tuple[Array, Array]:
+    same = direction.part(np.zeros(len(steps), np.int64))
+    values, crossed = by_differences(program, same, CENTRAL, steps, budget)
+    return values @ weights, any_of(crossed, len(steps))
+
+
+def rounding(program: Program, weights: Array) -> float:
+    """Rounding error of one value of a weighted sum of y."""
+    return float(np.abs(weights) @ forward_noise(program))
+
+
+def truncation(steps: Array, errors: Array, crossed: Array, delta: float) -> tuple[float, float] | None:
+    """(c, p) such that the errors of large steps are about c h^p, fitted to the finest ones above rounding."""
+    clear = np.isfinite(errors) & ~crossed & (errors > _CLEAR * delta / steps)
+    first = int(np.argmax(clear))
+    end = first + int(np.argmin(np.append(clear[first:], False)))
+    fitted = slice(max(first, end - _FITTED), end)
+    if end - first < _LEAST_FITTED:
+        return None
+    order, constant = np.polyfit(np.log(steps[fitted]), np.log(errors[fitted]), 1)
+    return (float(np.exp(constant)), float(order)) if order > 0 else None

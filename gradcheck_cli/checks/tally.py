@@ -1,6 +1,7 @@
-"""What a record says of a comparison, counted: of some rows as well as of all, and some put together are that of all.
+"""Counts and worst entries of a comparison, as a record needs them.
 
-A `Tally` is small however many entries were compared, so that parts of a Jacobian may be compared in several places.
+A `Tally` is small however many entries were compared, and tallies of some rows each add up to that of all rows: parts
+of a Jacobian may be compared in several places.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.results.record import Entry
 from gradcheck_cli.verdict.rule import (
     PASSED,
@@ -30,7 +32,7 @@ from gradcheck_cli.verdict.rule import (
     worst,
 )
 
-if TYPE_CHECKING:  # what most checks do not need
+if TYPE_CHECKING:
     from gradcheck_cli.checks.diagnose.suspects import Survey
 
 KEPT = 1000  # worst entries of a record
@@ -38,7 +40,7 @@ _COUNTED = re.compile(r"(\d+) (entries|entry|rows|row) (.*)", re.DOTALL)
 
 
 class Figures(NamedTuple):
-    """Of the theoretical side: the sum of squares, the largest entry, exact zeros, entries that are not finite, and all."""
+    """Figures of a theoretical Jacobian: sum of squares, largest entry, exact zeros, entries not finite, all entries."""
 
     squares: float
     largest: float
@@ -48,7 +50,7 @@ class Figures(NamedTuple):
 
 
 class Worst(NamedTuple):
-    """An entry that did not simply pass, and what it is sorted by: the worst comes first."""
+    """An entry that did not simply pass, and its rank: the worst comes first."""
 
     rank: tuple[int, float, int, int]
     entry: Entry
@@ -56,62 +58,60 @@ class Worst(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a record needs of one comparison."""
+    """Counts, largest errors and worst entries of one comparison."""
 
     point: int
-    total: int  # entries of the Jacobian that it stands for
-    statuses: tuple[int, ...]  # how many entries have each
+    total: int  # entries of the Jacobian it represents
+    statuses: tuple[int, ...]  # number of entries with each status
     errors: tuple[float, float]
     noise: float
     needed: tuple[float, float]
     gradient: Figures
-    lost: bool = False  # an entry fails whose gradient is not finite
+    lost: bool = False  # a failing entry is not finite
     unfit: int = 0
     outside: int = 0
     worst: tuple[Worst, ...] = ()
     evaluations: Mapping[str, int] = field(default_factory=dict)
-    colors: tuple[int, int] | None = None  # rows, and in how many groups they were probed
+    colors: tuple[int, int] | None = None  # number of rows and of colors
     notes: tuple[str, ...] = ()
-    extra: bool = False  # it may fail, and counts for nothing else
-    tied: bool = False  # entries at a tie, beside projections that keep ties: what they leave open counts
-    doubted: bool = False  # what is open speaks against the gradient: it is not finite, or two methods differ
+    extra: bool = False  # beside the main comparison: only its failures count
+    tied: bool = False  # entries at a tie, beside projections: inconclusive ones count
+    doubted: bool = False  # an inconclusive entry is not finite, or two methods differ
 
     def count(self, *statuses: Status) -> int:
-        """How many entries have one of the statuses."""
+        """Number of entries with one of the statuses."""
         return sum(self.statuses[status] for status in statuses)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One pair at one point: what was found, and the shapes of x and y (`(None, None)` for projections)."""
+    """One pair at one point: its comparison, and the values of x and y there."""
 
     point: int
     found: Found
     x: Array
     y: Array
     projected: bool
-    drawn: bool = False  # entries that were drawn
-    extra: bool = False  # a projection beside drawn entries: it may fail, and counts for nothing else
+    drawn: bool = False  # a random sample of entries
+    extra: bool = False  # beside the main comparison: only its failures count
     survey: Survey | None = None  # every node on its own
-    first: int = 0  # the row of the Jacobian that the comparison begins with
-    part: bool = False  # there are other rows
-    stated: Array | None = None  # the Jacobian that others claim, where that was compared
-    own: Array | None = None  # and then that by the rules
+    first: int = 0  # row of the Jacobian at which the comparison starts
+    part: bool = False  # other rows are compared elsewhere
+    stated: Array | None = None  # a claimed Jacobian, if that is what was compared
+    own: Array | None = None  # then the Jacobian by our rules
 
     @cached_property
     def tally(self) -> Tally:
-        """What is counted of it."""
         return tally_of(self)
 
 
 def tally_of(outcome: Outcome) -> Tally:
-    """The tally of one comparison."""
     comparison, found = outcome.found.comparison, outcome.found
     rows, columns = comparison.status.shape
     whole = outcome.projected or outcome.drawn or not outcome.part
     return Tally(
         point=outcome.point,
-        total=_reals(outcome.x) * _reals(outcome.y) if whole else rows * columns,
+        total=reals(outcome.x) * reals(outcome.y) if whole else rows * columns,
         statuses=tuple(comparison.count(status) for status in Status),
         errors=errors(comparison),
         noise=_largest(comparison.noise),
@@ -131,14 +131,14 @@ def tally_of(outcome: Outcome) -> Tally:
 
 
 def _lost(comparison: Comparison, *statuses: Status) -> bool:
-    """Entries with one of the statuses have a gradient that is not finite."""
+    """True if some entry with one of the statuses has a theoretical gradient that is not finite."""
     if not comparison.count(*statuses):
         return False
     return not np.isfinite(comparison.theoretical[np.isin(comparison.status, statuses)]).all()
 
 
 def merged(tallies: Sequence[Tally]) -> Tally:
-    """That of several parts of one Jacobian together, in their order."""
+    """The tally of several parts of one Jacobian together, in their order."""
     first, kinds = tallies[0], ("real", "complex")
     return replace(
         first,
@@ -163,7 +163,7 @@ def _both(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _told(notes: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Notes of all parts; of those that only count differently one, with the sum."""
+    """Notes of all parts; notes that differ only in a count become one, with the sum."""
     found: dict[tuple[str, str], int] = {}
     for note in (note for each in notes for note in dict.fromkeys(each)):
         match = _COUNTED.fullmatch(note)
@@ -174,7 +174,7 @@ def _told(notes: Iterable[Sequence[str]]) -> tuple[str, ...]:
 
 
 def worst_entries(outcome: Outcome) -> tuple[Worst, ...]:
-    """The entries that did not pass, failures first; projections have no place in the Jacobian."""
+    """The entries that did not pass, failures first; none for projections, which are not entries."""
     comparison = outcome.found.comparison
     if outcome.projected:
         return ()
@@ -216,12 +216,12 @@ def entry_at(outcome: Outcome, row: int, column: int) -> Entry:
 
 
 def _own(outcome: Outcome, place: tuple[int, int]) -> float:
-    """An entry of the Jacobian by the rules; NaN where there is none."""
+    """An entry of the Jacobian by our rules; NaN if that was not computed."""
     return math.nan if outcome.own is None else float(outcome.own[place])
 
 
 def _place(outcome: Outcome, row: int, column: int) -> tuple[int, int]:
-    """Which entry of the Jacobian a row and a column of its comparison stand for."""
+    """Row and column in the Jacobian of an entry of its comparison."""
     found = outcome.found
     if not outcome.drawn or found.directions is None or found.weights is None:
         return outcome.first + row, column
@@ -241,12 +241,8 @@ def _part(x: Array, y: Array, row: int, column: int) -> str:
     return ", ".join(parts)
 
 
-def _reals(x: Array) -> int:
-    return x.size * (2 if x.dtype.kind == "c" else 1)
-
-
 def gradient_figures(parts: Sequence[Figures]) -> dict[str, Any]:
-    """Norm, largest entry, share of exact zeros of the theoretical side, and whether all of it is finite."""
+    """Norm, largest entry, share of exact zeros of the theoretical Jacobian, and whether it is finite."""
     whole = added(parts)
     return {
         "norm": float(np.sqrt(whole.squares)),
@@ -257,7 +253,7 @@ def gradient_figures(parts: Sequence[Figures]) -> dict[str, Any]:
 
 
 def added(parts: Sequence[Figures]) -> Figures:
-    """Those of all parts together."""
+    """Figures of all parts together."""
     squares, largest, zeros, bad, entries = zip(*parts, strict=True) if parts else ((), (), (), (), ())
     return Figures(sum(squares), max(largest, default=0.0), sum(zeros), sum(bad), sum(entries))
 
