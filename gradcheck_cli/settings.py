@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -95,6 +96,12 @@ class Option:
         """The help at a place."""
         told = self.places.get(place) or self.places.get(_LIKE.get(place, "")) or self.help
         return told.replace("{default}", str(self.default)).replace("{words}", words)
+
+
+def parts(help: str) -> tuple[str, str]:
+    """What a help says of an option, and what it says of its default; "" where it names none."""
+    found = re.search(r" \[default: ([^]]*)\]| Default: (.*)\.$", help)
+    return (help, "") if found is None else (help.replace(found[0], ""), found[1] or found[2])
 
 
 _LIKE = {"resume": "zoo"}  # a place, and the one whose words it has where it has none of its own
@@ -237,11 +244,10 @@ class Settings:
         idle=Idle("point", "--point is one point alone"), diff="How many points are tried. [default: 3]",
     )  # fmt: skip
     point: int | None = _setting(
-        None, "whole", "Inputs", "Only this one of them.", f"{_USUAL} diff", form="INT", least=0, role="point",
-        settings="Only this one of the points.",
+        None, "whole", "Inputs", "Only this one of the points.", f"{_USUAL} diff", form="INT", least=0, role="point",
     )  # fmt: skip
     seed: int = _setting(
-        0, "whole", "Inputs", "Of everything drawn. [default: {default}]", f"{_USUAL} diff", form="INT|random",
+        0, "whole", "Inputs", "Seed of everything drawn. [default: {default}]", f"{_USUAL} diff", form="INT|random",
         words=("random",), least=0, role="point", redraws=True,
     )  # fmt: skip
     method: Method = _setting(
@@ -292,12 +298,14 @@ class Settings:
         form="tf", words=("tf",),
     )  # fmt: skip
     timeout: float | None = _setting(  # seconds
-        None, "seconds", "Limits", "For each model: 30s, 10m, 1h. [default: none]", "reproduce diff resume file",
-        form="TIME", role="limit", zoo="For each model: 30s, 10m, 1h. [default: 10m]", settings="Seconds.",
+        None, "seconds", "Limits", "Time for each model: 30s, 10m, 1h. [default: none]", "reproduce diff resume file",
+        form="TIME", role="limit", zoo="Time for each model: 30s, 10m, 1h. [default: 10m]", settings="Seconds.",
     )  # fmt: skip
     memory_limit: int = _setting(  # bytes that a check may take beside what it starts with
-        _share, "bytes", "Limits", "For each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
-        "reproduce diff file", form="SIZE", role="limit", zoo="For each model, all of its processes. [default: 8GiB]",
+        _share, "bytes", "Limits",
+        "Memory for each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
+        "reproduce diff file", form="SIZE", role="limit",
+        zoo="Memory for each model, all of its processes. [default: 8GiB]",
     )  # fmt: skip
     jobs: int = _setting(
         lambda: os.cpu_count() or 1, "whole", "Limits", "Threads. [default: all cores]", "reproduce diff resume file",

@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from gradcheck_cli.cli import check
 from gradcheck_cli.report import FORMATS
+from gradcheck_cli.settings import options_at, parts
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -180,7 +182,7 @@ def test_paths_in_the_documentation_exist(name: str):
 
 
 def test_the_readme_names_options_and_codes_that_exist():
-    from gradcheck_cli.cli import check, diff, grad, report
+    from gradcheck_cli.cli import diff, grad, report
     from gradcheck_cli.cli.zoo.runner import RUN_OPTIONS
     from gradcheck_cli.report.explanations import PAGES
 
@@ -190,6 +192,25 @@ def test_the_readme_names_options_and_codes_that_exist():
     known = {name for option in every for name in option.opts} | {"--help"} | others
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
     assert set(re.findall(r"\bGC\d{3}\b", text)) <= set(PAGES)
+
+
+def options() -> list[str]:
+    """The table of the options of a check in README."""
+    rows, panel = ["| option | meaning | default |", "|---|---|---|"], ""
+    for option in options_at("check"):
+        if option.panel != panel:
+            panel = option.panel
+            rows.append(f"| **{panel}** | | |")
+        [made] = [param for param in check.command.params if param.name == option.name]
+        meaning, default = parts(made.help)
+        value = option.form or "|".join(option.words)
+        cells = f"`{', '.join(option.spellings)}{' ' * bool(value)}{value}`", meaning, default
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return rows
+
+
+def test_the_readme_has_every_option_of_a_check():
+    assert "\n".join(options()) in (ROOT / "README.md").read_text("utf-8")
 
 
 def formats() -> list[str]:

@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from gradcheck_cli.errors import did_you_mean
-from gradcheck_cli.settings import Option, options_at
+from gradcheck_cli.settings import Option, options_at, parts
 
 Schema = dict[str, Any]
 REQUIRED = object()
@@ -433,7 +433,7 @@ class Expect(Keyed):
 
 def _key(option: Option, place: str) -> tuple[Any, Any]:
     """The type of an option as a key of a spec, and its field: its default, and what it is for."""
-    told = option.text(place).partition(" [default:")[0].partition(" Default:")[0]
+    told, _ = parts(option.text(place))
     many = " One for all tensors, or for each by name." if option.kind in ("ranges", "tolerances") else ""
     return _type_of(option), Field(option.default, description=told + many)
 
