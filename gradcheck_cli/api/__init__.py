@@ -166,7 +166,7 @@ def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tupl
     from gradcheck_cli.checks.isolation import Bounds, possible, run
 
     if not possible():
-        raise UsageError("isolate=True needs processes that fork, which this system has not.")
+        raise UsageError("isolate=True needs a system that can fork processes, which this one cannot.")
     return run(call, Bounds(settings.timeout, settings.memory_limit))
 
 

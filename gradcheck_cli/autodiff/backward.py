@@ -165,7 +165,7 @@ def check_rules(units: Iterable[Unit]) -> None:
     """Raises NoGradientError that lists every unit without a rule."""
     missing = [u for u in units if u.op.vjp is None]
     if missing:
-        named = ", ".join(dict.fromkeys(f"'{_full(u.op)}' ({_numbered(u)})" for u in missing))
+        named = ", ".join(dict.fromkeys(f"'{u.op.full_name}' ({_numbered(u)})" for u in missing))
         records = [(u.origin, u.op.name, u.op.domain, u.label) for u in missing]
         raise NoGradientError(f"no gradient for {named}", records)
 
@@ -196,10 +196,6 @@ def _carries(tape: Tape, name: str) -> bool:
 def _numbered(unit: Unit) -> str:
     added = unit.origin < 0 and bool(unit.place.inside)
     return f"in the {unit.place.inside}" if added else f"node {unit.origin} {unit.label!r}"
-
-
-def _full(op: Op) -> str:
-    return f"{op.domain}.{op.name}" if op.domain else op.name
 
 
 def _gated(flows: list[tuple[str, Var]]) -> list[tuple[str, Var]]:

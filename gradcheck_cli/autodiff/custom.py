@@ -57,7 +57,7 @@ def installed() -> Mapping[tuple[str, str], Op]:
     for entry in sorted(entry_points(group=GROUP), key=lambda e: (e.name, e.value)):
         for op in _operators(entry):
             if op.key in found:
-                raise UsageError(f"{_called(op)} is defined by {origin[op.key]} and by {_described(entry)}")
+                raise UsageError(f"{op.full_name} is defined by {origin[op.key]} and by {_described(entry)}")
             found[op.key], origin[op.key] = op, _described(entry)
     return found
 
@@ -78,10 +78,6 @@ def _operators(entry: EntryPoint) -> Iterable[Op]:
 def _described(entry: EntryPoint) -> str:
     package = f" of {entry.dist.name}" if entry.dist is not None else ""
     return f"{GROUP} '{entry.name} = {entry.value}'{package}"
-
-
-def _called(op: Op) -> str:
-    return f"{op.domain}.{op.name}" if op.domain else op.name
 
 
 def custom_op(body: OperatorBody) -> Op:

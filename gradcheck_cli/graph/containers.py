@@ -96,7 +96,7 @@ def typed(value: Any, declared: TensorType | None, where: str) -> Any:
     if declared.kind == "map" and isinstance(value, Mapping):
         return Map(tuple(value), np.asarray(list(value.values()), None if declared.dtype is None else declared.dtype))
     wanted = {"sequence": "a list", "map": "a dict"}.get(declared.kind, "a value")
-    raise UsageError(f"{where}: a {declared} is given as {wanted}.")
+    raise UsageError(f"{where}: a {declared} must be given as {wanted}.")
 
 
 def element(value: Any, index: int) -> Any:

@@ -278,7 +278,7 @@ class Model:
         if name in tape.blocked:
             raise tape.blocked[name]
         if name not in tape.named:
-            raise UsageError(f"{self.source.uri}: nothing is known of {name!r} before it is run.")
+            raise UsageError(f"{self.source.uri}: shape and dtype of {name!r} are not known before it is run.")
         return tape.named[name]
 
     def _dependent(self) -> Dependence:

@@ -145,6 +145,11 @@ class Op:
         return self.domain, self.name
 
     @property
+    def full_name(self) -> str:
+        """domain.Name, or the name alone for ONNX's own."""
+        return f"{self.domain}.{self.name}" if self.domain else self.name
+
+    @property
     def way(self) -> Ways | None:
         """Its box rule, None if none is known."""
         return self.ways or (same_place if self.lift is elementwise and not self.many else None)

@@ -176,7 +176,7 @@ def rotary_embedding(
     parts = x if x.ndim == 4 else _split_heads(x, num_heads)
     turned = rotary_embedding_dim or parts.shape[-1]
     if turned % 2 or turned > parts.shape[-1]:
-        raise ValueError(f"{turned} of {parts.shape[-1]} features make no pairs")
+        raise ValueError(f"{turned} of {parts.shape[-1]} features cannot be paired")
     cos, sin = (_at_positions(cache, position_ids, turned // 2, heads_axis) for cache in (cos_cache, sin_cache))
     head, *rest = sym.split(parts, (turned, parts.shape[-1] - turned) if turned < parts.shape[-1] else (turned,), -1)
     a, b = _pairs(head, bool(interleaved))

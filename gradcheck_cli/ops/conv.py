@@ -110,7 +110,7 @@ def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array |
     crops = totals(window["pads"])
     out = [f + extra - crop for f, extra, crop in zip(full, window["output_padding"], crops, strict=True)]
     if min(out) < 1:
-        raise ModelError(f"pads {list(window['pads'])} leave nothing of the output {full}")
+        raise ModelError(f"pads {list(window['pads'])} crop all of the output {full}")
     checked((x.shape[0], w.shape[1] * group, *full))
     checked((x.shape[0], w.shape[1] * group, *out))
     return {"group": group, **window}

@@ -117,7 +117,7 @@ def max_roi_pool(x: Var, rois: Var, *, pooled_shape: tuple[int, ...], spatial_sc
 def _check_images(images: Var, count: int) -> None:
     """Raises ValueError if a region lies on an image that does not exist; negative numbers are refused."""
     if images.size and not 0 <= images.value.min() <= images.value.max() < count:
-        raise ValueError(f"there is a region of an image that is none of the {count}")
+        raise ValueError(f"a region names an image outside of the {count} of the input")
 
 
 def _rounded(corner: Var, scale: float) -> Var:

@@ -192,7 +192,7 @@ def _check(terms: Sequence[str], result: str, xs: Sequence[Array]) -> None:
             raise ModelError(f"term {term!r} of {equation!r} does not fit an operand of {x.ndim} dimensions")
         for c, length in zip(term, x.shape, strict=True):
             if length != x.shape[term.index(c)] or (sizes.setdefault(c, length) not in (length, 1) and length != 1):
-                raise ModelError(f"{c!r} in {equation!r} is {sizes[c]} as well as {length}")
+                raise ModelError(f"{c!r} in {equation!r} has lengths {sizes[c]} and {length}")
             sizes[c] = length if sizes[c] == 1 else sizes[c]
 
 

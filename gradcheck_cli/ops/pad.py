@@ -152,7 +152,7 @@ def bind_pad(metadata: dict[str, Any], x: Array, value: Array | None = None) -> 
     if mode not in _MODES:
         raise ModelError(f"mode is {mode!r}; known are {', '.join(_MODES)}")
     if len(given) != 2 * len(axes) or (value is not None and value.size != 1):
-        raise ModelError(f"{len(given)} pads do not fit {len(axes)} axes, or the value is no single number")
+        raise ModelError(f"{len(given)} pads do not fit {len(axes)} axes, or the value is not a single number")
     pads = [0] * 2 * x.ndim
     for i, axis in enumerate(axes):
         pads[axis], pads[axis + x.ndim] = given[i], given[i + len(axes)]

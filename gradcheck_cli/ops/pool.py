@@ -278,7 +278,7 @@ def bind_max_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata as for every pool; ModelError if a window lies in the padding and has no maximum."""
     bound = {"storage_order": 0, **bind_pool(metadata, x)}
     if not all(axis.taken(padded=False).all() for axis in windows_of(x, bound)):
-        raise ModelError(f"pads {list(bound['pads'])} hold a whole window of {list(bound['kernel_shape'])}")
+        raise ModelError(f"pads {list(bound['pads'])} contain a whole window of {list(bound['kernel_shape'])}")
     return bound
 
 

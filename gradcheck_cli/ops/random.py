@@ -30,7 +30,7 @@ def dropout(
     if not training_mode or ratio == 0:
         return sym.identity(x), sym.full(x.tape, x.shape, 1, np.bool_)
     if not 0 <= ratio < 1:
-        raise ValueError(f"ratio is {ratio}; it is from 0 up to 1, which would leave nothing")
+        raise ValueError(f"ratio is {ratio}; it must be at least 0 and less than 1")
     x.tape.drawing.add(x.tape.place.origin)
     mask = x.tape.constant(fresh(rng, seed).random(checked(x.shape)) >= ratio)
     return sym.where(mask, x / (1.0 - ratio), 0), sym.identity(mask)

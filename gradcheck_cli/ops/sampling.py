@@ -83,7 +83,7 @@ def extended(taps: Taps, length: int, padding: str, align_corners: bool = True) 
     if padding == "zeros":
         return Taps(index, taps.weight, sym.and_(index >= 0, index < length))
     if not length:
-        raise ValueError("an axis without entries has no border")
+        raise ValueError("an axis of length 0 has no border")
     if padding == "border":
         return Taps(sym.clip(index, 0, length - 1), taps.weight)
     last = 2 * (length - 1) if align_corners else 2 * length - 1  # entry 0 is reflected to this one

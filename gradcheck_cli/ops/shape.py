@@ -121,7 +121,7 @@ def bind_transpose(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata with `perm` counted from the end; all axes reversed by default."""
     perm = axes_of(metadata.get("perm", range(x.ndim)[::-1]), x.ndim)
     if sorted(perm) != list(range(x.ndim)):
-        raise ModelError(f"perm {list(perm)} is no order of {x.ndim} axes")
+        raise ModelError(f"perm {list(perm)} is not a permutation of {x.ndim} axes")
     return {"perm": tuple(p - x.ndim for p in perm)}
 
 
@@ -276,7 +276,7 @@ def _image(x: Var, mode: str) -> tuple[int, ...]:
 
 def _divided(length: int, by: int) -> int:
     if by < 1 or length % by:
-        raise ValueError(f"a dimension of {length} does not divide by {by}")
+        raise ValueError(f"a dimension of {length} is not divisible by {by}")
     return length // by
 
 

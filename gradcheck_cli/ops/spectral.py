@@ -118,7 +118,7 @@ def bind_dft(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     inverse, onesided = (int(bool(metadata.get(k, 0))) for k in ("inverse", "onesided"))
     axis = from_end(int(scalar(metadata.get("axis", -2))), x.ndim)
     if x.ndim < 2 or axis == -1:
-        raise ModelError("the last axis holds the parts of a number; the transform runs along another")
+        raise ModelError("the last axis holds the parts of complex numbers; the transform must run along another axis")
     parts, wanted = x.shape[-1], (2 if inverse else 1) if onesided else None
     if parts not in (1, 2) or (wanted is not None and parts != wanted):
         raise ModelError(f"the last axis has {parts} entries, not {wanted or 'one or two'}: the parts of a number")
@@ -221,7 +221,9 @@ def bind_mel(metadata: dict[str, Any], lower: Array, upper: Array) -> dict[str, 
     """Metadata with counts as numbers; an error if the matrix does not fit into memory."""
     counts = {name: int(scalar(metadata[name])) for name in ("num_mel_bins", "dft_length", "sample_rate")}
     if min(counts.values()) < 0 or not counts["sample_rate"] or lower.size != 1 or upper.size != 1:
-        raise ModelError(f"{counts} and frequencies of shapes {list(lower.shape)}, {list(upper.shape)} make no filters")
+        raise ModelError(
+            f"{counts} and frequencies of shapes {list(lower.shape)}, {list(upper.shape)} define no filters"
+        )
     checked((counts["dft_length"] // 2 + 1, counts["num_mel_bins"] + 2))
     return {**metadata, **counts}
 

@@ -74,7 +74,7 @@ def momentum(
 def _each(step: Callable[..., Any], xs: Sequence[Var], kinds: int) -> list[Var]:
     """The step for each tensor by itself; results by kind."""
     if not xs or len(xs) % kinds:
-        raise ValueError(f"{len(xs)} tensors are not {kinds} for each of those that are optimized")
+        raise ValueError(f"{len(xs)} tensors are given; each optimized one needs {kinds}")
     count = len(xs) // kinds
     made = [step(*xs[i::count]) for i in range(count)]
     return [y for kind in zip(*made, strict=True) for y in kind]

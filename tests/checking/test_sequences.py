@@ -110,7 +110,7 @@ REFUSED = [
     ({"x": "s[2]"}, "has no tensor 's[2]'. Did you mean 's["),
     ({"x": "w[0]"}, "w[0]"),
     ({"y": "parts[9]"}, "there is no element 9 in a sequence of 4"),
-    ({"extra_feed_dict": {"s": 3}}, "a sequence of [2,3] float32 is given as a list"),
+    ({"extra_feed_dict": {"s": 3}}, "a sequence of [2,3] float32 must be given as a list"),
 ]
 
 

@@ -72,7 +72,7 @@ def _is_positive(raw: Var) -> Var:
 def array_feature_extractor(x: Var, indices: Var) -> Var:
     """The features of the given numbers."""
     if x.ndim == 0 or not indices.size:
-        raise ValueError("there is at least one feature to choose, and one to choose from")
+        raise ValueError("needs an input with at least one axis, and at least one index")
     return x.tape.apply("Gather", as_matrix(x), sym.reshape(indices, (-1,)), axis=-1)
 
 

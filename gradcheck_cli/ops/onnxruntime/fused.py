@@ -55,7 +55,7 @@ def quick_gelu(x: Var, *, alpha: float = QUICK_ALPHA) -> Var:
 def bias_split_gelu(x: Var, bias: Var) -> Var:
     """The first half of the features of x + bias, times the Gelu of the second half."""
     if x.shape[-1] % 2:
-        raise ValueError(f"{x.shape[-1]} features have no halves")
+        raise ValueError(f"{x.shape[-1]} features cannot be halved")
     left, right = sym.split(x + bias, (x.shape[-1] // 2,) * 2, -1)
     return left * x.tape.apply("Gelu", right)
 
@@ -309,7 +309,7 @@ def crop_and_resize(
     if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or batch_indices.shape != rois.shape[:1]:
         raise ValueError(f"rois {list(rois.shape)} and batch_indices do not fit an input of shape {list(x.shape)}")
     if rois.size and not 0 <= batch_indices.value.min() <= batch_indices.value.max() < x.shape[0]:
-        raise ValueError(f"there is a region of an image that is none of the {x.shape[0]}")
+        raise ValueError(f"batch_indices name an image outside of the {x.shape[0]} of the input")
     checked((*rois.shape[:1], x.shape[1], *crop_size))
     places = [_places(rois, side, crop_size[side], x.shape[2 + side]) for side in range(2)]
     seen = [sym.and_(p >= 0, p <= float(n - 1)) for p, n in zip(places, x.shape[2:], strict=True)]

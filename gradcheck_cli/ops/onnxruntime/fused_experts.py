@@ -169,7 +169,7 @@ def moe_group_router(
     if projection_weight is not None:
         wide = sym.matmul(wide, sym.swap(_wide(projection_weight)))
     if wide.ndim < 2 or wide.shape[-1] != experts or (every and max(n_group, topk_group) > 1):
-        raise ValueError(f"logits {list(wide.shape)} are not for {experts} experts, or scores of all are not one group")
+        raise ValueError(f"logits {list(wide.shape)} do not fit {experts} experts, or scores of all are not one group")
     shares = sym.sigmoid(sym.reshape(wide, (-1, experts)))
     scores = shares + sym.cast(expert_bias, shares.dtype)
     if every:
@@ -311,7 +311,7 @@ def gather_block_quantized(
     """Entries along an axis of a table in a few bits, with a scale for each block along another axis."""
     whole = _is_float(data)
     if whole and zero_points is not None:
-        raise ValueError("numbers with a point have no zero point")
+        raise ValueError("floating-point data takes no zero_points")
     if not (whole and block_size == 0) and (block_size < 16 or block_size & (block_size - 1)):
         raise ValueError(f"block_size is {block_size}; it is a power of 2 from 16 on")
     if data.dtype == np.uint8 and bits not in (2, 4, 8):

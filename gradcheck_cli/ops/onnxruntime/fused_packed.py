@@ -31,13 +31,13 @@ def varlen_causal_conv_with_state(
 ) -> tuple[Var, Var, Var]:  # fmt: skip
     """CausalConvWithState of each sequence in x `(tokens, C)`, all states, and the first tokens of each sequence."""
     if kernel_delta is not None or previous_mask is not None or (group_size, delta_offset) != (1, 0):
-        raise UnsupportedError("VarlenCausalConvWithState with weights that change is not known", code="GC502")
+        raise UnsupportedError("kernel_delta, previous_mask, group_size and delta_offset are not known", code="GC502")
     if x.ndim != 2:
         raise ValueError(f"the input is (tokens, channels), not {list(x.shape)}")
     spans = _spans(cumulative_sequence_length, x.shape[0])
     counts = _counts(capture_count, state_update_capacity, spans)
     if initial_state.shape[:1] != (len(spans),):
-        raise ValueError(f"initial_state {list(initial_state.shape)} is not for {len(spans)} sequences")
+        raise ValueError(f"initial_state {list(initial_state.shape)} does not fit {len(spans)} sequences")
     ys, states = [], []
     for i, span in enumerate(spans):
         rows, before = sym.unsqueeze(sym.swap(_tokens(x, *span)), (0,)), _tokens(initial_state, i, i + 1)

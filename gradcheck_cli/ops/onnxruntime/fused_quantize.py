@@ -75,7 +75,7 @@ def qlinear_softmax(
 def qlinear_concat(y_scale: Var, y_zero_point: Var, *parts: Var, axis: int) -> Var:
     """Tensors, each with its scale and zero point, concatenated along an axis."""
     if len(parts) % 3:
-        raise ValueError("a part is a tensor, its scale and its zero point")
+        raise ValueError("operands must come in threes: a tensor, its scale and its zero point")
     decoded = [_decoded(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
     return _coded(sym.concat(decoded, axis), y_scale, y_zero_point, parts[0])
 
@@ -201,7 +201,7 @@ def matmul_nbits(
 ) -> Var:  # fmt: skip
     """a times the transpose of weights `(N, K)` that are packed in bits, in blocks with a scale and zero point."""
     if bits not in (2, 4, 8) or block_size < 16 or block_size & (block_size - 1) or weight_prepacked or g_idx:
-        raise UnsupportedError("MatMulNBits of 2, 4 or 8 bits, with blocks of 16 or more, is known", code="GC502")
+        raise UnsupportedError("known are 2, 4 or 8 bits in blocks of 16 or more, without g_idx", code="GC502")
     blocks = -(-K // block_size)
     codes = sym.reshape(unpacked(sym.reshape(b, (N, -1)), bits), (N, blocks, block_size))
     zero = 2.0 ** (bits - 1) if zero_points is None else _zero_points(zero_points, bits, N, blocks, a.dtype)

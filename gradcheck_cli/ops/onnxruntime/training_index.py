@@ -102,7 +102,7 @@ def pad_and_unflatten(x: Var, indices: Var, *, unflatten_dims: Ints) -> Var:
 def shrunken_gather(x: Var, indices: Var, *, axis: int = 0) -> Var:
     """Gather of fewer entries than there are."""
     if x.ndim == 0 or indices.ndim != 1 or indices.size > x.shape[axis]:
-        raise ValueError(f"{list(indices.shape)} indices are no vector shorter than axis {axis}")
+        raise ValueError(f"{list(indices.shape)} indices are not a vector shorter than axis {axis}")
     return x.tape.apply("Gather", x, indices, axis=axis)
 
 
@@ -263,7 +263,7 @@ def bind_resize_grad(metadata: dict[str, Any], dy: Array, x: Array) -> dict[str,
     """Metadata as for Resize to the shape of dY, by scales or else by the ratio of the lengths."""
     if not metadata.get("scales"):
         if metadata.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-            raise ModelError("needs scales: with a keep_aspect_ratio_policy lengths do not tell them")
+            raise ModelError("needs scales: with a keep_aspect_ratio_policy they do not follow from lengths")
         axes = metadata.get("axes")
         metadata["sizes"] = tuple(dy.shape[a] for a in (range(x.ndim) if axes is None else axes))
     bound = bind_resize(metadata, x)

@@ -105,7 +105,7 @@ def dropout_grad(
 ) -> Var:
     """The kept entries of dY, in training scaled as the forward operator scales x."""
     if not 0 <= ratio < 1:
-        raise ValueError(f"ratio is {ratio}; it is from 0 up to 1, which would leave nothing")
+        raise ValueError(f"ratio is {ratio}; it must be at least 0 and less than 1")
     return sym.where(mask, dy / (1.0 - ratio) if training_mode else dy, 0)
 
 

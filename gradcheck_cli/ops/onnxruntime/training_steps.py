@@ -117,7 +117,7 @@ def adam(
 ) -> tuple[Var, ...]:  # fmt: skip
     """The next count, both means, the weights after a step along them, and the step, which decays the weights."""
     if any(x is not None for x in refused) or weight_decay_mode:
-        raise ValueError("known are six inputs and weight_decay_mode 0")
+        raise ValueError("only six inputs and weight_decay_mode 0 are supported")
     grown = _corrections(count, alpha, beta, do_bias_correction, g)
     m, v = _means(m, v, g, alpha, beta)
     step = -sym.reshape(rate, ()) * (m / grown[0] / (sym.sqrt(v / grown[1]) + epsilon) + w * lambda_)
