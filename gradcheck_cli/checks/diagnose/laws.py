@@ -1,8 +1,9 @@
 """Checks without differences: laws that hold for every gradient, whatever the function is.
 
-A pull-back is linear in the cotangent, so that zero gives zeros; a probe does not depend on what runs beside it; the
-same run twice gives the same; <u, J v> is <J^T u, v>; what is declared to have no derivative does not move smoothly.
-Each costs a few probes.  What rounding may do to a law is measured: every result on the way is moved by some roundings.
+A pull-back is linear in the cotangent, so that zero gives zeros; a probe does not depend on those that run beside it;
+two identical runs give the same; <u, J v> is <J^T u, v>; an operator declared to have no derivative does not move
+smoothly. Each costs a few probes.  The rounding error of a law is measured: every result on the way is moved by some
+roundings.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from gradcheck_cli.verdict.differences import scales
 from gradcheck_cli.verdict.rule import HUGE, NEGLIGIBLE, UNDERFLOW, Comparison, Status, Tolerance, apart, epsilon
 
 WRONG, NONDETERMINISTIC = "GC101", "GC106"
-_SAFETY = 4.0  # of what 16 roundings do in a few runs
-_COMBINED = np.array([0.0, -2.0, 1.0])  # of cotangents 0, u, 2 u - 3: what is left is three times those of ones
-NEARBY = 2.0**-6  # in units of the scale of x: another point, as a rule on the same piece
-_ALONE = 2  # columns of a Jacobian that are computed once more, each alone
-_NEAR = (2.0**-20, 2.0**-26)  # perturbations that tell what moves smoothly from what jumps
+_SAFETY = 4.0  # factor on the rounding that a few runs show
+_COMBINED = np.array([0.0, -2.0, 1.0])  # combination of cotangents 0, u, 2 u - 3 that gives -3
+NEARBY = 2.0**-6  # distance to another point, in units of the scale of x, mostly on the same piece
+_ALONE = 2  # columns of a Jacobian that are computed again, each alone
+_NEAR = (2.0**-20, 2.0**-26)  # perturbations at which slopes of smooth results agree
 _BESIDE = "a probe's result depends on the probes beside it"
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A law that does not hold: the code of the failure, a sentence that names the law, and what broke it if known."""
+    """A law that does not hold: the code of the failure, a sentence, and the unit that broke it if known."""
 
     code: str
     law: str
@@ -44,7 +45,7 @@ class Broken:
 
 
 class Laws:
-    """The laws of one backward pass, and of what leads from each of its x to y.
+    """The laws of one backward pass, and of the forward runs from each of its xs to y.
 
     `columns` are the theoretical Jacobians, where all columns were computed; `some` are the rows of them that were.
     `anew` is another pass from the same y, for which all rules were applied once more.
@@ -62,7 +63,7 @@ class Laws:
         self.backward, self.columns, self.budget = backward, columns, budget
         self.some = [range(reals(backward.tape.values[x])) for x in backward.xs] if some is None else some
         self.anew = anew if backward.seed.dtype.kind == "f" else None
-        self.position, self.tolerance = 0, Tolerance()  # of the x at hand
+        self.position, self.tolerance = 0, Tolerance()  # of the current x
         self.rng, count = np.random.default_rng([seed, 2]), reals(backward.seed.value)
         self.ones = (np.arange(count) < backward.seed.size).astype(np.float64)
         self.u = self.rng.normal(size=count) if self.anew is None else flat(self.anew.start)
@@ -70,12 +71,14 @@ class Laws:
         self.chosen = self.rng.permutation(count)[:_ALONE] if count > 1 else np.zeros(0, int)
 
     def broken(self, position: int, program: Program, comparison: Comparison, tolerance: Tolerance) -> list[Broken]:
-        """The laws that do not hold for one x: those of the same kind as the first; `comparison` is what was found."""
+        """The laws that do not hold for one x, of the first kind that fails; `comparison` is that of its entries."""
         self.position, self.tolerance = position, tolerance
         if not comparison.status.size:
             return []
         size = np.abs(program.tape.values[program.probes[0]])
-        tame = bool(((size == 0) | ((size > 1 / HUGE) & (size < HUGE))).all())  # no product is lost
+        tame = bool(
+            ((size == 0) | ((size > 1 / HUGE) & (size < HUGE))).all()
+        )  # products neither overflow nor underflow
         agreed = bool((comparison.status == Status.PASS).all()) and not comparison.ties
         kinds: list[Iterator[Broken]] = [
             self._repeated(position),
@@ -97,7 +100,7 @@ class Laws:
 
     @cached_property
     def _again(self) -> list[Array]:
-        """What a second backward pass, built anew, gives for ones; the first where memory cannot hold both."""
+        """Cotangents for ones by a second backward pass, built anew; the first where memory cannot hold both."""
         backward = self.backward
         made = [backward.tape.values[n].nbytes for _, step in backward.program.steps for n in step.node.outputs if n]
         if sum(made) > self.budget.memory // 4:
@@ -114,7 +117,7 @@ class Laws:
         return (np.arange(self.u.size) == column).astype(np.float64)[None]
 
     def _repeated(self, position: int) -> Iterator[Broken]:
-        """Rules that are applied anew give the same."""
+        """Law: rules that are applied anew give the same."""
         if self._ends_alike(position):
             return
         first, second = self._once[position], self._again[position]
@@ -124,12 +127,12 @@ class Laws:
             yield Broken(NONDETERMINISTIC, law, unit)
 
     def _ends_alike(self, position: int) -> bool:
-        """The other pass ends where this one does, as far as it is known and rounding lets one tell."""
+        """True if the pass `anew` ends in the same cotangents, as far as rounding lets one tell."""
         end = None if self.anew is None else self.anew.ends.get(self.backward.xs[position])
         return end is not None and end.dtype.kind == "f" and not differ(self._rows[position][1], flat(end))
 
     def _pull_back(self, position: int) -> Iterator[Broken]:
-        """Zero gives zeros, sums give sums, and a stack of cotangents what each of them gives alone."""
+        """Laws: zero gives zeros, sums give sums, and each cotangent of a stack gives the same as alone."""
         rows, ones = self._rows[position], self._once[position]
         adds = bool((np.isfinite(rows[0]) & (rows[0] != 0)).any())
         gap = _COMBINED @ rows + 3 * ones
@@ -138,7 +141,7 @@ class Laws:
             mixing = self._beside(self.weights)
             rule, unit = self._rule("adds" if adds else "bends")
             if mixing is not None:
-                yield Broken(WRONG, f"{_BESIDE}, from {_where(mixing)} on", mixing)
+                yield Broken(WRONG, f"{_BESIDE}, from {node_of(mixing)} on", mixing)
             elif adds:
                 yield Broken(WRONG, f"a cotangent of zero does not give zero: {rule} adds something of its own", unit)
             else:
@@ -146,69 +149,71 @@ class Laws:
                 yield Broken(WRONG, f"{rule} is not linear in the cotangent: {law}", unit)
         elif self.columns and not all(self._alone(position, turn) for turn in range(len(self.chosen))):
             mixing = self._beside(np.eye(min(self.u.size, 1 << 8), self.u.size))
-            where = f", from {_where(mixing)} on" if mixing is not None else ": columns are others when each runs alone"
+            where = (
+                f", from {node_of(mixing)} on" if mixing is not None else ": columns are others when each runs alone"
+            )
             yield Broken(WRONG, f"{_BESIDE}{where}", mixing)
 
     def _alone(self, position: int, turn: int) -> bool:
-        """A column of the Jacobian is the same when it runs alone."""
+        """True if a column of the Jacobian is the same when it runs alone."""
         column, rows = int(self.chosen[turn]), slice(self.some[position].start, self.some[position].stop)
         row, stacked = self._columns_alone[turn][position][0][rows], self.columns[position][:, column]
         return not self._beyond(row - stacked, row, lambda: self._spread(position, self._unit(column))[0][rows])
 
     def _rule(self, fault: str) -> tuple[str, Unit | None]:
-        """The rule that has a fault when it is applied alone, in words, and what it differentiates."""
+        """The first rule that has a fault when applied alone, in words, and its unit."""
         tape = self.backward.tape
         for unit in onward(self._units, self.backward.xs[self.position]):
             with tape.aside():
                 if fault in _faults(tape, unit, self.rng):
-                    return f"the rule of {_where(unit)}", unit
+                    return f"the rule of {node_of(unit)}", unit
         return "a rule", None
 
     def _beside(self, weights: Array) -> Unit | None:
-        """Where the backward pass first gives for a stack of cotangents something else than for each alone."""
+        """The unit at which the backward pass for a stack of cotangents first differs from passes for each alone."""
         program, stack = self.backward.program, self.backward.cotangents(weights)
         return _first_difference(program, {program.probes[0]: stack}, self.budget)
 
     def _forward(self, program: Program) -> Iterator[Broken]:
-        """A forward run gives the same twice, and what runs beside a probe of it does not change it."""
+        """Laws: two forward runs give the same, and a probe gives the same beside another one as alone."""
         first, alone = self._beside_another(program)
         here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
         if differ(first, alone) and (unit := _first_difference(program, here, self.budget, twice=True)) is not None:
-            law = f"two identical forward runs give different results, from {_where(unit)} on"
+            law = f"two identical forward runs give different results, from {node_of(unit)} on"
             yield Broken(NONDETERMINISTIC, law, unit)
         elif self._beyond(first - alone, alone, lambda: _forward_spread(program)):
             mixing = _first_difference(program, _two(program), self.budget)
             if mixing is not None:
-                law = f"the numerical side is wrong: {_BESIDE}, from {_where(mixing)} on"
+                law = f"the numerical side is wrong: {_BESIDE}, from {node_of(mixing)} on"
                 yield Broken(WRONG, law, mixing)
 
     def _beside_another(self, program: Program) -> tuple[Array, Array]:
-        """y at the point from a stack of two probes, and as the tape has it; the same where a rounding decides."""
+        """y at the point from a stack of two probes, and as on the tape; equal arrays if a branch is crossed."""
         y = flat(program.tape.values[program.outputs[0]])
         outcome = program.run(_two(program), branches=True)
         return (y if outcome.any_crossed(2)[0] else flat_stack(outcome.outputs[0])[0]), y
 
     @cached_property
     def _units(self) -> list[Unit]:
-        """What lies between all xs and y."""
+        """Units between all xs and y."""
         return units_between(self.backward.tape, self.backward.xs, [self.backward.y])
 
     def _declared_zero(self, program: Program) -> Iterator[Broken]:
-        """What is declared to have no derivative does not move smoothly with any operand."""
+        """Law: a result declared to have no derivative does not move smoothly with any operand."""
         tape = program.tape
         ops = [*(region.op for region in tape.regions), *(step.op for _, step in program.steps)]
         if not any(op.vjp is zero for op in ops):
             return
         for unit in onward(self._units, program.probes[0]):
             if unit.op.vjp is zero and (name := _moves_smoothly(tape, unit, self.rng)):
-                law = f"{_where(unit)} declares that it has no derivative, but it moves smoothly with {name!r}"
+                law = f"{node_of(unit)} declares that it has no derivative, but it moves smoothly with {name!r}"
                 yield Broken(WRONG, law, unit)
 
     def _dot(self, position: int, program: Program, comparison: Comparison) -> Iterator[Broken]:
-        """<u, J v> by tangents of the forward kernels is <J^T u, v> by the rules, as far as all entries agree.
+        """Law: <u, J v> by tangents of the forward kernels is <J^T u, v> by the rules, within what entries leave open.
 
-        A comparison of projections is such a test already.  Where nothing flows, tangents are what a complex step leaves
-        of zero.
+        A comparison of projections is such a test already.  Zero gradients are left out, since tangents by the complex
+        step are then tiny numbers instead of zeros.
         """
         x, some = program.tape.values[program.probes[0]], self.some[position]
         if not program.steps or not program.analytic or comparison.status.shape != (len(some), self.u.size):
@@ -234,13 +239,13 @@ class Laws:
             yield Broken(WRONG, f"the dot test fails: <u, J v> is {there.sum():.6g}, <J^T u, v> is {back.sum():.6g}")
 
     def _spread(self, position: int, weights: Array) -> Array:
-        """How far rounding may carry the cotangents of some weights, `(P, x_size)`."""
+        """Bounds of the rounding errors of the cotangents for some weights, `(P, x_size)`."""
         base = self.backward.along(weights, self.budget)[position]
         moved = (self.backward.along(weights, self.budget, seed)[position] for seed in range(JITTERED))
         return np.asarray(np.fmax.reduce([np.abs(each - base) for each in moved]))
 
     def _beyond(self, gap: Array, like: Array, spread: Callable[[], Array]) -> bool:
-        """A gap matters to the user and is no rounding; what is not finite tells nothing."""
+        """True if a gap exceeds tolerance and rounding; NaN and infinity do not count."""
         gap, size = (np.where(np.isfinite(each), np.abs(each), 0.0) for each in (gap, like))
         largest = float(np.max(size, initial=0.0))
         allowed = self.tolerance.rtol * largest + self.tolerance.atol
@@ -251,14 +256,14 @@ class Laws:
 
 
 def differ(first: Array, second: Array) -> bool:
-    """Two results of the same computation differ by more than the order of its sums explains."""
+    """True if two results of one computation differ by more than the order of its sums explains."""
     with np.errstate(invalid="ignore"):
         gap = np.abs(first - second)
     return bool((gap > NEGLIGIBLE * np.max(np.abs(first), initial=0.0, where=np.isfinite(first))).any())
 
 
 def _forward_spread(program: Program) -> Array:
-    """How far rounding may carry y, `(y_size,)`."""
+    """Bounds of the rounding error of y, `(y_size,)`."""
     here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
     base, *moved = (
         flat_stack(program.run(here, jitter=rng).outputs[0])[0]
@@ -277,7 +282,7 @@ def _two(program: Program) -> dict[str, Array]:
 def _first_difference(
     program: Program, stacks: dict[str, Array], budget: Budget, *, twice: bool = False
 ) -> Unit | None:
-    """The step at which a run of a stack first differs from runs of its probes alone, or from a second one."""
+    """The step at which a run of a stack first differs from runs of its probes alone, or from a second run."""
     tape, count = program.tape, len(next(iter(stacks.values())))
     made = [
         (n, unit_of(step, index))
@@ -296,7 +301,7 @@ def _first_difference(
 
 
 def _faults(tape: Tape, unit: Unit, rng: np.random.Generator) -> set[str]:
-    """What is wrong with a rule that is applied alone, to random cotangents."""
+    """Faults of a rule that is applied alone to random cotangents: differs, adds, bends."""
     outputs = [tape.var(n) if n in tape.values and inexact(tape.var(n)) else None for n in unit.outputs]
     random = [None if y is None else rng.normal(size=y.shape) for y in outputs]
 
@@ -317,12 +322,8 @@ def _faults(tape: Tape, unit: Unit, rng: np.random.Generator) -> set[str]:
     return faults | ({"bends"} if any(differ(x, y) for x, y in sums) else set())
 
 
-def _where(unit: Unit) -> str:
-    return unit.place.of(unit.place.op or unit.op.name, unit.place.label or unit.label)
-
-
 def _moves_smoothly(tape: Tape, unit: Unit, rng: np.random.Generator) -> str:
-    """The operand with which a result moves by the same slope near and nearer, both ways; nothing if there is none."""
+    """The operand by which a result has one slope at two distances on both sides; "" if there is none."""
     outputs = [n for n in unit.outputs if n in tape.values and inexact(tape.var(n))]
     for name in dict.fromkeys(n for n in unit.operands if n and inexact(tape.var(n)) and tape.values[n].size):
         program, here = Program(tape, [name], outputs), tape.values[name]
@@ -337,9 +338,14 @@ def _moves_smoothly(tape: Tape, unit: Unit, rng: np.random.Generator) -> str:
 
 
 def _is_smooth(values: Array, here: Array, offsets: Array) -> bool:
-    """Some entry has one slope at all offsets `(P,)`, well above rounding."""
+    """True if some entry has one slope at all offsets `(P,)`, well above rounding."""
     with np.errstate(invalid="ignore"):
         slopes = (values - here) / offsets[:, None]
         seen = 1e4 * epsilon(here.dtype) * np.max(np.abs(here), initial=0.0) / np.min(np.abs(offsets))
         least, most = np.min(np.abs(slopes), axis=0), np.max(np.abs(slopes - slopes[0]), axis=0)
         return bool(((least > seen) & (most < 0.05 * least)).any())
+
+
+def node_of(unit: Unit) -> str:
+    """The model's node that a unit comes from, in words."""
+    return unit.place.of(unit.place.op or unit.op.name, unit.place.label or unit.label)

@@ -1,8 +1,7 @@
-"""One node on its own: its rule is held against its own forward kernel, at the values that it had in the run.
+"""One node on its own: its rule against its own forward kernel, at the values that it had in the run.
 
-A unit of a tape on a tape of its own, which holds its steps and the values they read and nothing else.
-
-What its rule adds goes away with it, and no error of another node can reach it there.
+The steps of the node and the values they read are put on a tape of their own: steps that its rule adds are dropped with
+it, and errors of other nodes have no effect.
 """
 
 from __future__ import annotations
@@ -42,117 +41,18 @@ from gradcheck_cli.verdict.rule import (
     screened,
 )
 
-
-class Alone:
-    """A unit on a tape of its own: `y` are the outputs asked for, one behind the other, `backward` its rule."""
-
-    def __init__(self, tape: Tape, unit: Unit, operands: Sequence[str], outputs: Sequence[str], budget: Budget) -> None:
-        self.unit, self.operands, self.outputs, self.budget = unit, tuple(operands), tuple(outputs), budget
-        self.tape = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
-        self.tape.regions = [_whole(unit)] if len(unit.steps) > 1 else []
-        self.y = _joined(self.tape, self.outputs)
-        self.programs = {name: Program(self.tape, [name], [self.y]) for name in self.operands}
-        self.backward = _Rule(self.tape, unit, self.y, self.outputs, self.operands)
-
-    @cached_property
-    def jacobians(self) -> list[Array]:
-        """Theoretical Jacobians `(x_size, y_size)` by each operand."""
-        return self.backward.jacobians(self.budget)
-
-    @cached_property
-    def spreads(self) -> list[Array]:
-        """How far rounding may move their entries."""
-        return self.backward.spreads(self.jacobians, self.budget)
-
-    @property
-    def columns(self) -> int:
-        """How many reals the outputs have."""
-        return reals(self.tape.values[self.y])
-
-    def rows(self, operand: str) -> int:
-        """How many reals an operand has."""
-        return reals(self.tape.values[operand])
-
-    def work(self, operand: str) -> float:
-        """Operations of one run."""
-        return forward_work(self.programs[operand])
-
-
-class _Rule(Backward):
-    """A unit's rule as a backward pass: from a cotangent of its outputs to those of its operands."""
-
-    def __init__(self, tape: Tape, unit: Unit, y: str, outputs: Sequence[str], operands: Sequence[str]) -> None:
-        self.tape, self.y, self.xs = tape, y, tuple(operands)
-        self.seed = tape.hold(tape.fresh(f"{y}/seed"), np.ones_like(tape.values[y]))
-        cts = _divided(self.seed, outputs) if outputs != (y,) else {y: self.seed}
-        found: dict[str, Var] = {}
-        for name, ct in pull_back(tape, unit, [cts.get(n) for n in unit.outputs], self.xs):
-            found[name] = found[name] + ct if name in found else ct
-        self.cts = [found.get(name) for name in self.xs]
-        self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
-
-
-def pulled(tape: Tape, unit: Unit, given: Mapping[str, Array]) -> list[tuple[str, Array]] | None:
-    """Cotangents of a unit's operands from those of its outputs; None where its rule cannot be run."""
-    alone = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
-    cts = [alone.hold(alone.fresh(f"{n}/ct"), given[n]) if n in given else None for n in unit.outputs]
-    try:
-        return [(name, flow.value) for name, flow in pull_back(alone, unit, cts)]
-    except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):
-        return None
-
-
-def _whole(unit: Unit) -> Region:
-    """A unit as the composition that it is on a tape of its own."""
-    return Region(
-        0, len(unit.steps), unit.op, unit.operands, unit.outputs, unit.metadata, unit.label, unit.place
-    )  # fmt: skip
-
-
-def part_of(tape: Tape, steps: range, names: Sequence[str] = ()) -> Tape:
-    """A tape with nothing but some steps and the values that they read and make, and those of some more tensors."""
-    part = Tape(tape.ops, dtype=tape.dtype, seed=tape.seed)
-    part.steps = tape.steps[steps.start : steps.stop]
-    part.regions = tape.regions[:] if len(steps) == len(tape.steps) else []
-    made = {n for step in part.steps for n in step.node.outputs}
-    operands = {n for region in part.regions for n in region.operands if n}  # no step may read some of them
-    wanted = {*names, *made, *operands, *(n for step in part.steps for n in step.node.inputs)}
-    part.values = tape.values.part(wanted)
-    part.fixed.update(part.values.recipes)
-    part.guards = [n for n in tape.guards if n in made]
-    return part
-
-
-def _joined(tape: Tape, outputs: Sequence[str]) -> str:
-    """One tensor with all entries of the outputs."""
-    if len(outputs) == 1:
-        return outputs[0]
-    parts = [reshape(tape.var(name), (tape.values[name].size,)) for name in outputs]
-    return tape.apply("Concat", *parts, axis=0).name
-
-
-def _divided(seed: Var, outputs: Sequence[str]) -> dict[str, Var]:
-    """The cotangent of each output, from that of all of them."""
-    cts, start = {}, 0
-    for name in outputs:
-        like = seed.tape.values[name]
-        cts[name] = reshape(slice(seed, (start,), (start + like.size,), (0,)), like.shape)
-        start += like.size
-    return cts
-
-
 SMALL = 4096  # entries of a Jacobian that is compared as a whole
-TOLERANCE = Tolerance(rtol=1e-9, negligible=1e-12)  # of one node: errors grow on the way to y
-_PROJECTIONS, FEWEST = 4, 2  # random directions of each side of a larger one, and of one that is very large
-_NUMBERS = 1e7  # that all directions of one side together have at most
+TOLERANCE = Tolerance(rtol=1e-9, negligible=1e-12)  # of one node: strict, since errors grow on the way to y
+_PROJECTIONS, FEWEST = 4, 2  # random directions of each side of a larger one, and the fewest
+_NUMBERS = 1e7  # entries of all directions of one side together, at most
 _TIE, _SIDE, _NEAR = 2.0**-36, 2.0**-20, 2.0**-24  # steps, in units of the scale of x: to find ties, to measure slopes
-_GROUND = 1e-2  # of the largest entry of a column: errors of smaller ones are relative to this
-_SAFETY = 4.0  # of what 16 roundings do in a few runs
-_AT_TIES = 16  # entries at a tie that are looked at one by one
-_THIRD = 2.0**-190  # beyond the square of the complex step: slopes of nodes are not that small
-_TO_EDGE = 2.0**-10, 2.0**-30, 2.0**-50  # steps, in units of the scale of x, between which a slope without end grows
-_STEEPER, _GROWN = 8.0, 2.0  # times from the first step and from the second: less is no slope without end
-_NONFINITE = 8  # entries without a finite cotangent that are looked at one by one
+SMALL_ENTRY = 1e-2  # of the largest entry of a column: the least size that errors are relative to
+_SAFETY = 4.0  # factor on the rounding that a few runs show
+_AT_TIES = 16  # entries at a tie that are compared one by one
+_THIRD = 2.0**-190  # third-order term of the complex step: below its square, and below any slope
+_TO_EDGE = 2.0**-10, 2.0**-30, 2.0**-50  # steps, in units of the scale of x, along which an infinite slope grows
+_STEEPER, _GROWN = 8.0, 2.0  # growth from the first step, and from the second, up to which a slope is finite
+_NONFINITE = 8  # entries without a finite cotangent that are compared one by one
 _FAULTS = (
     GradcheckError,
     ValueError,
@@ -161,15 +61,15 @@ _FAULTS = (
     ArithmeticError,
     AttributeError,
     RuntimeError,
-)  # of a rule
+)  # that a wrong rule may raise
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What was found of a unit: its rule is right, wrong, or nothing could be said of it.
+    """Result for one unit: its rule is right or wrong, or that is open.
 
-    Of a wrong one `operand` has the worst cotangent; `compared` is what it was found by, `reason` why the rule could
-    not be run.
+    For a wrong one, `operand` has the worst cotangent, and `compared` is the comparison, or `reason` the error of the
+    rule.
     """
 
     unit: Unit
@@ -177,12 +77,12 @@ class Local:
     operand: str = ""
     compared: Compared | None = None
     reason: str = ""
-    errors: tuple[float, float] = (0.0, 0.0)  # the largest ones, absolute and relative, of what could be told
+    errors: tuple[float, float] = (0.0, 0.0)  # the largest ones, absolute and relative
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One operand of a unit alone: how it was compared, and what came of it.
+    """The comparison of one operand of a unit alone.
 
     directions  of the operand, one for each row of the comparison
     weights     of the outputs, one for each column; None: the columns are the entries of the outputs
@@ -193,11 +93,11 @@ class Compared:
     directions: Directions
     weights: Array | None
     comparison: Comparison
-    tied: str = ""  # along directions that keep the ties of all operands together: what is wrong of them
+    tied: str = ""  # fault along directions that keep the ties of all operands
 
     @property
     def status(self) -> Literal["right", "wrong", "open"]:
-        """Wrong if any number is; right if none is and some slope could be told: of zeros alone all must be."""
+        """Wrong if any entry is; right if none is, and either all pass or some passing slope is not zero."""
         if self.comparison.count(Status.FAIL):
             return "wrong"
         if self.comparison.clean:
@@ -208,7 +108,7 @@ class Compared:
 
     @property
     def gap(self) -> float:
-        """The largest relative error of what failed, infinite where the rule gives no number."""
+        """The largest relative error of all failures, infinite where the rule gives NaN or infinity."""
         failed = self.comparison.status == Status.FAIL
         given, right = self.comparison.theoretical[failed], self.comparison.numerical[failed]
         size = np.maximum(np.abs(given), np.abs(right))
@@ -227,14 +127,14 @@ def check_unit(
 ) -> Local:
     """A unit's rule against its forward kernel: some operands by some outputs, of one dtype each.
 
-    flowing  which reals of the outputs get a cotangent in the model, `(m,)`, asked if the rule is wrong; None: all may
+    flowing  called if the rule is wrong: the reals of the outputs that get a cotangent in the model, `(m,)`; None: all
     """
     if unit.op.vjp is None:
         return Local(unit, "open")
     try:
         alone = Alone(tape, unit, operands, outputs, budget)
     except _FAULTS as error:
-        if isinstance(error, LimitError):  # of time or memory, which no rule is to blame for
+        if isinstance(error, LimitError):  # of time or memory: no fault of the rule
             raise
         return Local(unit, "wrong", reason=f"its rule cannot be run: {error}")
     found = [_compared(alone, position, seed) for position in range(len(alone.operands))]
@@ -253,14 +153,14 @@ def check_unit(
 
 
 def told(comparison: Comparison, tolerance: Tolerance) -> tuple[float, float]:
-    """The largest errors, absolute and relative, but for those that rounding explains."""
+    """The largest absolute and relative error, except those that rounding explains."""
     given, right = comparison.theoretical, comparison.numerical
     with np.errstate(invalid="ignore"):
         gap, size, ground = np.abs(given - right), magnitude(given, right), comparison.ground.at()
         beyond = gap > allowance(size, ground, tolerance)
     counted = (comparison.status == Status.FAIL) | (np.isin(comparison.status, PASSED) & ~beyond)
     gap = np.where(counted, np.where(np.isfinite(gap), gap, np.inf), 0.0)
-    relative = gap / np.where(size > 0, np.maximum(size, _GROUND * ground), 1.0)
+    relative = gap / np.where(size > 0, np.maximum(size, SMALL_ENTRY * ground), 1.0)
     return float(np.max(gap, initial=0.0)), float(np.max(relative, initial=0.0))
 
 
@@ -271,7 +171,7 @@ def _compared(alone: Alone, position: int, seed: int) -> Compared:
         found = _entries(alone, position)
         if found.status == "wrong":
             return found
-        rounded = _projections(alone, position, seed)  # unit cotangents hide what a rule does to digits
+        rounded = _projections(alone, position, seed)  # unit cotangents hide rounding by a rule
         return rounded if rounded is not None and rounded.status == "wrong" else found
     summed = _projections(alone, position, seed)
     return summed if summed is not None else _unusual(alone, position, seed)
@@ -287,9 +187,9 @@ def _entries(alone: Alone, position: int) -> Compared:
 def _projections(
     alone: Alone, position: int, seed: int, live: Array | None = None, known: Array | None = None
 ) -> Compared | None:
-    """Random projections; None where some cotangents are not finite, of which no sum tells anything.
+    """Random projections; None where some cotangents are not finite, so that sums say nothing.
 
-    live  reals of the outputs that count, `(m,)`; known  those of the operand that do, `(n,)`, if not all of them do
+    live  reals of the outputs that count, `(m,)`; known  those of the operand, `(n,)`, if not all of them do
     """
     operand, m = alone.operands[position], alone.columns
     x, rng = alone.tape.values[operand], np.random.default_rng([seed, *alone.unit.steps])
@@ -310,7 +210,7 @@ def _projections(
 
 
 def _unusual(alone: Alone, position: int, seed: int) -> Compared:
-    """Some entries for which the rule gives no number."""
+    """The comparison of some entries for which the rule gives NaN or infinity."""
     operand, m = alone.operands[position], alone.columns
     weights = np.where(_finite(alone), np.random.default_rng(seed).normal(size=(1, m)), 0.0)
     [values] = alone.backward.along(weights, alone.budget)[position]
@@ -321,15 +221,15 @@ def _unusual(alone: Alone, position: int, seed: int) -> Compared:
 
 
 def _finite(alone: Alone) -> Array:
-    """Reals of the outputs that are numbers, `(m,)`: of the others there is no slope."""
+    """Reals of the outputs that are finite, `(m,)`; the others have no slope."""
     return np.isfinite(flat(alone.tape.values[alone.y]))
 
 
 def _settled(found: Compared, seed: int, live: Array | None) -> Compared:
-    """A wrong operand without failures that are of no matter to the model, or no fault of the rule.
+    """A wrong operand, without failures that do not matter in the model or are no fault of the rule.
 
-    Of no matter are outputs that get no cotangent.  No fault is a cotangent that is no number where the forward kernel
-    has no slope either: 1 / 0 at the edge of its domain, which nodes before it may well cut off.
+    Outputs without a cotangent do not matter.  A cotangent of NaN or infinity is no fault where the forward kernel has
+    no finite slope either, such as 1 / 0 at the edge of its domain; the model may cut it off before.
     """
     alone, position = found.alone, found.alone.operands.index(found.operand)
     live = _finite(alone) if live is None else live & _finite(alone)
@@ -345,7 +245,7 @@ def _settled(found: Compared, seed: int, live: Array | None) -> Compared:
 
 
 def _without_edges(found: Compared, live: Array) -> Compared:
-    """Single entries of an operand, or all of them, without those failures."""
+    """A comparison by single entries, without those failures."""
     failed = found.comparison.status == Status.FAIL
     lost = failed & ~np.isfinite(found.comparison.theoretical)
     rows = np.flatnonzero(lost.any(axis=1))
@@ -357,10 +257,10 @@ def _without_edges(found: Compared, live: Array) -> Compared:
 
 
 def _blamed(found: Compared, rows: Array, live: Array) -> Array:
-    """Rows of a comparison by single entries, without what may be no number: `(rows, columns)`.
+    """Rows of a comparison by single entries at which the rule must give a number: `(rows, columns)`.
 
-    A slope without end spoils what it is multiplied with, cotangents of zero as well: entries that do not move with an
-    output may be lost to another one, but not where all outputs have a slope.
+    An infinite slope makes NaN of what it is multiplied with, cotangents of zero as well: an entry that does not move
+    an output may be NaN because of another output, but not where all outputs have a slope.
     """
     alone, theory = found.alone, found.comparison.theoretical[rows]
     ended, moves = _slopes(found, found.directions.rows[rows])
@@ -374,7 +274,7 @@ def _blamed(found: Compared, rows: Array, live: Array) -> Array:
 
 
 def _slopes(found: Compared, rows: Array) -> tuple[Array, Array]:
-    """Which outputs have a slope from both sides by some entries of an operand, and which move: `(rows, m)` each."""
+    """Outputs that have slopes from both sides by some entries of an operand, and those that move: `(rows, m)` each."""
     program, part = found.alone.programs[found.operand], Directions(found.alone.tape.values[found.operand], rows)
     here = np.abs(flat(program.tape.values[program.outputs[0]]))
     ended, moves = np.ones((len(rows), len(here)), bool), np.zeros((len(rows), len(here)), bool)
@@ -388,7 +288,7 @@ def _slopes(found: Compared, rows: Array) -> tuple[Array, Array]:
                 moves |= slope > rounding
             slopes.append((slope, rounding))
         (far, _), (near, _), (fine, rounding) = slopes
-        coarse = np.where(np.isfinite(far), far, near)  # the far one may leave the domain where the slope is finite
+        coarse = np.where(np.isfinite(far), far, near)  # the far step may leave the domain of a finite slope
         with np.errstate(invalid="ignore", over="ignore"):
             bounded = (fine <= _STEEPER * coarse + rounding) | (fine <= _GROWN * near + rounding)
         ended &= np.isfinite(fine) & bounded
@@ -406,7 +306,7 @@ def _theory(alone: Alone, position: int, v: Array, weights: Array, known: Array 
 
 
 def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, weights: Array | None) -> Compared:
-    """The comparison: at once where the complex step agrees with the rule, else with all that a verdict takes."""
+    """The comparison: the complex step alone where it agrees with the rule, else the full procedure of a pair."""
     program = alone.programs[operand]
     if program.obstacle is None and theory.values.size:
         value = by_complex_step(program, directions, alone.budget)
@@ -425,7 +325,7 @@ def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, 
 
 
 def _tolerance(alone: Alone) -> Tolerance:
-    """How exact a rule must be: a kernel of others may be no better than what matters on the way to y."""
+    """The tolerance of one node, which is the usual one for kernels from elsewhere."""
     foreign = any(step.trial is not None for step in alone.tape.steps)
     return Tolerance() if foreign else TOLERANCE
 
@@ -433,8 +333,8 @@ def _tolerance(alone: Alone) -> Tolerance:
 def _above_rounding(comparison: Comparison, alone: bool) -> Comparison:
     """A comparison without failures that no method can tell from zero.
 
-    Those are roundings of the node's largest slope where a kernel adds entries up, which no error bound sees where all
-    is cancelled; `alone`: it does not.  And the third-order term of the complex step, where all before it is zero.
+    Two kinds: roundings of the node's largest slope where a kernel sums entries that cancel, which no error bound sees
+    (`alone`: the kernel does not sum); and the third-order term of the complex step, where all lower ones are zero.
     """
     gap = np.abs(comparison.theoretical - comparison.numerical)
     largest = np.max(magnitude(comparison.theoretical, comparison.numerical), initial=0.0)
@@ -442,8 +342,12 @@ def _above_rounding(comparison: Comparison, alone: bool) -> Comparison:
     return replace(comparison, status=np.where(tiny, Status.NOISE, comparison.status).astype(np.int8))
 
 
+def _nothing(values: Array) -> Comparison:
+    return Comparison(values, values, values, np.zeros(values.shape, np.int8))
+
+
 def _beside_ties(alone: Alone, operand: str, directions: Directions, theory: Theory, weights: Array) -> Compared:
-    """The comparison by the complex step alone, which crosses no decision; `weights` leave out what is at a tie."""
+    """The comparison by the complex step alone, which crosses no branch; `weights` leave out entries at ties."""
     program = alone.programs[operand]
     value = by_complex_step(program, directions, alone.budget) @ weights.T
     moved = [by_complex_step(program, directions, alone.budget, seed) @ weights.T for seed in range(JITTERED)]
@@ -455,14 +359,14 @@ def _beside_ties(alone: Alone, operand: str, directions: Directions, theory: The
 
 
 def _at_ties(alone: Alone, position: int, tied: Array) -> Compared | None:
-    """Some entries that lie at a tie, each against the slopes from both sides; None where none of them is wrong."""
+    """Some entries at a tie, each against the slopes from both sides; None where none of them is wrong."""
     operand, m = alone.operands[position], alone.columns
     weights = np.zeros((len(tied), m))
     weights[np.arange(len(tied)), tied] = 1
     flows = alone.backward.along(weights, alone.budget)[position]
     same = alone.rows(operand) == m
     rows = tied if same else np.unique(np.asarray([i for flow in flows for i in np.flatnonzero(flow)[:1]], np.int64))
-    if not len(rows):  # no entry gets anything: that is for all of them together to tell
+    if not len(rows):  # all cotangents are zero: `_together` decides
         return None
     theory = Theory(flows[:, rows].T, lambda: np.zeros((len(rows), len(tied))))
     found = _judged(alone, operand, Directions(alone.tape.values[operand], rows), theory, weights)
@@ -470,7 +374,7 @@ def _at_ties(alone: Alone, position: int, tied: Array) -> Compared | None:
 
 
 def _of_all_operands(tape: Tape, alone: Alone) -> Alone:
-    """A unit with every operand that its rule gives a cotangent: ties may be between any of them."""
+    """A unit with every operand that its rule gives a cotangent, since ties may be between any of them."""
     names = tuple(dict.fromkeys(n for n in alone.unit.operands if n and is_inexact(tape.values[n].dtype)))
     if not decides(alone.programs[alone.operands[0]]) or {*names} <= {*alone.operands}:
         return alone
@@ -497,7 +401,7 @@ def _together(alone: Alone, seed: int) -> Compared | None:
         return np.asarray(sum(tied.moves[name] @ ct.T for name, ct in zip(alone.operands, flows, strict=True)))
 
     values = given(flows)
-    if not np.isfinite(values).all():  # which entries alone tell
+    if not np.isfinite(values).all():  # single entries decide
         return None
     moved = [given(alone.backward.along(weights, alone.budget, number)) for number in range(JITTERED)]
     rest = sum(np.abs(tied.moves[name]) @ np.abs(ct).T for name, ct in zip(alone.operands, flows, strict=True))
@@ -512,10 +416,6 @@ def _together(alone: Alone, seed: int) -> Compared | None:
     times = f"{values[worst] / found.exact[worst] + 0.0:.4g} times" if found.exact[worst] else "not"
     said = f"along directions that keep the ties is {times} the derivative"
     return Compared(alone, operand, directions, weights, Comparison(values, found.exact, spread, status), said)
-
-
-def _nothing(values: Array) -> Comparison:
-    return Comparison(values, values, values, np.zeros(values.shape, np.int8))
 
 
 def _directions(rng: np.random.Generator, here: Array) -> Array:
@@ -549,3 +449,101 @@ def _tied(program: Program, budget: Budget) -> Array:
     rounding = 16 * EPS * np.abs(flat(program.tape.values[program.outputs[0]])) / _NEAR
     smooth = np.abs(up - down) <= 1e-3 * np.maximum(np.abs(up), np.abs(down)) + 2 * bend + rounding
     return np.flatnonzero(~smooth.all(axis=0))
+
+
+class Alone:
+    """A unit on a tape of its own: `y` are the requested outputs concatenated, `backward` is its rule."""
+
+    def __init__(self, tape: Tape, unit: Unit, operands: Sequence[str], outputs: Sequence[str], budget: Budget) -> None:
+        self.unit, self.operands, self.outputs, self.budget = unit, tuple(operands), tuple(outputs), budget
+        self.tape = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
+        self.tape.regions = [_whole(unit)] if len(unit.steps) > 1 else []
+        self.y = _joined(self.tape, self.outputs)
+        self.programs = {name: Program(self.tape, [name], [self.y]) for name in self.operands}
+        self.backward = _Rule(self.tape, unit, self.y, self.outputs, self.operands)
+
+    @cached_property
+    def jacobians(self) -> list[Array]:
+        """Theoretical Jacobians `(x_size, y_size)` by each operand."""
+        return self.backward.jacobians(self.budget)
+
+    @cached_property
+    def spreads(self) -> list[Array]:
+        """Bounds of the rounding errors of their entries."""
+        return self.backward.spreads(self.jacobians, self.budget)
+
+    @property
+    def columns(self) -> int:
+        """Number of reals of the outputs."""
+        return reals(self.tape.values[self.y])
+
+    def rows(self, operand: str) -> int:
+        """Number of reals of an operand."""
+        return reals(self.tape.values[operand])
+
+    def work(self, operand: str) -> float:
+        """Operations of one run."""
+        return forward_work(self.programs[operand])
+
+
+class _Rule(Backward):
+    """A unit's rule as a backward pass: from a cotangent of its outputs to those of its operands."""
+
+    def __init__(self, tape: Tape, unit: Unit, y: str, outputs: Sequence[str], operands: Sequence[str]) -> None:
+        self.tape, self.y, self.xs = tape, y, tuple(operands)
+        self.seed = tape.hold(tape.fresh(f"{y}/seed"), np.ones_like(tape.values[y]))
+        cts = _divided(self.seed, outputs) if outputs != (y,) else {y: self.seed}
+        found: dict[str, Var] = {}
+        for name, ct in pull_back(tape, unit, [cts.get(n) for n in unit.outputs], self.xs):
+            found[name] = found[name] + ct if name in found else ct
+        self.cts = [found.get(name) for name in self.xs]
+        self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
+
+
+def pulled(tape: Tape, unit: Unit, given: Mapping[str, Array]) -> list[tuple[str, Array]] | None:
+    """Cotangents of a unit's operands from those of its outputs; None where its rule cannot be run."""
+    alone = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
+    cts = [alone.hold(alone.fresh(f"{n}/ct"), given[n]) if n in given else None for n in unit.outputs]
+    try:
+        return [(name, flow.value) for name, flow in pull_back(alone, unit, cts)]
+    except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):
+        return None
+
+
+def _whole(unit: Unit) -> Region:
+    """The region of all steps of a unit, on a tape of its own."""
+    return Region(
+        0, len(unit.steps), unit.op, unit.operands, unit.outputs, unit.metadata, unit.label, unit.place
+    )  # fmt: skip
+
+
+def part_of(tape: Tape, steps: range, names: Sequence[str] = ()) -> Tape:
+    """A tape with some of the steps, the values that they read and make, and the tensors in `names`."""
+    part = Tape(tape.ops, dtype=tape.dtype, seed=tape.seed)
+    part.steps = tape.steps[steps.start : steps.stop]
+    part.regions = tape.regions[:] if len(steps) == len(tape.steps) else []
+    made = {n for step in part.steps for n in step.node.outputs}
+    operands = {n for region in part.regions for n in region.operands if n}  # some may be read by no step
+    wanted = {*names, *made, *operands, *(n for step in part.steps for n in step.node.inputs)}
+    part.values = tape.values.part(wanted)
+    part.fixed.update(part.values.recipes)
+    part.guards = [n for n in tape.guards if n in made]
+    return part
+
+
+def _joined(tape: Tape, outputs: Sequence[str]) -> str:
+    """Name of one tensor with all entries of the outputs."""
+    if len(outputs) == 1:
+        return outputs[0]
+    parts = [reshape(tape.var(name), (tape.values[name].size,)) for name in outputs]
+    return tape.apply("Concat", *parts, axis=0).name
+
+
+def _divided(seed: Var, outputs: Sequence[str]) -> dict[str, Var]:
+    """The cotangent of each output, as slices of the joint one."""
+    cts, start = {}, 0
+    for name in outputs:
+        like = seed.tape.values[name]
+        cts[name] = reshape(slice(seed, (start,), (start + like.size,), (0,)), like.shape)
+        start += like.size
+    return cts
