@@ -94,7 +94,7 @@ class Streamed(Protocol):
 
 
 def streamed(form: Format) -> Streamed | None:
-    """What writes a format piece by piece, where that can be."""
+    """The module that writes a format piece by piece, where that can be."""
     return form.load() if form.streamed else None
 
 

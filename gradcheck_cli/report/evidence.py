@@ -119,7 +119,7 @@ def sides(check: Check, entry: Entry) -> tuple[str, ...]:
 
 
 def _judged(check: Check, entry: Entry) -> tuple[str, ...]:
-    """What others give, where that was judged, and what the rules give, where they give something."""
+    """Somebody else's value, where that was judged, and the rules' own, where they give one."""
     if not check.claim:
         return (precise(entry.theoretical),)
     known = check.claim.get("theoretical") != "none"
@@ -134,7 +134,7 @@ def by_y(check: Check) -> bool:
 
 
 def place(check: Check, entry: Entry) -> str:
-    """Where an entry stands: its indices, the part of a complex number, the point if there are several."""
+    """The place of an entry: its indices, the part of a complex number, the point if there are several."""
     where = f"{shape(entry.x)} -> {shape(entry.y)}" if by_y(check) else shape(entry.x if check.x else entry.y)
     part = f" {name(entry.part)}" if entry.part else ""
     return f"{where}{part}" + (f" point {entry.point}" if check.points > 1 else "")
@@ -154,14 +154,14 @@ def suspect_lines(suspect: Suspect, style: Style) -> Iterator[str]:
 
 
 def evidence(suspect: Suspect) -> Iterator[str]:
-    """How it is known that this node is at fault, a sentence each."""
+    """The evidence that this node is at fault, a sentence each."""
     yield from _own(suspect)
     yield from _others(suspect)
     yield from filter(None, [_unchecked(suspect)])
 
 
 def _own(suspect: Suspect) -> Iterator[str]:
-    """Where the node stands, and how it fares on its own."""
+    """The place of the node, and the result of checking it on its own."""
     if suspect.inside:
         yield f"in the {name(suspect.inside)}"
     if suspect.part_of:
@@ -172,7 +172,7 @@ def _own(suspect: Suspect) -> Iterator[str]:
 
 
 def _others(suspect: Suspect) -> Iterator[str]:
-    """How the other nodes fare."""
+    """The results of the other nodes."""
     failed = suspect.tried - suspect.passed
     if failed > 1:
         more = [*suspect.others, *([count(left, "more node")] if (left := failed - 1 - len(suspect.others)) else [])]

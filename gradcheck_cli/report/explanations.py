@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Page(NamedTuple):
-    """What `gradcheck explain` prints of a code."""
+    """A code as `gradcheck explain` prints it."""
 
     title: str
     meaning: str
@@ -283,6 +283,6 @@ PAGES = {
 
 
 def exit_code(code: str) -> int:
-    """What the command exits with where nothing worse happened."""
+    """The exit code where nothing worse happened."""
     own = PAGES[code].exit_code
     return FAMILIES[code[:3]][1] if own is None else own

@@ -76,7 +76,7 @@ def _place(check: Check) -> str:
 
 
 def _level(check: Check) -> str:
-    """How bad its gradient is; empty for one that passed."""
+    """The level of its gradient's fault; empty for one that passed."""
     if check.gradient_passes:
         return ""
     return "error" if {*check.gates} - {FORWARD} else _LEVELS.get(check.status, "")

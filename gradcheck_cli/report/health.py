@@ -143,7 +143,7 @@ def _share(number: int | None, units: int) -> str:
 
 
 def _facts(checks: Sequence[Check]) -> Iterator[str]:
-    """What is to be said of several gradients at once: of each fact the worst."""
+    """A line on several gradients at once: of each fact the worst."""
     norms = [float(c.gradient["norm"]) for c in checks]
     low, high = min(norms), max(norms)
     yield f"norm {short(low)}" if short(low) == short(high) else f"norms {short(low)} to {short(high)}"
@@ -169,7 +169,7 @@ def figures(check: Check) -> Iterator[str]:
 
 
 def findings(health: Health) -> Iterator[str]:
-    """What the layers add up to, a sentence each."""
+    """Facts about all layers together, a sentence each."""
     yield from _entries(health)
     yield from _dead(health)
     if health.saturated:

@@ -68,7 +68,7 @@ def derivative(check: Check, longest: int = _LONGEST) -> str:
 
 
 def cells(check: Check, tile: Tile) -> str:
-    """What a heatmap shows: by entry of input [1,3,8,8]."""
+    """The axes of a heatmap: by entry of input [1,3,8,8]."""
     x, y = (f"{cut(name(n), _LONGEST)} {shape(s)}" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
     return {
         "both": f"a row for each entry of {x}, a column for each of {y}",
@@ -103,7 +103,7 @@ def _entry(sizes: Sequence[int], total: int, position: int) -> str:
 
 
 def _part(position: int, total: int, size: int) -> str:
-    """Which part of a complex tensor, which counts twice."""
+    """The part of a complex tensor, which counts twice."""
     return "" if total == size else "re " if position < size else "im "
 
 
@@ -182,7 +182,7 @@ def _fitted(cells: Array, free: int, title: int) -> tuple[Array, int, int]:
 
 
 def _abreast(across: int, free: int) -> int:
-    """How many images stand side by side."""
+    """The number of images that stand side by side."""
     return max(1, (free + _GAP) // (across + _GAP))
 
 
@@ -193,7 +193,7 @@ def _first(size: int, kept: int, cells: int) -> list[int]:
 
 
 def _ends(first: str, last: str, width: int) -> str:
-    """What stands above the first and the last cell of a line."""
+    """The labels above the first and the last cell of a line."""
     if first == last:
         return first.ljust(width)
     space = width - len(first) - len(last)
@@ -212,7 +212,7 @@ def _glyphs(level: int, count: int, style: Style) -> str:
 
 
 def _legend(levels: Array, tile: Tile, style: Style) -> Iterator[str]:
-    """What the characters that occur mean, and how many entries each stands for."""
+    """A legend of the characters that occur, and the number of entries that each stands for."""
     found = [int(level) for level in np.unique(levels)]
     labels = [f"blank: {NOTHING_LABEL}" if i == NOTHING else LEVELS[i].label for i in found]
     line, used = "  ", 2

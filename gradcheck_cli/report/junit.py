@@ -75,7 +75,7 @@ def _counts(checks: Iterable[Check]) -> dict[str, Any]:
 
 
 def _kinds(check: Check) -> Iterator[str]:
-    """What each case of a record counts as: the pair, and the forward run where that differs."""
+    """The outcome of each test case of a record: the pair, and the forward run where that differs."""
     yield "" if check.gradient_passes else _OUTCOMES.get(check.status, "failure")
     if check.forward_differs:
         yield "failure"

@@ -79,7 +79,7 @@ def _part(check: Check, style: Style) -> str:
 
 
 def _forward(check: Check) -> Iterator[str]:
-    """What is to be said of a forward run that differs."""
+    """A section on a forward run that differs."""
     yield f"### {WORD} {CODE}: {_text(subject(check))}"
     for line in check.forward.get("reason", "").splitlines():
         yield from ("", _text(name(line)))
@@ -88,7 +88,7 @@ def _forward(check: Check) -> Iterator[str]:
 
 
 def _lines(check: Check, style: Style) -> Iterator[str]:
-    """What is to be said of a check that did not pass."""
+    """A section on a check that did not pass."""
     yield f"### {said_of(check)[0]} {check.code}: {_text(subject(check))}"
     yield ""
     yield _text(outcome(check))

@@ -1,4 +1,4 @@
-"""What `gradcheck inspect` prints of a model."""
+"""A model as `gradcheck inspect` prints it: tensors, operators, what has no gradient, what a check would cost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
 
 
 def _known(tensor: TensorFacts) -> str:
-    """What is known of a gradient, and of a constant the rule of its role."""
+    """The state of a tensor's gradient, and of a constant the rule of its role."""
     return (
         f"{tensor.gradient}  (rule {tensor.rule}: {name(tensor.why.partition(': ')[2])})"
         if tensor.rule

@@ -1,4 +1,4 @@
-"""What `gradcheck ops` prints: the list of operators, and a page for each."""
+"""Operators as `gradcheck ops` prints them: the list, and a page for each."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def remark_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 
 def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """Which gradients are not gradcheck's own, and what they are derivatives of."""
+    """Gradients that are not gradcheck's own, and what they are derivatives of."""
     groups: dict[tuple[str, str], list[str]] = {}
     for claim in (c.claim for c in checks if c.claim):
         seed = claim.get("seed", "")
@@ -101,7 +101,7 @@ def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 
 def _uncovered(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """That some branches of the model were not taken, by the row that has most of them."""
+    """A line on branches of the model that were not taken, by the row that has most of them."""
     most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
     if most is not None:
         more = "" if style.verbosity > 0 else ": see -v"
@@ -122,7 +122,7 @@ def forward_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 
 def _refusals(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """That onnxruntime does not take the model, and why."""
+    """A line that onnxruntime does not take the model, and why."""
     for text in dict.fromkeys(_refusal(check) for check in checks if check.forward.get("refused")):
         yield from textwrap.wrap(
             text, style.width, initial_indent=f"  {'forward':10} ", subsequent_indent=" " * 13, break_on_hyphens=False
@@ -130,7 +130,7 @@ def _refusals(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 
 def held_against(check: Check) -> str:
-    """What the forward run was compared with."""
+    """A sentence on what the forward run was compared with."""
     if other := check.forward.get("compared_with"):
         absolute, relative = (_short(check.forward.get(f"max_{kind}_err")) for kind in ("abs", "rel"))
         said = "" if check.forward.get("agrees") is False else name(check.forward.get("reason", ""))
@@ -141,7 +141,7 @@ def held_against(check: Check) -> str:
 
 
 def _paragraph(check: Check) -> tuple[str, str]:
-    """What is to be said of one record, and in which color."""
+    """The paragraph on the forward run of one record, and its color."""
     if check.forward.get("agrees") is not False:
         return "", ""
     if check.forward_differs:
@@ -175,7 +175,7 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 
 def _hidden(check: Check) -> str:
-    """What rounding hides where another evaluates y."""
+    """A line on the errors that rounding hides where another evaluates y."""
     size, of = f"{check.power['missed_below']:.0e}", name(check.power["of"])
     return f"  rounding   in {name(check.source)} hides an error of {size} of {of}"
 
@@ -189,7 +189,7 @@ def _sentence(mode: str, checks: Sequence[Check]) -> str:
 
 
 def _weakness(check: Check) -> float:
-    """How much a check may have missed."""
+    """The size of error, or share of entries, that a check may have missed."""
     return float(check.power.get("bad_fraction", check.power.get("missed_below", 0.0)))
 
 

@@ -54,7 +54,7 @@ def _text_of(value: Any) -> str:
 
 
 def _rules(check: Check) -> list[str]:
-    """What is wrong with a check, and with the health of its gradient where the run asked for that."""
+    """Everything that is wrong with a check, and with its gradient's health where the run asked for that."""
     fine = check.gradient_passes and check.status != "waived"
     found = [check.code or "unknown"] * (_status(check) != "pass" and not fine)
     found += [f"{_HEALTH}{name(word)}" for word in check.at_health]
@@ -68,12 +68,12 @@ def _forward_waived(check: Check) -> bool:
 
 
 def _status(check: Check) -> str:
-    """What became of it, whether that is waived or not."""
+    """The status of a check, or the one that is waived."""
     return str((check.waiver or {}).get("status", "fail")) if check.status == "waived" else check.status
 
 
 def _said(check: Check, rule: str) -> tuple[str, str]:
-    """How bad it is, and in which words."""
+    """The level of a result, and its text."""
     if rule.startswith(_HEALTH):
         return "error", f"{subject(check)}: {gate_text(check)}"
     if rule == _FORWARD:

@@ -1,4 +1,4 @@
-"""How numbers, names and tables are written: numbers are never cut, only names are.
+"""Numbers, names and tables as text: numbers are never cut, only names are.
 
 Where a check belongs in a project: the path of its model or spec as the services of a repository want it.
 """
@@ -23,7 +23,7 @@ COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a report is shown: colors, width, entries of each failure, more (1) or less (-1) of it."""
+    """The look of a report: colors, width, entries of each failure, more (1) or less (-1) of it."""
 
     color: bool = False
     width: int = 80
@@ -129,7 +129,7 @@ def table(rows: Sequence[Sequence[str]], align: str, least: Sequence[int] = ()) 
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """The number of columns that a text takes in a terminal."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
@@ -167,7 +167,7 @@ def uri(check: Check) -> str:
 
 
 def is_url(text: str) -> bool:
-    """It names a model elsewhere: s3://..."""
+    """The text names a model elsewhere: s3://..."""
     scheme, mark, _ = text.partition("://")
     return bool(mark) and scheme.isalnum()
 

@@ -53,7 +53,7 @@ def verdict(check: Check) -> str:
 
 
 def _counts(groups: Sequence[Group]) -> str:
-    """How many models and checks came out how."""
+    """Numbers of models and of checks by outcome."""
     models = [worst(group.checks).status for group in groups]
     checks = [check.status for group in groups for check in group.checks]
     rows = [("", "models", "checks")]

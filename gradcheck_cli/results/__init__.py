@@ -71,7 +71,7 @@ def _records(value: Any) -> list[Any]:
 
 
 def _instead(value: Any) -> str:
-    """What stands where a record should."""
+    """A description of what stands where a record should."""
     if not isinstance(value, dict):
         return f"{brief(value)} is no record"
     return f"its schema is {brief(value.get('schema'))}, not {SCHEMA!r}"
@@ -187,7 +187,7 @@ class _Text:
 
     @property
     def left(self) -> str:
-        """What was read and not made use of."""
+        """The text that was read and not made use of."""
         return self.read[self.at :]
 
     def go(self, place: int) -> None:

@@ -1,4 +1,4 @@
-"""What pictures of a comparison are drawn from: plain data of bounded size, however many entries were compared.
+"""The data that pictures are drawn from: plain and of bounded size, however many entries were compared.
 
 A `Picture` of a whole Jacobian is that of its parts put together, so shards and points merge; it goes through JSON
 and back.
@@ -29,7 +29,7 @@ _EXACT, _INFINITE = -400.0, 400.0  # stand for the log10 of an error of zero, an
 
 
 class Standing(IntEnum):
-    """What a verdict comes to, the worst last."""
+    """The classes that verdicts fall into, the worst last."""
 
     PASS = 0
     KINK = 1  # beside the numerical side, but a slope that counts as right at a kink
@@ -38,7 +38,7 @@ class Standing(IntEnum):
 
 
 def severity(standing: Array, error: Array) -> Array:
-    """How bad entries are, as one number: worse is larger, by standing first and by the size of the error second.
+    """The badness of entries as one number: worse is larger, by standing first and by the size of the error second.
 
     A standing of -1, nothing was compared, is -inf.
     """
@@ -60,7 +60,7 @@ def size_of(cells: Array) -> Array:
 
 
 def starts(size: int, cells: int) -> Array:
-    """Where each cell begins on an axis of this size: no cell is empty while there are no more cells than entries."""
+    """The start of each cell on an axis of this size: no cell is empty while there are no more cells than entries."""
     return -(-np.arange(cells) * size // max(cells, 1))
 
 
@@ -120,7 +120,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many entries have an error of each size, by `Standing`: `(4, slots)`.
+    """The number of entries with an error of each size, by `Standing`: `(4, slots)`.
 
     The first slot is for errors below `10^LOWEST`, zero included, the last for those from `10^HIGHEST` on.
     """
@@ -155,7 +155,7 @@ class Picture:
     curve: Curve | None = None
 
     def merged(self, other: Picture) -> Picture:
-        """That of both parts, or points, together; the curve is that of the worse entry."""
+        """The picture of both parts, or points, together; the curve is that of the worse entry."""
         curves = [c for c in (self.curve, other.curve) if c is not None]
         return Picture(
             self.tile.merged(other.tile),

@@ -1,4 +1,4 @@
-"""What a run of gradcheck found, as plain data: a `Report` of `Check` records, ready for tables and for JSON."""
+"""The results of a run as plain data: a `Report` of `Check` records, ready for tables and for JSON."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class Check:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """What is to be said of branches that no point has taken: the first by name, the others by number."""
+        """Remarks on branches that no point has taken: the first by name, the others by number."""
         named = tuple(self.branches.get("missed", ()))
         more = self.branches.get("total", 0) - self.branches.get("covered", 0) - len(named)
         return (*named, *([f"and {more} more branch{'es'[: 2 * (more > 1)]} not covered"] if more else []))
@@ -287,7 +287,7 @@ class Check:
 
     @property
     def derivative(self) -> tuple[str, ...]:
-        """What was checked, above and below the line; an output alone where two models were compared."""
+        """The derivative, above and below the line; an output alone where two models were compared."""
         if self.of_two_models and not self.x:
             return (f"output {self.y}",)
         return derivative(self.x, self.y, self.gradient_of)
@@ -303,7 +303,7 @@ class Check:
 
     @property
     def passes(self) -> bool:
-        """It stops at no gate, and passed, is waived, or is severed from a y while x has a gradient from another."""
+        """True if it stops at no gate, and passed, is waived, or is severed from one y of several."""
         return self.gradient_passes and not self.forward_differs
 
     @property
@@ -318,7 +318,7 @@ class Check:
 
     @property
     def severed(self) -> Severed | None:
-        """What the graph says of ways from x to y without a derivative, where it says anything."""
+        """The ways from x to y without a derivative, by the graph, where there are any."""
         return self.gradient.get("severed")
 
     @property
@@ -397,7 +397,7 @@ class Kept(Sequence[Check]):
         return next(self.read((range(len(self))[index],)))
 
     def some(self, places: Sequence[int]) -> Kept:
-        """Those of some places, which stay in their file too."""
+        """The records of some places, which stay in their file too."""
         return Kept([self.outcomes[i] for i in places], lambda some: self.read([places[i] for i in some]))
 
     def changed(self, change: Callable[[Check], Check], *, by_all: bool = False) -> Kept:

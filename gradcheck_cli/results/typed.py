@@ -80,7 +80,7 @@ def required(kind: Any) -> tuple[str, ...]:
 
 @cache
 def reader(kind: Any) -> Reader:
-    """What makes a value of this type of a JSON value."""
+    """The function that makes a value of this type of a JSON value."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotated(*inside)
@@ -163,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 
 def _by_key(value: Any, known: Mapping[str, Reader], other: Reader | None = None) -> dict[str, Any]:
-    """What is under each key that is known, or under each."""
+    """The values under the keys that are known, or under all."""
     if not isinstance(value, dict):
         raise Unfit(f"should be an object, and is {brief(value)}")
     given = {}

@@ -84,7 +84,7 @@ def _swap(new: str, target: str, old: str) -> None:
 
 
 def _is_ours(folder: str) -> bool:
-    """It is empty, or a report of earlier."""
+    """The folder is empty, or a report of earlier."""
     if not os.listdir(folder):
         return True
     try:

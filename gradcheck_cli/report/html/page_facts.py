@@ -1,4 +1,4 @@
-"""What pages say of a run, a model and a check besides tables: pairs of a word and what belongs to it.
+"""Facts that pages show of a run, a model and a check besides tables: pairs of a word and what belongs to it.
 
 What the pages are about: models with the outcomes of their checks, and the operators in them.
 """
@@ -24,7 +24,7 @@ _MODEL_DIGITS = 12  # of a digest: names may be anything, files named after them
 
 
 class Outcome(NamedTuple):
-    """What may become of a check, in a word and a letter: neither needs a color to be understood."""
+    """An outcome of a check, in a word and a letter: neither needs a color to be understood."""
 
     key: str
     word: str
@@ -96,7 +96,7 @@ class Model:
 
     @property
     def operators(self) -> Mapping[str, int]:
-        """Those of its graph, as far as it could be read."""
+        """The operators of its graph, as far as it could be read."""
         return next((c.model.operators for c in self.checks if c.model.operators), {})
 
 
@@ -133,7 +133,7 @@ def ordered(models: Iterable[Model], order: str) -> list[Model]:
 
 
 def counted(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, int]]:
-    """How many there are of each outcome that occurs, the worst first."""
+    """The number of each outcome that occurs, the worst first."""
     found = Counter(each.key for each in outcomes)
     return [(outcome, found[key]) for key, outcome in OUTCOMES.items() if key in found]
 
@@ -147,7 +147,7 @@ def _slug(label: str, uri: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """What an operator has to do with what did not pass, by number of models."""
+    """The part of an operator in what did not pass, by number of models."""
 
     operator: str
     models: int
@@ -157,7 +157,7 @@ class OperatorRow:
 
     @property
     def involved(self) -> bool:
-        """It is why something did not pass, as far as one knows."""
+        """The operator is why something did not pass, as far as one knows."""
         return bool(self.suspected or self.blocked)
 
 
@@ -204,7 +204,7 @@ class Bar(NamedTuple):
 
 
 def of_run(report: Report, models: Sequence[Model]) -> Iterator[Fact]:
-    """What was checked, and by what."""
+    """The pairs that were checked, and the method."""
     checks = report.checks
     compared = sum(c.entries.get("checked", 0) for c in checks)
     yield "Models", f"{len(models):,} with {len(checks):,} pairs (x, y)"
@@ -221,7 +221,7 @@ def of_run(report: Report, models: Sequence[Model]) -> Iterator[Fact]:
 
 
 def of_model(model: Model) -> Iterator[Fact]:
-    """What is known of a model as a file."""
+    """Facts about a model as a file."""
     found = next((c.model for c in model.checks if c.model.nodes), model.checks[0].model)
     yield "File", found.uri
     yield "Opset", ", ".join(f"{domain} {v}".strip() for domain, v in sorted(found.opset.items()))
@@ -236,7 +236,7 @@ def of_model(model: Model) -> Iterator[Fact]:
 
 
 def of_check(check: Check) -> Iterator[Fact]:
-    """How a pair was checked, and what that was worth."""
+    """The method by which a pair was checked, and what that was worth."""
     if not check.entries:
         return
     yield "Compared", f"{share_compared(check)}, {check.mode}, {check.method}"
@@ -280,7 +280,7 @@ def _length(norm: float, low: float, high: float) -> float:
 
 
 def _missed(check: Check) -> str:
-    """What a full comparison would have missed."""
+    """The errors that a full comparison would have missed."""
     size = check.power.get("missed_below")
     return f"errors below {rough(float(size))} of an entry" if size else ""
 

@@ -140,7 +140,7 @@ class Shown(NamedTuple):
 
 
 class Site:
-    """What all pages of a report share."""
+    """The data that all pages of a report share."""
 
     def __init__(self, report: Report) -> None:
         self.report = report = replace(report, checks=tuple(report.checks))  # pages are about all of them, in any order
@@ -148,7 +148,7 @@ class Site:
         self.pictured = frozenset(_pictured(self.models))
 
     def run(self) -> dict[str, Any]:
-        """What the summary says."""
+        """The data of the summary."""
         attention = [m for m in self.models if m.outcome.key not in QUIET]
         outcomes = counted(map(outcome_of, self.report.checks))
         code = self.report.exit_code
@@ -169,7 +169,7 @@ class Site:
         }
 
     def operators(self) -> dict[str, Any]:
-        """What the tables of operators hold: those that are why something did not pass, and the others."""
+        """The tables of operators: those that are why something did not pass, and the others."""
         rows = by_operator(self.models)
         involved, others = [r for r in rows if r.involved], [r for r in rows if not r.involved]
         more = max(len(involved) - _OPERATORS, 0) + max(len(others) - _OPERATORS, 0)
@@ -266,7 +266,7 @@ def _title(models: Sequence[Model], attention: Sequence[Model]) -> str:
 
 
 def _shares(outcomes: Sequence[tuple[Outcome, int]]) -> list[tuple[Outcome, float, float]]:
-    """Where each outcome begins and how wide it is, in thousandths; no failure is too small to be seen."""
+    """The start and the width of each outcome, in thousandths; no failure is too small to be seen."""
     widths = [(outcome, max(number, sum(n for _, n in outcomes) / 250)) for outcome, number in outcomes]
     unit, start, found = 1000 / max(sum(width for _, width in widths), 1), 0.0, list[tuple[Outcome, float, float]]()
     for outcome, width in widths:
@@ -284,7 +284,7 @@ def _causes(models: Iterable[Model]) -> list[tuple[str, str, int, int]]:
 
 
 def _pictured(models: Iterable[Model]) -> Iterator[tuple[str, int]]:
-    """Which checks get pictures: some of each model, the worst models first."""
+    """The checks that get pictures: some of each model, the worst models first."""
     left = count(_DRAWN, -1)
     for model in models:
         having = [index for index, check in enumerate(model.checks, 1) if check.picture is not None]
@@ -320,7 +320,7 @@ def _data(kind: str, data: bytes) -> str:
 
 
 def _digest(text: str) -> str:
-    """What a policy lets through: this text alone."""
+    """The hash by which a policy lets this text through, and no other."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

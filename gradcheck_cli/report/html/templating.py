@@ -119,7 +119,7 @@ def _label(check: Check, longest: int = 120) -> str:
 
 
 def _headline(check: Check, longest: int = 2000) -> str:
-    """What happened; lines stay lines."""
+    """The reason for a verdict; lines stay lines."""
     said = headline(check) if check.status != "waived" else ""
     return "\n".join(_name(line, longest) for line in text.without_excerpt(said)[:20])
 

@@ -91,7 +91,7 @@ def _title(check: Check) -> str:
 
 
 def _foot(check: Check) -> str:
-    """Which check it was, how it went about, and which node it suspects."""
+    """The check, its method, and the node that it suspects."""
     suspect = check.suspect
     at = f"suspect: node {suspect.node} {suspect.op} {suspect.name}".strip() if suspect else ""
     facts = (check.check, f"{check.mode}, {check.method}", f"seed {check.seed}", at)

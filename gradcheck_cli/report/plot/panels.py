@@ -123,7 +123,7 @@ def _bounds(panel: Axes, curve: Curve, steps: Array) -> None:
 
 
 def _entry(check: Check, curve: Curve) -> str:
-    """Which entry a curve is of."""
+    """The entry that a curve is of."""
     if check.picture is not None and check.picture.tile.over == "projections":
         return "h along a random direction"
     parts = [f"{cut(name(n), 20)}{shape(at)}" for n, at in ((check.y, curve.y), (check.x, curve.x))]
@@ -271,7 +271,7 @@ def _used(counts: Array, rtol: float) -> Array:
 
 
 def _slot(power: float) -> float:
-    """Where an error of 10^power stands."""
+    """The position of an error of 10^power."""
     return (power - LOWEST) * PER_DECADE + 1
 
 
