@@ -1,5 +1,4 @@
-"""Many models: each is checked in a process of its own, what is found is kept as it comes.
+"""Many models: each is checked in a process of its own, and its results are stored as soon as it ends.
 
-`engine.run` is where to start: it takes jobs, and hands out the records of each one once, whatever the model does to
-its process.
+Start with `engine.run`: it takes jobs and gives the records of each job once, whatever a model does to its process.
 """

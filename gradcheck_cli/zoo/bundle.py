@@ -1,12 +1,12 @@
-"""A failing check as a folder: everything that is needed to run it again exactly.
+"""Bundles: folders with everything that is needed to repeat a failing check exactly.
 
-    bundle.json   what was checked and how, the versions of what took part, the command, the records
+    bundle.json   model, settings, versions of packages, command, records
     values.npz    the inputs that were drawn, and the values that were given
-    model/        the model with its external data, or the spec with the files it names; larger ones stay where they are
-    shipped/      inputs and outputs that ship with the model, where its forward run differs
+    model/        the model and its companion files; larger models stay where they are
+    shipped/      inputs and outputs that ship with the model, if its forward run differs from them
 
-A bundle is written in two steps: `bundle.json` alone before the check, so that a crash leaves one, the rest after it.
-One that comes from elsewhere is read as any other file is: nothing in it is run, unpickled, or led out of its folder by.
+A bundle is written in two steps: `bundle.json` before the check, so that a crash leaves it, the rest afterwards.
+Bundles are untrusted: nothing in one is run or unpickled, and no path in it leads out of its folder.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from gradcheck_cli.formats.untrusted import content, sha256_of
 from gradcheck_cli.graph.memory import installed
 from gradcheck_cli.results.record import strict
 from gradcheck_cli.settings import SETTINGS, Numbers, Option, Settings
-from gradcheck_cli.zoo.saved_values import Reader, Writer, write_arrays
+from gradcheck_cli.zoo.saved_values import ValueReader, ValueWriter, write_arrays
 
 SCHEMA, MANIFEST, VALUES, MODEL = "gradcheck.bundle/1", "bundle.json", "values.npz", "model"
 SHIPPED = "shipped"  # the folder of values that ship with a model whose forward run differs from them
-GRAD_MODEL = "grad_model"  # the folder of another model, whose gradients are checked
-COPIED = 64 << 20  # bytes of a model that are copied; a larger one is referred to by path and digest
-DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again by seed
+GRAD_MODEL = "grad_model"  # the folder of the other model that computes the gradients to check
+COPIED = 64 << 20  # bytes of the largest model that is copied; others are referred to by path and digest
+DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again from the seed
 _LONGEST = 64 << 20  # bytes of a bundle.json
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is checked: the model at `path`, or the graph of that name in the spec there; `dims` are sizes it is read with.
+    """The model of a check: the file at `path`, or the graph of this name in the spec there, read with sizes `dims`.
 
-    `files` are digests of what belongs to it, by path relative to its folder; `copy` is the model inside of the bundle.
+    `files` holds digests of companion files by path relative to the model's folder; `copy` is the path in the bundle.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Subject:
     copy: str = ""
 
     def place(self, folder: Path) -> Path:
-        """Where the model is now; UsageError for a place outside of the bundle that is no ordinary path."""
+        """The path of the model now, in the bundle or outside; a UsageError if it is not valid."""
         if not self.copy:
             if not os.path.isabs(self.path) or self.path.startswith(("//", "\\\\")):
                 raise UsageError(f"{shown(self.path)!r} is no absolute path of a model")
@@ -67,13 +67,13 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle as read; `state` is "running" where the check did not end."""
+    """A bundle as read; `state` is "running" if the check did not end."""
 
     folder: Path
     check: str
     subject: Subject
     settings: Settings
-    sizes: Mapping[str, int] = field(default_factory=dict)  # that were chosen for open dimensions
+    sizes: Mapping[str, int] = field(default_factory=dict)  # chosen for open dimensions
     drawn: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     records: Sequence[Mapping[str, Any]] = ()
     error: str = ""
@@ -81,7 +81,7 @@ class Bundle:
     state: str = "ended"
 
     def source(self, *, allow_python: bool = False) -> Source:
-        """The model."""
+        """Reads the model."""
         place, graph = self.subject.place(self.folder), self.subject.graph
         found = read(place, dims=self.subject.dims or None, allow_python=allow_python).sources
         if graph and graph not in found:
@@ -93,12 +93,12 @@ class Bundle:
 
     @property
     def shipped(self) -> Path | None:
-        """The folder of values that shipped with the model, where its outputs are not these."""
+        """The folder of values that shipped with the model, if its outputs differ from them."""
         place = _resolved(self.folder / SHIPPED)
         return place if place.is_dir() and place.is_relative_to(_resolved(self.folder)) else None
 
     def changes(self) -> list[str]:
-        """What is no longer as it was when the bundle was saved."""
+        """Sentences about versions and files that differ from those when the bundle was saved."""
         now = versions_now(self.versions)
         found = [f"{name} was {was}, and is {now.get(name, 'absent')} here" for name, was in self.versions.items()
                  if now.get(name) != was]  # fmt: skip
@@ -115,8 +115,8 @@ class Bundle:
 def begin(
     folder: Path, check: str, subject: Subject, settings: Settings, command: Sequence[str], versions: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Writes what is known before a check into a new folder, and gives it; OSError if that cannot be done."""
-    writer = Writer()
+    """Writes `bundle.json` before a check into a new folder, and returns its content; OSError if that fails."""
+    writer = ValueWriter()
     manifest = {
         "schema": SCHEMA,
         "state": "running",
@@ -147,8 +147,8 @@ def complete(
     error: str = "",
     shipped: Path | None = None,
 ) -> None:
-    """Adds what a check has found, the values that it drew, and its model; `shipped` is a folder of values beside it."""
-    writer = Writer()
+    """Adds the records of a check, the values that it drew, its model, and the folder of values `shipped` with it."""
+    writer = ValueWriter()
     entry = _settings_entry(settings, writer)
     if settings.grad_model is not None:
         entry["grad_model"] = _copied(settings.grad_model, folder / GRAD_MODEL)
@@ -166,7 +166,7 @@ def complete(
 
 
 def load(path: str | os.PathLike[str]) -> Bundle:
-    """The bundle in a folder, or beside a `bundle.json`; UsageError for what is none."""
+    """Reads the bundle in a folder, or the one of a `bundle.json`; raises a UsageError if it is not valid."""
     given = Path(path)
     file = given / MANIFEST if given.is_dir() else given
     manifest = _manifest(file)
@@ -179,7 +179,7 @@ def load(path: str | os.PathLike[str]) -> Bundle:
 
 
 def versions_now(names: Mapping[str, Any]) -> dict[str, str]:
-    """Versions of what takes part, and of the packages among `names` that are installed."""
+    """Versions of gradcheck, Python, and those packages in `names` that results depend on."""
     from importlib.metadata import PackageNotFoundError, version
 
     from gradcheck_cli.errors import VERSION
@@ -195,7 +195,7 @@ def versions_now(names: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest_of(file: Path) -> str:
-    """The SHA-256 of a file; "" for one that cannot be read, of which others will speak."""
+    """The SHA-256 of a file; "" if it cannot be read, which the check reports itself."""
     try:
         return sha256_of(file)
     except OSError:
@@ -205,7 +205,7 @@ def digest_of(file: Path) -> str:
 def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
     from gradcheck_cli.model import call_options as options
 
-    reader = Reader(folder / VALUES if (folder / VALUES).is_file() else None)
+    reader = ValueReader(folder / VALUES if (folder / VALUES).is_file() else None)
     model = manifest["model"]
     subject = Subject(
         _path(model["path"]), _text(model["sha256"]), _text(model["graph"]), options.sizes(model["dims"], "dims"),
@@ -226,8 +226,8 @@ def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
     )
 
 
-def _settings(entry: Mapping[str, Any], reader: Reader, folder: Path) -> Settings:
-    """Settings as they were, each value as one that a call could give; nothing beyond what this machine has."""
+def _settings(entry: Mapping[str, Any], reader: ValueReader, folder: Path) -> Settings:
+    """The settings of a bundle, validated like arguments of a call; jobs and memory are limited to this machine's."""
     unfit = [name for name in entry if name not in SETTINGS]
     if unfit:
         raise UsageError(f"it has the setting {shown(str(unfit[0]))!r}, which this version of gradcheck does not know")
@@ -238,7 +238,7 @@ def _settings(entry: Mapping[str, Any], reader: Reader, folder: Path) -> Setting
     return replace(found, jobs=jobs, memory_limit=memory)
 
 
-def _setting(option: Option, entry: Any, reader: Reader, folder: Path) -> Any:
+def _setting(option: Option, entry: Any, reader: ValueReader, folder: Path) -> Any:
     from gradcheck_cli.model import call_options as options
 
     match option.kind:
@@ -253,13 +253,13 @@ def _setting(option: Option, entry: Any, reader: Reader, folder: Path) -> Any:
     return options.settings({option.field: entry})[option.field]
 
 
-def _settings_entry(settings: Settings, writer: Writer) -> dict[str, Any]:
-    """Settings as JSON; arrays by what the writer calls them, and no shipped values: those are among what was drawn."""
+def _settings_entry(settings: Settings, writer: ValueWriter) -> dict[str, Any]:
+    """Settings as JSON, with the writer's keys for arrays; without shipped values, which are stored with drawn ones."""
     entry = {name: _entry(option, getattr(settings, name), writer) for name, option in SETTINGS.items()}
     return {name: value for name, value in entry.items() if value is not None and SETTINGS[name].kind != "data"}
 
 
-def _entry(option: Option, value: Any, writer: Writer) -> Any:
+def _entry(option: Option, value: Any, writer: ValueWriter) -> Any:
     match option.kind:
         case "values" | "feeds":
             return {name: writer.entry(each) for name, each in value.items()}
@@ -271,11 +271,11 @@ def _entry(option: Option, value: Any, writer: Writer) -> Any:
 
 
 def identity(settings: Settings) -> str:
-    """What tells a check with these settings from the same one with others; nothing for those of nobody's asking.
+    """A text that tells a check from the same check with other settings; "" for default settings.
 
-    How long it may take, and on how many cores, is no part of it.
+    Settings that do not change results, such as time limit and number of jobs, are left out.
     """
-    writer, usual = Writer(), _settings_entry(Settings(), Writer())
+    writer, usual = ValueWriter(), _settings_entry(Settings(), ValueWriter())
     entry = _settings_entry(settings, writer)
     given = {n: v for n, v in entry.items() if _tells(SETTINGS[n]) and v != usual.get(n)}
     arrays = [sha256(array.tobytes()).hexdigest() for array in writer.arrays.values()]
@@ -283,12 +283,12 @@ def identity(settings: Settings) -> str:
 
 
 def _tells(option: Option) -> bool:
-    """The option is part of what one check differs from another by; x and y are part of a bundle's name anyway."""
+    """True if an option tells one check from another; x and y are part of a bundle's name anyway."""
     return bool(option.panel) and option.role != "limit" and option.kind != "tensors"
 
 
-def _claim(entry: Any, reader: Reader) -> str | Numbers:
-    """A claimed gradient: the name of a tensor, or numbers with where they were from."""
+def _claim(entry: Any, reader: ValueReader) -> str | Numbers:
+    """A claimed gradient: the name of a tensor, or numbers with their origin."""
     if isinstance(entry, str):
         return entry
     origin, values = entry
@@ -296,12 +296,12 @@ def _claim(entry: Any, reader: Reader) -> str | Numbers:
 
 
 def _other_model(path: Any, folder: Path) -> str | None:
-    """The model that computes the gradients, in the bundle or where it was."""
+    """The path of the model that computes the gradients to check, in the bundle or outside."""
     return None if path is None else str(Subject(_path(path), copy="" if os.path.isabs(path) else path).place(folder))
 
 
 def _copied(model: str, folder: Path) -> str:
-    """A model with what belongs to it, copied; where that is too large, the path it stays at."""
+    """Copies a model with its companion files; gives its path, which stays the same if it is too large to be copied."""
     from gradcheck_cli.formats.companions import companion_files, copy_files
 
     path = Path(os.path.abspath(model))
@@ -313,7 +313,7 @@ def _copied(model: str, folder: Path) -> str:
 
 
 def _with_copy(subject: Subject, folder: Path) -> Subject:
-    """The model copied into the bundle, unless it is too large for that."""
+    """Copies the model into the bundle, unless it is too large."""
     from gradcheck_cli.formats.companions import companion_files, copy_files
 
     path = Path(subject.path)
@@ -327,7 +327,7 @@ def _with_copy(subject: Subject, folder: Path) -> Subject:
 
 
 def _copy_values(given: Path, folder: Path) -> None:
-    """Values that ship with a model, copied: outputs among them that a forward run is held against."""
+    """Copies the test data that ships with a model, unless it is too large."""
     from gradcheck_cli.formats.companions import copy_files
 
     files = {file.name: file for file in given.glob("*put_*.pb")} if given.is_dir() else {}
@@ -344,7 +344,7 @@ def _shortened(record: Mapping[str, Any], most: int = 100) -> dict[str, Any]:
 
 
 def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """The manifest as a whole or not at all."""
+    """Writes `bundle.json` completely or not at all."""
     new = folder / f"{MANIFEST}.new"
     new.write_text(json.dumps(strict(manifest), indent=1), encoding="utf-8")
     os.replace(new, folder / MANIFEST)
@@ -365,7 +365,7 @@ def _manifest(file: Path) -> dict[str, Any]:
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
-    except (OSError, RuntimeError) as error:  # links that lead in circles
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise UsageError(f"{shown(str(path))} cannot be read: {error}") from None
 
 

@@ -1,12 +1,8 @@
-"""Runs jobs on a Dask cluster, as `engine` does on one machine: each gives its records once, whatever becomes of workers.
+"""Runs jobs on a Dask cluster: each job gives its records once, even if workers are lost.
 
-The driver keeps count: a job is done when its first answer is here, what comes later is dropped; one whose worker was
-lost is given to another, a few times.  What a worker does with a job is in `worker`.
-
-A client of a Dask cluster: found by address, by scheduler file, or started on this machine; and found fit for use.
-
-Scheduler and workers must have the same gradcheck, Python, NumPy and onnx as this machine: a record says which versions
-it is of, and results must not depend on who has made them.
+The first answer of a job counts, later ones are dropped; a job whose worker is lost is sent to another, a few times.
+Scheduler and workers must have the same gradcheck, Python, NumPy and onnx as this machine, since results must not depend
+on the worker.  `engine` does the same on one machine; `worker` is the other side of this module.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.graph.memory import left, spell
 from gradcheck_cli.zoo import crash
 from gradcheck_cli.zoo.engine import WORK, Admission, Done, Feed, Interrupts
-from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, Limits, Listener, Silent, cores
+from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, Silent, cores
 from gradcheck_cli.zoo.parcel import Parcel, difference, packed, versions, with_contents
 from gradcheck_cli.zoo.shelf import prune, renamed, running
 from gradcheck_cli.zoo.worker import MEMORY, Answer, Bundles, perform
@@ -38,135 +34,24 @@ from gradcheck_cli.zoo.worker import MEMORY, Answer, Bundles, perform
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-
+RETRIES = 3  # of a job whose worker was lost
+_TICK, _SECOND = 0.2, 1.0
+_PATIENCE = 60.0  # seconds without any worker, at the start and later
+_AHEAD = 2  # jobs for each worker beyond those that it runs
 _SILENT = logging.CRITICAL + 1
-_WAIT = 60.0  # seconds for the first worker to be there
 _QUIET = {
-    "distributed.admin.large-graph-warning-threshold": "1TB",  # models go along where workers do not see them
+    "distributed.admin.large-graph-warning-threshold": "1TB",  # models are sent to workers that do not see them
     "distributed.comm.timeouts.connect": "10s",
 }
 
 
-@contextmanager
-def connected(where: str = "") -> Iterator[Client]:
-    """A client of the cluster at tcp://HOST:PORT, in a scheduler file, or of local:N workers; "" as Dask is configured.
-
-    UsageError where there is none, or none that can be used.
-    """
-    try:
-        import dask
-        import distributed
-    except ImportError:
-        raise UsageError("--engine dask needs Dask: pip install 'gradcheck-cli[dask]'") from None
-    logging.getLogger("distributed").setLevel(_SILENT)  # what matters is said by the run
-    with dask.config.set(_QUIET):
-        where = where or dask.config.get("scheduler-address", None) or "local"
-        with _cluster(where) as at:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of versions that differ: said below, in full
-                    client = distributed.Client(**at, set_as_default=False)
-            except (OSError, ValueError) as error:
-                raise UsageError(f"no Dask scheduler answers at {shown(where)}: {_brief(error)}") from None
-            try:
-                _await_workers(client, where)
-                _require_same(client)
-                yield client
-            finally:
-                client.close(timeout=2)
-
-
-@contextmanager
-def _cluster(where: str) -> Iterator[Mapping[str, Any]]:
-    """How a client is told of a cluster, which is there meanwhile."""
-    if (match := re.fullmatch(LOCAL_CLUSTER, where)) is not None:
-        from distributed import LocalCluster
-
-        count = max(1, int(match["workers"] or cores()))
-        share = int(0.9 * left()) // count
-        with LocalCluster(
-            n_workers=count, threads_per_worker=1, resources={MEMORY: share}, memory_limit=0, dashboard_address=None,
-            silence_logs=_SILENT,
-        ) as cluster:  # fmt: skip
-            yield {"address": cluster}
-    elif re.fullmatch(SCHEDULER, where):
-        yield {"address": where}
-    elif os.path.isfile(where):
-        yield {"scheduler_file": where}
-    else:
-        raise UsageError(f"{shown(where)!r} is no Dask scheduler; {SCHEDULERS}")
-
-
-def _await_workers(client: Client, where: str) -> None:
-    deadline = time.monotonic() + _WAIT
-    while not workers_of(client):
-        if time.monotonic() > deadline:
-            hint = f"dask worker --scheduler-file {where}" if os.path.isfile(where) else f"dask worker {where}"
-            raise UsageError(f"the scheduler at {shown(where)} has no worker after {_WAIT:.0f} s; start some: {hint}")
-        time.sleep(0.2)
-
-
-def _require_same(client: Client) -> None:
-    """UsageError that lists who is not like this machine."""
-    there: dict[str, Any] = {"the scheduler": _asked(client)}
-    there |= {f"worker {address}": found for address, found in client.run(versions, on_error="return").items()}
-    apart = [f"  {who}: {how}" for who, found in sorted(there.items()) if (how := _apart(found))]
-    if apart:
-        shown_ = [*apart[:20], *([f"  ... and {len(apart) - 20} more"] if len(apart) > 20 else [])]
-        raise UsageError("\n".join(["the cluster is not like this machine; it needs the same versions:", *shown_]))
-
-
-def _asked(client: Client) -> Any:
-    try:
-        return client.run_on_scheduler(versions)
-    except Exception as error:  # whatever it is, it is said
-        return error
-
-
-def _apart(found: Any) -> str:
-    """How somebody differs, from what versions it has or why it could not tell."""
-    if isinstance(found, ModuleNotFoundError):
-        return f"has no gradcheck ({found})"
-    return f"cannot tell: {_brief(found)}" if isinstance(found, BaseException) else difference(versions(), found)
-
-
-def workers_of(client: Client) -> Mapping[str, Mapping[str, Any]]:
-    """Workers by address, with `nthreads` and `resources`; LimitError where the scheduler is gone."""
-    try:
-        return dict(client.scheduler_info(n_workers=-1)["workers"])
-    except (OSError, RuntimeError, TimeoutError):
-        raise gone() from None
-
-
-def is_on(client: Client) -> bool:
-    """The scheduler answers."""
-    return str(client.status) == "running"
-
-
-def gone() -> LimitError:
-    """That the cluster is no more."""
-    said = "the Dask scheduler is gone; what was finished is kept, and the same command goes on with the rest"
-    return LimitError(said, code="GC603")
-
-
-def _brief(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return shown(lines[0])[:200] if lines else type(error).__name__
-
-
-RETRIES = 3  # times that a job is done again because its worker was lost
-_TICK, _SECOND = 0.2, 1.0
-_PATIENCE = 60.0  # seconds without any worker
-_AHEAD = 2  # jobs beyond what workers do at once, for each thread
-
-
 def run(
-    where: str, jobs: Iterable[Job], limits: Limits, done: Done, listen: Listener | None = None, work: str = WORK
+    where: str, jobs: Iterable[Job], limits: Limits, done: Done, listen: JobListener | None = None, work: str = WORK
 ) -> None:
-    """Calls `done` with each job and its records, as they end; `where` is what `connected` takes.
+    """Calls `done` with each job and its records as jobs end; `where` is an argument of `connected`.
 
-    `limits.jobs` is how many are at the cluster at once, 0 for as many as it takes.  Raises what `engine.run` raises,
-    UsageError for a cluster that cannot be used, and LimitError once it is gone.
+    `limits.jobs` is the number of jobs at the cluster at once, 0 for as many as it takes.  Raises the errors of
+    `engine.run`, a UsageError for a cluster that cannot be used, and a LimitError if it is gone.
     """
     with connected(where) as client:
         Cluster(client, limits, done, listen or Silent(), work).run(jobs)
@@ -174,28 +59,27 @@ def run(
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A parcel at the cluster."""
+    """A parcel that was sent to the cluster."""
 
     parcel: Parcel
     future: Future[Answer]
-    began: int = 0  # times that some worker began with the job
-    tries: int = 0  # times that it was sent anew
+    began: int = 0  # how often workers began with the job
+    tries: int = 0  # how often it was sent again
 
 
 class Cluster:
-    """One run: the parcels that are out."""
+    """One run of jobs on a cluster."""
 
-    def __init__(self, client: Client, limits: Limits, done: Done, listen: Listener, work: str) -> None:
+    def __init__(self, client: Client, limits: Limits, done: Done, listen: JobListener, work: str) -> None:
         self.client, self.limits, self.done, self.listen, self.work = client, limits, done, listen, work
         self.topic = f"gradcheck-{uuid.uuid4().hex}"
         self.admission, self.interrupts = Admission(limits), Interrupts()
-        self.out: dict[str, Sent] = {}  # by ticket
+        self.out: dict[str, Sent] = {}  # ticket -> a parcel without an answer
         self.news: deque[tuple[str, str, Any]] = deque()  # ticket, kind, value; from threads of the client
         self.workers: Mapping[str, Mapping[str, Any]] = {}
-        self.looked = self.met = 0.0  # when, at the workers; when there were any
+        self.looked = self.met = 0.0  # times at which workers were looked up, and at which there were some
 
     def run(self, jobs: Iterable[Job]) -> None:
-        """All of it."""
         with self.interrupts.heeded(), selectors.DefaultSelector() as selector:
             selector.register(self.interrupts.reader, selectors.EVENT_READ)
             feed = Feed((self._packed(job) for job in jobs), self.interrupts.wake)
@@ -215,11 +99,11 @@ class Cluster:
     # --- sending
 
     def _packed(self, job: Job) -> Parcel:
-        """In the thread that jobs come from: files are read for it."""
+        """Packs a job; called in the feed's thread, since it reads files."""
         return packed(f"gradcheck-{uuid.uuid4().hex}", job, self.limits, self.work)
 
     def _fill(self, feed: Feed[Parcel]) -> bool:
-        """Sends as much as there are threads for, and some more; False where nothing is left to do."""
+        """Sends as many parcels as there are threads, and some more; False if nothing is left to do."""
         while len(self.out) < self._places() and (parcel := feed.take()) is not None:
             self._send(parcel)
         return bool(self.out) or not feed.over
@@ -229,7 +113,7 @@ class Cluster:
         return min(self.limits.jobs or threads + _AHEAD * len(self.workers), threads + _AHEAD * len(self.workers))
 
     def _send(self, parcel: Parcel, before: Sent | None = None) -> None:
-        """A parcel that no worker could ever take becomes a record at once."""
+        """Sends a parcel; one that is too large for every worker gets a record at once."""
         wanted = self.admission.first(parcel.job)
         offered = {address: worker["resources"].get(MEMORY) for address, worker in self.workers.items()}
         known = {address: size for address, size in offered.items() if size is not None}
@@ -247,13 +131,13 @@ class Cluster:
         future.add_done_callback(lambda _: self._note(parcel.ticket, "over", None))
 
     def _anew(self, sent: Sent, parcel: Parcel) -> None:
-        """The same job under another ticket: what still comes for this one is dropped."""
+        """Sends a job again under a new ticket, so that answers to the old one are dropped."""
         self._send(replace(parcel, ticket=f"gradcheck-{uuid.uuid4().hex}"), sent)
 
     # --- hearing
 
     def _hear(self, event: Any) -> None:
-        """An event of a worker, in a thread of the client."""
+        """Takes an event of a worker; called in a thread of the client."""
         told = event[1]
         self._note(told["ticket"], told["kind"], told["value"])
 
@@ -262,7 +146,7 @@ class Cluster:
         self.interrupts.wake()
 
     def _turn(self) -> None:
-        """What has happened since."""
+        """Handles everything that has happened since the last turn."""
         while self.news:
             ticket, kind, value = self.news.popleft()
             if (sent := self.out.get(ticket)) is not None:
@@ -283,14 +167,14 @@ class Cluster:
             self.listen.memory(job, value)
         elif kind == "started":
             sent.began += 1
-            if sent.began > 1 + RETRIES:  # a scheduler may be more patient
+            if sent.began > 1 + RETRIES:  # the scheduler may allow more
                 del self.out[sent.parcel.ticket]
                 self._give_up(sent)
             else:
                 self.listen.started(job)
 
     def _settle(self, sent: Sent) -> None:
-        """An answer, or that none will come."""
+        """Handles the end of a future, with or without an answer."""
         if sent.future.status == "finished":
             self._accept(sent, sent.future.result())
         elif not is_on(self.client):
@@ -313,10 +197,9 @@ class Cluster:
         try:
             self._anew(sent, with_contents(sent.parcel))
         except (OSError, GradcheckError) as error:
-            reason = (
-                error if isinstance(error, GradcheckError) else LimitError(f"it cannot be sent: {error}", code="GC603")
-            )
-            self._give(sent.parcel.job, [crash.record(sent.parcel.job, "", reason)])
+            if not isinstance(error, GradcheckError):
+                error = LimitError(f"it cannot be sent: {error}", code="GC603")
+            self._give(sent.parcel.job, [crash.record(sent.parcel.job, "", error)])
 
     def _give_up(self, sent: Sent) -> None:
         said = f"its worker was lost {max(sent.began, 1)} times while it ran, killed or out of memory"
@@ -331,7 +214,7 @@ class Cluster:
     # --- the cluster
 
     def _look(self) -> None:
-        """Who is there; LimitError where nobody has been for long."""
+        """Looks up the workers; raises a LimitError if there have been none for long."""
         self.workers = workers_of(self.client)
         self.looked = now = time.monotonic()
         self.met = now if self.workers or not self.met else self.met
@@ -339,8 +222,8 @@ class Cluster:
             raise LimitError(f"the cluster has had no worker for {_PATIENCE:.0f} s", code="GC603")
 
     def _end(self) -> None:
-        """Nothing is asked for any more: workers stop what they do."""
-        with suppress(Exception):  # the scheduler may be about to go
+        """Cancels all jobs at the cluster."""
+        with suppress(Exception):  # the scheduler may be ending
             if not is_on(self.client):
                 return
             self.client.cancel([sent.future for sent in self.out.values()], force=True)
@@ -348,12 +231,9 @@ class Cluster:
 
 
 def _is_lost(future: Future[Answer]) -> bool:
-    """No fault of the job's own: its worker, or what it ran in, is no more."""
-    return future.status in ("cancelled", "lost") or type(future.exception()).__name__ in (
-        "KilledWorker",
-        "Lost",
-        "GivenUp",
-    )
+    """True if a job ended because its worker or the process beside it was lost."""
+    lost = ("KilledWorker", "Lost", "GivenUp")
+    return future.status in ("cancelled", "lost") or type(future.exception()).__name__ in lost
 
 
 def _refused(error: BaseException | None) -> GradcheckError:
@@ -361,7 +241,7 @@ def _refused(error: BaseException | None) -> GradcheckError:
 
 
 def _save(job: Job, bundles: Bundles) -> None:
-    """Bundles that came with an answer, where those of this machine are kept."""
+    """Writes bundles that came with an answer to this machine's folder of bundles."""
     folder = crash.folder_of(job)
     if folder is None or not bundles:
         return
@@ -376,9 +256,118 @@ def _save(job: Job, bundles: Bundles) -> None:
 
 
 def _inside(place: Path, files: Mapping[str, bytes]) -> Iterator[tuple[Path, bytes]]:
-    """Files with their places; none that would lie elsewhere."""
+    """Files with their paths below a place, without those whose names lead out of it."""
     shutil.rmtree(place, ignore_errors=True)
     for name, content in files.items():
         path = place / name
         if path.resolve().is_relative_to(place.resolve()):
             yield path, content
+
+
+@contextmanager
+def connected(where: str = "") -> Iterator[Client]:
+    """A client of a cluster: tcp://HOST:PORT, a scheduler file, local:N for N workers, or "" for Dask's configuration.
+
+    Raises a UsageError if there is no such cluster, or if it cannot be used.
+    """
+    try:
+        import dask
+        import distributed
+    except ImportError:
+        raise UsageError("--engine dask needs Dask: pip install 'gradcheck-cli[dask]'") from None
+    logging.getLogger("distributed").setLevel(_SILENT)  # the run reports problems itself
+    with dask.config.set(_QUIET):
+        where = where or dask.config.get("scheduler-address", None) or "local"
+        with _cluster(where) as at:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # about different versions, which are reported below
+                    client = distributed.Client(**at, set_as_default=False)
+            except (OSError, ValueError) as error:
+                raise UsageError(f"no Dask scheduler answers at {shown(where)}: {_brief(error)}") from None
+            try:
+                _await_workers(client, where)
+                _require_same(client)
+                yield client
+            finally:
+                client.close(timeout=2)
+
+
+@contextmanager
+def _cluster(where: str) -> Iterator[Mapping[str, Any]]:
+    """Arguments of `distributed.Client` for a cluster; a local one is started and stopped."""
+    if (match := re.fullmatch(LOCAL_CLUSTER, where)) is not None:
+        from distributed import LocalCluster
+
+        count = max(1, int(match["workers"] or cores()))
+        share = int(0.9 * left()) // count
+        with LocalCluster(
+            n_workers=count, threads_per_worker=1, resources={MEMORY: share}, memory_limit=0, dashboard_address=None,
+            silence_logs=_SILENT,
+        ) as cluster:  # fmt: skip
+            yield {"address": cluster}
+    elif re.fullmatch(SCHEDULER, where):
+        yield {"address": where}
+    elif os.path.isfile(where):
+        yield {"scheduler_file": where}
+    else:
+        raise UsageError(f"{shown(where)!r} is no Dask scheduler; {SCHEDULERS}")
+
+
+def _await_workers(client: Client, where: str) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not workers_of(client):
+        if time.monotonic() > deadline:
+            hint = f"dask worker --scheduler-file {where}" if os.path.isfile(where) else f"dask worker {where}"
+            raise UsageError(
+                f"the scheduler at {shown(where)} has no worker after {_PATIENCE:.0f} s; start some: {hint}"
+            )
+        time.sleep(0.2)
+
+
+def _require_same(client: Client) -> None:
+    """Raises a UsageError that lists the scheduler and workers whose versions differ from this machine's."""
+    there: dict[str, Any] = {"the scheduler": _versions_of_scheduler(client)}
+    there |= {f"worker {address}": found for address, found in client.run(versions, on_error="return").items()}
+    others = [f"  {who}: {how}" for who, found in sorted(there.items()) if (how := _difference(found))]
+    if others:
+        lines = [*others[:20], *([f"  ... and {len(others) - 20} more"] if len(others) > 20 else [])]
+        raise UsageError("\n".join(["the cluster is not like this machine; it needs the same versions:", *lines]))
+
+
+def _versions_of_scheduler(client: Client) -> Any:
+    try:
+        return client.run_on_scheduler(versions)
+    except Exception as error:  # reported like an answer
+        return error
+
+
+def _difference(found: Any) -> str:
+    """A sentence about versions that differ, or about the error of asking for them; "" if all are the same."""
+    if isinstance(found, ModuleNotFoundError):
+        return f"has no gradcheck ({found})"
+    return f"cannot tell: {_brief(found)}" if isinstance(found, BaseException) else difference(versions(), found)
+
+
+def workers_of(client: Client) -> Mapping[str, Mapping[str, Any]]:
+    """Workers by address, with `nthreads` and `resources`; raises a LimitError if the scheduler is gone."""
+    try:
+        return dict(client.scheduler_info(n_workers=-1)["workers"])
+    except (OSError, RuntimeError, TimeoutError):
+        raise gone() from None
+
+
+def is_on(client: Client) -> bool:
+    """True while the client is connected to the scheduler."""
+    return str(client.status) == "running"
+
+
+def gone() -> LimitError:
+    """The error for a cluster whose scheduler is gone."""
+    said = "the Dask scheduler is gone; what was finished is kept, and the same command goes on with the rest"
+    return LimitError(said, code="GC603")
+
+
+def _brief(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return shown(lines[0])[:200] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""The record of a check whose process did not live to give it, and the bundle that it has left."""
+"""Records and bundles of checks whose process has died."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from gradcheck_cli.zoo.shelf import FOLDER, adopted, dropped
 
 
 def record(job: Job, name: str, error: GradcheckError, **more: Any) -> dict[str, Any]:
-    """It in JSON."""
-    from gradcheck_cli.checks.assemble import (
-        failed_record,  # brings NumPy, which a driver does without
-        versions,
-    )
+    """The JSON record of a check that ended with an error."""
+    from gradcheck_cli.checks.assemble import failed_record, versions  # imports NumPy, which a driver can do without
     from gradcheck_cli.results.record import Check, ModelInfo
 
     name = name or job.uri
@@ -25,20 +22,20 @@ def record(job: Job, name: str, error: GradcheckError, **more: Any) -> dict[str,
 
 
 def folder_of(job: Job) -> Path | None:
-    """Where bundles of a job are kept; None where they are not."""
+    """The folder for bundles of a job; None if none are kept."""
     folder = job.options.get("save_failures", FOLDER)
     return None if folder == "none" else Path(job.folder, folder)
 
 
 def bundle(job: Job, process: int) -> str | None:
-    """The path of the bundle that a process has begun, under its name."""
+    """The path of the bundle that a dead process has begun, after it got its final name."""
     folder = folder_of(job)
     found = [] if folder is None else adopted(folder, process)
     return str(found[0]) if found else None
 
 
 def forget(job: Job, process: int) -> None:
-    """No bundle is left of a check that was interrupted."""
+    """Removes the bundle of a check that was interrupted."""
     folder = folder_of(job)
     if folder is not None:
         dropped(folder, process)

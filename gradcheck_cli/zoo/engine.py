@@ -1,13 +1,8 @@
-"""Runs jobs, some at a time, each in a process of its own; gives the records of each one once, whatever becomes of it.
+"""Runs jobs, several at a time, each in a process of its own; each job gives its records once, even if its process dies.
 
-A loop waits for what children say, for their end and for the clock, and does nothing else: what is slow happens in
-children, or in the thread that jobs come from.
-
-Who may start: children whose predicted memory fits the machine together; one that fits nowhere runs alone.
-
-Jobs as they are asked for, from a thread: fetching the next one may take a while, and nothing waits for it.
-
-Ctrl-C, SIGTERM and SIGHUP as a flag, so that nothing is torn that is being written; and what wakes the driver up.
+One loop waits for messages of children, for their end and for the clock; everything slow happens in children, or in the
+thread that fetches jobs (`Feed`).  Children start if their predicted memory fits into the machine (`Admission`).
+Ctrl-C, SIGTERM and SIGHUP only set a flag, so that no file is left half written (`Interrupts`).
 """
 
 from __future__ import annotations
@@ -33,159 +28,28 @@ from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.graph.memory import left
 from gradcheck_cli.zoo import crash
 from gradcheck_cli.zoo.child import Errand
-from gradcheck_cli.zoo.job import Job, Limits, Listener, Silent, cores
-from gradcheck_cli.zoo.processes import Running, calm, regroup, there_is_one, warm
+from gradcheck_cli.zoo.job import Job, JobListener, Limits, Silent, cores
+from gradcheck_cli.zoo.processes import Running, calm, can_fork, regroup, warm
 from gradcheck_cli.zoo.shelf import adopted, clear
 
-LEAST = 256 << 20  # bytes that a child may take without asking: any small model
-_OF_A_FILE = 4.0  # bytes that reading takes, for each of the file
-_KEPT = 0.1  # of what is left of the machine, for others
-
-
-class Admission:
-    """What is granted to each child, by its number."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.capacity = min(int((1 - _KEPT) * left()), limits.room or sys.maxsize)
-        self.granted: dict[int, int] = {}
-
-    def first(self, job: Job) -> int:
-        """Bytes that a job is granted at first: what was predicted, else what its file asks for."""
-        size = _OF_A_FILE * _size(os.path.join(job.folder, job.path))
-        return self.bounded(max(LEAST, int(job.predicted_mb * (1 << 20)) or int(size)))
-
-    def bounded(self, size: int) -> int:
-        """A child that takes more than the limit is stopped, so it never has more."""
-        return min(size, self.limits.memory)
-
-    def fits(self, child: int, size: int) -> bool:
-        """It can have so much beside all others, or there are no others."""
-        others = [granted for other, granted in self.granted.items() if other != child]
-        return not others or sum(others) + size <= self.capacity
-
-    def grant(self, child: int, size: int) -> None:
-        """It has so much from now on."""
-        self.granted[child] = size
-
-    def free(self, child: int) -> None:
-        """It is gone."""
-        self.granted.pop(child, None)
-
-
-def _size(path: str) -> int:
-    with suppress(OSError, ValueError):
-        return os.stat(path).st_size
-    return 0
-
-
-T = TypeVar("T")  # a job, however it is wrapped
-
-
-class Feed(Generic[T]):
-    """The jobs of an iterable, fetched `ahead` of what was taken; `wake` is called when there is something new."""
-
-    def __init__(self, jobs: Iterable[T], wake: Callable[[], None], ahead: int = 2) -> None:
-        self.jobs, self.wake = jobs, wake
-        self.ready: deque[T] = deque()
-        self.room = threading.Semaphore(ahead)
-        self.fetched = self.closed = False
-        self.error: BaseException | None = None
-        threading.Thread(target=self._fetch, name="jobs", daemon=True).start()
-
-    @property
-    def over(self) -> bool:
-        """All were taken."""
-        return self.fetched and not self.ready
-
-    def take(self) -> T | None:
-        """The next job if it is there; raises what the iterable raised."""
-        if self.ready:
-            self.room.release()
-            return self.ready.popleft()
-        if self.fetched and self.error is not None:
-            raise self.error
-        return None
-
-    def close(self) -> None:
-        """No more are fetched."""
-        self.closed = True
-        self.room.release()
-
-    def _fetch(self) -> None:
-        try:
-            for job in self.jobs:
-                self.room.acquire()
-                if self.closed:
-                    return
-                self.ready.append(job)
-                self.wake()
-        except BaseException as error:  # raised where jobs are taken
-            self.error = error
-        self.fetched = True
-        self.wake()
-
-
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
-
-
-class Interrupts:
-    """`asked` once a signal has come; a second one does not wait. `reader` is ready when something has happened."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.reader, self.writer = os.pipe()
-        for end in (self.reader, self.writer):
-            os.set_blocking(end, False)
-
-    def wake(self) -> None:
-        """Makes `reader` ready; from any thread."""
-        with suppress(OSError):  # full: it is ready, or closed: nobody waits
-            os.write(self.writer, b"\n")
-
-    def awake(self) -> None:
-        """It is not ready any more."""
-        with suppress(OSError):
-            while os.read(self.reader, 4096):
-                pass
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        self.wake()
-
-    @contextmanager
-    def heeded(self) -> Iterator[None]:
-        """Signals are noted under it; where they are ignored, or not ours to handle, they stay as they are."""
-        before = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
-                if signal.getsignal(number) != signal.SIG_IGN:
-                    before[number] = signal.signal(number, self._note)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            writer, self.writer = self.writer, -1
-            os.close(writer)
-            os.close(self.reader)
-
-
+LEAST = 256 << 20  # bytes that a child may take without asking, enough for any small model
+WORK = "gradcheck_cli.cli.zoo.child_check:records"  # a child's function for a job, by name: it is on a higher floor
 Done: TypeAlias = Callable[[Job, list[dict[str, Any]]], None]
-WORK = "gradcheck_cli.cli.zoo.child_check:records"  # what a child does with a job; it stands above this floor
+T = TypeVar("T")  # a job, however it is wrapped
+_MEMORY_OF_FILE = 4.0  # bytes that reading takes for each byte of a file
+_RESERVED = 0.1  # of the free memory, for other programs
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 _TICK, _SECOND = 0.1, 1.0
-_PATIENCE = 5.0  # seconds for killed processes to go
+_PATIENCE = 5.0  # seconds for killed processes to end
 
 
-def run(jobs: Iterable[Job], limits: Limits, done: Done, listen: Listener | None = None, work: str = WORK) -> None:
-    """Calls `done` with each job and its records, as they end.
+def run(jobs: Iterable[Job], limits: Limits, done: Done, listen: JobListener | None = None, work: str = WORK) -> None:
+    """Calls `done` with each job and its records as jobs end.
 
-    `jobs` is read as there is room, in a thread of its own: it may fetch what it names.  Whatever `done` or `jobs` raise
-    ends the run, and so do Ctrl-C and SIGTERM (KeyboardInterrupt): the children are killed.
+    `jobs` is read in a thread of its own as there is room, and may fetch models.  Exceptions of `done` and `jobs` end
+    the run and kill the children, and so do Ctrl-C and SIGTERM (KeyboardInterrupt).
     """
-    if not there_is_one():
+    if not can_fork():
         raise UsageError(
             "many models at once need processes that fork, which this system has not; check them one by one"
         )
@@ -193,9 +57,9 @@ def run(jobs: Iterable[Job], limits: Limits, done: Done, listen: Listener | None
 
 
 class Engine:
-    """One run: the children there are, and those that are about to go."""
+    """One run of jobs: the children that work, and those that are ending."""
 
-    def __init__(self, limits: Limits, done: Done, listen: Listener, work: str) -> None:
+    def __init__(self, limits: Limits, done: Done, listen: JobListener, work: str) -> None:
         self.limits, self.done, self.listen, self.work = limits, done, listen, work
         self.context = get_context("forkserver")
         self.admission, self.interrupts = Admission(limits), Interrupts()
@@ -206,7 +70,6 @@ class Engine:
         self.folders: set[Path] = set()  # of bundles
 
     def run(self, jobs: Iterable[Job]) -> None:
-        """All of it."""
         with self.interrupts.heeded():
             self.selector.register(self.interrupts.reader, selectors.EVENT_READ, self.interrupts.awake)
             feed = Feed(jobs, self.interrupts.wake)
@@ -221,7 +84,7 @@ class Engine:
                 self._end()
 
     def _fill(self, feed: Feed[Job]) -> bool:
-        """Starts a child for each place and one that stands by; False where nothing is left to do."""
+        """Starts a child for each place and a spare one; False if nothing is left to do."""
         while len(self.children) <= self.limits.jobs and (job := feed.take()) is not None:
             self._prepare(job)
             self._start(
@@ -231,14 +94,14 @@ class Engine:
         return bool(self.children) or not feed.over
 
     def _prepare(self, job: Job) -> None:
-        """Bundles of crashes in earlier runs get their names, before this one has any."""
+        """Gives bundles of earlier crashes in a job's folder their final names, once for each folder."""
         folder = crash.folder_of(job)
         if folder is not None and folder not in self.folders:
             self.folders.add(folder)
             adopted(folder)
 
     def _start(self, errand: Errand, records: Sequence[dict[str, Any]] = ()) -> None:
-        """A child for an errand; `records` are those that it has already."""
+        """Starts a child for an errand; `records` come from an earlier child that died."""
         try:
             with calm():
                 child = Running.start(errand, records, self.context)
@@ -252,9 +115,9 @@ class Engine:
         self.selector.register(child.process.sentinel, selectors.EVENT_READ, partial(self._ended, child))
 
     def _turn(self, timeout: float) -> None:
-        """What has happened since, or nothing for a while."""
+        """Handles everything that has happened since the last turn, or waits for something."""
         for key, _ in self.selector.select(timeout):
-            if self.selector.get_map().get(key.fd) is key:  # what came before may have ended it
+            if self.selector.get_map().get(key.fd) is key:  # an earlier event may have closed it
                 key.data()
         if (now := time.monotonic()) > self.looked + _TICK:
             self._watch(now)
@@ -274,12 +137,12 @@ class Engine:
             self._ignore(child.noise)
 
     def _ignore(self, end: Connection) -> None:
-        """Nothing comes from there any more."""
+        """Stops listening to one end of a pipe."""
         with suppress(KeyError):
             self.selector.unregister(end)
 
     def _ended(self, child: Running) -> None:
-        """Its process is no more; what it has said to the end still counts."""
+        """Handles the end of a child's process; everything that it has sent still counts."""
         child.process.join()
         if child in self.children:
             self._hear(child)
@@ -291,7 +154,7 @@ class Engine:
         child.close()
 
     def _settle(self, child: Running) -> None:
-        """A child that died: its record, and another child for the tasks that it had left."""
+        """Makes the record of a child that died, and starts another child for its remaining tasks."""
         self._part(child)
         job = child.errand.job
         size, seconds = round(child.most / (1 << 20), 1), round(time.monotonic() - child.began, 4)
@@ -304,7 +167,7 @@ class Engine:
             self._give(job, records)
 
     def _part(self, child: Running) -> None:
-        """It is done with, but for its process."""
+        """Ends the work of a child, whose process may take a moment longer to end."""
         self.children.remove(child)
         self.leaving.append(child)
         self.admission.free(child.pid)
@@ -317,7 +180,7 @@ class Engine:
         self.listen.ended(job, records)
 
     def _watch(self, now: float) -> None:
-        """Time and memory of all children; who belongs to whom is looked up once a second."""
+        """Checks time and memory of all children; their process groups are looked up once a second."""
         self.looked = now
         if told := now > self.regrouped + _SECOND:
             self.regrouped = now
@@ -329,9 +192,9 @@ class Engine:
                 self.listen.memory(child.errand.job, size)
 
     def _admit(self, *, last: bool) -> None:
-        """Lets those go on who wait for memory that is there now, and begin whom there is a place for.
+        """Grants memory to children that wait for it, and starts children for which there is a place.
 
-        Where all wait, the first of them gets what it wants; while some wait, nobody begins.
+        If all children wait, the first gets its memory anyway; while any child waits, none is started.
         """
         running = [child for child in self.children if not child.fresh]
         share = cores() if last and len(self.children) == 1 else max(1, cores() // self.limits.jobs)
@@ -353,7 +216,7 @@ class Engine:
         child.let_go(threads)
 
     def _end(self) -> None:
-        """No process is left; what was interrupted leaves nothing."""
+        """Kills all processes, and removes bundles of interrupted checks."""
         children = [*self.children, *self.leaving]
         for child in children:
             child.kill()
@@ -366,3 +229,128 @@ class Engine:
         self.selector.close()
         for folder in self.folders:
             clear(folder)
+
+
+class Admission:
+    """Memory granted to children, by process id."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.capacity = min(int((1 - _RESERVED) * left()), limits.room or sys.maxsize)
+        self.granted: dict[int, int] = {}
+
+    def first(self, job: Job) -> int:
+        """Bytes that a job is granted at first: as predicted, else by the size of its file."""
+        size = 0.0
+        with suppress(OSError, ValueError):
+            size = _MEMORY_OF_FILE * os.stat(os.path.join(job.folder, job.path)).st_size
+        return self.bounded(max(LEAST, int(job.predicted_mb * (1 << 20)) or int(size)))
+
+    def bounded(self, size: int) -> int:
+        """The size, at most the memory limit of a job: a child that takes more is stopped."""
+        return min(size, self.limits.memory)
+
+    def fits(self, child: int, size: int) -> bool:
+        """True if `size` bytes fit beside those of all other children, or there are no others."""
+        others = [granted for other, granted in self.granted.items() if other != child]
+        return not others or sum(others) + size <= self.capacity
+
+    def grant(self, child: int, size: int) -> None:
+        """Replaces the bytes granted to a child."""
+        self.granted[child] = size
+
+    def free(self, child: int) -> None:
+        """Takes back the memory of a child."""
+        self.granted.pop(child, None)
+
+
+class Feed(Generic[T]):
+    """Fetches the jobs of an iterable in a thread, `ahead` of those taken; calls `wake` when a job or the end is there."""
+
+    def __init__(self, jobs: Iterable[T], wake: Callable[[], None], ahead: int = 2) -> None:
+        self.jobs, self.wake = jobs, wake
+        self.ready: deque[T] = deque()
+        self.room = threading.Semaphore(ahead)
+        self.fetched = self.closed = False
+        self.error: BaseException | None = None
+        threading.Thread(target=self._fetch, name="jobs", daemon=True).start()
+
+    @property
+    def over(self) -> bool:
+        """True when all jobs were taken."""
+        return self.fetched and not self.ready
+
+    def take(self) -> T | None:
+        """The next job, None if it is not there yet; raises the error of the iterable."""
+        if self.ready:
+            self.room.release()
+            return self.ready.popleft()
+        if self.fetched and self.error is not None:
+            raise self.error
+        return None
+
+    def close(self) -> None:
+        """Stops fetching."""
+        self.closed = True
+        self.room.release()
+
+    def _fetch(self) -> None:
+        try:
+            for job in self.jobs:
+                self.room.acquire()
+                if self.closed:
+                    return
+                self.ready.append(job)
+                self.wake()
+        except BaseException as error:  # `take` raises it
+            self.error = error
+        self.fetched = True
+        self.wake()
+
+
+class Interrupts:
+    """Signals and wake-ups of the main loop.
+
+    The first signal sets `asked`, a second one raises KeyboardInterrupt at once.  `reader` is readable after a signal
+    or a call of `wake`.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.reader, self.writer = os.pipe()
+        for end in (self.reader, self.writer):
+            os.set_blocking(end, False)
+
+    def wake(self) -> None:
+        """Makes `reader` readable; may be called from any thread."""
+        with suppress(OSError):  # the pipe is full, hence readable, or closed
+            os.write(self.writer, b"\n")
+
+    def awake(self) -> None:
+        """Empties `reader`."""
+        with suppress(OSError):
+            while os.read(self.reader, 4096):
+                pass
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        self.wake()
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Handles signals in the block, except ignored ones; only the main thread can do so."""
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    before[number] = signal.signal(number, self._note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            writer, self.writer = self.writer, -1
+            os.close(writer)
+            os.close(self.reader)

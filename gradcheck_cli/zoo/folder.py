@@ -1,6 +1,6 @@
-"""The folder of a zoo's run: what the run is about, and the lock that keeps a second run out of it.
+"""The folder of a zoo run: `run.json`, which describes the run, and the lock that keeps a second run out.
 
-Two runs compared, check by check: what fails now and did not, what is fixed, what takes longer.
+`compared` lists the changes between two runs: checks that newly fail, are fixed, or take longer.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ from gradcheck_cli.results.record import Check
 
 SCHEMA = "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"
+Kind: TypeAlias = Literal["newly failing", "fixed", "changed", "slower", "gone", "new"]
+KINDS: tuple[Kind, ...] = ("newly failing", "fixed", "changed", "slower", "gone", "new")
+FACTOR, LEAST = 1.5, 1.0  # a check is slower if it takes so many times as long and so many seconds more
 _KINDS = {"sources": list, "options": dict, "folder": str, "shard": str, "jobs": list, "version": str, "created": str}
 _LARGEST = 1 << 30  # bytes of `run.json`
-_PATIENCE, _PAUSE = 5, 0.1  # whoever asks whether a run is going on holds its lock for a moment
+_ATTEMPTS, _PAUSE = 5, 0.1  # `holder` takes the lock of a run for a moment
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a run is about, so that it can be gone on with: in `run.json`."""
+    """The description of a run in `run.json`, from which it can be resumed."""
 
     sources: tuple[str, ...]
     options: Mapping[str, Any]  # as they were given
-    folder: str  # that relative paths start from
+    folder: str  # the working folder, from which relative paths start
     shard: str = ""
-    jobs: tuple[str, ...] = ()  # all that are to be done, by name
+    jobs: tuple[str, ...] = ()  # names of all jobs
     version: str = VERSION
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
 def write_about(folder: Path, about: About) -> None:
-    """Replaces `run.json`, whole or not at all."""
+    """Writes `run.json` completely or not at all."""
     place, new = folder / ABOUT, folder / f"{ABOUT}.new"
     try:
         with open(new, "w", encoding="ascii") as file:
@@ -56,7 +59,7 @@ def write_about(folder: Path, about: About) -> None:
 
 
 def read_about(folder: Path) -> About:
-    """What a run is about; UsageError for a folder that holds none."""
+    """Reads `run.json`; raises a UsageError for a folder without a run."""
     place = folder / ABOUT
     try:
         told = json.loads(content(place, _LARGEST))
@@ -72,12 +75,12 @@ def read_about(folder: Path) -> About:
 
 
 def is_run(folder: str | os.PathLike[str]) -> bool:
-    """It is the folder of a run."""
+    """True for the folder of a run."""
     return os.path.isfile(os.path.join(folder, ABOUT))
 
 
 def no_run(path: str | os.PathLike[str]) -> str:
-    """That a folder holds no run, and which one may have been meant."""
+    """An error message for a folder without a run, which suggests others."""
     folder = Path(path)
     said = f"{folder} holds no run of `gradcheck zoo`."
     with suppress(OSError):
@@ -88,16 +91,16 @@ def no_run(path: str | os.PathLike[str]) -> str:
 
 
 def locked(folder: Path) -> IO[bytes]:
-    """The lock of a folder, which is made where it is not there; UsageError if another process has it.
+    """Locks a folder, which is made if it does not exist; raises a UsageError if another process holds the lock.
 
-    The lock is gone when the file is closed, and when its process ends, however it does.
+    The lock ends when the file is closed, or when its process ends in any way.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / LOCK, "a+b", buffering=0)  # noqa: SIM115  # open as long as the run lasts
     except OSError as error:
         raise unwritable(folder, error) from None
-    for _ in range(_PATIENCE):
+    for _ in range(_ATTEMPTS):
         if _taken(file):
             break
         time.sleep(_PAUSE)
@@ -105,14 +108,14 @@ def locked(folder: Path) -> IO[bytes]:
         who = _who(file)
         file.close()
         raise UsageError(f"{folder} is in use by {who}; wait for it to end, or give another folder by --run")
-    with suppress(OSError):  # a full disk: the lock holds without a name in it
+    with suppress(OSError):  # on a full disk the lock works without a name in it
         file.truncate(0)
         file.write(f"{os.getpid()} {socket.gethostname()}\n".encode())
     return file
 
 
 def holder(folder: Path) -> str:
-    """Who runs there now: "process 123"; "" for nobody."""
+    """The process that runs in a folder now, "process 123"; "" if there is none."""
     try:
         with opened(folder / LOCK) as file:
             return "" if _taken(file) else _who(file)
@@ -121,8 +124,8 @@ def holder(folder: Path) -> str:
 
 
 def sync(folder: Path) -> None:
-    """Makes the names in a folder outlive a power cut."""
-    with suppress(OSError):  # not every file system can
+    """Flushes the names in a folder to the disk, so that they survive a power cut."""
+    with suppress(OSError):  # not supported by every file system
         file = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(file)
@@ -136,7 +139,7 @@ def unwritable(path: Path, error: OSError) -> UsageError:
 
 
 def _taken(file: IO[bytes]) -> bool:
-    """The lock is ours."""
+    """Takes the lock; False if another process holds it."""
     import fcntl
 
     try:
@@ -147,7 +150,7 @@ def _taken(file: IO[bytes]) -> bool:
 
 
 def _who(file: IO[bytes]) -> str:
-    """The process that is named in a lock."""
+    """The process that a lock file names."""
     file.seek(0)
     process, _, host = file.read(256).decode("utf-8", "replace").strip().partition(" ")
     there = f" on {shown(host)}" if host and host != socket.gethostname() else ""
@@ -155,26 +158,21 @@ def _who(file: IO[bytes]) -> str:
 
 
 def _is_one(about: Mapping[str, Any]) -> bool:
-    """Values of JSON are of the kinds that they were written as; whoever wrote them."""
+    """True if the values of an untrusted `run.json` have the right types."""
     return all(isinstance(about[name], kind) for name, kind in _KINDS.items()) and all(
         isinstance(text, str) for name in ("sources", "jobs") for text in about[name]
     )
 
 
 def _as_kept(value: Any) -> Any:
-    """A value of JSON as options hold it."""
+    """A JSON value as options hold it, with tuples for lists."""
     if isinstance(value, list):
         return tuple(value)
     return {name: _as_kept(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-Kind: TypeAlias = Literal["newly failing", "fixed", "changed", "slower", "gone", "new"]
-KINDS: tuple[Kind, ...] = ("newly failing", "fixed", "changed", "slower", "gone", "new")
-FACTOR, LEAST = 1.5, 1.0  # times as long, and seconds more, from which a check counts as slower
-
-
 class Change(NamedTuple):
-    """A check that is not as it was; None where a run does not have it."""
+    """A change of a check between two runs; None for a run without the check."""
 
     kind: Kind
     old: Check | None
@@ -187,7 +185,7 @@ class Change(NamedTuple):
 
 
 def compared(old: Iterable[Check], new: Iterable[Check], factor: float = FACTOR, least: float = LEAST) -> list[Change]:
-    """All changes, by kind, then by the name of the check."""
+    """All changes, sorted by kind and by name of the check."""
     before, after = _by_name(old), _by_name(new)
     found: list[Change] = []
     for name in sorted(before.keys() | after.keys()):
@@ -197,7 +195,7 @@ def compared(old: Iterable[Check], new: Iterable[Check], factor: float = FACTOR,
 
 
 def _kinds(was: Check | None, now: Check | None, factor: float, least: float) -> Iterable[Kind]:
-    """In which ways a check has changed; a new one that fails is newly failing too."""
+    """The kinds of change of a check; a new one that fails is "newly failing"."""
     if now is None:
         yield "gone"
     elif was is None:
@@ -211,10 +209,10 @@ def _kinds(was: Check | None, now: Check | None, factor: float, least: float) ->
 
 
 def _is_fine(check: Check) -> bool:
-    """A severed pair is not, though x may have a gradient from another y."""
+    """True for a check that passes, other than a severed pair."""
     return check.passes and check.status != "severed"
 
 
 def _by_name(checks: Iterable[Check]) -> Mapping[tuple[str, str], Check]:
-    """Checks by model and id: those of several specs may be called the same."""
+    """Checks by model and id, since checks of several specs may share a name."""
     return {(check.model.uri, check.id): check for check in checks}

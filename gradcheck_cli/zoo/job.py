@@ -1,4 +1,4 @@
-"""What an engine is asked for: a `Job` is one model to check, `Limits` what it may take, a `Listener` hears of it."""
+"""Plain data of engines: a `Job` is one model to check, with `Limits`; a `JobListener` hears about its progress."""
 
 from __future__ import annotations
 
@@ -14,58 +14,61 @@ SCHEDULERS = "write tcp://HOST:8786, the path of a scheduler file, or local:N fo
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One model; plain data, since it goes to another process."""
+    """One model to check; plain data, since it goes to another process."""
 
-    uri: str  # what records call it
+    uri: str  # its name in records
     path: str  # the local file: a model or a spec
-    task: str | int | None = None  # the check of a spec, by its name or its place; None: all there are
+    task: str | int | None = None  # a check of a spec, by name or index; None for all checks
     options: Mapping[str, Any] = field(default_factory=dict)  # options of `check` that were given, by name
-    said: Mapping[str, Any] = field(default_factory=dict)  # settings of a manifest's entry, as those of a spec's check
+    said: Mapping[str, Any] = field(default_factory=dict)  # settings of a manifest's entry
     expect: Mapping[str, Any] | None = None  # the outcome that the entry expects
-    key: str = ""  # tells it from all others
-    folder: str = ""  # that relative paths start from; "" is where its process starts
-    files: tuple[str, ...] = ()  # all that it reads
-    predicted_mb: float = 0.0  # memory that it takes at its fullest moment; 0 where nobody knows
+    key: str = ""  # unique among all jobs
+    folder: str = ""  # from which relative paths start; "" for the folder in which its process starts
+    files: tuple[str, ...] = ()  # all files that it reads
+    predicted_mb: float = 0.0  # peak memory; 0 if it is not known
 
     def time(self, limit: float | None) -> float | None:
-        """Seconds that it may take: those of the run, unless its manifest says otherwise and nobody typed any."""
+        """The time limit in seconds: an option that was given, else that of the manifest, else that of the run."""
         said: float | None = self.said.get("timeout") if "timeout" not in self.options else None
         return said or limit
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many models at once, and what each of them may take: seconds, bytes resident in all of its processes."""
+    """The number of models that are checked at once, and the limits of each."""
 
     jobs: int = field(default_factory=cores)
-    timeout: float | None = TIMEOUT
-    memory: int = MEMORY
-    room: int = 0  # bytes for all of them together; 0 is what the machine has left
-    threads: int = 0  # of each; 0 is its share of the machine
+    timeout: float | None = TIMEOUT  # seconds
+    memory: int = MEMORY  # bytes resident in all processes of a job
+    room: int = 0  # bytes for all jobs together; 0 for the free memory of the machine
+    threads: int = 0  # of each job; 0 for its share of the machine
 
 
-Records = Sequence[Mapping[str, Any]]  # of gradcheck.result/1, as strict JSON has them
+Records = Sequence[Mapping[str, Any]]  # of gradcheck.result/1, as strict JSON
 
 
-class Listener(Protocol):
-    """Hears how far jobs are; all of it is called in the thread that runs the engine, and must be quick."""
+class JobListener(Protocol):
+    """Hears about the progress of jobs; its methods are called in the engine's thread, and must be quick."""
 
     def started(self, job: Job) -> None: ...
-    def stage(self, job: Job, what: str) -> None: ...  # "reading the model", "d loss/d x"
-    def memory(
-        self, job: Job, size: int
-    ) -> None: ...  # bytes resident now, in all of its processes; about once a second
-    def ended(self, job: Job, records: Records) -> None: ...  # after `done` has them
+
+    def stage(self, job: Job, what: str) -> None:
+        """Takes a stage such as "reading the model" or "d loss/d x"."""
+
+    def memory(self, job: Job, size: int) -> None:
+        """Takes the bytes resident in all processes of a job, about once a second."""
+
+    def ended(self, job: Job, records: Records) -> None: ...
 
 
 class Silent:
-    """Nobody listens."""
+    """A listener that ignores everything."""
 
     def started(self, job: Job) -> None: ...
     def stage(self, job: Job, what: str) -> None: ...

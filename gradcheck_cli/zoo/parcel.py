@@ -1,12 +1,8 @@
-"""A job on its way to a worker of a cluster, which may see the same files or none of them.
+"""The files that a job reads: its key, and its parcel, which goes to a worker of a cluster.
 
-A parcel names all that a job reads, by absolute path and digest.  A worker that finds every file just so takes them where
-they are; any other gets them sent along and lays them out in a folder of its own, in the same places below it.
-
-The key of a job: a digest of all that bears on its result, so that a record stands for it as long as none changes.
-
-That is the content of the model and of whatever is read with it, its settings, and the version of gradcheck; neither
-where results go to, nor how many jobs run at once, nor how long they may take.
+The key is a digest of everything that results depend on: content of all files, settings, version of gradcheck.  A record
+stays valid as long as the key is the same.  A parcel names all files by absolute path and digest.  A worker that sees the
+same files uses them; others get the contents and write them to the same paths below a folder of their own.
 """
 
 from __future__ import annotations
@@ -32,8 +28,10 @@ from gradcheck_cli.formats.untrusted import blocks, sha256_of
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.zoo.job import Job, Limits
 
-_OF_A_MODEL = 2 << 30  # bytes
-_MARK = b"location"  # the key under which an ONNX tensor says where its data is
+MOST = 1 << 30  # bytes of files that are sent with a job
+_PACKAGES = ("numpy", "onnx", "onnxruntime")
+_LARGEST_MODEL = 2 << 30  # bytes
+_MARK = b"location"  # the key of the path in an ONNX tensor with external data
 
 
 def key_of(job: str, files: Iterable[Path], settings: Mapping[str, Any]) -> str:
@@ -44,12 +42,12 @@ def key_of(job: str, files: Iterable[Path], settings: Mapping[str, Any]) -> str:
 
 
 def shard_of(job: str, count: int) -> int:
-    """The shard of a job, from 1: by its name alone, so that each shard reads only its own models."""
+    """The shard of a job, from 1; it depends on the name alone, so that each shard reads only its own models."""
     return int(_hex(job)[:16], 16) % count + 1
 
 
 def read_along(file: Path) -> Iterator[Path]:
-    """A model or spec, and the files beside it that are read with it: external data, arrays, test data."""
+    """A model or spec, and its companion files."""
     spec = file.name.lower().endswith(SPEC_SUFFIXES)
     yield file
     if spec or _names_data(file):
@@ -57,7 +55,7 @@ def read_along(file: Path) -> Iterator[Path]:
 
 
 def folder_of_data(folder: Path) -> Iterator[Path]:
-    """The values in a folder of test data."""
+    """The files in a folder of test data."""
     yield from sorted(folder.glob("*.pb"))
 
 
@@ -70,10 +68,10 @@ def files_named(values: Iterable[Any]) -> Iterator[Path]:
 
 
 def _names_data(file: Path) -> bool:
-    """Some tensor may have its data in another file: parsing the model for it is worth it."""
+    """True if a model may have external data, so that it is worth parsing."""
     end = b""
     with suppress(OSError, ValueError):
-        for block in blocks(file, _OF_A_MODEL):
+        for block in blocks(file, _LARGEST_MODEL):
             if _MARK in end + block:
                 return True
             end = block[-len(_MARK) :]
@@ -81,50 +79,46 @@ def _names_data(file: Path) -> bool:
 
 
 def content_of(file: Path) -> str:
-    """A digest of a file; what keeps it from being read, where it cannot be, which its job will say too."""
+    """The SHA-256 of a file; for an unreadable file the reason and the time of its last change."""
     try:
         return sha256_of(file)
     except (OSError, ValueError) as error:
-        return f"unreadable: {getattr(error, 'strerror', None) or error}{_last_change(file)}"
-
-
-def _last_change(file: Path) -> str:
-    with suppress(OSError, ValueError):
-        return f", of {file.stat().st_mtime_ns}"
-    return ""
+        changed = ""
+        with suppress(OSError, ValueError):
+            changed = f", of {file.stat().st_mtime_ns}"
+        return f"unreadable: {getattr(error, 'strerror', None) or error}{changed}"
 
 
 def _hex(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-MOST = 1 << 30  # bytes that are sent along with a job
-_PACKAGES = ("numpy", "onnx", "onnxruntime")
-
-
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A job with what bears on it; plain data.  `contents` are files by digest, None before any were asked for."""
+    """A job with everything that its result depends on, as plain data.
 
-    ticket: str  # that no other parcel has
+    `contents` holds the files by digest; None until a worker has asked for them.
+    """
+
+    ticket: str  # unique among all parcels
     job: Job
     limits: Limits
     work: str  # the function ("module:name") that does it
     files: Mapping[str, str]  # digests by absolute path
     versions: Mapping[str, str]
-    command: tuple[str, ...]  # that was typed
+    command: tuple[str, ...]  # the command line
     contents: Mapping[str, bytes] | None = None
 
 
 def packed(ticket: str, job: Job, limits: Limits, work: str) -> Parcel:
-    """The parcel of a job of this process; relative paths start from its working folder."""
+    """Packs a job; relative paths start from the working folder of this process."""
     files = {path: content_of(Path(path)) for path in map(os.path.abspath, job.files) if os.path.isfile(path)}
     job = replace(job, folder=os.getcwd())
     return Parcel(ticket, job, limits, work, files, versions(), tuple(sys.argv))
 
 
 def with_contents(parcel: Parcel) -> Parcel:
-    """The same with its files; LimitError where they are too large, OSError where one cannot be read."""
+    """The parcel with the contents of its files; a LimitError if they are too large, an OSError if one is unreadable."""
     size = sum(os.path.getsize(path) for path in parcel.files)
     if size > MOST:
         message = f"its files take {spell(size)}, too much to be sent along ({spell(MOST)}): workers must see them"
@@ -134,13 +128,13 @@ def with_contents(parcel: Parcel) -> Parcel:
 
 
 def is_seen(parcel: Parcel) -> bool:
-    """Every file is there, just as it is where the parcel comes from."""
+    """True if this machine sees every file with the same content."""
     there = os.path.isdir(parcel.job.folder)
     return there and all(content_of(Path(path)) == digest for path, digest in parcel.files.items())
 
 
 def laid_out(parcel: Parcel, place: Path) -> Job:
-    """The job of a parcel whose files now lie below a place, and so does the folder that relative paths start from."""
+    """Writes the files of a parcel below a folder; gives the job with its paths changed accordingly."""
     for path, digest in parcel.files.items():
         file = below(place, path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -153,12 +147,12 @@ def laid_out(parcel: Parcel, place: Path) -> Job:
 
 
 def below(place: Path, path: str) -> Path:
-    """Where an absolute path lies below a place."""
+    """An absolute path below a folder."""
     return place / path.lstrip(os.sep)
 
 
 def moved(value: Any, known: Iterable[str], place: Path) -> Any:
-    """A value of an option with the known paths in it taken below a place."""
+    """The value of an option with known paths in it replaced by those below a folder."""
     if isinstance(value, Mapping):
         return {name: moved(each, known, place) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -170,7 +164,7 @@ def moved(value: Any, known: Iterable[str], place: Path) -> Any:
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """What JSON holds, with some texts replaced wherever they stand."""
+    """A JSON value with some substrings replaced in all of its strings."""
     if isinstance(value, dict):
         return {name: renamed(each, names) for name, each in value.items()}
     if isinstance(value, list):
@@ -181,14 +175,14 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _known(files: Iterable[str]) -> list[str]:
-    """Files and their folders, the longest paths first; a path that is hardly one is in too many texts."""
+    """Files and their folders, the longest paths first; very short paths would match too many strings."""
     every = {part for path in files for part in (path, os.path.dirname(path))}
     return sorted((path for path in every if path.count(os.sep) > 1), key=len, reverse=True)
 
 
 @cache
 def versions() -> dict[str, str]:
-    """What results depend on beside the model."""
+    """Versions of everything that results depend on beside the model."""
     python = ".".join(platform.python_version_tuple()[:2])
     kernels = str(native.info()["kernels"])
     return {"gradcheck": VERSION, "kernels": kernels, "python": python, **{n: _version(n) for n in _PACKAGES}}
@@ -202,6 +196,6 @@ def _version(package: str) -> str:
 
 
 def difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """numpy 2.1.0 (here 2.4.1): what differs; "" where nothing does."""
+    """The differences between versions, "numpy 2.1.0 (here 2.4.1)"; "" if there are none."""
     names = [name for name in here if here[name] != there.get(name)]
     return ", ".join(f"{name} {there.get(name, 'missing')} (here {here[name]})" for name in names)

@@ -1,7 +1,7 @@
-"""The engine of a worker: a process beside it that runs its jobs as `engine` does on one machine, and says how they are.
+"""The engine process beside a Dask worker, which takes jobs from a pipe and sends progress and records back.
 
-It hears of jobs through a pipe and answers through it.  It ends when the pipe is closed, so with its worker, however that
-ends; and when it has had nothing to do for a while.
+It runs jobs like `engine` on one machine.  It ends when the pipe is closed, hence with its worker, and when it has been
+idle for a while.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ _IDLE = 60.0  # seconds without a job
 
 
 def serve(end: int) -> None:
-    """All that the process does; `end` is its end of the pipe."""
+    """The main function of the process; `end` is its end of the pipe."""
     with suppress(KeyboardInterrupt, OSError, EOFError):
         pipe = Connection(end)
         limits, work, command = pipe.recv()
-        sys.argv = list(command)  # what bundles tell
-        post = Post(pipe)
-        engine.run(post.jobs(), limits, post.done, post, work)
+        sys.argv = list(command)  # for the command in bundles
+        jobs = PipedJobs(pipe)
+        engine.run(jobs.fetched(), limits, jobs.done, jobs, work)
 
 
-class Post:
-    """The near end of the pipe: jobs come out, what becomes of them goes in, under the key of the job."""
+class PipedJobs:
+    """Takes jobs from the pipe; sends their progress and records into it, with the key of the job."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
-        self.there, self._counting = 0, threading.Lock()
+        self.unfinished, self._counting = 0, threading.Lock()
 
-    def jobs(self) -> Iterator[Job]:
-        """Jobs as they come, in a thread of the engine."""
+    def fetched(self) -> Iterator[Job]:
+        """Jobs as they come; runs in a thread of the engine."""
         while self._is_ready():
             try:
                 job: Job = self.pipe.recv()
-            except (EOFError, OSError):  # the worker is gone, and its jobs are no more asked for
+            except (EOFError, OSError):  # the worker is gone, and nothing waits for its jobs
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             self._count(1)
             yield job
 
     def _is_ready(self) -> bool:
-        """Waits for something to come; False where nothing did for long, and nothing is being done."""
+        """Waits for a job; False after a while without jobs to do."""
         while not self.pipe.poll(_IDLE):
-            if not self.there:
+            if not self.unfinished:
                 return False
         return True
 
     def _count(self, more: int) -> None:
         with self._counting:
-            self.there += more
+            self.unfinished += more
 
     def done(self, job: Job, records: list[dict[str, Any]]) -> None:
         self.pipe.send((job.key, "done", records))

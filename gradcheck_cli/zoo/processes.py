@@ -1,8 +1,7 @@
-"""A child as its driver sees it: what it has said so far, when it is late, how it ended.
+"""Children as their driver sees them: their messages, their limits, their end; and the server they are forked from.
 
-The server that children are forked from: it has imported all that they need, so that each is there in milliseconds.
-
-It is that of `multiprocessing`.  It ends with the process that started it.
+The server is the fork server of `multiprocessing`.  It has imported all that children need, so that each of them starts
+in milliseconds, and it ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -31,48 +30,50 @@ from gradcheck_cli.zoo.child import Errand, Frames, Garbled, serve
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-GRACE = 2.0  # seconds beyond the limit: a child tells by itself, unless it is stuck
-_FAREWELL = 0.5  # seconds between SIGTERM and SIGKILL
-_LAST_WORDS = 4096  # bytes of what is printed that are kept
+GRACE = 2.0  # seconds after the time limit: a child ends by itself, unless it is stuck
+READY = "gradcheck_cli.cli.zoo.ready"  # the server imports it before it forks; by name, since it is on a higher floor
+_UNTIL_KILLED = 0.5  # seconds between SIGTERM and SIGKILL
+_LAST_WORDS = 4096  # bytes of the end of its output that are kept
 _CHUNK = 1 << 18
 _STATUS = ("pass", "fail", "severed", "inconclusive", "error", "unsupported", "limit", "waived")
+_DRIVER, _MOMENT = "_GRADCHECK_DRIVER", 1.0
+_LONGEST = 60  # characters of a folder, so that the path of a socket in it has at most 108
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """One child; `reason` says why it was stopped, if it was."""
+    """A child process; `reason` is the error for which it was stopped, if it was."""
 
     errand: Errand
     process: ForkServerProcess
     channel: Connection
     noise: Connection
     leash: Connection
-    fresh: bool = True  # it waits for its turn
+    fresh: bool = True  # it has not been allowed to begin
     deadline: float = float("inf")
     frames: Frames = field(default_factory=Frames)
-    records: list[dict[str, Any]] = field(default_factory=list)
-    given: list[dict[str, Any]] = field(default_factory=list)  # of the task that is done now: they count once it is
-    count: int = 0  # of all that this child gave
+    records: list[dict[str, Any]] = field(default_factory=list)  # of finished tasks
+    given: list[dict[str, Any]] = field(default_factory=list)  # of the current task
+    count: int = 0  # of all records that this child gave
     tasks: int = 0
-    at: int = -1  # the task that is done now, and its name
-    name: str = ""
+    at: int = -1  # index of the current task
+    name: str = ""  # of the current task
     stage: str = ""
     ended: bool = False  # all records are there
-    silent: float = 0.0  # since when nothing more can come
+    silent: float = 0.0  # time at which it closed its pipe
     wants: int = 0  # bytes that it waits for
-    asked: float = 0.0  # since when
+    asked: float = 0.0  # time at which it asked for them
     began: float = field(default_factory=time.monotonic)
     reason: LimitError | None = None
     kill_at: float = 0.0
-    most: int = 0  # bytes that it held
-    group: list[int] = field(default_factory=list)
+    most: int = 0  # bytes of memory at its peak
+    group: list[int] = field(default_factory=list)  # its processes
     last_words: bytes = b""
 
     @classmethod
     def start(cls, errand: Errand, records: Sequence[dict[str, Any]], context: ForkServerContext) -> Running:
-        """The child of an errand that has some records already; OSError or EOFError where none can be had."""
+        """Starts a child for an errand, with records of an earlier child; raises OSError or EOFError if that fails."""
         ours, theirs = context.Pipe()
         noise, loud = context.Pipe(duplex=False)
         held, leash = context.Pipe(duplex=False)
@@ -99,16 +100,16 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Its process, and the group of all that it starts."""
+        """The id of its process and of its process group."""
         return self.process.pid or 0
 
     @property
     def gone(self) -> bool:
-        """Its process is no more."""
+        """True once its process has ended."""
         return self.process.exitcode is not None
 
     def listen(self) -> Iterator[tuple[str, Any]]:
-        """What it has said since; one that closes the pipe or talks nonsense is stopped."""
+        """The new messages of the child; stops a child that sends an invalid frame."""
         try:
             while data := _read(self.channel):
                 for kind, value in self.frames.feed(data):
@@ -151,18 +152,18 @@ class Running:
 
     @property
     def left(self) -> int:
-        """The first task behind the one that it died of; 0 where there is none."""
+        """The index of the first task behind the one in which it died; 0 if there is none."""
         following = max(self.at, self.errand.first) + 1
         return following if following < self.tasks else 0
 
     def overhear(self) -> bool:
-        """Keeps the end of what it prints; False once nothing comes any more."""
+        """Keeps the end of its output; False once the pipe is closed."""
         while data := _read(self.noise):
             self.last_words = (self.last_words + data)[-_LAST_WORDS:]
         return data is None
 
     def let_go(self, threads: int) -> None:
-        """It may begin, or has the memory that it waits for."""
+        """Allows it to begin, or to go on with the memory that it waits for."""
         now = time.monotonic()
         if self.fresh:
             self.fresh, self.began, self.deadline = False, now, self._until()
@@ -172,7 +173,7 @@ class Running:
             os.write(self.channel.fileno(), bytes([min(threads, 255)]))
 
     def weigh(self) -> int:
-        """Bytes that its processes hold; if it is more than the limit allows, others than the first of them go first."""
+        """Bytes of memory of all its processes; above the limit kills the child, or first the processes that it started."""
         sizes = {process: resident(process) for process in self.group}
         self.most = max(self.most, total := sum(sizes.values()))
         if total > self.errand.memory:
@@ -186,30 +187,30 @@ class Running:
         return total
 
     def look_at_the_clock(self, now: float) -> None:
-        """Stops it when its time is over."""
+        """Stops it when its time is over, or when it has closed its pipe; kills it if it does not stop."""
         if self.reason is None and now > self.deadline and not self.wants:
             self.stop(f"took longer than {self.errand.timeout:g} s (--timeout) and did not stop by itself", "GC601")
-        elif self.reason is None and self.silent and now > self.silent + _FAREWELL:
+        elif self.reason is None and self.silent and now > self.silent + _UNTIL_KILLED:
             self.stop("its process closed the pipe that its results come through", "GC603")
         elif self.kill_at and now > self.kill_at:
             self.kill()
 
     def stop(self, reason: str, code: str, by: signal.Signals = signal.SIGTERM) -> None:
-        """Ends it, for a reason that its record will give."""
+        """Stops it for a reason that its record gives."""
         if self.reason is None:
             self.reason = LimitError(reason, code=code)
-            self.kill_at = time.monotonic() + _FAREWELL
+            self.kill_at = time.monotonic() + _UNTIL_KILLED
             self.kill(by)
 
     def kill(self, by: signal.Signals = KILL) -> None:
-        """All processes of its group."""
+        """Sends a signal to all processes of its group."""
         with suppress(OSError):
             os.killpg(self.pid, by)
         if not self.gone:  # it may not have a group yet
             _kill(self.pid, by)
 
     def close(self) -> None:
-        """Lets go of everything; what is left of its group dies."""
+        """Kills what is left of its group, and closes all pipes."""
         self.kill()
         for end in (self.channel, self.noise, self.leash):
             end.close()
@@ -218,7 +219,7 @@ class Running:
             self.process.close()
 
     def failure(self) -> LimitError:
-        """Why there are not all records."""
+        """The error for a child that ended before all of its records were there."""
         while_ = f" while {self.stage}" if self.stage else ""
         words = f"; its last words: {heard}" if (heard := self._heard()) else ""
         if self.reason is not None:
@@ -231,14 +232,14 @@ class Running:
 
 
 def regroup(children: Iterable[Running]) -> None:
-    """Learns which processes belong to whom."""
+    """Looks up the processes that belong to each child."""
     by_group = {child.pid: child for child in children}
     for group, processes in members(by_group.keys()).items():
         by_group[group].group = processes or [group]
 
 
 def _read(end: Connection) -> bytes | None:
-    """What has come; nothing at the end; None where more may come."""
+    """Bytes from a pipe; empty once it is closed, None if there are none yet."""
     try:
         return os.read(end.fileno(), _CHUNK)
     except BlockingIOError:
@@ -252,19 +253,14 @@ def _kill(process: int, by: signal.Signals) -> None:
         os.kill(process, by)
 
 
-READY = "gradcheck_cli.cli.zoo.ready"  # what it imports before it forks; above this floor, as what children do
-_OURS, _MOMENT = "_GRADCHECK_DRIVER", 1.0
-_LONGEST = 60  # characters of a folder in which the name of a socket still fits into the 108 that it may have
-
-
-def there_is_one() -> bool:
-    """This system has processes that fork."""
+def can_fork() -> bool:
+    """True if this system has a fork server."""
     return "forkserver" in get_all_start_methods()
 
 
 def warm() -> None:
-    """Starts it, ahead of the first child."""
-    if there_is_one():
+    """Starts the server before the first child is needed."""
+    if can_fork():
         from multiprocessing import forkserver
 
         get_context("forkserver").set_forkserver_preload([READY])
@@ -274,11 +270,14 @@ def warm() -> None:
 
 @contextmanager
 def calm() -> Iterator[None]:
-    """A server that is started under it never hears of Ctrl-C, its BLAS starts no threads, since a fork takes none
-    along, and it knows what to take away when we cannot.  Children do not run the script that runs this."""
-    told = {"OPENBLAS_NUM_THREADS": "1", _OURS: f"{os.getpid()} {_folder()}"}
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
+    """Prepares the environment for a server that is started in the block.
+
+    The server ignores Ctrl-C, its BLAS starts no threads (a fork would not copy them), it knows the folder to remove in
+    the end, and its children do not run the script of this process.
+    """
+    given = {"OPENBLAS_NUM_THREADS": "1", _DRIVER: f"{os.getpid()} {_folder()}"}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
@@ -294,7 +293,7 @@ def calm() -> Iterator[None]:
 
 
 def _folder() -> str:
-    """Where the server's socket is: a temporary folder, which `multiprocessing` makes once."""
+    """The folder of the server's socket: a temporary folder, which `multiprocessing` makes once."""
     if len(tempfile.gettempdir()) <= _LONGEST:
         return get_temp_dir()
     asked, tempfile.tempdir = tempfile.tempdir, "/tmp"
@@ -304,16 +303,16 @@ def _folder() -> str:
         tempfile.tempdir = asked
 
 
-def sweep_in_the_end() -> str:
-    """In the server: where its socket is, which goes with it if the process that started it was killed."""
-    driver, _, folder = os.environ.pop(_OURS, "0 ").partition(" ")
+def remove_folder_at_exit() -> str:
+    """Called in the server: lets it remove the folder of its socket if its driver was killed; gives that folder."""
+    driver, _, folder = os.environ.pop(_DRIVER, "0 ").partition(" ")
     if folder:
-        atexit.register(_swept, int(driver), folder)
+        atexit.register(_remove, int(driver), folder)
     return folder
 
 
-def _swept(driver: int, folder: str) -> None:
-    """Its files are closed a moment before a process is gone."""
+def _remove(driver: int, folder: str) -> None:
+    """Removes a folder if the driver is gone; its pipes are closed a moment before it ends."""
     deadline = time.monotonic() + _MOMENT
     while os.getppid() == driver and time.monotonic() < deadline:
         time.sleep(_MOMENT / 100)

@@ -1,8 +1,7 @@
-"""Models behind URLs, through fsspec: listed where they are, and fetched into a cache when their turn comes.
+"""Models behind URLs, through fsspec: listed at once, and fetched into a cache when they are checked.
 
-A copy in the cache is used again as long as the server says that none of its files has changed; a server that cannot
-say so is asked for the file each time.  A copy is put together beside its place and then renamed: it is whole or absent.
-
+A copy in the cache is used again while the server says that none of its files has changed; if it cannot say so, files
+are fetched each time.  A copy is made in a temporary folder and renamed, so that it is never incomplete.  Also reads
 ONNX's list of the models in a hub, ONNX_HUB_MANIFEST.json, and the archives with test data that it names.
 """
 
@@ -30,35 +29,38 @@ from gradcheck_cli.formats.companions import leads_out, named_files
 from gradcheck_cli.formats.untrusted import content, opened
 from gradcheck_cli.zoo.parcel import content_of
 
-PACKAGES = {  # what a kind of URL needs: the package and the extra that brings it
+PACKAGES = {  # scheme of a URL -> the package that it needs, and the extra that installs it
     "http": ("aiohttp", "zoo"), "https": ("aiohttp", "zoo"), "s3": ("s3fs", "s3"),
     "gs": ("gcsfs", "gs"), "gcs": ("gcsfs", "gs"), "hf": ("huggingface_hub", "hf"), "file": ("fsspec", "zoo"),
 }  # fmt: skip
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "Content-MD5", "Digest", "Last-Modified", "LastModified", "mtime")
-_UNLISTED = ("http", "https")  # kinds without folders
+_UNLISTED = ("http", "https")  # schemes without folders
 _TEST_DATA = "test_data_set_0"
 _BLOCK = 1 << 20
+_LARGEST_LIST = 256 << 20  # bytes
+_MOST_BYTES, _MOST_FILES = 16 << 30, 10_000  # in an archive
+_LONGEST_HEADER = 16 << 20  # bytes, of a file in an archive
 
 
 def is_url(text: str) -> bool:
-    """It names something that is reached over a network, or like that."""
+    """True for a URL of any scheme."""
     return "://" in text
 
 
 def is_here(url: str) -> bool:
-    """It names a file of this machine."""
+    """True for the URL of a file on this machine."""
     return url.lower().startswith("file:")
 
 
 def joined(folder: str, path: str, whose: str) -> str:
-    """A path seen from a folder or URL that a list of models lies in; UsageError where it leads out of it."""
+    """A path relative to the folder or URL of a list of models; a UsageError if it leads out of it."""
     if is_url(path) or leads_out(path):
         raise UsageError(f"{shown(whose)}: {shown(path)!r} leads out of the folder of the list")
     return f"{folder.rstrip('/')}/{path}" if is_url(folder) else os.path.join(folder, path)
 
 
 def listed(url: str) -> list[str]:
-    """The files that a URL means: itself, those that match its pattern, or those in its folder, however deep."""
+    """The files that a URL stands for: itself, the matches of its pattern, or all files below its folder."""
     kind = _kind(url)
     if kind in _UNLISTED:
         return [url]
@@ -74,7 +76,7 @@ def listed(url: str) -> list[str]:
 
 
 def neighbors(folder: str) -> list[str]:
-    """What there is in a folder behind a URL: files, and test data in its folder."""
+    """Names of the files in a folder behind a URL, with those in its folder of test data."""
     if _kind(folder) in _UNLISTED:
         return []
     with _explaining(folder):
@@ -85,7 +87,7 @@ def neighbors(folder: str) -> list[str]:
 
 
 def fetched(url: str, along: Iterable[str] = (), sha256: str = "") -> Path:
-    """The local copy of a file, with its external data and some files of its folder beside it."""
+    """The local copy of a file, with its companion files and the files `along` from the same folder."""
     place = cache_folder() / _hex(url)[:32]
     with _explaining(url):
         place.mkdir(parents=True, exist_ok=True)
@@ -98,13 +100,13 @@ def fetched(url: str, along: Iterable[str] = (), sha256: str = "") -> Path:
 
 
 def cache_folder() -> Path:
-    """Where copies are kept: `gradcheck` in the user's cache folder."""
+    """The folder for copies: `gradcheck/models` in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return Path(home if os.path.isabs(home) else Path.home() / ".cache") / "gradcheck" / "models"
 
 
 def _kept(place: Path, url: str, along: list[str]) -> Path | None:
-    """The copy in the cache, if all of its files are still what the server has."""
+    """The copy in the cache, if the server has the same versions of all of its files."""
     try:
         told = json.loads((place / "copy.json").read_text("utf-8"))
         copy, versions = place / told["folder"] / told["name"], told["versions"]
@@ -117,14 +119,14 @@ def _kept(place: Path, url: str, along: list[str]) -> Path | None:
 
 
 def _copied(place: Path, url: str, along: list[str]) -> Path:
-    """A file fetched with what belongs to it."""
+    """Fetches a file with its companion files."""
     name, new = _name(url), place / f".{secrets.token_hex(8)}"
     versions = {}
     try:
         versions[name] = _get(url, new / name)
         data = named_files(new / name, spec=name.lower().endswith(SPEC_SUFFIXES)) if _may_name_files(name) else []
         for other in dict.fromkeys([*data, *along]):
-            with suppress(FileNotFoundError):  # the model says of itself what it lacks
+            with suppress(FileNotFoundError):  # the check reports missing files itself
                 versions[other] = _get(_sibling(url, other), new / other)
         folder = _hex(json.dumps(versions, sort_keys=True) if all(versions.values()) else new.name)[:16]
         if not (place / folder).exists():
@@ -136,7 +138,7 @@ def _copied(place: Path, url: str, along: list[str]) -> Path:
 
 
 def _get(url: str, file: Path) -> str:
-    """Fetches a file, and gives the version that the server says it is of; "" where it says none."""
+    """Fetches a file; gives its version, "" if the server tells none."""
     system, path = _system(url)
     version = _version(url)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,7 @@ def _get(url: str, file: Path) -> str:
 
 
 def _version(url: str) -> str:
-    """What tells a file from other content under the same URL; "" where the server has no such thing."""
+    """A text that changes with the content of a file, from its ETag or similar; "" if the server has none."""
     system, path = _system(url)
     info: Mapping[str, Any] = system.info(path)
     known = [f"{name} {info[name]}" for name in _VERSIONS if info.get(name)]
@@ -163,7 +165,7 @@ def _system(url: str) -> tuple[Any, str]:
 
 
 def _patience(url: str) -> dict[str, Any]:
-    """A large file may take its time, as long as something comes."""
+    """Options for web servers: no limit on the time of a file, as long as data arrives."""
     if _kind(url) not in _UNLISTED:
         return {}
     from aiohttp import ClientTimeout
@@ -172,7 +174,7 @@ def _patience(url: str) -> dict[str, Any]:
 
 
 def _kind(url: str) -> str:
-    """The scheme of a URL; UsageError for one that is not known, or whose package is not there."""
+    """The scheme of a URL; a UsageError if it is unknown, or if its package is not installed."""
     kind = url.partition("://")[0].lower()
     if kind not in PACKAGES:
         near = did_you_mean(kind, PACKAGES)
@@ -193,7 +195,7 @@ def _may_name_files(name: str) -> bool:
 
 
 def _name(url: str) -> str:
-    """The name of the file that a URL means, as one of a folder here."""
+    """The file name of a URL, with characters that every file system allows."""
     name = PurePosixPath(url.partition("?")[0].partition("#")[0]).name
     safe = "".join(c if c.isprintable() and c not in '/\\:*?"<>|' else "_" for c in name)[-120:]
     return safe if safe.strip(". ") else "model.onnx"
@@ -201,13 +203,13 @@ def _name(url: str) -> str:
 
 @contextmanager
 def _explaining(url: str) -> Iterator[None]:
-    """Whatever goes wrong with a URL is a ModelError that says so."""
+    """Turns all errors of fsspec into ModelErrors that name the URL."""
     try:
         yield
     except GradcheckError:
         raise
-    except Exception as error:  # fsspec's packages have trees of their own, one for each kind
-        cause = error.__cause__ or error  # which a web server that does not answer has too
+    except Exception as error:  # each of fsspec's packages has its own exceptions
+        cause = error.__cause__ or error
         if (
             isinstance(error, FileNotFoundError)
             and getattr(cause, "status", 404) in (404, 410)
@@ -219,13 +221,13 @@ def _explaining(url: str) -> Iterator[None]:
 
 
 def _is_broken(error: BaseException) -> bool:
-    """A connection that could not be had, or that ended."""
+    """True for a connection that failed or was closed."""
     return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
 
 
 @contextmanager
 def _alone(place: Path) -> Iterator[None]:
-    """No other process fetches the same."""
+    """Locks a folder of the cache, so that no other process fetches the same file."""
     import fcntl
 
     with open(place / "lock", "wb") as lock:
@@ -243,14 +245,9 @@ def _hex(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_LARGEST = 256 << 20  # bytes of a list
-_MOST_BYTES, _MOST_FILES = 16 << 30, 10_000  # of an archive
-_LONGEST = 16 << 20  # bytes of what stands before a file in it
-
-
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A model of the list: its path or URL, its digest, and the archive that holds it together with test data."""
+    """A model of a list: path or URL, digest, and the archive that holds it together with test data."""
 
     place: str
     sha256: str = ""
@@ -259,14 +256,14 @@ class Listed:
 
 
 def is_list(path: str) -> bool:
-    """It is such a list, by its name."""
+    """True for the file name of a hub's list."""
     return path.partition("?")[0].lower().endswith(".json")
 
 
 def models_in(path: Path, folder: str, name: str) -> list[Listed]:
-    """The models of a list, each once, below the folder or URL that the list lies in."""
+    """The models of a list, each once; paths are relative to the folder or URL of the list."""
     try:
-        entries = json.loads(content(path, _LARGEST))
+        entries = json.loads(content(path, _LARGEST_LIST))
         if not isinstance(entries, list):
             raise ValueError("it holds no list")
         found = [_listed(entry, index, folder, name) for index, entry in enumerate(entries)]
@@ -277,59 +274,6 @@ def models_in(path: Path, folder: str, name: str) -> list[Listed]:
             raise
         raise SpecError(f"{name} is no list of models as ONNX's hub has it: {error or 'nested too deeply'}") from None
     return list({each.place: each for each in found}.values())
-
-
-def unpacked(archive: Path, sha256: str) -> Path | None:
-    """The model with this digest in an archive, unpacked with what lies beside it; None if it holds no such model."""
-    place = cache_folder() / f"archive-{content_of(archive)[:32]}"
-    if not place.exists():
-        new = place.with_name(f".{secrets.token_hex(8)}")
-        try:
-            new.mkdir(parents=True)
-            _unpack(archive, new)
-            if not place.exists():
-                os.rename(new, place)
-        except Exception as error:  # tarfile and what it decompresses with have trees of their own
-            raise ModelError(f"{archive} cannot be unpacked: {str(error) or type(error).__name__}") from None
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-    models = (path for path in sorted(place.rglob("*.onnx")) if path.is_file())
-    return next((path for path in models if content_of(path) == sha256.lower()), None)
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Unpacks plain files and folders that stay inside; an archive that unfolds without end is refused."""
-    size = count = 0
-    with opened(archive) as file, _unfolding(file) as plain, tarfile.open(fileobj=_Headed(plain), mode="r:") as files:
-        for member in files:
-            size, count = size + member.size, count + 1
-            if size > _MOST_BYTES or count > _MOST_FILES:
-                raise tarfile.TarError("it holds too much")
-            if member.isreg() or member.isdir():
-                files.extract(member, folder, filter="data")
-
-
-def _unfolding(file: BufferedReader) -> BinaryIO:
-    """What was compressed, as it was before."""
-    start = file.peek(4)[:4]
-    if start.startswith(b"BZh"):
-        return cast(BinaryIO, bz2.open(file))
-    return cast(BinaryIO, gzip.open(file)) if start.startswith(b"\x1f\x8b") else file
-
-
-class _Headed:
-    """An archive whose headers are read in one piece each: one that would fill the memory is refused."""
-
-    def __init__(self, plain: BinaryIO) -> None:
-        self.plain, self.seek, self.tell, self.close = plain, plain.seek, plain.tell, plain.close
-
-    def read(self, size: int) -> bytes:
-        if size > _LONGEST:
-            raise tarfile.ReadError("one of its headers is too long")
-        return self.plain.read(size)
-
-    def write(self, data: bytes) -> int:
-        raise tarfile.TarError("it is only read")
 
 
 def _listed(entry: Any, index: int, folder: str, name: str) -> Listed:
@@ -345,9 +289,65 @@ def _listed(entry: Any, index: int, folder: str, name: str) -> Listed:
 
 
 def _texts(entry: Any, index: int, *keys: str) -> Iterator[str]:
-    """Values that are text, "" for what is absent."""
+    """The values of some keys, which must be strings; "" for a missing one."""
     for key in keys:
         value = entry.get(key) if isinstance(entry, Mapping) else None
         if not isinstance(value, str | None):
             raise ValueError(f"{key} of its entry {index} is no text")
         yield value or ""
+
+
+def unpacked(archive: Path, sha256: str) -> Path | None:
+    """Unpacks an archive; gives the model in it with this digest, None if there is none."""
+    place = cache_folder() / f"archive-{content_of(archive)[:32]}"
+    if not place.exists():
+        new = place.with_name(f".{secrets.token_hex(8)}")
+        try:
+            new.mkdir(parents=True)
+            _unpack(archive, new)
+            if not place.exists():
+                os.rename(new, place)
+        except Exception as error:  # tarfile and the decompressors have their own exceptions
+            raise ModelError(f"{archive} cannot be unpacked: {str(error) or type(error).__name__}") from None
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    models = (path for path in sorted(place.rglob("*.onnx")) if path.is_file())
+    return next((path for path in models if content_of(path) == sha256.lower()), None)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpacks regular files and folders that stay inside the folder; refuses an archive that is too large."""
+    size = count = 0
+    with (
+        opened(archive) as file,
+        _decompressed(file) as plain,
+        tarfile.open(fileobj=_ShortHeaders(plain), mode="r:") as files,
+    ):
+        for member in files:
+            size, count = size + member.size, count + 1
+            if size > _MOST_BYTES or count > _MOST_FILES:
+                raise tarfile.TarError("it holds too much")
+            if member.isreg() or member.isdir():
+                files.extract(member, folder, filter="data")
+
+
+def _decompressed(file: BufferedReader) -> BinaryIO:
+    start = file.peek(4)[:4]
+    if start.startswith(b"BZh"):
+        return cast(BinaryIO, bz2.open(file))
+    return cast(BinaryIO, gzip.open(file)) if start.startswith(b"\x1f\x8b") else file
+
+
+class _ShortHeaders:
+    """A file in which tarfile cannot read very long headers, which it would read into memory at once."""
+
+    def __init__(self, plain: BinaryIO) -> None:
+        self.plain, self.seek, self.tell, self.close = plain, plain.seek, plain.tell, plain.close
+
+    def read(self, size: int) -> bytes:
+        if size > _LONGEST_HEADER:
+            raise tarfile.ReadError("one of its headers is too long")
+        return self.plain.read(size)
+
+    def write(self, data: bytes) -> int:
+        raise tarfile.TarError("it is only read")

@@ -1,7 +1,6 @@
-"""Values of any kind as JSON, with what is an array in one .npz beside it; nothing that is read back is trusted.
+"""Values of any kind as JSON, with their arrays in one .npz file beside it.
 
-A bundle may come from elsewhere: nothing is unpickled, and an array is read only if its header agrees with the bytes
-that are there.
+What is read back is untrusted: nothing is unpickled, and an array is read only if its header agrees with the file.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from gradcheck_cli.formats.arrays import Npz
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import Map, Optional, Sequence
 
-MOST_BYTES = 1 << 30  # of all arrays together, unpacked
-_DEEPEST = 16  # sequences in optionals in ...
+MOST_BYTES = 1 << 30  # of all arrays together, uncompressed
+_DEEPEST = 16  # nested sequences and optionals
 _NATIVE = "biufc"
 
 
-class Writer:
-    """Takes values apart: `entry` gives the JSON for one, `arrays` is what goes into the .npz."""
+class ValueWriter:
+    """Splits values: `entry` gives the JSON of a value, `arrays` collects the arrays for the .npz file."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
 
     def entry(self, value: Any) -> dict[str, Any]:
-        """The JSON that stands for a value."""
+        """The JSON of a value."""
         match value:
             case Sequence(items):
                 return {"sequence": [self.entry(item) for item in items]}
@@ -50,20 +49,20 @@ class Writer:
         if array.dtype.kind in _NATIVE and array.dtype.type.__module__ == "numpy":
             self.arrays[key] = array
             return {"array": key}
-        # numbers that NumPy alone does not know, such as bfloat16, go as the bytes they are
+        # dtypes that are not NumPy's own, such as bfloat16, are stored as integers of the same bytes
         self.arrays[key] = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
         return {"array": key, "dtype": array.dtype.name}
 
 
-class Reader:
-    """Puts values together again; UsageError for what is none."""
+class ValueReader:
+    """Reads values back; raises a UsageError for invalid ones."""
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
         self._arrays: dict[str, Array] | None = None
 
     def value(self, entry: Any, depth: int = 0) -> Any:
-        """The value that an entry stands for."""
+        """The value of an entry."""
         if depth > _DEEPEST:
             raise UsageError("a value is nested too deeply")
         match entry:
@@ -88,7 +87,7 @@ class Reader:
 
 
 def read_arrays(file: Path) -> dict[str, Array]:
-    """The arrays in a .npz file, which may come from anywhere."""
+    """The arrays in an untrusted .npz file; only numbers are allowed."""
     try:
         arrays = dict(Npz(file, MOST_BYTES))
     except (OSError, ValueError, MemoryError) as error:
@@ -100,7 +99,7 @@ def read_arrays(file: Path) -> dict[str, Array]:
 
 
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
-    """One .npz file with these arrays."""
+    """Writes arrays to a .npz file."""
     with open(file, "wb") as stream:
         np.savez(stream, allow_pickle=False, **arrays)
 

@@ -1,6 +1,6 @@
-"""One huge Jacobian on a Dask cluster: its parts go to workers, and come back as what they have found.
+"""Compares one huge Jacobian on a Dask cluster: each worker compares a part and returns its findings.
 
-Parts are compared in the workers themselves; one whose worker is lost is given to another by the scheduler.
+If a worker is lost, the scheduler gives its part to another one.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from gradcheck_cli.settings import Settings
 
 
-_OF_A_PART = 2 << 30  # bytes that a part may take on a worker where nobody gave a limit
+_OF_A_PART = 2 << 30  # bytes for a part on a worker, if no limit is given
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What all parts are of: every worker has it."""
+class SharedInput:
+    """The model and settings of a check, which every worker gets once."""
 
     source: Source
     settings: Settings
 
 
 def on_workers(settings: Settings) -> Settings:
-    """Settings of parts where nobody gave a limit of memory: workers have less than this machine."""
+    """Settings of parts if no memory limit is given: workers have less memory than this machine."""
     return replace(settings, memory_limit=min(settings.memory_limit, _OF_A_PART))
 
 
 def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
-    """Whoever compares parts of this check: the workers of a cluster, which `where` is as `connected` takes it."""
+    """A function that compares the parts of a check on a cluster; `where` is an argument of `connected`."""
 
     def ask(count: int, points: Points) -> Iterator[tuple[int, Shares]]:
-        there = Held(replace(source, drawn=points), replace(settings, test_data=None, jobs=1))
+        shared = SharedInput(replace(source, drawn=points), replace(settings, test_data=None, jobs=1))
         with connected(where) as client:
-            yield from _compared(client, there, count, settings.memory_limit)
+            yield from _compared(client, shared, count, settings.memory_limit)
 
     return ask
 
 
-def _compared(client: Client, held: Held, count: int, memory: int) -> Iterator[tuple[int, Shares]]:
-    """The shares of all parts as they come; what one of them raises ends it."""
+def _compared(client: Client, shared: SharedInput, count: int, memory: int) -> Iterator[tuple[int, Shares]]:
+    """The findings of all parts as they come; an error of one part ends all."""
     from distributed import as_completed
 
-    resources = _asked(client, memory)
-    [with_data] = client.scatter([held], broadcast=True, hash=False)
+    resources = _resources(client, memory)
+    [with_data] = client.scatter([shared], broadcast=True, hash=False)
     tickets = {f"gradcheck-{uuid.uuid4().hex}": index for index in range(count)}
     futures = [
         client.submit(share, with_data, index, count, ticket, versions(), key=ticket, pure=False, resources=resources)
@@ -67,13 +67,13 @@ def _compared(client: Client, held: Held, count: int, memory: int) -> Iterator[t
         for future in as_completed(futures, loop=client.loop):
             yield tickets[future.key], _answer(client, future)
     finally:
-        with suppress(Exception):  # the scheduler may be about to go
+        with suppress(Exception):  # the scheduler may be ending
             if is_on(client):
                 client.cancel(futures, force=True)
 
 
-def _asked(client: Client, memory: int) -> Mapping[str, int] | None:
-    """What a part asks its worker for, where workers say what they have; LimitError where none has as much."""
+def _resources(client: Client, memory: int) -> Mapping[str, int] | None:
+    """The memory that a part needs of its worker, None if no worker declares any; a LimitError if all have less."""
     offered = {a: worker["resources"].get(MEMORY, 0) for a, worker in workers_of(client).items()}
     largest = max(offered, key=offered.__getitem__)
     if not offered[largest]:
@@ -104,21 +104,21 @@ def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown(str(error))[:300]}"
 
 
-def share(held: Held, index: int, count: int, ticket: str, needed: Mapping[str, str]) -> Shares:
-    """What a part finds, in a thread of a Dask worker."""
+def share(shared: SharedInput, index: int, count: int, ticket: str, needed: Mapping[str, str]) -> Shares:
+    """The findings of one part; runs in a thread of a Dask worker."""
     from distributed import get_worker
 
     from gradcheck_cli.checks.parts import Part
-    from gradcheck_cli.checks.procedure import check_part  # a scheduler reads this module too
+    from gradcheck_cli.checks.procedure import check_part  # not imported in a scheduler, which reads this module too
 
     worker: Any = get_worker()
     if differs := difference(needed, versions()):
         raise UsageError(f"worker {worker.address} is not like the machine that asks: {differs}")
-    return check_part(held.source, held.settings, Part(index, count), listen=_Asking(worker, ticket))
+    return check_part(shared.source, shared.settings, Part(index, count), listen=_Cancellation(worker, ticket))
 
 
-class _Asking:
-    """Stops a part that nobody waits for any more."""
+class _Cancellation:
+    """Stops a part that was cancelled."""
 
     def __init__(self, worker: Any, ticket: str) -> None:
         self.worker, self.ticket = worker, ticket

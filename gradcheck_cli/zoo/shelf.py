@@ -1,7 +1,7 @@
-"""A folder of bundles: what they are called there, those that a crash has left, and how many are kept.
+"""A folder of bundles: their names, those left by crashes, and the number that is kept.
 
-A bundle of a check that runs is called NAME.running-PID; it gets its name when the check fails, or when its process is no
-more.  Several processes may keep bundles in one folder at the same time.
+The bundle of a running check is called NAME.running-PID.  It gets its final name when the check fails, or after its
+process has died.  Several processes may use one folder at the same time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _FINISHED, _RUNNING = re.compile(r".+-[0-9a-f]{8}"), re.compile(r"(.+-[0-9a-f]{8
 
 
 def bundle_name(check: str, *identity: str) -> str:
-    """The name of a check as one of a folder, on every system, and a digest that tells it from others."""
+    """The folder name for a check, valid on every system, with a digest that makes it unique."""
     digest = hashlib.sha256("\0".join((check, *identity)).encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{re.sub('[^A-Za-z0-9._]+', '-', check)[-60:].strip('-.') or 'check'}-{digest}"
 
 
 def running(folder: Path, name: str) -> Path:
-    """Where a bundle lies while this process checks what it is about."""
+    """The path of a bundle while this process runs the check."""
     return folder / f"{name}.running-{os.getpid()}"
 
 
 def renamed(folder: Path, name: Path) -> Path:
-    """A folder under its name, in the place of what had it before."""
+    """Gives a folder a name, replacing another folder of that name."""
     if name.exists():
         old = name.with_name(f"{name.name}.old-{os.getpid()}")
         os.replace(name, old)
@@ -39,7 +39,7 @@ def renamed(folder: Path, name: Path) -> Path:
 
 
 def adopted(folder: Path, process: int | None = None) -> list[Path]:
-    """Bundles of a process, or of all that are no more, under their names from now on."""
+    """Gives the bundles of a process, or of all processes that have ended, their final names."""
     found = []
     with suppress(OSError):
         for name in os.listdir(folder):
@@ -51,26 +51,26 @@ def adopted(folder: Path, process: int | None = None) -> list[Path]:
 
 
 def _without_parts(folder: Path) -> None:
-    """Takes away what a process was still writing when it ended."""
+    """Removes files that a process was still writing when it ended."""
     for path in folder.glob("*.new"):
         path.unlink(missing_ok=True)
 
 
 def dropped(folder: Path, process: int) -> None:
-    """Nothing is left of what a process has begun."""
+    """Removes the bundles that a process has begun."""
     for path in folder.glob(f"*.running-{process}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def prune(folder: Path, most: int = MOST) -> None:
-    """The oldest bundles go where there are too many."""
+    """Removes the oldest bundles if there are too many."""
     found = [(_age(p), p) for p in folder.iterdir() if _FINISHED.fullmatch(p.name) and (p / "bundle.json").is_file()]
     for _, path in sorted(found)[: max(0, len(found) - most)]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def clear(folder: Path) -> None:
-    """Takes away the folder of all bundles where nothing is left in it, and of our own what is around it."""
+    """Removes an empty folder of bundles, and the folder `.gradcheck` around it if nothing else is there."""
     with suppress(OSError):
         folder.rmdir()
         if str(folder) == FOLDER and os.listdir(folder.parent) == [".gitignore"]:
@@ -85,10 +85,10 @@ def _age(path: Path) -> int:
 
 
 def _alive(process: int) -> bool:
-    """A process of this number runs, other than this one; where that cannot be asked, it may."""
+    """True if another process of this id runs, or if that cannot be found out."""
     if process == os.getpid():
         return False
-    if os.name != "posix":  # there os.kill would end it
+    if os.name != "posix":  # os.kill would end the process
         return True
     try:
         os.kill(process, 0)

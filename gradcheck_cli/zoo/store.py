@@ -1,10 +1,8 @@
-"""The store of a zoo: a JSON line for each record, in a file that survives whatever ends the run.
+"""The store of a zoo run: a file with one JSON line for each record, which survives a crash at any moment.
 
-The records of a finished job are appended with a single write and synced before the job counts as done.  A line without
-its end was torn by a crash and is dropped; a job is finished when all of its records are there, and of several attempts
-at it the last one counts.
-
-Runs put together, such as the shards of one: the records of each job once, as they stand.
+The records of a finished job are appended with one write and synced.  An incomplete last line was torn by a crash and is
+dropped.  A job is finished when all of its records are there; of several attempts the last one counts.  `merged` joins
+several runs, such as shards, to one.
 """
 
 from __future__ import annotations
@@ -28,28 +26,28 @@ from gradcheck_cli.zoo.folder import About, locked, read_about, sync, unwritable
 
 RECORDS = "results.jsonl"
 FINE = ("pass", "waived")
-_START = '{"zoo": '  # of every line: what a summary needs comes first and is read without the rest
-_LONGEST = 256 << 20  # bytes of a line; a longer one is none
-_HEAD = 4096  # bytes of a line that hold it, but for very long names
+_START = '{"zoo": '  # of every line: its head, which a summary reads without the rest, comes first
+_LONGEST = 256 << 20  # bytes of the longest valid line
+_HEAD = 4096  # bytes of a line that usually hold its head
 _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A record of the store: what a summary needs of it, and where all of it stands."""
+    """A record of the store: its outcome, and the place of the whole record in the file."""
 
     key: str
     job: str
-    part: int  # of the job's records, from 1
-    of: int
-    timeout: float  # that the job had, in seconds
-    check: Check  # no more of it than its outcome
+    part: int  # its number among the job's records, from 1
+    of: int  # the number of the job's records
+    timeout: float  # of the job, in seconds
+    check: Check  # with its outcome only
     offset: int
     length: int
 
 
 class Store:
-    """The records of a run, locked by this process, to append to."""
+    """The records of a run, locked by this process, for appending."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / RECORDS
@@ -70,13 +68,13 @@ class Store:
         self._lock.close()
 
     def append(self, job: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
-        """The records of a finished job; UsageError where they cannot be written, and then nothing of them is."""
+        """Appends the records of a finished job, all or none; raises a UsageError if they cannot be written."""
         head = {"key": key, "job": job, "timeout": timeout, "of": len(records)}
         lines = (_written({**head, "part": n, **_outcome(r)}, r) for n, r in enumerate(records, 1))
         self.append_raw("".join(lines).encode("ascii"))
 
     def append_raw(self, data: bytes) -> None:
-        """Whole lines as they stand in another store."""
+        """Appends complete lines of another store."""
         with self._one_at_a_time:
             try:
                 _write(self._file, data)
@@ -89,12 +87,12 @@ class Store:
 
 
 def brief(records: Sequence[Mapping[str, Any]]) -> tuple[Check, ...]:
-    """Records with no more than their outcomes."""
+    """Records reduced to their outcomes."""
     return tuple(_brief(_outcome(record)) for record in records)
 
 
 def finished(folder: Path) -> tuple[dict[str, tuple[Line, ...]], int]:
-    """The records of finished jobs by the name of the job, and how many lines were damaged."""
+    """The records of finished jobs by name of the job, and the number of damaged lines."""
     jobs: dict[str, tuple[Line, ...]] = {}
     group: list[Line] = []
     damaged = 0
@@ -102,13 +100,13 @@ def finished(folder: Path) -> tuple[dict[str, tuple[Line, ...]], int]:
         damaged += line is None
         group = _grown(group, line)
         if group and group[-1].part == group[-1].of:
-            jobs.pop(group[-1].job, None)  # the last attempt stands where it was made
+            jobs.pop(group[-1].job, None)  # so that the last attempt comes last
             jobs[group[-1].job] = tuple(group)
     return jobs, damaged
 
 
 def whole(folder: Path, lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
-    """All of some records, without what the store adds to them."""
+    """The complete records of some lines, without the store's heads."""
     for data in raw(folder, lines):
         try:
             record = json.loads(data)
@@ -119,7 +117,7 @@ def whole(folder: Path, lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
 
 
 def raw(folder: Path, lines: Sequence[Line]) -> Iterator[bytes]:
-    """Lines as they stand in the file."""
+    """The bytes of some lines."""
     try:
         with opened(folder / RECORDS) as file:
             for line in lines:
@@ -129,8 +127,53 @@ def raw(folder: Path, lines: Sequence[Line]) -> Iterator[bytes]:
         raise _unreadable(folder / RECORDS, error) from None
 
 
+def merged(folders: Sequence[Path], target: Path) -> About:
+    """Joins runs to a new one, completely or not at all; if two have the same job, the later run counts."""
+    abouts = [read_about(folder) for folder in folders]
+    found = [finished(folder)[0] for folder in folders]
+    last = {job: index for index, jobs in enumerate(found) for job in jobs}
+    about = _joined(abouts)
+    if target.exists():
+        raise UsageError(f"{target} is there already; runs are put into a new folder")
+    new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with Store(new) as store:
+            for index, (folder, jobs) in enumerate(zip(folders, found, strict=True)):
+                for job, lines in jobs.items():
+                    if last[job] == index:
+                        store.append_raw(b"".join(raw(folder, lines)))
+        write_about(new, about)
+        os.rename(new, target)
+        sync(target.parent)
+    except OSError as error:
+        raise unwritable(target, error) from None
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(new)
+    return about
+
+
+def differing(folders: Sequence[Path]) -> str:
+    """A sentence about the differences of runs that should be shards of one; "" if there are none."""
+    abouts = [read_about(folder) for folder in folders]
+    options = [{name: value for name, value in about.options.items() if name != "shard"} for about in abouts]
+    names = ["versions"] * (len({about.version for about in abouts}) > 1)
+    names += ["sources"] * (len({about.sources for about in abouts}) > 1)
+    names += ["options"] * any(each != options[0] for each in options)
+    return f"the runs differ in {' and '.join(names)}" if names else ""
+
+
+def _joined(abouts: Sequence[About]) -> About:
+    """The description of the joined run."""
+    first = abouts[0]
+    options = {name: value for name, value in first.options.items() if name != "shard"}
+    sources = dict.fromkeys(source for about in abouts for source in about.sources)
+    jobs = dict.fromkeys(job for about in abouts for job in about.jobs)
+    return replace(first, sources=tuple(sources), options=options, shard="", jobs=tuple(sorted(jobs)))
+
+
 def _grown(group: list[Line], line: Line | None) -> list[Line]:
-    """The records of one job so far: those before this one, if it follows them."""
+    """The records of one job so far, extended by a line if it is the next one."""
     if line is None or line.part == 1:
         return [line] if line else []
     before = [(each.key, each.job, each.of, each.part + 1) for each in group[-1:]]
@@ -138,7 +181,7 @@ def _grown(group: list[Line], line: Line | None) -> list[Line]:
 
 
 def _lines(path: Path) -> Iterator[Line | None]:
-    """The lines of a file; None for one that is damaged.  What has no end is left out."""
+    """The lines of a file, None for a damaged one; an incomplete last line is left out."""
     offset = 0
     try:
         with opened(path) as file:
@@ -153,7 +196,7 @@ def _lines(path: Path) -> Iterator[Line | None]:
 
 
 def _line(data: bytes, offset: int) -> Line | None:
-    """What a summary needs of a line."""
+    """A line, of which only the head is parsed; None if it is damaged."""
     for end in (_HEAD, len(data)):
         with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             text = data[:end].decode("ascii")
@@ -169,7 +212,7 @@ def _line_of(head: Mapping[str, Any], offset: int, length: int) -> Line:
 
 
 def _brief(outcome: Mapping[str, Any]) -> Check:
-    """A record with no more than its outcome."""
+    """A record reduced to its outcome."""
     waiver, until = outcome["waiver"], (outcome["waiver"] or {}).get("until")
     if (outcome["status"] not in EXIT_CODES and outcome["status"] != "error") or not isinstance(until, str | None):
         raise ValueError(outcome["status"], until)
@@ -183,7 +226,7 @@ def _brief(outcome: Mapping[str, Any]) -> Check:
 
 
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a summary needs of a record."""
+    """The fields of a record that a summary needs."""
     kept = {name: record[name] for name in ("id", "check", "status", "code")}
     more = {"gates": record.get("gates", ()), "waiver": record.get("waiver")}
     if (cut := (record.get("gradient") or {}).get("severed")) is not None:
@@ -203,7 +246,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _without_torn_end(file: int) -> int:
-    """Takes away what follows the last whole line, and gives the size that is left."""
+    """Truncates a file after its last complete line; gives its size."""
     size = end = os.fstat(file).st_size
     while end:
         start = max(0, end - (1 << 16))
@@ -219,51 +262,3 @@ def _without_torn_end(file: int) -> int:
 
 def _unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(f"{path} cannot be read: {error.strerror or error}")
-
-
-def merged(folders: Sequence[Path], target: Path) -> About:
-    """Puts runs into a new one, whole or not at all; of two that have the same job the one named last counts."""
-    abouts = [read_about(folder) for folder in folders]
-    found = [finished(folder)[0] for folder in folders]
-    last = {job: index for index, jobs in enumerate(found) for job in jobs}
-    about = _together(abouts)
-    if target.exists():
-        raise UsageError(f"{target} is there already; runs are put into a new folder")
-    new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with Store(new) as store:
-            for index, (folder, jobs) in enumerate(zip(folders, found, strict=True)):
-                for lines in _kept(jobs, last, index):
-                    store.append_raw(b"".join(raw(folder, lines)))
-        write_about(new, about)
-        os.rename(new, target)
-        sync(target.parent)
-    except OSError as error:
-        raise unwritable(target, error) from None
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(new)
-    return about
-
-
-def differing(folders: Sequence[Path]) -> str:
-    """In what runs differ that should be the same, as a sentence; "" where they are parts of one."""
-    abouts = [read_about(folder) for folder in folders]
-    options = [{name: value for name, value in about.options.items() if name != "shard"} for about in abouts]
-    names = ["versions"] * (len({about.version for about in abouts}) > 1)
-    names += ["sources"] * (len({about.sources for about in abouts}) > 1)
-    names += ["options"] * any(each != options[0] for each in options)
-    return f"the runs differ in {' and '.join(names)}" if names else ""
-
-
-def _kept(jobs: Mapping[str, tuple[Line, ...]], last: Mapping[str, int], index: int) -> list[tuple[Line, ...]]:
-    return [lines for job, lines in jobs.items() if last[job] == index]
-
-
-def _together(abouts: Sequence[About]) -> About:
-    """What the runs are about together."""
-    first = abouts[0]
-    options = {name: value for name, value in first.options.items() if name != "shard"}
-    sources = dict.fromkeys(source for about in abouts for source in about.sources)
-    jobs = dict.fromkeys(job for about in abouts for job in about.jobs)
-    return replace(first, sources=tuple(sources), options=options, shard="", jobs=tuple(sorted(jobs)))

@@ -1,7 +1,7 @@
-"""What a worker of a Dask cluster does with a parcel: has its post run the job, and tells the driver how far that is.
+"""The part of a zoo that runs in Dask workers: `perform` does the job of a parcel and reports its progress to the driver.
 
-Jobs run in children of a process beside the worker (`post`), so that whatever a model does the worker stays; it keeps no
-more than a thread waiting for each.
+Jobs run in children of an engine process beside the worker (`post.py`), so that no model can crash the worker, in which
+only a thread waits for each job.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from gradcheck_cli.zoo.parcel import Parcel, difference, is_seen, laid_out, rena
 from gradcheck_cli.zoo.post import START
 from gradcheck_cli.zoo.shelf import FOLDER
 
-MEMORY = "MEMORY"  # what a worker's memory is called among its resources
+MEMORY = "MEMORY"  # the name of memory among a worker's resources
 MOST_SAVED = 256 << 20  # bytes of bundles that are sent back
-_LOOK = 0.5  # seconds between two looks at whether anybody still waits
-_TRIES = 3  # at a post that may just be leaving
-
+_LOOK = 0.5  # seconds after which a cancelled job is noticed
+_TRIES = 3  # to hand a job to an engine process, which may be ending
 Bundles: TypeAlias = "Mapping[str, Mapping[str, bytes]]"  # files of each, by path below its folder
+Told: TypeAlias = Callable[[str, Any], None]
+Setup: TypeAlias = "tuple[Limits, str, tuple[str, ...]]"  # the first message to an engine process
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a parcel: its records, or that its files are wanted, or how this worker differs from the driver."""
+    """The answer to a parcel: its records, or None if its files are needed first; or versions that differ (`differs`)."""
 
     worker: str
     records: list[dict[str, Any]] | None = None
@@ -44,15 +45,15 @@ class Answer:
 
 
 class Lost(Exception):
-    """The process that did the job is no more."""
+    """The engine process has ended during the job."""
 
 
 class GivenUp(Exception):
-    """Nobody waits for the job any more."""
+    """The job was cancelled."""
 
 
 def perform(parcel: Parcel, topic: str) -> Answer:
-    """Does a job in a thread of a Dask worker; events of the topic tell the driver of it."""
+    """Does a job in a thread of a Dask worker; reports its progress as events of the topic."""
     from distributed import get_worker
 
     worker: Any = get_worker()
@@ -88,20 +89,20 @@ def _performed(parcel: Parcel, place: Path, worker: Any, topic: str) -> Answer:
 
 
 def _threads() -> int:
-    """Of each job: there may be more workers on the machine, so one, unless somebody says otherwise."""
+    """Threads of each job: GRADCHECK_NUM_THREADS, else 1, since the machine may have several workers."""
     said = os.environ.get("GRADCHECK_NUM_THREADS", "")
     return int(said) if said.isdecimal() and int(said) else 1
 
 
 def is_given_up(worker: Any, ticket: str) -> bool:
-    """The job was cancelled, its driver is gone, or the worker is about to end."""
+    """True if the job was cancelled, its driver is gone, or the worker is ending."""
     task = worker.state.tasks.get(ticket)
     ending = worker.status.name in ("closing", "closed", "stopping", "failed")
     return ending or task is None or task.state in ("cancelled", "resumed", "released", "forgotten")
 
 
 def _bundles(folder: Path, names: Mapping[str, str]) -> Bundles:
-    """The bundles that a job left, as far as they are small enough, under the names that paths have elsewhere."""
+    """The bundles that a job left, up to a total size, with paths in their JSON files replaced by `names`."""
     found: dict[str, dict[str, bytes]] = {}
     left = MOST_SAVED
     for path in sorted(folder.rglob("*")):
@@ -115,49 +116,40 @@ def _bundles(folder: Path, names: Mapping[str, str]) -> Bundles:
     return found
 
 
-# --- the post of a worker
-
-Told: TypeAlias = Callable[[str, Any], None]
-About: TypeAlias = "tuple[Limits, str, tuple[str, ...]]"  # what a post is told first
-
-_POSTS: dict[About, Post] = {}
-_POSTS_LOCK = threading.Lock()
-
-
-def _done(job: Job, about: About, told: Told, given_up: Callable[[], bool]) -> list[dict[str, Any]]:
-    """The records of a job from the post of this process, which is started where there is none."""
+def _done(job: Job, setup: Setup, told: Told, given_up: Callable[[], bool]) -> list[dict[str, Any]]:
+    """The records of a job from the worker's engine process, which is started if there is none."""
     for _ in range(_TRIES):
-        with _POSTS_LOCK:
-            post = _POSTS.get(about)
-            if post is None or post.gone:
-                post = _POSTS[about] = Post(about)
+        with _ENGINES_LOCK:
+            engine = _ENGINES.get(setup)
+            if engine is None or engine.gone:
+                engine = _ENGINES[setup] = EngineProcess(setup)
         with suppress(Unheard):
-            return post.does(job, told, given_up)
+            return engine.does(job, told, given_up)
     raise Lost("no process could be started for jobs")
 
 
 class Unheard(Exception):
-    """A post was gone before it took the job up."""
+    """The engine process ended before it began with the job."""
 
 
-class Post:
-    """A worker's view of its post."""
+class EngineProcess:
+    """The worker's end of the pipe to its engine process."""
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.pipe, theirs = Pipe()
         command = [sys.executable, "-P", "-c", START, str(theirs.fileno())]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True, env={**os.environ}
         )
         theirs.close()
-        self.pipe.send(about)
+        self.pipe.send(setup)
         self.waiting: dict[str, SimpleQueue[tuple[str, Any]]] = {}
         self.gone = False
         self.lock = threading.Lock()
         threading.Thread(target=self._listen, name="post", daemon=True).start()
 
     def does(self, job: Job, told: Told, given_up: Callable[[], bool]) -> list[dict[str, Any]]:
-        """The records of a job; Unheard, Lost or GivenUp where there are none."""
+        """The records of a job; raises Unheard, Lost or GivenUp if there are none."""
         heard, began = self._asked(job), False
         while True:
             try:
@@ -181,12 +173,12 @@ class Post:
             if self.gone:
                 raise Unheard
             self.waiting[job.key] = heard
-            with suppress(OSError):  # it is about to end: it will be said
+            with suppress(OSError):  # the process is ending, which `_listen` reports
                 self.pipe.send(job)
         return heard
 
     def _leave(self, job: Job) -> None:
-        """Nobody waits for a job; once nobody waits for any, there is no post."""
+        """Stops waiting for a job; ends the process if there is no other job."""
         with self.lock:
             self.waiting.pop(job.key, None)
             if not self.waiting:
@@ -205,3 +197,7 @@ class Post:
                 heard.put(("gone", None))
         self.process.wait()
         self.pipe.close()
+
+
+_ENGINES: dict[Setup, EngineProcess] = {}
+_ENGINES_LOCK = threading.Lock()

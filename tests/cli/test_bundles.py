@@ -26,7 +26,7 @@ from gradcheck_cli.formats import read
 from gradcheck_cli.graph.containers import Map, Optional, Sequence
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo import bundle as bundles
-from gradcheck_cli.zoo.saved_values import MOST_BYTES, Reader, Writer, write_arrays
+from gradcheck_cli.zoo.saved_values import MOST_BYTES, ValueReader, ValueWriter, write_arrays
 from gradcheck_cli.zoo.shelf import bundle_name, prune
 from tests.cli.conftest import Command, Ran
 
@@ -551,7 +551,7 @@ def test_an_archive_that_unpacks_to_more_than_memory_is_refused(tmp_path: Path) 
     size = member.file_size.to_bytes(4, "little")
     file.write_bytes(data.replace(size, (MOST_BYTES + 1).to_bytes(4, "little")))
     with pytest.raises(UsageError, match="more than 1 GiB"):
-        Reader(file).value({"array": "0"})
+        ValueReader(file).value({"array": "0"})
 
 
 # Values
@@ -565,10 +565,10 @@ def test_an_archive_that_unpacks_to_more_than_memory_is_refused(tmp_path: Path) 
     np.ones(3, ">f4"),
 ])  # fmt: skip
 def test_values_of_all_kinds_come_back(value: Any, tmp_path: Path) -> None:
-    writer = Writer()
+    writer = ValueWriter()
     entry = json.loads(json.dumps(writer.entry(value)))
     write_arrays(tmp_path / "v.npz", writer.arrays)
-    assert same(Reader(tmp_path / "v.npz").value(entry), value)
+    assert same(ValueReader(tmp_path / "v.npz").value(entry), value)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4"])

@@ -27,7 +27,7 @@ from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.resolve import array_of, value_of
 from gradcheck_cli.cli.zoo.jobs import places
-from gradcheck_cli.cli.zoo.results import Baseline, Found
+from gradcheck_cli.cli.zoo.results import Baseline, FinishedJobs
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.onnx.read import read_value
 from gradcheck_cli.graph import TensorType
@@ -192,7 +192,7 @@ def _store() -> list[bytes]:
 
 
 def _summed_up(path: Path) -> Any:
-    found = Found(path.parent, None, Baseline("", {}))
+    found = FinishedJobs(path.parent, None, Baseline("", {}))
     details = [found.detail(job) for job in found.lines]
     return details, render("full", found.full(found.report(("fail",), 1.0)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.cli.zoo.jobs import Place, places
+from gradcheck_cli.cli.zoo.jobs import ModelPlace, places
 from gradcheck_cli.errors import GradcheckError, NothingChecked
 from gradcheck_cli.zoo import remote as hub
 from tests.cli import models
@@ -36,7 +36,7 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def uris(found: list[Place]) -> list[str]:
+def uris(found: list[ModelPlace]) -> list[str]:
     return [place.uri for place in found]
 
 

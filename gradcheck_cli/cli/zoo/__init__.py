@@ -1,4 +1,4 @@
-"""`gradcheck zoo`: its commands, imported when they run; what names none of them is a source of models."""
+"""`gradcheck zoo`: its subcommands, imported when they run; an argument that names none of them is a source of models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradcheck_cli.cli.group import Commands
 
 
 class ZooCommands(Commands):
-    """`gradcheck zoo models/` checks; `gradcheck zoo status RUN` and its like tell of what was found."""
+    """The group of zoo commands: `gradcheck zoo models/` checks models, `gradcheck zoo status RUN` shows a run."""
 
     homes: ClassVar[Mapping[str, str]] = {
         "run": "start:RUN", "status": "status:status", "resume": "start:RESUME", "report": "outputs:REPORT",
@@ -28,8 +28,8 @@ class ZooCommands(Commands):
     epilog="`gradcheck zoo run --help` lists the options of a run.",
 )
 def command() -> None:
-    """Check many models, each in a process of its own; go on with a run, look at it, compare it.
+    """Check many models, each in a process of its own; resume a run, show its results, compare it with another.
 
-    `gradcheck zoo models/ --report zoo.html` checks all models in a folder; the same command goes on if it was
-    interrupted.  A source that is called like a command is written ./status.
+    `gradcheck zoo models/ --report zoo.html` checks all models in a folder; the same command resumes it after an
+    interruption.  A source with the name of a command is written ./status.
     """

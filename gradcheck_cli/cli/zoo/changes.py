@@ -1,7 +1,4 @@
-"""`gradcheck zoo diff OLD NEW`: what has changed between two runs.
-
-Two runs compared, for people and for scripts.
-"""
+"""`gradcheck zoo diff OLD NEW`: compares two runs, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -18,11 +15,15 @@ import rich_click as click
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.options import OneOf
 from gradcheck_cli.cli.output import style_of
-from gradcheck_cli.cli.zoo.results import Found, note
+from gradcheck_cli.cli.zoo.results import FinishedJobs, note
 from gradcheck_cli.report.text import Style, cut, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.zoo.folder import FACTOR, KINDS, Change, compared, read_about
+
+SCHEMA = "gradcheck.diff/1"
+_MOST = 10
+_COLORS = {"newly failing": "red", "fixed": "green", "slower": "yellow", "changed": "yellow"}
 
 
 @click.command("diff")
@@ -37,17 +38,11 @@ def diff(old: str, new: str, **options: Any) -> int:
 
     It exits with 1 if a check fails that did not fail before, or was not there; else with 0.
     """
-
-    return show(old, new, {name: value for name, value in options.items() if value is not None})
-
-
-SCHEMA = "gradcheck.diff/1"
-_MOST = 10
-_COLORS = {"newly failing": "red", "fixed": "green", "slower": "yellow", "changed": "yellow"}
+    return _show(old, new, {name: value for name, value in options.items() if value is not None})
 
 
-def show(old: str, new: str, options: Mapping[str, Any]) -> int:
-    """Prints what has changed, and gives the exit code."""
+def _show(old: str, new: str, options: Mapping[str, Any]) -> int:
+    """Prints the changes, and gives the exit code."""
     before, after = _checks(old), _checks(new)
     changes = compared(before, after, options.get("slower", FACTOR))
     code = int(any(change.kind == "newly failing" for change in changes))
@@ -62,10 +57,10 @@ def show(old: str, new: str, options: Mapping[str, Any]) -> int:
 
 
 def _checks(path: str) -> Sequence[Check]:
-    """The outcomes of a run, or the records of a file."""
+    """The outcomes of a run, or the records of a file of results."""
     if os.path.isdir(path):
         folder = Path(path)
-        found = Found(folder, read_about(folder).jobs, Baseline("", {}))
+        found = FinishedJobs(folder, read_about(folder).jobs, Baseline("", {}))
         return [check for group in found.groups for check in group.checks]
     from gradcheck_cli.results import read_results
 
@@ -85,7 +80,7 @@ def _text(changes: Sequence[Change], total: int, style: Style, most: int) -> str
 
 
 def _lines(changes: Iterable[Change], style: Style) -> Iterator[str]:
-    """Checks, their names cut, and what became of them."""
+    """Lines with names of checks, shortened to fit, and their outcomes."""
     rows = [(name(change.id), _outcome(change)) for change in changes]
     free = style.width - 4 - max((len(outcome) for _, outcome in rows), default=0)
     yield from (f"  {line}" for line in table([(cut(label, free), outcome) for label, outcome in rows], "<<"))

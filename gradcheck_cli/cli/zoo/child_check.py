@@ -1,4 +1,4 @@
-"""What a child of a zoo does with its job: all of `gradcheck check` but what it prints."""
+"""The work of a zoo's child process: `gradcheck check` for one job, with records in place of printed output."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gradcheck_cli.zoo.child import Desk
 from gradcheck_cli.zoo.job import Job
 from gradcheck_cli.zoo.shelf import FOLDER
 
-_CHECK, _JACOBIANS = 0.75, 0.25  # of a child's memory: what a check may take, and what is kept free for Jacobians
+_CHECK, _JACOBIANS = 0.75, 0.25  # parts of a child's memory: for the check, and reserved for Jacobians
 
 
 def records(job: Job, desk: Desk) -> Iterator[Mapping[str, Any]]:
-    """The records of a job, task by task, in the words of strict JSON."""
+    """The records of a job, task by task, as strict JSON."""
     if kernels is not None:
         kernels.set_threads(desk.threads)
     if job.options.get("forward") is None:
-        lend()  # now: later there may be threads, which no fork takes along
+        lend()  # before there are threads, which a fork would not copy
     checker = _checker(job, desk)
     tasks = _tasks(job)
     desk.tasks(len(tasks))
@@ -49,7 +49,7 @@ def _checker(job: Job, desk: Desk) -> Checker:
         given={**options, "jobs": desk.threads},
         ctx=click.Context(command),
         bundles=Bundles(options.get("save_failures", FOLDER), shared=True),
-        progress=Told(desk),
+        progress=DeskProgress(desk),
         gates=gates_of(options),
         unsaid={"timeout": desk.errand.timeout, "memory_limit": limit},
         pictures="wrong",
@@ -58,7 +58,7 @@ def _checker(job: Job, desk: Desk) -> Checker:
 
 
 def _tasks(job: Job) -> list[Task]:
-    """What the job is about, under the names that its records have."""
+    """The checks of a job, with the names that their records have."""
     try:
         planner = Planner(job.options, dims_of(job.options.get("dim", ())), bool(job.options.get("allow_python")))
         tasks = _chosen(planner.tasks([job.path]), job.task)
@@ -87,8 +87,8 @@ def _gone(wanted: str | int) -> list[Task]:
     raise UsageError(f"its check {wanted!r} is no longer there: the file has changed")
 
 
-class Told:
-    """Tells the driver what a check is at."""
+class DeskProgress:
+    """Reports the progress of a check to the driver."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk, self.title = desk, ""

@@ -1,4 +1,4 @@
-"""`gradcheck zoo report RUN -o PATH`, which is `gradcheck report` for runs, and `gradcheck zoo merge RUN... -o RUN`."""
+"""`gradcheck zoo report RUN -o PATH`, `gradcheck report` for runs, and `gradcheck zoo merge RUN... -o RUN`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Imported in the server that the children of a zoo are forked from: what a check needs is there before it starts.
+"""Imported in the server from which children of a zoo are forked, so that children start with everything imported.
 
-Modules that are only imported when something calls for them are so too, and a small model has been checked, since first
-times take longer.
+It also imports modules that are otherwise imported on demand, and checks a small model, since first calls take longer.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from gradcheck_cli.checks.forward.runtime import NAME
 from gradcheck_cli.cli.zoo import child_check as check
 from gradcheck_cli.zoo.child import Desk, Errand
 from gradcheck_cli.zoo.job import MEMORY, Job
-from gradcheck_cli.zoo.processes import sweep_in_the_end
+from gradcheck_cli.zoo.processes import remove_folder_at_exit
 
 _NOT_OF_A_CHECK = {
     "__main__", "api", "backend", "cli", "export", "pytest_plugin", "report", "zoo",
 }  # fmt: skip
-_HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a huge page; MADV_COLLAPSE of Linux 6.1
+_HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a huge page; MADV_COLLAPSE, since Linux 6.1
 _SMALL = """
 <ir_version: 9, opset_import: ["" : 17]>
 small (float[1,2,4,4] x, float[2,2,3,3] w, float[8,3] v) => (float[1,3] y) {
@@ -43,22 +42,22 @@ small (float[1,2,4,4] x, float[2,2,3,3] w, float[8,3] v) => (float[1,3] y) {
 
 
 def warm() -> None:
-    """Everything is imported, and has been used once."""
+    """Imports everything, and uses it once."""
     for found in pkgutil.iter_modules([str(Path(__file__).parents[2])]):
         if found.name not in _NOT_OF_A_CHECK:
             _imported(f"gradcheck_cli.{found.name}")
     import_module("multiprocessing.popen_forkserver")
-    with suppress(Exception):  # a broken one is what checks will tell of
+    with suppress(Exception):  # checks report a broken onnxruntime themselves
         import_module(NAME)
     with suppress(Exception):
         _check_a_model()
     gc.collect()
-    gc.freeze()  # children would copy the pages that a collector goes through
+    gc.freeze()  # so that garbage collection in children does not touch, and hence copy, shared pages
     _in_huge_pages()
 
 
 def _imported(name: str) -> None:
-    with suppress(Exception):  # it may need what is not installed
+    with suppress(Exception):  # it may need a package that is not installed
         module = import_module(name)
         for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
             if not found.name.endswith("_worker"):
@@ -66,21 +65,21 @@ def _imported(name: str) -> None:
 
 
 def _check_a_model() -> None:
-    """All that a child does, but for what it tells."""
+    """Runs the work of a child on a small model, without a driver."""
     import onnx.parser
 
-    with tempfile.TemporaryDirectory(dir=sweep_in_the_end() or None) as folder, open(os.devnull, "wb") as nobody:
+    with tempfile.TemporaryDirectory(dir=remove_folder_at_exit() or None) as folder, open(os.devnull, "wb") as nobody:
         path = os.path.join(folder, "small.onnx")
         onnx.save(onnx.parser.parse_model(_SMALL), path)
         job = Job("small", path, options={"save_failures": "none", "forward": "internal"})
         errand = Errand(job, "", timeout=None, memory=MEMORY, granted=MEMORY)
         list(check.records(job, Desk(errand, nobody.fileno())))
-        with suppress(Exception):  # where it is not installed
+        with suppress(Exception):  # onnxruntime may not be installed
             _run_with_onnxruntime(path)
 
 
 def _run_with_onnxruntime(path: str) -> None:
-    """Its process is forked from children, and finds it begun; in one thread, since a fork takes no other along."""
+    """Runs onnxruntime once, so that processes forked from children find it initialized; one thread survives forks."""
     runtime: Any = import_module(NAME)
     runtime.set_default_logger_severity(4)
     options = runtime.SessionOptions()
@@ -90,7 +89,7 @@ def _run_with_onnxruntime(path: str) -> None:
 
 
 def _in_huge_pages() -> None:
-    """Memory as far as it can be: a fork copies, and an exit frees, one entry of it instead of 512."""
+    """Puts memory into huge pages, so that a fork copies, and an exit frees, one page table entry instead of 512."""
     with suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None).madvise
         for line in Path("/proc/self/maps").read_text().splitlines():

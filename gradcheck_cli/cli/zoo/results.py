@@ -1,4 +1,4 @@
-"""What a zoo has found, read from its store: summed up, rendered, written."""
+"""The results of a zoo run, read from its store: summed up, printed, written as reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINES_ELSEWHERE, _LINES_OF_MORE, _LINES_EACH = 40, 14, 2
 
 
 class Results:
-    """The results of a run under the options that say what is shown of them."""
+    """Shows the results of a run as its options ask for."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         self.folder, self.options = folder, options
@@ -34,7 +34,7 @@ class Results:
         self.baseline = Baseline.of(options)
 
     def end(self, jobs: Iterable[str] | None, duration: float = 0.0) -> int:
-        """Writes reports, prints what was asked for, and gives the exit code."""
+        """Writes reports, prints the results, and gives the exit code."""
         found = self.write(jobs, duration)
         self.show(found, duration)
         for each in self.baseline.notes():
@@ -42,24 +42,24 @@ class Results:
         return found.report(gates_of(self.options), duration).exit_code
 
     @many()
-    def write(self, jobs: Iterable[str] | None, duration: float = 0.0) -> Found:
-        """Writes reports, and gives what they are about."""
-        found = Found(self.folder, jobs, self.baseline)
+    def write(self, jobs: Iterable[str] | None, duration: float = 0.0) -> FinishedJobs:
+        """Writes reports, and gives the jobs in them."""
+        found = FinishedJobs(self.folder, jobs, self.baseline)
         if self.output.writes:
             report = found.report(gates_of(self.options), duration)
             self.output.write_reports(found.full(report, pictured=self.output.pictures != "none"))
         return found
 
     def interrupted(self, jobs: Iterable[str], duration: float) -> None:
-        """What there is so far, for people, and how to go on."""
-        found = Found(self.folder, jobs, self.baseline)
+        """Prints the results so far, and the command to resume the run."""
+        found = FinishedJobs(self.folder, jobs, self.baseline)
         if self.output.for_people and found.lines:
             self.show(found, duration)
         note(f"{count(len(found.lines), 'check')} done; to go on: gradcheck zoo resume {quoted(str(self.folder))}")
 
     @many()
-    def show(self, found: Found, duration: float = 0.0) -> None:
-        """What goes to stdout."""
+    def show(self, found: FinishedJobs, duration: float = 0.0) -> None:
+        """Prints results to stdout."""
         report = found.report(gates_of(self.options), duration)
         if self.output.format.name != "full":
             self.output.whole(found.full(report))
@@ -69,7 +69,7 @@ class Results:
 
     @property
     def _most(self) -> int:
-        """How many failing models are shown: as many as fit."""
+        """The number of failing models to show: as many as fit, unless --show says otherwise."""
         terminal = sys.stdout.isatty()
         lines = shutil.get_terminal_size().lines if terminal else _LINES_ELSEWHERE
         fitting = max(3, (lines - _LINES_OF_MORE) // _LINES_EACH)
@@ -77,8 +77,8 @@ class Results:
 
 
 @dataclass
-class Found:
-    """The finished jobs of a run: those that were asked for, in that order; all, by name, if none were."""
+class FinishedJobs:
+    """The finished ones among the given jobs of a run, in that order; without jobs all finished ones, by name."""
 
     folder: Path
     jobs: Iterable[str] | None
@@ -92,25 +92,25 @@ class Found:
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Outcomes by job, those waived that the baseline knows."""
+        """Outcomes by job, with failures that the baseline knows waived."""
         outcomes = ((job, tuple(line.check for line in lines)) for job, lines in self.lines.items())
         return [Group(job, self.baseline.waived(checks)) for job, checks in outcomes]
 
     @property
     def outcomes(self) -> list[Check]:
-        """Those of all records, which have no more of them."""
+        """All records, reduced to their outcomes."""
         return [check for group in self.groups for check in group.checks]
 
     def report(self, fail_on: tuple[str, ...], duration: float) -> Report:
-        """What became of all."""
+        """A report of all outcomes."""
         return Report(self.outcomes, (), duration, fail_on)
 
     def full(self, report: Report, *, pictured: bool = False) -> Report:
-        """The same with whole records."""
+        """The report with complete records."""
         return replace(report, checks=self.records(pictured=pictured))
 
     def records(self, *, pictured: bool = False) -> Kept:
-        """Whole records, each read when it is asked for; with what pictures are drawn from only where `pictured`."""
+        """Complete records, each read on access; data for pictures is left out unless `pictured`."""
         lines = [line for each in self.lines.values() for line in each]
 
         def read(places: Sequence[int]) -> Iterator[Check]:
@@ -120,7 +120,7 @@ class Found:
         return Kept([line.check for line in lines], read).changed(self.baseline.judged)
 
     def detail(self, job: str) -> str:
-        """Why a job is shown: the worst of its records, on one line."""
+        """The worst record of a job, on one line."""
         lines = self.lines[job]
         decides = worst([line.check for line in lines])
         line = next(each for each in lines if each.check is decides)
@@ -132,8 +132,8 @@ class Found:
 
 
 def records_of(folder: str, *, pictured: bool) -> Kept:
-    """All records of a run, each read when it is asked for."""
-    found = Found(Path(folder), read_about(Path(folder)).jobs, Baseline("", {}))
+    """All records of a run, each read on access."""
+    found = FinishedJobs(Path(folder), read_about(Path(folder)).jobs, Baseline("", {}))
     return found.records(pictured=pictured)
 
 
@@ -142,5 +142,5 @@ def _without_picture(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def note(text: str) -> None:
-    """A line on stderr."""
+    """Prints a note to stderr."""
     print(f"note: {clean(text)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""How far a zoo is, on stderr: in a terminal a bar, what runs now, memory and time left; elsewhere a line a model."""
+"""The progress of a zoo run on stderr: in a terminal a bar, running models, memory and time left; else a line a model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gradcheck_cli.report.zoo_summary import verdict, worst
 from gradcheck_cli.zoo.job import Job
 from gradcheck_cli.zoo.store import brief
 
-_MOST, _NUMBERS = 8, 28  # lines of what runs now; columns right of a name in them
+_MOST = 8  # running models that are shown
 
 
 @dataclass(slots=True)
 class _Running:
-    """A job that runs now."""
+    """A running job."""
 
     name: str
     began: float
@@ -31,16 +31,16 @@ class _Running:
 
 
 class ZooProgress:
-    """Hears of jobs from the engine; shows nothing where it is turned off."""
+    """A listener of the engine that shows progress, unless it is turned off."""
 
     def __init__(self, shown: str, total: int, before: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
-        """Of `total` jobs it may be that so many were done before."""
+        """Shows progress of `total` jobs, of which up to `before` were done in earlier runs."""
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.bar, self.lines = terminal and shown != "off", not terminal and shown != "off"
         self.clock, self.total, self.before = clock, total, before
         self.done = self.kept = self.failing = 0
-        self.spent: list[float] = []  # seconds that each took which has ended
-        self.at_once = 0  # the most that ran
+        self.spent: list[float] = []  # seconds of each job that has ended
+        self.at_once = 0  # the largest number of jobs that ran at once
         self.running: dict[str, _Running] = {}
         self._live: Any = None
         self._one_at_a_time = threading.Lock()
@@ -63,7 +63,7 @@ class ZooProgress:
             self._live.stop()
 
     def passed_over(self, records: Sequence[Mapping[str, Any]], name: str) -> None:
-        """A job that is not run: it was done before, or there is nothing to run."""
+        """Counts a job that is not run, because it was done before or has no model."""
         self.kept += not records
         self._count(records, name)
 
@@ -85,7 +85,7 @@ class ZooProgress:
         self._count(records, job.uri)
 
     def _count(self, records: Sequence[Mapping[str, Any]], name: str) -> None:
-        with self._one_at_a_time:  # jobs are passed over in the thread that makes them
+        with self._one_at_a_time:  # `passed_over` is called in another thread
             self.done += 1
             self.failing += any(not check.passes for check in brief(records))
             if self.lines and records:
@@ -93,7 +93,7 @@ class ZooProgress:
                 print(f"[{self.done:{width}}/{self.total}] {_outcome(records)}", file=sys.stderr, flush=True)
 
     def seconds_left(self) -> float | None:
-        """What the rest takes if each takes as long as one did; None until as many have ended as run at once."""
+        """Estimated seconds until the end, from the mean time of a job; None until enough jobs have ended."""
         if len(self.spent) < max(self.at_once, 1):
             return None
         each, now = sum(self.spent) / len(self.spent), self.clock()
@@ -114,14 +114,14 @@ class ZooProgress:
         return Group(grid, *lines)
 
     def summary(self) -> str:
-        """12/300, 2 failing, 1.2 GiB, about 3m 20s left."""
+        """The line beside the bar: 12/300, 2 failing, 1.2 GiB, about 3m 20s left."""
         size, left = sum(each.size for each in list(self.running.values())), self.seconds_left()
         parts = [f"{self.done}/{self.total}", f"{self.failing} failing" if self.failing else ""]
         parts += [spell(size) if size else "", f"about {_roughly(left)} left" if left is not None else ""]
         return ", ".join(filter(None, parts))
 
     def _line(self, each: _Running, width: int) -> str:
-        """What runs: its name and stage, cut, and for how long and in how much memory, whole."""
+        """The line of a running job: name and stage, shortened to fit, time and memory."""
         numbers = f"{self.clock() - each.began:.0f}s" + (f"  {spell(each.size)}" if each.size else "")
         free = width - len(numbers) - 4
         name = cut(shown(each.name), free if not each.stage else max(free * 2 // 3, 10))
@@ -134,7 +134,7 @@ def _roughly(duration: float) -> str:
 
 
 def _outcome(records: Sequence[Mapping[str, Any]]) -> str:
-    """FAIL GC101 models/net.onnx, 3 checks in 0.84s."""
+    """The line of a finished job: FAIL GC101 models/net.onnx, 3 checks in 0.84s."""
     checks = brief(records)
     took, decides = seconds(sum(check.duration_s for check in checks)), worst(checks)
     file, check = decides.model.uri, decides.check

@@ -1,6 +1,6 @@
-"""A run over many models: what is to be done, what was done before, and what is said in the end.
+"""A zoo run and its options: finds the jobs, skips those done before, runs the rest, prints the results.
 
-The options of `gradcheck zoo`: those of `check` that make sense for many models, and its own.
+The options of `gradcheck zoo` are those of `check` that make sense for many models, and some of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gradcheck_cli.cli.options import (
 )
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import common_folder
-from gradcheck_cli.cli.zoo.jobs import Maker, Place, places, split, unmade
+from gradcheck_cli.cli.zoo.jobs import Maker, ModelPlace, places, split, unmade
 from gradcheck_cli.cli.zoo.results import Results, note
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, shown
@@ -48,11 +48,12 @@ from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.parcel import shard_of
 from gradcheck_cli.zoo.store import Line, Store, brief, finished
 
+HOME = os.path.join(".gradcheck", "zoo")
 STORE = "Zoo"
 
 
 class Shard(ParamType):
-    """Which of how many shards, from 2/4."""
+    """A shard such as 2/4, as its number and the number of shards."""
 
     name = "shard"
 
@@ -67,7 +68,7 @@ class Shard(ParamType):
 
 
 def own(*names: str, **more: Any) -> click.RichOption:
-    """An option of the zoo alone, which is not set by the environment."""
+    """An option of `gradcheck zoo` only, which the environment cannot set."""
     return click.RichOption(list(names), panel=STORE, allow_from_autoenv=False, **more)
 
 
@@ -91,57 +92,20 @@ RUN_OPTIONS: list[click.Parameter] = [
     own("--shard", type=Shard(), metavar="I/N", help="Only this part of the models, the same at any time."),
     SHOW,
 ]
-
-
-def as_given(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Options that were given for a run, read back from a file; UsageError for what nobody could have given."""
-    options = {each.name: each for each in (*RUN_OPTIONS, *options_of("zoo")) if isinstance(each, click.Option)}
-    for name, value in given.items():
-        if name not in options or not _could_be_given(value, options[name]):
-            raise UsageError(f"{where}: {shown(name)} cannot be {shown(repr(value))[:60]}; run `gradcheck zoo` again")
-    return {**given}
-
-
-def _could_be_given(value: Any, option: click.Option) -> bool:
-    """It is what comes of something that one can type."""
-    if option.is_flag or option.count:
-        return type(value) is (int if option.count else bool)
-    several = isinstance(value, tuple) and option.multiple
-    try:
-        each = value if several else [value]
-        return several == option.multiple and all(_comes_of_its_text(one, option) for one in each)
-    except (click.BadParameter, TypeError, ValueError, ArithmeticError):
-        return False
-
-
-def _comes_of_its_text(value: Any, option: click.Option) -> bool:
-    """Typed again, it is the same."""
-    kind, text = option.type, value
-    if isinstance(kind, Words | Shard):
-        words = words_for(value) if isinstance(kind, Gates) else value
-        text = ("," if isinstance(kind, Words) else "/").join(map(str, words))
-    elif isinstance(kind, Duration):
-        text = format(Decimal(value), "f")
-    elif isinstance(kind, ByteSize) or not isinstance(value, str):
-        text = str(value)
-    made = kind.convert(text, option, None)
-    return type(made) is type(value) and bool(made == value)
-
-
-HOME = os.path.join(".gradcheck", "zoo")
-_OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", *names_at("Output")}  # a folder keeps none
+# options that are not stored with a run, and are ignored if its folder has them
+_OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", *names_at("Output")}
 
 
 def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
-    """Checks what the sources mean, and gives the exit code."""
+    """Checks the models of some sources, and gives the exit code."""
     folder = Path(given.get("folder") or os.path.join(HOME, _name_of(sources, given.get("shard"))))
-    if given.get("seed") == "random":  # the same for all, and when the run is gone on with
+    if given.get("seed") == "random":  # one seed for all models, also when the run is resumed
         given = {**given, "seed": secrets.randbelow(1 << 31)}
     return _run(sources, given, folder, ctx)
 
 
 def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
-    """Goes on with a run; `given` stands above what was given for it."""
+    """Resumes a run; options in `given` override those of the run."""
     about, place = read_about(Path(folder)), Path(os.path.abspath(folder))
     reports = tuple(os.path.abspath(path) + "/" * path.endswith("/") for path in given.get("report", ()))
     options = as_given(about.options, str(Path(folder, ABOUT)))
@@ -173,9 +137,9 @@ def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
 
 @dataclass(slots=True)
 class ZooRun:
-    """The places of a run that are to be checked, and the store that their records go to."""
+    """A run over some places; their records go to the store."""
 
-    places: Sequence[Place]
+    places: Sequence[ModelPlace]
     store: Store
     given: Mapping[str, Any]
     options: Mapping[str, Any]
@@ -184,8 +148,8 @@ class ZooRun:
     progress: ZooProgress = field(init=False)
     limits: Limits = field(init=False)
     before: Mapping[str, Sequence[Line]] = field(init=False)  # finished in earlier runs, by job
-    names: dict[str, str] = field(default_factory=dict)  # of jobs by key
-    stopped: bool = False
+    names: dict[str, str] = field(default_factory=dict)  # key of a job -> its name
+    stopped: bool = False  # by --fail-fast
 
     def __post_init__(self) -> None:
         self.results = Results(self.store.folder, self.options)
@@ -202,7 +166,7 @@ class ZooRun:
         )
 
     def run(self) -> int:
-        """All that is not done, what is printed of it, and the exit code."""
+        """Runs all checks that are not done, prints the results, and gives the exit code."""
         began = time.monotonic()
         jobs = [place.job for place in self.places]
         try:
@@ -216,7 +180,7 @@ class ZooRun:
         return self.results.end(jobs, time.monotonic() - began)
 
     def _say_where(self, jobs: int) -> None:
-        """Where the results are, and how they are used."""
+        """Prints the folder of the results, and a command that uses it."""
         folder = quoted(str(self.store.folder))
         if self.progress.kept:
             kept = f"{self.progress.kept} of {count(jobs, 'check')} were done before"
@@ -230,18 +194,18 @@ class ZooRun:
             self._run_engine(chain([first], waiting))
 
     def _run_engine(self, jobs: Iterable[Job]) -> None:
-        """On this machine, or on a cluster: naming one asks for it."""
+        """Runs jobs on this machine, or on a cluster if one is named or asked for."""
         where = self.options.get("dask")
         if self.options.get("engine", "dask" if where else "local") == "local":
             engine.run(jobs, self.limits, self._done, self.progress)
             return
-        from gradcheck_cli.zoo import cluster  # where somebody asks for one
+        from gradcheck_cli.zoo import cluster
 
         limits = replace(self.limits, jobs=self.options.get("jobs") or 0)
         cluster.run(where or "", jobs, limits, self._done, self.progress)
 
     def _jobs(self) -> Iterator[Job]:
-        """What is to be done; read by the engine in a thread of its own, ahead of what runs."""
+        """The jobs that are not done; the engine reads them in a thread of its own."""
         maker = Maker(self._given_to_children(), gates_of(self.options), self.ctx)
         for place in self.places:
             if self.stopped:
@@ -249,7 +213,7 @@ class ZooRun:
             try:
                 job = maker.job(place)
             except GradcheckError as error:
-                self._append(place.job, "", [unmade(place, error)])  # without a key: it is tried again
+                self._append(place.job, "", [unmade(place, error)])  # without a key, so that it is tried again
                 self.progress.passed_over([unmade(place, error)], place.job)
                 continue
             if self._is_done(place.job, job):
@@ -268,37 +232,37 @@ class ZooRun:
             self.stopped = self.stopped or bool(failed)
 
     def _is_done(self, name: str, job: Job) -> bool:
-        """It was finished before, and nothing that bears on it has changed."""
+        """True if a job was finished before, and nothing that its result depends on has changed."""
         lines = self.before.get(name, ())
         same = all(line.key == job.key for line in lines)
         return self._counts(name) and same and not any(_may_change(n, job.time(self.limits.timeout)) for n in lines)
 
     def _counts(self, name: str) -> bool:
-        """There are records of it, and nobody asked to do it again."""
+        """True if a job has records that --rerun does not discard."""
         lines, again = self.before.get(name, ()), self.options.get("rerun")
         failed = any(not line.check.passes for line in lines)
         return bool(lines) and again != "all" and not (again == "failed" and failed)
 
     def _given_to_children(self) -> dict[str, Any]:
-        """What was given, and what the run's own configuration says of gates and bundles."""
+        """The options for children: those that were given, and the run's own configuration of gates and bundles."""
         said = {name: self.options[name] for name in ("fail_on", "exit_zero", "save_failures") if name in self.options}
         return {**said, **self.given}
 
 
 def _may_change(line: Line, timeout: float | None) -> bool:
-    """A record that may come out otherwise now: there is more time, its waiver has ended, or it is of a bug of ours."""
+    """True if a record may differ now: there is more time, a waiver has expired, or it was an internal error."""
     until = (line.check.waiver or {}).get("until")
     waits = line.check.code == "GC601" and (timeout or float("inf")) > line.timeout
     return waits or line.check.code.startswith("GC9") or bool(until and until < date.today().isoformat())
 
 
-def _is_in(place: Place, shard: tuple[int, int] | None) -> bool:
-    """The place belongs to the shard that was asked for."""
+def _is_in(place: ModelPlace, shard: tuple[int, int] | None) -> bool:
+    """True if the place belongs to the shard."""
     return not shard or shard_of(place.job, shard[1]) == shard[0]
 
 
 def _name_of(sources: Iterable[str], shard: tuple[int, int] | None) -> str:
-    """What a run over some sources is called: as the last part of the first that is no pattern."""
+    """The default name of a run: the last part of the first source that is no pattern."""
     first, *more = sources
     parts = [part for part in os.path.abspath(first.partition("?")[0]).split("/") if not glob.has_magic(part)]
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", parts[-1] if parts else "").strip(".-")[:60] or "models"
@@ -306,7 +270,42 @@ def _name_of(sources: Iterable[str], shard: tuple[int, int] | None) -> str:
 
 
 def _unseen_by_git(folder: Path) -> None:
-    """Keeps the folder of our own out of repositories."""
+    """Lets git ignore the folder `.gradcheck`."""
     with suppress(OSError):
         if not (folder / ".gitignore").exists():
             (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+
+
+def as_given(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The options of a run, read back from a file; raises a UsageError for values that no command line can give."""
+    options = {each.name: each for each in (*RUN_OPTIONS, *options_of("zoo")) if isinstance(each, click.Option)}
+    for name, value in given.items():
+        if name not in options or not _could_be_given(value, options[name]):
+            raise UsageError(f"{where}: {shown(name)} cannot be {shown(repr(value))[:60]}; run `gradcheck zoo` again")
+    return {**given}
+
+
+def _could_be_given(value: Any, option: click.Option) -> bool:
+    """True if a command line can give an option this value."""
+    if option.is_flag or option.count:
+        return type(value) is (int if option.count else bool)
+    several = isinstance(value, tuple) and option.multiple
+    try:
+        each = value if several else [value]
+        return several == option.multiple and all(_comes_of_its_text(one, option) for one in each)
+    except (click.BadParameter, TypeError, ValueError, ArithmeticError):
+        return False
+
+
+def _comes_of_its_text(value: Any, option: click.Option) -> bool:
+    """True if the option's type turns the value's text into the same value."""
+    kind, text = option.type, value
+    if isinstance(kind, Words | Shard):
+        words = words_for(value) if isinstance(kind, Gates) else value
+        text = ("," if isinstance(kind, Words) else "/").join(map(str, words))
+    elif isinstance(kind, Duration):
+        text = format(Decimal(value), "f")
+    elif isinstance(kind, ByteSize) or not isinstance(value, str):
+        text = str(value)
+    made = kind.convert(text, option, None)
+    return type(made) is type(value) and bool(made == value)

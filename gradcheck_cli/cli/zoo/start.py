@@ -1,4 +1,4 @@
-"""`gradcheck zoo SRC...` checks many models, each in a process of its own; `gradcheck zoo resume RUN` goes on."""
+"""`gradcheck zoo SRC...` checks many models, each in a process of its own; `gradcheck zoo resume RUN` resumes a run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     """Check many models, each in a process of its own, so that none can stop the others.
 
     SRC is a folder, a pattern, an ONNX file, a spec, a list of models (*.gradcheck.yaml with `models`, or
-    ONNX_HUB_MANIFEST.json), or a URL (https, s3, gs, hf).  Results are kept as they come: the same command goes on with a
-    run that was interrupted, and does again only what has changed.
+    ONNX_HUB_MANIFEST.json), or a URL (https, s3, gs, hf).  Results are stored as they come: the same command resumes a
+    run that was interrupted, and repeats only checks of what has changed.
     """
     refuse_unknown_variables()
     if options["engine"] != "dask" and not options["dask"]:
         from gradcheck_cli.zoo.processes import warm
 
-        warm()  # it gets ready while what follows is imported
+        warm()  # the server starts while this process imports the rest
     from gradcheck_cli.cli.zoo.runner import begin
 
     return begin(sources, given_in(ctx, options), ctx)
@@ -45,9 +45,9 @@ RUN = TypedCommand(
 
 @click.pass_context
 def resume(ctx: click.Context, /, folder: str, **options: Any) -> int:
-    """Go on with a run: what is finished stays, what has changed or is not done is checked.
+    """Resume a run: finished checks stay, unfinished ones and those of changed models are run.
 
-    Sources and settings are those of the run, from the folder where it was begun.
+    Sources and settings are those of the run; relative paths start from the folder where it was begun.
     """
     from gradcheck_cli.cli.zoo.runner import go_on
 

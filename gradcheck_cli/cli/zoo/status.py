@@ -1,7 +1,4 @@
-"""`gradcheck zoo status RUN`: how far a run is, and what it has found; without RUN, which runs there are.
-
-Runs looked at: how far each is, whether it goes on, and what it has found.
-"""
+"""`gradcheck zoo status RUN` shows the state and results of a run; without RUN it lists all runs."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import rich_click as click
 
 from gradcheck_cli.cli.options import OneOf
 from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.cli.zoo.results import Found, Results
+from gradcheck_cli.cli.zoo.results import FinishedJobs, Results
 from gradcheck_cli.cli.zoo.runner import HOME, SHOW
 from gradcheck_cli.errors import NothingChecked
 from gradcheck_cli.report.text import cut, name, table
@@ -37,12 +34,11 @@ def status(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
 
     It exits with 0, whatever was found.
     """
-
     given = {name: value for name, value in options.items() if value is not None}
     if folder is None:
-        show_runs(given)
+        _show_runs(given)
     else:
-        show_run(folder, given)
+        _show_run(folder, given)
     return 0
 
 
@@ -50,18 +46,18 @@ status.params.insert(1, SHOW)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A run as it is now."""
+class RunState:
+    """The state of a run now."""
 
     folder: Path
     about: About
-    found: Found
-    holder: str  # who runs it now
+    found: FinishedJobs
+    holder: str  # the process that runs it now
 
     @classmethod
-    def at(cls, folder: Path, results: Results) -> Look:
+    def of(cls, folder: Path, results: Results) -> RunState:
         about = read_about(folder)
-        return cls(folder, about, Found(folder, about.jobs, results.baseline), holder(folder))
+        return cls(folder, about, FinishedJobs(folder, about.jobs, results.baseline), holder(folder))
 
     @property
     def state(self) -> str:
@@ -78,7 +74,7 @@ class Look:
         return sum(not passed(group.checks) for group in self.found.groups)
 
     def as_json(self) -> dict[str, Any]:
-        """What scripts want to know of it."""
+        """The state as JSON, for scripts."""
         checks = [check for group in self.found.groups for check in group.checks]
         report = self.found.report(OUTCOMES, 0.0)
         return {
@@ -89,10 +85,10 @@ class Look:
         }  # fmt: skip
 
 
-def show_run(folder: str, options: Mapping[str, Any]) -> None:
-    """One run: how far it is, then what it has found."""
+def _show_run(folder: str, options: Mapping[str, Any]) -> None:
+    """Prints the state of a run, and its results."""
     results = Results(Path(folder), options)
-    look = Look.at(Path(folder), results)
+    look = RunState.of(Path(folder), results)
     if options["output_format"] == "json":
         _write(json.dumps(look.as_json(), indent=2) + "\n")
         return
@@ -108,11 +104,11 @@ def show_run(folder: str, options: Mapping[str, Any]) -> None:
     results.show(look.found)
 
 
-def show_runs(options: Mapping[str, Any]) -> None:
-    """The runs in the folder where they are kept."""
+def _show_runs(options: Mapping[str, Any]) -> None:
+    """Prints a table of the runs in `.gradcheck/zoo`."""
     results = Results(Path(HOME), options)
     names = sorted(os.listdir(HOME)) if os.path.isdir(HOME) else []
-    looks = [Look.at(Path(HOME, each), results) for each in names if is_run(os.path.join(HOME, each))]
+    looks = [RunState.of(Path(HOME, each), results) for each in names if is_run(os.path.join(HOME, each))]
     if not looks:
         raise NothingChecked(f"there is no run in {HOME}; gradcheck zoo SRC begins one")
     if options["output_format"] == "json":
