@@ -217,7 +217,7 @@ class Flow:
             self._join([known[given]], [made[name]], at, node)
         for name, target in zip(inner.outputs, node.outputs, strict=False):
             if target:
-                self._join([made[name]], [known[target]], at, node)
+                self._join(_named(made, name), [known[target]], at, node)
 
     def _body(self, node: Node, attr: str, at: Spot, scope: str, known: Scope) -> tuple[Graph, Scope]:
         inner = node.attrs[attr]
@@ -235,12 +235,12 @@ class Flow:
             branch, made = self._body(node, attr, at, scope, known)
             for name, target in zip(branch.outputs, targets, strict=False):
                 if target:
-                    self._join([made[name]], [target], at, node)
+                    self._join(_named(made, name), [target], at, node)
 
     def _loop(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
         body, made = self._body(node, "body", at, scope, known)
         targets = [known[name] if name else None for name in node.outputs]
-        deciding = [known[name] for name in node.inputs[:2] if name] + [made[body.outputs[0]]]
+        deciding = [known[name] for name in node.inputs[:2] if name] + _named(made, body.outputs[0])
         self._join(deciding, [t for t in targets if t], at, node, "decides")
         self._join(deciding, [made[body.inputs[0]], made[body.inputs[1]]], at, node, "decides")
         if not _runs(graph, node):
@@ -263,10 +263,10 @@ class Flow:
         """Adds edges of loop states, from inputs into the body and from iteration to iteration, and of its results."""
         for i, (name, state) in enumerate(zip(given, states, strict=False)):
             self._join([known[name]] if name else [], [made[state]], at, node)
-            self._join([made[results[i]]], [made[state]], at, node)
+            self._join(_named(made, results[i]), [made[state]], at, node)
         for name, target in zip(results, targets, strict=False):
             if target:
-                self._join([made[name]], [target], at, node)
+                self._join(_named(made, name), [target], at, node)
 
     def _map(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
         body, made = self._body(node, "body", at, scope, known)
@@ -274,7 +274,12 @@ class Flow:
             self._join([known[given]], [made[name]], at, node)
         for name, target in zip(body.outputs, node.outputs, strict=False):
             if target:
-                self._join([made[name]], [known[target]], at, node)
+                self._join(_named(made, name), [known[target]], at, node)
+
+
+def _named(scope: Scope, name: str) -> list[Tensor]:
+    """The tensor of a name; none for a result of a body that has no name, which is refused when the body runs."""
+    return [scope[name]] if name in scope else []
 
 
 _BODIES: Mapping[str, Callable[[Flow, Graph, Node, Spot, str, Scope], None]] = {

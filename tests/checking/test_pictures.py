@@ -31,6 +31,7 @@ from gradcheck_cli.results.picture import (
     standing_of,
 )
 from gradcheck_cli.results.record import strict
+from gradcheck_cli.results.typed import reader
 from gradcheck_cli.verdict.rule import Comparison, Ground, Status, ground_of, largest_by_column
 from tests.checking.small import between, check, model, scaled, with_rule
 
@@ -174,7 +175,7 @@ def test_a_picture_goes_through_strict_json_and_back():
     assert np.allclose(again.tile.cells, found.tile.cells, atol=0.01)
     assert np.array_equal(again.errors.counts, found.errors.counts)
     assert again.curve == found.curve
-    assert Curve.from_json({**strict(found.as_json()["curve"]), "errors": ["nan", 1.0]}).errors[1] == 1.0
+    assert reader(Curve)({**strict(found.as_json()["curve"]), "errors": ["nan", 1.0]}).errors[1] == 1.0
 
 
 def test_nothing_is_kept_unless_asked_for_and_none_of_it_is_in_the_record():
