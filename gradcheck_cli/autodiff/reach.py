@@ -155,11 +155,17 @@ class Flow:
 
     def behind(self, names: Iterable[Tensor], through: Callable[[Edge], bool]) -> set[Tensor]:
         """Every tensor that `names` reach along edges that `through` accepts, `names` included."""
-        return _reached(names, self._behind, through, lambda edge: edge.target)
+        names = [*names]
+        return {*names, *(edge.target for edge in self.edges_behind(names, through))}
+
+    def edges_behind(self, names: Iterable[Tensor], through: Callable[[Edge], bool]) -> Iterator[Edge]:
+        """Yields every edge that `through` accepts and that `names` reach along such edges."""
+        return _walk(names, self._behind, through, lambda edge: edge.target)
 
     def before(self, names: Iterable[Tensor], through: Callable[[Edge], bool]) -> set[Tensor]:
         """Every tensor that reaches `names` along edges that `through` accepts, `names` included."""
-        return _reached(names, self._before, through, lambda edge: edge.source)
+        names = [*names]
+        return {*names, *(edge.source for edge in _walk(names, self._before, through, lambda edge: edge.source))}
 
     def into(self, tensor: Tensor) -> list[Edge]:
         """The edges that end in a tensor."""
@@ -287,20 +293,21 @@ _BODIES: Mapping[str, Callable[[Flow, Graph, Node, Spot, str, Scope], None]] = {
 }  # fmt: skip
 
 
-def _reached(
+def _walk(
     names: Iterable[Tensor],
     edges: Mapping[Tensor, list[Edge]],
     through: Callable[[Edge], bool],
     end: Callable[[Edge], Tensor],
-) -> set[Tensor]:
+) -> Iterator[Edge]:
     found = set(names)
     waiting = [*found]
     while waiting:
         for edge in edges.get(waiting.pop(), ()):
-            if (tensor := end(edge)) not in found and through(edge):
-                found.add(tensor)
-                waiting.append(tensor)
-    return found
+            if through(edge):
+                yield edge
+                if (tensor := end(edge)) not in found:
+                    found.add(tensor)
+                    waiting.append(tensor)
 
 
 def _runs(graph: Graph, node: Node) -> bool:
@@ -335,7 +342,9 @@ def selecting(flow: Flow, inputs: Collection[str], every: Iterable[str], ys: Ite
 
 
 class Selecting:
-    """The rule for a graph: `inputs` and `others` are what takes part, of which the first are none that is asked about."""
+    """Decides which tensors only select, on the way to ys; `inputs` and `others` take part, and `inputs` are not asked
+    about.
+    """
 
     def __init__(self, flow: Flow, inputs: Iterable[str], others: Iterable[str], ys: Iterable[str]) -> None:
         self.flow, self.inputs, self.others = flow, {*inputs}, {*others}
@@ -346,17 +355,12 @@ class Selecting:
 
         Up to there it is cast, rounded, laid out, picked from, or computed with entry by entry.
         """
-        ready, waiting = {("", x)}, [("", x)]
-        while waiting:
-            for edge in self.flow.out_of(waiting.pop()):
-                if edge.target not in self._needed or edge.cut in _SELECTS:
-                    continue
-                if edge.target in self.ends or not self._prepares(edge, x):
-                    return False
-                if edge.target not in ready:
-                    ready.add(edge.target)
-                    waiting.append(edge.target)
-        return True
+
+        def goes_on(edge: Edge) -> bool:
+            return edge.target in self._needed and edge.cut not in _SELECTS
+
+        edges = self.flow.edges_behind([("", x)], goes_on)
+        return all(edge.target not in self.ends and self._prepares(edge, x) for edge in edges)
 
     def _prepares(self, edge: Edge, x: str) -> bool:
         """True for elementwise computation, casts, rounding and layout whose result holds no numbers of other tensors."""
@@ -373,11 +377,11 @@ class Selecting:
 
     @cached_property
     def _fed(self) -> set[Tensor]:
-        """Tensors that have numbers of inputs: most of what stands beside a weight."""
+        """Tensors that hold numbers of inputs."""
         return self._moved(self.inputs)
 
     def _moved(self, names: Iterable[str]) -> set[Tensor]:
-        """Tensors that follow from the numbers of some others, not from their sizes alone."""
+        """Tensors that depend on the numbers of some others, not on their sizes alone."""
         return self.flow.behind([("", name) for name in names], lambda edge: edge.cut != "sizes")
 
 

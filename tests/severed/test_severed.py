@@ -18,7 +18,7 @@ from gradcheck_cli.op import rounding
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.targets import choose_x, choose_y
 from gradcheck_cli.results.measures import Spot
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo.folder import compared
 from tests.checking.small import model
@@ -46,7 +46,7 @@ def test_the_gate_is_a_matter_of_x() -> None:
     assert found["hard/x"].passes
     alone = records(TWO, y=("hard",))
     assert alone["hard/x"].gates == ("severed",)
-    assert gc.record.Report(tuple(alone.values())).exit_code == 1
+    assert Report(tuple(alone.values())).exit_code == 1
 
 
 def test_a_severed_pair_has_no_words_of_health() -> None:
