@@ -92,6 +92,11 @@ class Option:
         """The command that shows a check again repeats it; targets and points it states itself."""
         return self.role == "setting" and bool(self.panel)
 
+    def allows(self, number: float) -> bool:
+        """The number is finite and within the limits."""
+        finite = isinstance(number, int) or math.isfinite(number)  # an int may be too large to be a float
+        return finite and self.least <= number <= self.most and not (self.above and number == self.least)
+
     def text(self, place: str, words: str = "") -> str:
         """The help at a place."""
         told = self.places.get(place) or self.places.get(_LIKE.get(place, "")) or self.help

@@ -61,22 +61,23 @@ class OneOf(Choice):
 class NumberOr(ParamType):
     """A number, or one word that stands for a way to choose it."""
 
-    def __init__(self, kind: type[int] | type[float], word: str, least: float, *, above: bool = False) -> None:
-        self.kind, self.word, self.least, self.above = kind, word, least, above
-        self.name = f"{'int' if kind is int else 'float'}|{word}"
+    def __init__(self, option: Option) -> None:
+        self.option, self.kind = option, int if option.kind == "whole" else float
+        self.name = f"{self.kind.__name__}|{option.words[0]}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == self.word:
+        if value in self.option.words:
             return value
         try:
             number = self.kind(value)
-            finite = math.isfinite(number)
+            allowed = math.isfinite(number) and self.option.allows(number)
         except ValueError:
-            self.fail(f"{value!r} is neither a number nor {self.word!r}.", param, ctx)
+            self.fail(f"{value!r} is neither a number nor {self.option.words[0]!r}.", param, ctx)
         except OverflowError:
             self.fail(f"{str(value)[:20]!r}... is too large.", param, ctx)
-        if not finite or number < self.least or (self.above and number == self.least):
-            self.fail(f"{value!r} must be {'above' if self.above else 'at least'} {self.least:g}.", param, ctx)
+        if not allowed:
+            limit = f"{'above' if self.option.above else 'at least'} {self.option.least:g}"
+            self.fail(f"{value!r} must be {limit}.", param, ctx)
         return number
 
 
@@ -260,13 +261,12 @@ def _as_click_has_it(option: Option) -> dict[str, Any]:
 
 
 def _number(option: Option) -> ParamType:
-    whole = option.kind == "whole"
     if option.words:
-        return NumberOr(int if whole else float, option.words[0], option.least, above=option.above)
+        return NumberOr(option)
     least, most = (None if math.isinf(bound) else bound for bound in (option.least, option.most))
-    if whole:
+    if option.kind == "whole":
         return click.IntRange(least if least is None else int(least), most if most is None else int(most))
-    return click.FloatRange(least, most)
+    return click.FloatRange(least, most, min_open=option.above)
 
 
 _ONE_VALUE: dict[str, Callable[[Option], ParamType]] = {  # of kinds of which an option has one value

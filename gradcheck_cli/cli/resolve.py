@@ -423,8 +423,12 @@ def _tensors(value: Any, graph: Graph, option: str) -> tuple[str, ...]:
     return expanded(graph, _names(value, graph, option), option)
 
 
-def _number(value: Any, graph: Graph, option: str) -> float | None:
-    return None if value == "auto" else float(value)
+def _whole(value: Any, graph: Graph, option: str) -> int | None:
+    return None if isinstance(value, str) else value  # a word leaves it to be chosen
+
+
+def _real(value: Any, graph: Graph, option: str) -> float | None:
+    return None if isinstance(value, str) else float(value)
 
 
 _READERS: dict[str, Callable[[Any, Graph, str], Any]] = {  # by kind of option; of other kinds a value is taken as it is
@@ -438,7 +442,8 @@ _READERS: dict[str, Callable[[Any, Graph, str], Any]] = {  # by kind of option; 
     "claims": _grad,
     "ranges": _by_name(_range, ":"),
     "tolerances": _by_name(_tolerance, ":"),
-    "real": _number,
+    "whole": _whole,
+    "real": _real,
 }
 
 

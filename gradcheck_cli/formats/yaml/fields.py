@@ -47,18 +47,9 @@ KINDS: dict[str, dict[str, Any]] = {  # kind of initialisation: its options and 
 }
 _NUMBER: Schema = {"type": "number"}
 _NAME: Schema = {"type": "string", "minLength": 1}
-_PAIR: Schema = {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2}
 DIM: Schema = {"anyOf": [{"type": "integer", "minimum": 0}, _NAME, {"type": "null"}]}
 OPERAND: Schema = {"type": ["string", "number", "boolean", "array", "null"]}
 LITERAL: Schema = {"type": ["string", "number", "boolean", "array"]}
-NAMES: Schema = {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1}]}
-SEED: Schema = {"anyOf": [{"type": "integer", "minimum": 0}, {"const": "random"}]}
-STEP: Schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "auto"}]}
-_TOLERANCE: Schema = {"type": "number", "minimum": 0}
-PER_TENSOR_NUMBER: Schema = {"anyOf": [_TOLERANCE, {"type": "object", "additionalProperties": _TOLERANCE}]}
-PER_TENSOR_RANGE: Schema = {"anyOf": [_PAIR, {"type": "object", "additionalProperties": _PAIR}]}
-_SIZES: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-PER_TENSOR_SHAPE: Schema = {"anyOf": [_SIZES, {"type": "object", "additionalProperties": _SIZES}]}
 
 
 def _schema_of_kind(kind: str, options: dict[str, Any]) -> Schema:
@@ -77,8 +68,6 @@ INIT: Schema = {
         *(_schema_of_kind(kind, options) for kind, options in KINDS.items()),
     ]
 }
-
-VALUES_BY_NAME: Schema = {"anyOf": [INIT, {"type": "object", "additionalProperties": INIT}]}
 
 
 class Unknown(NamedTuple):
@@ -174,18 +163,6 @@ def check_names(value: Any) -> Any:
     return names
 
 
-def check_seed(value: Any) -> Any:
-    if value == "random" or (_is_int(value) and value >= 0):
-        return value
-    raise ValueError(f"is {show(value)}; it must be an integer from 0, or random")
-
-
-def check_step(value: Any) -> Any:
-    if value == "auto" or (is_number(value) and math.isfinite(value) and value > 0):
-        return value
-    raise ValueError(f"is {show(value)}; it must be a number above 0, or auto")
-
-
 def check_range(value: Any) -> tuple[float, float]:
     """Accepts a list of two finite numbers in order."""
     if not (isinstance(value, list) and len(value) == 2 and all(map(is_number, value))):
@@ -194,24 +171,6 @@ def check_range(value: Any) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise ValueError(f"is {show(value)}; low must not be above high, and both finite")
     return low, high
-
-
-def check_per_tensor_number(value: Any) -> Any:
-    return _per_tensor(value, _check_tolerance)
-
-
-def check_per_tensor_range(value: Any) -> Any:
-    return _per_tensor(value, check_range)
-
-
-def check_per_tensor_shape(value: Any) -> Any:
-    return _per_tensor(value, _check_sizes)
-
-
-def _per_tensor(value: Any, check: Callable[[Any], Any]) -> Any:
-    if not isinstance(value, dict):
-        return check(value)
-    return {name: _inside(name, check, each) for name, each in value.items()}
 
 
 def _inside(name: str, check: Callable[[Any], Any], value: Any) -> Any:
@@ -285,14 +244,7 @@ Dim: TypeAlias = Annotated[Any, PlainValidator(check_dim), WithJsonSchema(DIM)]
 Operand: TypeAlias = Annotated[Any, PlainValidator(check_operand), WithJsonSchema(OPERAND)]
 Value: TypeAlias = Annotated[Any, PlainValidator(check_literal), WithJsonSchema(LITERAL)]
 Init: TypeAlias = Annotated[Any, PlainValidator(check_init), WithJsonSchema(INIT)]
-Names: TypeAlias = Annotated[Any, PlainValidator(check_names), WithJsonSchema(NAMES)]
-Seed: TypeAlias = Annotated[Any, PlainValidator(check_seed), WithJsonSchema(SEED)]
-Step: TypeAlias = Annotated[Any, PlainValidator(check_step), WithJsonSchema(STEP)]
-PerTensorNumber: TypeAlias = Annotated[Any, PlainValidator(check_per_tensor_number), WithJsonSchema(PER_TENSOR_NUMBER)]
-PerTensorRange: TypeAlias = Annotated[Any, PlainValidator(check_per_tensor_range), WithJsonSchema(PER_TENSOR_RANGE)]
-PerTensorShape: TypeAlias = Annotated[Any, PlainValidator(check_per_tensor_shape), WithJsonSchema(PER_TENSOR_SHAPE)]
 Range: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(check_range)]
-AnyOf: TypeAlias = Annotated[Any, PlainValidator(check_values_by_name), WithJsonSchema(VALUES_BY_NAME)]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Natural: TypeAlias = Annotated[int, Field(ge=0)]
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
@@ -439,28 +391,57 @@ def _key(option: Option, place: str) -> tuple[Any, Any]:
 
 
 def _type_of(option: Option) -> Any:
-    match option.kind:
-        case "word":
-            return Literal[option.words] if option.default else Literal[option.words] | None
-        case "whole":
-            return Seed if option.words else Annotated[int, Field(ge=option.least)]
-        case "real":
-            return Step if option.words else Annotated[float, Field(ge=option.least, le=option.most)]
-        case "tensors" | "globs" | "names":
-            return Names
-    return _TYPES[option.kind]
+    if option.kind == "word":
+        return Literal[option.words] if option.default else Literal[option.words] | None
+    return _number(option) if option.kind in ("whole", "real") else _TYPES[option.kind]
 
 
+def _number(option: Option) -> Any:
+    """A number within the limits of an option, or the word that stands for a way to choose it."""
+    kind, name, matches = (int, "integer", _is_int) if option.kind == "whole" else (float, "number", is_number)
+    if not option.words:
+        ends: dict[str, Any] = {"gt" if option.above else "ge": option.least, "le": option.most}
+        return Annotated[kind, Field(**{end: bound for end, bound in ends.items() if math.isfinite(bound)})]
+
+    def check(value: Any) -> Any:
+        if value in option.words or (matches(value) and option.allows(value)):
+            return value
+        limit = f"{'above' if option.above else 'from'} {option.least:g}"
+        raise ValueError(f"is {show(value)}; it must be a{'n' * (kind is int)} {name} {limit}, or {option.words[0]}")
+
+    least = {"exclusiveMinimum" if option.above else "minimum": option.least}
+    return _form(check, {"anyOf": [{"type": name, **least}, *({"const": word} for word in option.words)]})
+
+
+def _form(check: Callable[[Any], Any], schema: Schema) -> Any:
+    return Annotated[Any, PlainValidator(check), WithJsonSchema(schema)]
+
+
+def _one_or_each(check: Callable[[Any], Any], one: Schema) -> Any:
+    """One value for all tensors, or one for each by name."""
+
+    def check_all(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return check(value)
+        return {name: _inside(name, check, each) for name, each in value.items()}
+
+    return _form(check_all, {"anyOf": [one, {"type": "object", "additionalProperties": one}]})
+
+
+_NAMES = _form(check_names, {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1}]})
 _TYPES: dict[str, Any] = {  # by kind of option
     "flag": bool,
+    "bytes": Positive,
     "seconds": Annotated[float | None, Field(gt=0)],
+    "text": str,
     "path": Name | None,
     "data": str,
+    **dict.fromkeys(("tensors", "globs", "names"), _NAMES),
     "sizes": dict[Name, Natural],
-    "shapes": PerTensorShape,
-    "ranges": PerTensorRange,
-    "tolerances": PerTensorNumber,
-    "values": AnyOf,
+    "shapes": _one_or_each(_check_sizes, {"type": "array", "items": {"type": "integer", "minimum": 0}}),
+    "ranges": _one_or_each(check_range, {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2}),
+    "tolerances": _one_or_each(_check_tolerance, {"type": "number", "minimum": 0}),
+    "values": _form(check_values_by_name, {"anyOf": [INIT, {"type": "object", "additionalProperties": INIT}]}),
     "feeds": dict[Name, Init],
     "claims": dict[Name, Name],
 }
