@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.evaluation import quietly
 from gradcheck_cli.checks.assemble import Pair, model_of, record_of
-from gradcheck_cli.checks.claims.claim import Asked, asked
+from gradcheck_cli.checks.claims.claim import AskedClaims, asked
 from gradcheck_cli.checks.comparing import Comparing
 from gradcheck_cli.checks.comparing import Listener as Listener
 from gradcheck_cli.checks.forward.comparison import Primal, require_runtime
@@ -119,7 +119,9 @@ class Checking:
         self.sized = ""  # note on open dimensions that are smaller than the default
         self.fed: dict[int, Mapping[str, Any]] = {}
         self.graph, self.precisions = source.graph, Precisions(settings.seed, asked=settings.dtype == "model")
-        wanted = asked(source, settings) if part is None else Asked((), settings.x, settings.y or choose_y(self.graph))
+        wanted = (
+            asked(source, settings) if part is None else AskedClaims((), settings.x, settings.y or choose_y(self.graph))
+        )
         self.ys = wanted.ys
         more = settings.params or settings.param
         self.xs = wanted.xs if wanted.xs is not None and not (settings.x and more) else self._chosen(wanted.xs)
@@ -162,7 +164,7 @@ class Checking:
         dtypes = {name: var.dtype for name, var in point.tape.named.items()}
         return severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
 
-    def _claiming(self, wanted: Asked) -> Claiming | None:
+    def _claiming(self, wanted: AskedClaims) -> Claiming | None:
         """Comparer of gradients from other sources; None where the model brings none."""
         if not wanted.claims:
             return None

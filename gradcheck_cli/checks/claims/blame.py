@@ -1,15 +1,11 @@
-"""Which node's derivative is wrong in somebody else's gradient, as far as what they give lets one tell.
+"""The node whose derivative is wrong in a claimed gradient, as far as what was given lets one tell.
 
-A node of whose outputs they have the cotangents, and not of its operands, is the suspect.  Where they do not show what
-they have in between, it is one of several: the one whose derivative has most in it to get wrong.
+A node is the suspect if the claim has the right cotangents of its outputs, but not of its operands.  Where nothing is
+known in between, several nodes may be at fault, and the one whose derivative has most in it to get wrong is named.
 
-What can be told of somebody else's cotangents on the way from x to y: which they have right, and which not.
-
-By what they are called; by whether the numbers occur anywhere in what computes the claim; by claims about other
-tensors, which are right only if what they went through was; and by whether claimed numbers can have come through a
-tensor at all, whatever its cotangent was.
-
-The way of a derivative from x to y, node by node of the model, with the cotangents that gradcheck finds on it.
+A cotangent of the claim is known to be right or wrong by its name, by its numbers occurring anywhere in the graph that
+computes the claim, by claims about other tensors, which are right only if every cotangent they went through was, and by
+whether any cotangent of a tensor could have led to the claimed numbers.
 """
 
 from __future__ import annotations
@@ -30,10 +26,238 @@ from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.record import Suspect
 
+_NEAR = 1e-6  # share of the largest entry that counts as rounding
+_LEFT = 1e-4  # relative residual above which numbers cannot have come through a tensor
+_MOST_ENTRIES = 1 << 22  # of a Jacobian that is solved for a cotangent
+_MOST_NODES = 400  # between x and y, above which no suspect is looked for
+_SHOWN = 3  # nodes named in a sentence
+
+
+def blame(
+    tape: Tape, y: str, x: str, claims: Mapping[str, tuple[bool, Array | None]], answer: Answer | None, graph: Graph
+) -> Suspect | None:
+    """The suspect for a claim about y by x; `claims` are verdict and Jacobian of the claim by each tensor."""
+    with tape.aside():
+        way = way_between(tape, [x, *(other for other in claims if other != x)], y, graph)
+        if way is None or len(way.blocks) > _MOST_NODES:
+            return None
+        found = gathered(way, None if answer is None else answer.tape, claims)
+        some = _suspects(found, x)
+    if not some:
+        return None
+    block, operand = some[0]
+    what, node, others = _words(found, block, operand, answer, graph), block.node, [each.where for each, _ in some[1:]]
+    also = f"; nothing that was given tells it from {_listed(others)}" if others else ""
+    return Suspect(
+        block.index, node.op, node.name, node.outputs, node.inputs, at=operand, index=_worst(found, operand),
+        diagnosis=f"{what}{also}",
+    )  # fmt: skip
+
+
+def other_forward(tape: Tape, answer: Answer, graph: Graph) -> Suspect | None:
+    """The first node whose result differs in the model of the claim: that model differentiates something else."""
+    if answer.tape is None or answer.tape is tape:
+        return None
+    for index, node in enumerate(graph.nodes):
+        for name in node.outputs:
+            ours, theirs = tape.named.get(name), answer.tape.named.get(name)
+            if ours is None or theirs is None or not ours.dtype.kind == theirs.dtype.kind == "f":
+                continue
+            if not near(ours.value, theirs.value):
+                what = f"the model of the gradient computes another {name}: it differentiates something else"
+                return Suspect(index, node.op, node.name, node.outputs, node.inputs, at=name, diagnosis=what)
+    return None
+
+
+def _suspects(found: Evidence, x: str) -> list[tuple[Block, str]]:
+    """The nodes that may be at fault with an operand of each, the most likely one first."""
+    resolved, reached, cleared = found.resolved(), found.way.reached(x), list[tuple[Block, str]]()
+    for block in reversed(found.way.blocks):
+        lacking = [n for n in block.operands if n in reached and n not in resolved]
+        if not lacking or not found.right.issuperset(block.outputs):
+            continue
+        flows = found.way.flows(block)
+        open_ = [n for n in lacking if n not in flows or not found.occurs(flows[n])]
+        operand = next((n for n in open_ or lacking if n in found.wrong), (open_ or lacking)[0])
+        if open_:
+            return _region(found, block, operand, resolved)
+        cleared.append((block, operand))  # its part of a sum is there: another one is missing, or the sum
+    return cleared[:1]
+
+
+def _region(found: Evidence, block: Block, operand: str, resolved: set[str]) -> list[tuple[Block, str]]:
+    """A node and those before it, as far as nothing is known of the cotangents between them."""
+    some, open_ = [(block, operand)], {n for n in block.operands if n not in resolved and n not in found.wrong}
+    for each in reversed(found.way.blocks):
+        if not open_.isdisjoint(each.outputs):
+            lacking = [n for n in each.operands if n not in resolved]
+            some += [(each, lacking[0])] if lacking else []
+            open_.update(n for n in lacking if n not in found.wrong)
+    return sorted(some, key=lambda pair: (pair[0].plain, -len(pair[0].node.attrs)))
+
+
+def _worst(found: Evidence, operand: str) -> tuple[int, ...] | None:
+    """The index of the largest error in the claimed cotangent of an operand."""
+    if operand not in found.theirs:
+        return None
+    gap = np.abs(found.theirs[operand] - found.way.ours[operand])
+    shape = found.way.shape(operand)
+    at = int(np.argmax(np.max(np.nan_to_num(gap, nan=np.inf), axis=1, initial=0.0)))
+    return tuple(int(i) for i in np.unravel_index(at, shape)) if shape else ()
+
+
+def _words(found: Evidence, block: Block, operand: str, answer: Answer | None, graph: Graph) -> str:
+    """The fault in the claimed cotangent of the operand, and the nodes that compute it."""
+    theirs, ours, shape = found.theirs.get(operand), found.way.ours[operand], found.way.shape(operand)
+    if theirs is None:
+        seen = found.right.issuperset(block.outputs)
+        has = "what was given has the gradient by its output, and not" if seen else "what was given does not have"
+        return f"{has} that by {operand}" if seen else f"{has} the gradient by {operand}"
+    shapes = [found.way.shape(n) for n in (*block.operands, *block.outputs)]
+    numbers = faults.numbers_of(block.node.attrs, shapes)
+    clause = faults.diagnosis(faults.Evidence(theirs.T, ours.T, shape, numbers)) or "is not what it should be"
+    nodes = [] if answer is None or answer.graph is None else list(_nodes(found, operand, answer.graph, graph))
+    return f"the gradient by {operand} {clause}{f'; it is computed by {_listed(nodes)}' if nodes else ''}"
+
+
+def _nodes(found: Evidence, operand: str, theirs: Graph, graph: Graph) -> Iterator[str]:
+    """The nodes that compute the claimed cotangent of an operand from right ones, in order."""
+    forward = graph.needed_for(found.way.ends)
+    fine = {name for n in found.right for name in gradient_names(n)}
+    wanted, taken = {*gradient_names(operand)}, []
+    for index in range(len(theirs.nodes) - 1, -1, -1):
+        node = theirs.nodes[index]
+        if not wanted.isdisjoint(node.outputs):
+            taken.append(describe(index, node))
+            wanted.update(n for n in node.reads if n not in fine and n not in forward)
+    yield from reversed(taken)
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return ", ".join(nodes[:_SHOWN]) + more
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Tensors on a way of which the claim has, or does not have, the right cotangent.
+
+    `theirs` are the claimed cotangents that are known, as Jacobians.
+    """
+
+    way: Way
+    right: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+    theirs: dict[str, Array] = field(default_factory=dict)
+    pool: dict[int, list[Array]] = field(default_factory=dict)  # see `_pool`
+
+    def occurs(self, cotangent: Array) -> bool:
+        """True if the numbers of a cotangent are those of some tensor that computes the claim, in any order."""
+        wanted = np.sort(cotangent, axis=None)
+        return bool(cotangent.any()) and any(near(wanted, each) for each in self.pool.get(wanted.size, ()))
+
+    def resolved(self) -> set[str]:
+        """Tensors with the right cotangent, and those behind them: nothing up to there is wrong."""
+        found = {*self.right}
+        for block in self.way.blocks:
+            if found.issuperset(block.operands):
+                found.update(n for n in block.outputs if n not in self.wrong)
+        return found
+
+
+def gathered(way: Way, other: Tape | None, claims: Mapping[str, tuple[bool, Array | None]]) -> Evidence:
+    """The evidence on claims by x (verdict and numbers); `other` is the tape that computes the claim."""
+    found = Evidence(way)
+    if other is not None:
+        found.pool = _pool(other)
+        _by_name(found, other)
+        found.right.update(n for n, ct in way.ours.items() if n not in found.theirs and found.occurs(ct))
+    fine = [x for x, (right, _) in claims.items() if right]
+    for x, (right, numbers) in claims.items():
+        (found.right if right else found.wrong).add(x)
+        if numbers is not None and x in way.ours and numbers.shape == way.ours[x].shape:
+            found.theirs[x] = numbers
+    found.right.update(n for n in way.ours for x in fine if n != x and way.all_through(x, n))
+    found.right.update(way.ends)
+    found.right -= found.wrong - way.ends
+    if other is None:
+        _by_range(found, claims)
+    return found
+
+
+def near(one: Array, other: Array) -> bool:
+    """True if two arrays are the same except for rounding."""
+    if one.shape != other.shape or not np.isfinite(other).all():
+        return False
+    return bool(np.max(np.abs(one - other), initial=0.0) <= _NEAR * np.max(np.abs(one), initial=0.0))
+
+
+def _pool(tape: Tape) -> dict[int, list[Array]]:
+    """Sorted numbers of every tensor of the graph that computes the claim, by count."""
+    pool: dict[int, list[Array]] = {}
+    for var in tape.named.values():
+        if var.size and var.dtype.kind == "f":
+            pool.setdefault(var.size, []).append(np.sort(var.value, axis=None))
+    return pool
+
+
+def _by_name(found: Evidence, other: Tape) -> None:
+    """Evidence from tensors named as cotangents, right or wrong."""
+    way, y = found.way, found.way.tape.named[found.way.y].shape
+    for name, ours in way.ours.items():
+        called = next((n for n in gradient_names(name) if n in other.named), None)
+        if called is None:
+            continue
+        value = other.named[called].value
+        fits = layouts(value.shape, way.shape(name), y)
+        theirs = fits[0].read(value) if fits else None
+        if theirs is not None and theirs.shape == ours.shape:
+            found.theirs[name] = theirs
+        (found.right if theirs is not None and near(ours, theirs) else found.wrong).add(name)
+
+
+def _by_range(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) -> None:
+    """Evidence from the first tensor, from x on, whose cotangents cannot have led to the claimed numbers."""
+    last = None
+    for name in _common(found, claims):
+        here = {x: n for x, (_, n) in claims.items() if n is not None and found.way.all_through(x, name)}
+        fits = None if name in found.right else _came_through(found.way, name, here)
+        if fits is False or name in found.right:
+            found.right.add(name)
+            break
+        last = name if fits else last
+    if last is not None:
+        found.wrong.add(last)
+
+
+def _common(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) -> Iterator[str]:
+    """Tensors that all wrong claims go through, from x to y."""
+    wrong = [x for x, (right, numbers) in claims.items() if not right and x in found.way.ours]
+    names = dict.fromkeys(n for block in found.way.blocks for n in block.outputs)
+    return (n for n in names if wrong and all(found.way.all_through(x, n) for x in wrong))
+
+
+def _came_through(way: Way, name: str, claims: Mapping[str, Array]) -> bool | None:
+    """True if some cotangent of a tensor gives the claimed numbers; None where any numbers would do."""
+    numbers = np.concatenate([*claims.values()]) if claims else np.zeros((0, 1))
+    if not numbers.any() or not np.isfinite(numbers).all() or numbers.size * way.tape.named[name].size > _MOST_ENTRIES:
+        return None
+    jacobian = jacobian_between(way.tape, [*claims], name)
+    cotangent, _, rank, _ = np.linalg.lstsq(jacobian, numbers, rcond=1e-9)
+    left = float(np.linalg.norm(jacobian @ cotangent - numbers)) / float(np.linalg.norm(numbers))
+    return None if rank == len(numbers) else left <= _LEFT
+
+
+def jacobian_between(tape: Tape, xs: Sequence[str], name: str) -> Array:
+    """The Jacobian of a tensor by several xs, whose entries are concatenated."""
+    with tape.aside():
+        found = Backward(tape, tape.named[name].name, [tape.named[x].name for x in xs]).jacobians(Budget())
+    return np.concatenate(found)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A node of the model on the way: which of its operands and outputs lie there too, by name, and what it ran as."""
+    """A node of the model between x and y: its operands and outputs that lie there too, and its units on the tape."""
 
     index: int
     node: Node
@@ -43,31 +267,29 @@ class Block:
 
     @property
     def where(self) -> str:
-        """The node as messages name it."""
         return describe(self.index, self.node)
 
     @property
     def plain(self) -> bool:
-        """Its derivative is that of each entry alone."""
+        """True for an elementwise operator."""
         return all(unit.op.lift is elementwise for unit in self.units)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The blocks between some x and y in order, and the Jacobian of y by each tensor there, `(size, y_size)`, by name."""
+    """The blocks between some xs and y in order, and the Jacobian `(size, y_size)` of y by each tensor there."""
 
     tape: Tape
     y: str
     blocks: Sequence[Block]
-    ends: frozenset[str]  # what y is made of: their cotangent is the seed
+    ends: frozenset[str]  # tensors that y is the weighed sum of: their cotangent is the seed
     ours: Mapping[str, Array]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
         return self.tape.named[name].shape
 
     def reached(self, x: str, without: Collection[str] = ()) -> set[str]:
-        """What depends on x, if not through some tensors."""
+        """Tensors that depend on x, other than through some tensors."""
         found = {x}.difference(without)
         for block in self.blocks:
             if not found.isdisjoint(block.operands):
@@ -75,11 +297,11 @@ class Way:
         return found
 
     def all_through(self, x: str, name: str) -> bool:
-        """Whatever of the derivative by x there is goes through a tensor."""
+        """True if every path from x to y goes through a tensor."""
         return name in self.reached(x) and self.ends.isdisjoint(self.reached(x, {name}))
 
     def flows(self, block: Block) -> dict[str, Array]:
-        """What flows from one node alone into each of its operands, where there is one column and one rule."""
+        """Cotangents from one node alone to each of its operands, for a block of one unit and a scalar y."""
         if len(block.units) > 1 or any(each.shape[1] != 1 for each in self.ours.values()):
             return {}
         tape, (unit,) = self.tape, block.units
@@ -90,7 +312,7 @@ class Way:
 
 
 def way_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Way | None:
-    """The way from some xs to y, names on the tape of a graph; None where a rule is missing on it."""
+    """The way from some xs to y in a graph; None where a rule is missing on it."""
     units = units_between(tape, [tape.named[x].name for x in xs], [tape.named[y].name])
     if any(unit.op.vjp is None for unit in units):
         return None
@@ -111,231 +333,3 @@ def way_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Way | No
 def _block(index: int, node: Node, units: Sequence[Unit], there: Collection[str]) -> Block:
     operands, outputs = (tuple(n for n in names if n in there) for names in (node.reads, node.outputs))
     return Block(index, node, operands, outputs, tuple(units))
-
-
-def jacobian_between(tape: Tape, xs: Sequence[str], name: str) -> Array:
-    """The Jacobian of a tensor by several xs, their entries one after the other."""
-    with tape.aside():
-        found = Backward(tape, tape.named[name].name, [tape.named[x].name for x in xs]).jacobians(Budget())
-    return np.concatenate(found)
-
-
-_NEAR = 1e-6  # of the largest entry: numbers that are the same but for rounding
-_LEFT = 1e-4  # of claimed numbers: what remains of those that cannot have come through a tensor
-_MOST_EVIDENCE = 1 << 22  # entries of a Jacobian that one looks through
-
-
-@dataclass(slots=True)
-class Evidence:
-    """Tensors on a way of which they have, or do not have, the cotangent; `theirs` those that are known, as Jacobians."""
-
-    way: Way
-    right: set[str] = field(default_factory=set)
-    wrong: set[str] = field(default_factory=set)
-    theirs: dict[str, Array] = field(default_factory=dict)
-    pool: dict[int, list[Array]] = field(default_factory=dict)  # sorted numbers of what computes the claim, by count
-
-    def occurs(self, cotangent: Array) -> bool:
-        """These numbers are those of some tensor that computes the claim, in whatever order."""
-        wanted = np.sort(cotangent, axis=None)
-        return bool(cotangent.any()) and any(near(wanted, each) for each in self.pool.get(wanted.size, ()))
-
-    def resolved(self) -> set[str]:
-        """Tensors with the right cotangent, and those that are passed over: nothing before them is wrong."""
-        found = {*self.right}
-        for block in self.way.blocks:
-            if found.issuperset(block.operands):
-                found.update(n for n in block.outputs if n not in self.wrong)
-        return found
-
-
-def gathered(way: Way, other: Tape | None, claims: Mapping[str, tuple[bool, Array | None]]) -> Evidence:
-    """All of it: `other` is the tape that computes the claim, `claims` are outcomes and numbers of claims by x."""
-    found = Evidence(way)
-    if other is not None:
-        found.pool = _pool(other)
-        _by_name(found, other)
-        found.right.update(n for n, ct in way.ours.items() if n not in found.theirs and found.occurs(ct))
-    fine = [x for x, (right, _) in claims.items() if right]
-    for x, (right, numbers) in claims.items():
-        (found.right if right else found.wrong).add(x)
-        if numbers is not None and x in way.ours and numbers.shape == way.ours[x].shape:
-            found.theirs[x] = numbers
-    found.right.update(n for n in way.ours for x in fine if n != x and way.all_through(x, n))
-    found.right.update(way.ends)
-    found.right -= found.wrong - way.ends
-    if other is None:
-        _by_range(found, claims)
-    return found
-
-
-def near(one: Array, other: Array) -> bool:
-    """The same numbers but for rounding."""
-    if one.shape != other.shape or not np.isfinite(other).all():
-        return False
-    return bool(np.max(np.abs(one - other), initial=0.0) <= _NEAR * np.max(np.abs(one), initial=0.0))
-
-
-def _pool(tape: Tape) -> dict[int, list[Array]]:
-    """The numbers of every tensor of the graph that computes the claim."""
-    pool: dict[int, list[Array]] = {}
-    for var in tape.named.values():
-        if var.size and var.dtype.kind == "f":
-            pool.setdefault(var.size, []).append(np.sort(var.value, axis=None))
-    return pool
-
-
-def _by_name(found: Evidence, other: Tape) -> None:
-    """What stands under the name of a cotangent, right or wrong."""
-    way, y = found.way, found.way.tape.named[found.way.y].shape
-    for name, ours in way.ours.items():
-        called = next((n for n in gradient_names(name) if n in other.named), None)
-        if called is None:
-            continue
-        value = other.named[called].value
-        fits = layouts(value.shape, way.shape(name), y)
-        theirs = fits[0].read(value) if fits else None
-        if theirs is not None and theirs.shape == ours.shape:
-            found.theirs[name] = theirs
-        (found.right if theirs is not None and near(ours, theirs) else found.wrong).add(name)
-
-
-def _by_range(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) -> None:
-    """Where claimed numbers stop being ones that can have come through: what is at fault lies right before that."""
-    last = None
-    for name in _common(found, claims):
-        here = {x: n for x, (_, n) in claims.items() if n is not None and found.way.all_through(x, name)}
-        fits = None if name in found.right else _came_through(found.way, name, here)
-        if fits is False or name in found.right:
-            found.right.add(name)
-            break
-        last = name if fits else last
-    if last is not None:
-        found.wrong.add(last)
-
-
-def _common(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) -> Iterator[str]:
-    """Tensors that all claims that are wrong go through, from x to y."""
-    wrong = [x for x, (right, numbers) in claims.items() if not right and x in found.way.ours]
-    names = dict.fromkeys(n for block in found.way.blocks for n in block.outputs)
-    return (n for n in names if wrong and all(found.way.all_through(x, n) for x in wrong))
-
-
-def _came_through(way: Way, name: str, claims: Mapping[str, Array]) -> bool | None:
-    """Whether some cotangent of a tensor gives the claimed numbers; None where any numbers would do."""
-    numbers = np.concatenate([*claims.values()]) if claims else np.zeros((0, 1))
-    if not numbers.any() or not np.isfinite(numbers).all() or numbers.size * way.tape.named[name].size > _MOST_EVIDENCE:
-        return None
-    jacobian = jacobian_between(way.tape, [*claims], name)
-    cotangent, _, rank, _ = np.linalg.lstsq(jacobian, numbers, rcond=1e-9)
-    left = float(np.linalg.norm(jacobian @ cotangent - numbers)) / float(np.linalg.norm(numbers))
-    return None if rank == len(numbers) else left <= _LEFT
-
-
-_MOST = 400  # nodes on the way: of more one would wait too long
-_SHOWN = 3  # nodes that are named
-
-
-def blame(
-    tape: Tape, y: str, x: str, claims: Mapping[str, tuple[bool, Array | None]], answer: Answer | None, graph: Graph
-) -> Suspect | None:
-    """The suspect for a claim about y by x; `claims` are outcomes and Jacobians of what is claimed by each tensor."""
-    with tape.aside():
-        way = way_between(tape, [x, *(other for other in claims if other != x)], y, graph)
-        if way is None or len(way.blocks) > _MOST:
-            return None
-        found = gathered(way, None if answer is None else answer.tape, claims)
-        some = _suspects(found, x)
-    if not some:
-        return None
-    block, operand = some[0]
-    what, node, others = _words(found, block, operand, answer, graph), block.node, [each.where for each, _ in some[1:]]
-    also = f"; nothing that was given tells it from {_listed(others)}" if others else ""
-    return Suspect(
-        block.index, node.op, node.name, node.outputs, node.inputs, at=operand, index=_worst(found, operand),
-        diagnosis=f"{what}{also}",
-    )  # fmt: skip
-
-
-def other_forward(tape: Tape, answer: Answer, graph: Graph) -> Suspect | None:
-    """The first node whose result is another one in the model that a claim is from: its derivative is of that."""
-    if answer.tape is None or answer.tape is tape:
-        return None
-    for index, node in enumerate(graph.nodes):
-        for name in node.outputs:
-            ours, theirs = tape.named.get(name), answer.tape.named.get(name)
-            if ours is None or theirs is None or not ours.dtype.kind == theirs.dtype.kind == "f":
-                continue
-            if not near(ours.value, theirs.value):
-                what = f"the model of the gradient computes another {name}: it differentiates something else"
-                return Suspect(index, node.op, node.name, node.outputs, node.inputs, at=name, diagnosis=what)
-    return None
-
-
-def _suspects(found: Evidence, x: str) -> list[tuple[Block, str]]:
-    """The nodes that may be at fault with their operands, the most likely one first."""
-    resolved, reached, cleared = found.resolved(), found.way.reached(x), list[tuple[Block, str]]()
-    for block in reversed(found.way.blocks):
-        lacking = [n for n in block.operands if n in reached and n not in resolved]
-        if not lacking or not found.right.issuperset(block.outputs):
-            continue
-        flows = found.way.flows(block)
-        open_ = [n for n in lacking if n not in flows or not found.occurs(flows[n])]
-        operand = next((n for n in open_ or lacking if n in found.wrong), (open_ or lacking)[0])
-        if open_:
-            return _region(found, block, operand, resolved)
-        cleared.append((block, operand))  # its own part of a sum is there: another one lacks, or nobody adds them
-    return cleared[:1]
-
-
-def _region(found: Evidence, block: Block, operand: str, resolved: set[str]) -> list[tuple[Block, str]]:
-    """A node and those before it, as far as nothing is known of what flows between them."""
-    some, open_ = [(block, operand)], {n for n in block.operands if n not in resolved and n not in found.wrong}
-    for each in reversed(found.way.blocks):
-        if not open_.isdisjoint(each.outputs):
-            lacking = [n for n in each.operands if n not in resolved]
-            some += [(each, lacking[0])] if lacking else []
-            open_.update(n for n in lacking if n not in found.wrong)
-    return sorted(some, key=lambda pair: (pair[0].plain, -len(pair[0].node.attrs)))
-
-
-def _worst(found: Evidence, operand: str) -> tuple[int, ...] | None:
-    """Where their cotangent of an operand is off most of all."""
-    if operand not in found.theirs:
-        return None
-    gap = np.abs(found.theirs[operand] - found.way.ours[operand])
-    shape = found.way.shape(operand)
-    at = int(np.argmax(np.max(np.nan_to_num(gap, nan=np.inf), axis=1, initial=0.0)))
-    return tuple(int(i) for i in np.unravel_index(at, shape)) if shape else ()
-
-
-def _words(found: Evidence, block: Block, operand: str, answer: Answer | None, graph: Graph) -> str:
-    """What their cotangent of the operand looks like, and which nodes compute it."""
-    theirs, ours, shape = found.theirs.get(operand), found.way.ours[operand], found.way.shape(operand)
-    if theirs is None:
-        seen = found.right.issuperset(block.outputs)
-        has = "what was given has the gradient by its output, and not" if seen else "what was given does not have"
-        return f"{has} that by {operand}" if seen else f"{has} the gradient by {operand}"
-    shapes = [found.way.shape(n) for n in (*block.operands, *block.outputs)]
-    numbers = faults.numbers_of(block.node.attrs, shapes)
-    clause = faults.diagnosis(faults.Evidence(theirs.T, ours.T, shape, numbers)) or "is not what it should be"
-    nodes = [] if answer is None or answer.graph is None else list(_nodes(found, operand, answer.graph, graph))
-    return f"the gradient by {operand} {clause}{f'; it is computed by {_listed(nodes)}' if nodes else ''}"
-
-
-def _nodes(found: Evidence, operand: str, theirs: Graph, graph: Graph) -> Iterator[str]:
-    """The nodes that compute their cotangent of an operand from what is right, in the order of their graph."""
-    forward = graph.needed_for(found.way.ends)
-    fine = {name for n in found.right for name in gradient_names(n)}
-    wanted, taken = {*gradient_names(operand)}, []
-    for index in range(len(theirs.nodes) - 1, -1, -1):
-        node = theirs.nodes[index]
-        if not wanted.isdisjoint(node.outputs):
-            taken.append(describe(index, node))
-            wanted.update(n for n in node.reads if n not in fine and n not in forward)
-    yield from reversed(taken)
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return ", ".join(nodes[:_SHOWN]) + more

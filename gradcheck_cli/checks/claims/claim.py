@@ -1,14 +1,8 @@
-"""A claim: that a tensor of the model, numbers, or a tensor of another model are the derivative of y by x.
+"""A claim: a tensor of the model, numbers, or a tensor of another model that is said to be the derivative of y by x.
 
-It may be that of several ys together, each weighed by a seed, which is ones where nobody says what it is.
-
-Names by which tools call the gradients that they put into a model.
-
-Which claims a check is about: those that were asked for, or those that a model makes by the names of its tensors.
-
-What claims are about, on a tape: y, or the sum of ys weighed by their seeds, with gradcheck's own derivative of it.
-
-How claimed numbers stand for a derivative, by their shape: as a cotangent of x, or as a whole Jacobian.
+Claims are given by --grad and --grad-model, or found by the names of a model's tensors (`asked`).  A claim may be about
+several ys together, each weighed by a seed, which is ones unless given; `put` adds that sum to a tape.  The shape of
+claimed numbers tells how to read them: as a cotangent of x or as a whole Jacobian (`layouts`).
 """
 
 from __future__ import annotations
@@ -30,6 +24,12 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.points.targets import choose_y, is_float
 from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings
+
+_OF_X = ("{x}_grad", "grad_{x}", "{x}.grad", "adj_{x}")
+_OF_BOTH = ("d{y}_d{x}", "d{y}/d{x}", "d_{y}_d_{x}")
+_DRAWN = 7  # stream of random numbers for seeds
+COTANGENT = "as x"
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,97 +58,42 @@ By: TypeAlias = Inside | Beside | Numbers
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is claimed, and by what; `found` in the model by its name, without anybody having asked."""
+    """One claimed derivative, and its source; `found` if it was recognized by name and not asked for."""
 
     x: str
     ys: tuple[str, ...]
     by: By
-    seeds: Mapping[str, str | Numbers] = field(default_factory=dict)  # of some ys: a tensor of the model, or numbers
+    seeds: Mapping[str, str | Numbers] = field(default_factory=dict)  # by y: a tensor of the model, or numbers
     found: bool = False
 
     @property
     def y(self) -> str:
-        """What is differentiated, in one name."""
+        """Name of the differentiated tensor, or of the sum of several."""
         return " + ".join(self.ys)
 
     @property
     def kind(self) -> str:
-        """What makes the claim, in a word."""
+        """Kind of the source, as records state it."""
         return {Inside: "tensor", Beside: "model", Numbers: "file"}[type(self.by)]
 
 
-_OF_X = ("{x}_grad", "grad_{x}", "{x}.grad", "adj_{x}")
-_OF_BOTH = ("d{y}_d{x}", "d{y}/d{x}", "d_{y}_d_{x}")
-
-
-def gradient_names(x: str, ys: Iterable[str] = ()) -> Iterator[str]:
-    """What the gradient by x may be called, that of a certain y first."""
-    yield from (pattern.format(x=x, y=y) for y in ys for pattern in _OF_BOTH)
-    yield from (pattern.format(x=x) for pattern in _OF_X)
-
-
-class Gradients:
-    """The tensors that the nodes of a graph compute, among them those that are gradients."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.computed = computed(graph)
-        self.nodes = [node for node in graph.nodes if node.key == GRADIENT]
-
-    def of(self, y: str, x: str) -> str | None:
-        """The gradient of a certain y by x, as far as a name or one of ONNX's `Gradient` nodes says so."""
-        names = (pattern.format(x=x, y=y) for pattern in _OF_BOTH)
-        return next((name for name in names if name in self.computed), next(self._of_nodes(y, x), None))
-
-    def by(self, x: str, ys: Sequence[str] = ()) -> str | None:
-        """The gradient by x, of one of the ys if that is said."""
-        certain = next((name for y in ys if (name := self.of(y, x)) is not None), None)
-        return certain or next((name for name in gradient_names(x) if name in self.computed), None)
-
-    def _of_nodes(self, y: str, x: str) -> Iterator[str]:
-        for node in (node for node in self.nodes if node.attrs.get("y") == y):
-            yield from (out for each, out in zip(node.attrs.get("xs", ()), node.outputs, strict=False) if each == x)
-
-
-def computed(graph: Graph) -> set[str]:
-    """The tensors that some node computes."""
-    return {name for node in graph.nodes for name in node.outputs if name}
-
-
-def likely_ys(graph: Graph, claimed: Collection[str]) -> tuple[str, ...]:
-    """What gradients of a model are of, where nobody says so: float outputs that are none themselves.
-
-    Of several it is the one that has a gradient of its own, which is a seed, or else the only scalar.
-    """
-    ys = tuple(y for y in choose_y(graph) if y not in claimed)
-    tensors = {*graph.inputs, *graph.constants, *computed(graph)}
-    seeded = [y for y in ys if not tensors.isdisjoint(gradient_names(y))]
-    scalars = [y for y in ys if _is_scalar(graph, y)]
-    return next((tuple(some) for some in (seeded, scalars) if len(some) == 1 < len(ys)), ys)
-
-
-def seed_name(graph: Graph, y: str) -> str | None:
-    """The tensor that is the seed of y, as its name says: y's own gradient, which does not follow from y's."""
-    tensors = {*graph.inputs, *graph.constants, *computed(graph)}
-    return next((n for n in gradient_names(y) if n in tensors and n != y and is_float(graph, n, unknown=True)), None)
-
-
-def _is_scalar(graph: Graph, y: str) -> bool:
-    declared = graph.types.get(y)
-    return declared is not None and declared.shape is not None and all(d == 1 for d in declared.shape)
+def is_numbers(claim: Claim) -> bool:
+    """True for a claim by numbers, which belong to one point only."""
+    return isinstance(claim.by, Numbers) or any(isinstance(seed, Numbers) for seed in claim.seeds.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The claims, and what there is to differentiate beside them by gradcheck's own rules."""
+class AskedClaims:
+    """The claims of a check, and the xs and ys to differentiate beside them by gradcheck's own rules."""
 
     claims: tuple[Claim, ...]
-    xs: tuple[str, ...] | None  # None: those that one would choose anyway
+    xs: tuple[str, ...] | None  # None: the default ones
     ys: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
-def asked(source: Source, settings: Settings) -> Asked:
-    """The claims that settings ask for; where they ask for none, those that are found."""
+def asked(source: Source, settings: Settings) -> AskedClaims:
+    """The claims that settings ask for, or else those that are found by name."""
     if settings.grad_model is not None:
         return _beside(source, settings, _other(settings.grad_model))
     if any(name != ANY for name in settings.grad):
@@ -156,8 +101,8 @@ def asked(source: Source, settings: Settings) -> Asked:
     return _found(source, settings)
 
 
-def _given(source: Source, settings: Settings) -> Asked:
-    """Tensors and numbers that were named."""
+def _given(source: Source, settings: Settings) -> AskedClaims:
+    """Claims by named tensors and numbers."""
     graph = source.graph
     named = [by for by in settings.grad.values() if isinstance(by, str)]
     ys = settings.y or likely_ys(graph, named)
@@ -172,8 +117,8 @@ def _given(source: Source, settings: Settings) -> Asked:
     return _with_others(source, settings, ys, claims)
 
 
-def _beside(source: Source, settings: Settings, other: Source) -> Asked:
-    """Tensors of another model."""
+def _beside(source: Source, settings: Settings, other: Source) -> AskedClaims:
+    """Claims by tensors of another model."""
     graph, theirs = source.graph, other.graph
     ys = settings.y or likely_ys(graph, ())
     seeds = {name: by for name, by in settings.grad.items() if name in ys}
@@ -201,7 +146,7 @@ def _beside(source: Source, settings: Settings, other: Source) -> Asked:
 
 
 def _by_shape(graph: Graph, xs: Sequence[str], theirs: Graph, outputs: Sequence[str]) -> dict[str, str]:
-    """Outputs for xs that have their shapes: in order where there are as many, else where there is no other choice."""
+    """Outputs for xs of the same shapes: in order if there are as many, else where only one fits."""
     shapes = {x: _shape(graph, x) for x in xs}
     others = {n: _shape(theirs, n) for n in outputs}
     if len(xs) == len(outputs) and (len(xs) == 1 or [*shapes.values()] == [*others.values()]):
@@ -211,17 +156,17 @@ def _by_shape(graph: Graph, xs: Sequence[str], theirs: Graph, outputs: Sequence[
 
 
 def _shape(graph: Graph, name: str) -> tuple[object, ...] | None:
-    """The shape of a tensor as far as the file says."""
+    """The declared shape of a tensor."""
     if name in graph.constants:
         return graph.constants[name].shape
     return graph.types[name].shape if name in graph.types else None
 
 
-def _found(source: Source, settings: Settings) -> Asked:
-    """What a model claims by the names of its tensors, beside what is checked anyway."""
+def _found(source: Source, settings: Settings) -> AskedClaims:
+    """Claims that a model makes by the names of its tensors."""
     graph, every = source.graph, choose_y(source.graph)
-    plain = Asked((), settings.x, settings.y or every)
-    if settings.grad.get(ANY) == NOTHING or settings.compat is not None:  # TensorFlow looks for none either
+    plain = AskedClaims((), settings.x, settings.y or every)
+    if settings.grad.get(ANY) == NOTHING or settings.compat is not None:  # TensorFlow does not look for any either
         return plain
     some = list(_by_name(graph, settings, every))
     needed = {ys: graph.needed_for(ys) for ys in {claim.ys for claim in some}}
@@ -233,15 +178,12 @@ def _found(source: Source, settings: Settings) -> Asked:
         f"by their names {_listed(names)} {'is the gradient' if len(names) == 1 else 'are gradients'} of "
         f"{_listed(list(dict.fromkeys(c.y for c in claims)))}, and checked as such: --grad none leaves that out"
     )
-    return Asked(claims, settings.x, settings.y or tuple(y for y in every if y not in names), (note,))
+    return AskedClaims(claims, settings.x, settings.y or tuple(y for y in every if y not in names), (note,))
 
 
 def _by_name(graph: Graph, settings: Settings, every: Sequence[str]) -> Iterator[Claim]:
-    """Tensors that are called as gradients are, where it is certain of what: of several outputs one is not guessed."""
-    made, possible = (
-        Gradients(graph),
-        settings.x or (*graph.free_inputs, *graph.constants),
-    )  # all numbers are left alone
+    """Tensors named as gradients, where it is certain of which y: among several outputs none is guessed."""
+    made, possible = Gradients(graph), settings.x or (*graph.free_inputs, *graph.constants)
     certain = {(x, y): n for x in possible for y in settings.y or every if (n := made.of(y, x)) is not None}
     others = {x: n for x in possible if x not in {x for x, _ in certain} and (n := made.by(x)) is not None}
     yield from (Claim(x, (y,), Inside(name), found=True) for (x, y), name in certain.items())
@@ -251,24 +193,24 @@ def _by_name(graph: Graph, settings: Settings, every: Sequence[str]) -> Iterator
 
 
 def _makes_sense(graph: Graph, claim: Claim, needed: Collection[str]) -> bool:
-    """y depends on x, and not on what is called its gradient; `needed` is all that it depends on."""
+    """True if y depends on x but not on its claimed gradient; `needed` are all tensors that y depends on."""
     return claim.x not in claim.ys and claim.x in needed and str(claim.by) not in needed and is_float(graph, claim.x)
 
 
 def _with_others(
     source: Source, settings: Settings, ys: tuple[str, ...], claims: tuple[Claim, ...], notes: tuple[str, ...] = ()
-) -> Asked:
-    """What is claimed takes the place of what gradcheck finds; other xs that were asked for stay beside it."""
+) -> AskedClaims:
+    """The claims, and those xs that were asked for and have none."""
     claimed = {claim.x for claim in claims}
     idle = next((x for x in claimed if settings.x is not None and x not in settings.x), None)
     if idle is not None:
         known = _listed(settings.x or ())
         raise UsageError(f"--grad {shown(idle)}=... has no effect: {idle!r} is no x of this check ({known}).")
-    return Asked(claims, tuple(x for x in settings.x or () if x not in claimed), ys, notes)
+    return AskedClaims(claims, tuple(x for x in settings.x or () if x not in claimed), ys, notes)
 
 
 def _candidates(graph: Graph, ys: Sequence[str]) -> tuple[str, ...]:
-    """What somebody may have differentiated by: inputs and parameters that some y depends on."""
+    """Tensors that a gradient may be by: float inputs and parameters that some y depends on."""
     needed = graph.needed_for(ys)
     floats = [n for n in graph.free_inputs if is_float(graph, n)]
     constants = [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.ndim and v.size]
@@ -292,30 +234,63 @@ def _listed(names: Collection[str], most: int = 8) -> str:
     return ", ".join(several[:most]) + (f", ... {len(several) - most} more" if len(several) > most else "") or "none"
 
 
-def is_numbers(claim: Claim) -> bool:
-    """It is about one point, the one at which the numbers were computed."""
-    return isinstance(claim.by, Numbers) or any(isinstance(seed, Numbers) for seed in claim.seeds.values())
+def gradient_names(x: str, ys: Iterable[str] = ()) -> Iterator[str]:
+    """Names that tools give to the gradient by x, those that also name a y first."""
+    yield from (pattern.format(x=x, y=y) for y in ys for pattern in _OF_BOTH)
+    yield from (pattern.format(x=x) for pattern in _OF_X)
 
 
-_DRAWN = 7  # what seeds are drawn with, apart from all else that is
+class Gradients:
+    """The tensors that the nodes of a graph compute, among them those that are gradients."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.computed = computed(graph)
+        self.nodes = [node for node in graph.nodes if node.key == GRADIENT]
+
+    def of(self, y: str, x: str) -> str | None:
+        """The gradient of a certain y by x, by its name or by one of ONNX's `Gradient` nodes."""
+        names = (pattern.format(x=x, y=y) for pattern in _OF_BOTH)
+        return next((name for name in names if name in self.computed), next(self._of_nodes(y, x), None))
+
+    def by(self, x: str, ys: Sequence[str] = ()) -> str | None:
+        """The gradient by x, of one of the ys if its name says so."""
+        certain = next((name for y in ys if (name := self.of(y, x)) is not None), None)
+        return certain or next((name for name in gradient_names(x) if name in self.computed), None)
+
+    def _of_nodes(self, y: str, x: str) -> Iterator[str]:
+        for node in (node for node in self.nodes if node.attrs.get("y") == y):
+            yield from (out for each, out in zip(node.attrs.get("xs", ()), node.outputs, strict=False) if each == x)
 
 
-def drawn_seed(y: Array, seed: int) -> Array:
-    """A seed that nobody gave where there is an input for it: of both signs, since ones hide errors."""
-    return np.asarray(np.random.default_rng([seed, _DRAWN]).normal(size=y.shape))
+def computed(graph: Graph) -> set[str]:
+    return {name for node in graph.nodes for name in node.outputs if name}
 
 
-def as_declared(graph: Graph, name: str, seed: Array) -> Array:
-    """A seed in the shape that an input has for it, which may have an axis for several seeds: here it is one."""
-    declared = graph.types.get(name)
-    rank = seed.ndim if declared is None or declared.shape is None else len(declared.shape)
-    if rank == seed.ndim:
-        return seed
-    return seed.reshape((*seed.shape, 1) if rank == seed.ndim + 1 else (seed.size, 1) if rank == 2 else seed.shape)
+def likely_ys(graph: Graph, claimed: Collection[str]) -> tuple[str, ...]:
+    """The ys that gradients of a model are most likely of: float outputs that are no gradients themselves.
+
+    Of several it is the one that has a gradient of its own, which is a seed, or else the only scalar.
+    """
+    ys = tuple(y for y in choose_y(graph) if y not in claimed)
+    tensors = {*graph.inputs, *graph.constants, *computed(graph)}
+    seeded = [y for y in ys if not tensors.isdisjoint(gradient_names(y))]
+    scalars = [y for y in ys if _is_scalar(graph, y)]
+    return next((tuple(some) for some in (seeded, scalars) if len(some) == 1 < len(ys)), ys)
+
+
+def _is_scalar(graph: Graph, y: str) -> bool:
+    declared = graph.types.get(y)
+    return declared is not None and declared.shape is not None and all(d == 1 for d in declared.shape)
+
+
+def seed_name(graph: Graph, y: str) -> str | None:
+    """The tensor that is the seed of y by its name: a gradient by y that is not y itself."""
+    tensors = {*graph.inputs, *graph.constants, *computed(graph)}
+    return next((n for n in gradient_names(y) if n in tensors and n != y and is_float(graph, n, unknown=True)), None)
 
 
 def seeds_of(claim: Claim, tape: Tape, graph: Graph) -> tuple[dict[str, Array], dict[str, str]]:
-    """The seeds by y that are given or stand in the model, ones for the others; and by what they are called."""
+    """The seed of each y: as given, as in the model, or ones; and the names of those that are not ones."""
     values, called = {}, {}
     for y in claim.ys:
         shape = tape.named[y].shape
@@ -337,8 +312,22 @@ def _value(by: str | Numbers, tape: Tape) -> Array | None:
     return tape.named[by].value if by in tape.named else None
 
 
+def drawn_seed(y: Array, seed: int) -> Array:
+    """A random seed for an input that nobody gave: of both signs, since ones hide errors."""
+    return np.asarray(np.random.default_rng([seed, _DRAWN]).normal(size=y.shape))
+
+
+def as_declared(graph: Graph, name: str, seed: Array) -> Array:
+    """A seed in the declared shape of an input, which may have an axis for several seeds."""
+    declared = graph.types.get(name)
+    rank = seed.ndim if declared is None or declared.shape is None else len(declared.shape)
+    if rank == seed.ndim:
+        return seed
+    return seed.reshape((*seed.shape, 1) if rank == seed.ndim + 1 else (seed.size, 1) if rank == 2 else seed.shape)
+
+
 def put(tape: Tape, ys: Sequence[str], seeds: Mapping[str, Array]) -> str:
-    """The name, among those of a tape's graph, of the sum of ys weighed by seeds: y itself where that is the same."""
+    """The name of the sum of ys weighed by seeds, which is added to the tape; y itself for one y with seed 1."""
     if len(ys) == 1 and seeds[ys[0]].size == 1 and seeds[ys[0]].item() == 1:
         return ys[0]
     parts = [_weighed(tape, y, seeds[y]) for y in ys]
@@ -358,21 +347,17 @@ def _weighed(tape: Tape, y: str, seed: Array) -> Var:
     return sym.sum(value * weights, keepdims=False)
 
 
-Shape = tuple[int, ...]
-COTANGENT = "as x"
-
-
 class Layout(NamedTuple):
-    """The order of axes, and what makes of such numbers the Jacobian `(x_size, y_size)`, or `(x_size, 1)` of a sum of y."""
+    """An order of axes, and the function that reads such numbers as the Jacobian `(x_size, y_size)`."""
 
     order: str
     read: Callable[[Array], Array]
 
 
 def layouts(shape: Shape, x: Shape, y: Shape | None) -> list[Layout]:
-    """What numbers of a shape may stand for; nothing where it fits neither way. y is None for a sum of several."""
+    """The possible readings of numbers of a shape; none where it does not fit. y is None for a sum of several."""
     rows = math.prod(x)
-    if shape in (x, (*x, 1), (rows, 1)):  # the last two are those of tools that take several seeds at once, one here
+    if shape in (x, (*x, 1), (rows, 1)):  # the last two: from tools with an axis for several seeds
         return [Layout(COTANGENT, lambda values: values.reshape(-1, 1))]
     if y is None:
         return []
@@ -384,6 +369,6 @@ def layouts(shape: Shape, x: Shape, y: Shape | None) -> list[Layout]:
 
 
 def expected(x: Shape, y: Shape | None) -> str:
-    """The shapes that would fit."""
+    """The shapes that would fit, in words."""
     shapes = dict.fromkeys([x] if y is None else [x, (*y, *x), (*x, *y)])
     return " or ".join(f"[{','.join(map(str, shape))}]" for shape in shapes)

@@ -1,8 +1,7 @@
-"""The claims of a check at each point: what they are about is put on a tape, and each becomes a pair that is compared.
+"""The claims of a check at each point: each becomes a pair that is compared with the numerical Jacobian.
 
-One claim judged at one point: against the numerical side, beside what gradcheck's own rules give.
-
-A claim that is right passes whatever our own rule says, and then that is what a reader has to know of our rule.
+gradcheck's own derivative is judged beside it.  A right claim passes whatever our own rule gives; that our rule is
+wrong then becomes a note.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gradcheck_cli.checks.assemble import Outcome, Pair
 from gradcheck_cli.checks.claims.blame import blame, other_forward
 from gradcheck_cli.checks.claims.claim import (
     COTANGENT,
-    Asked,
+    AskedClaims,
     Claim,
     Inside,
     Layout,
@@ -34,7 +33,7 @@ from gradcheck_cli.checks.claims.claim import (
 from gradcheck_cli.checks.claims.evaluated import (
     Answer,
     Moved,
-    Own,
+    RuleGradient,
     Stated,
     answer,
     blurred,
@@ -62,120 +61,21 @@ from gradcheck_cli.points.test_data import shipped_with
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
 
-_SAFETY = 3.0  # of sums of rounding errors whose signs nobody knows
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """A claim at a point: its answer, how that stands for a derivative, both sides of what it is about, and ours."""
-
-    claim: Claim
-    answer: Answer
-    layout: Layout
-    sides: Sides
-    own: Own
-
-    @property
-    def jacobian(self) -> Array:
-        """What is claimed, `(x_size, y_size)`."""
-        return self.layout.read(self.answer.values)
-
-
-def plan(pair: Pair, here: Here, left: float) -> float:
-    """The mode of a claim, by what work is left for all entries; gives what is left after it."""
-    sides, settings = here.sides, here.sides.settings
-    cost = sides.cost(pair.x)
-    fits = cost.memory <= settings.memory_limit
-    if settings.mode == "full" and not fits:
-        raise too_large(cost, sides, pair.x)
-    wanted = {"auto": "full" if fits and cost.work <= left else "directional", "nodes": "directional"}
-    pair.mode = wanted.get(settings.mode, settings.mode)
-    if settings.mode == "auto" and pair.mode != "full":
-        pair.chosen = f"all {cost.entries:,} entries would take about {cost.duration}"
-    return left - cost.work if pair.mode == "full" else left
-
-
-def judge(pair: Pair, here: Here, budget: Budget, source: Source, index: int) -> None:
-    """Compares a claim, and says of it and of our own rule what there is to say."""
-    sides, settings = here.sides, here.sides.settings
-    x, unit = sides.theory_name(pair.x), here.answer.unit
-    tolerance = tolerant(Tolerance(pair.of(settings.rtol, RTOL), pair.of(settings.atol, ATOL)), unit)
-    job = Job(settings.method, settings.delta, tolerance, budget)
-    stated = Stated(sides.tape, sides.theory_name(sides.y), x, here.jacobian, _moved(here, x))
-    found, partial = _compared(pair, here, stated, job)
-    if unit or here.answer.rounded is not None:
-        found = forgiven(found, _blur(here, stated, found), tolerance)
-    if unit:
-        pair.notes.append(f"{here.claim.by} has numbers of {unit:.0e}: errors as small as their rounding are not seen")
-    if partial is None:
-        found = judged_together(sides.tape, sides.theory_name(sides.y), {x: found}, settings.seed, budget).get(x, found)
-    outcome = Outcome(index, found, sides.value(pair.x), sides.value(sides.y), partial is not None,
-                      stated=stated.jacobian, own=here.own.jacobian(x))  # fmt: skip
-    if partial is not None:
-        outcome = partial.completed(outcome, sides, pair, 0, job)
-    pair.outcomes.append(outcome)
-    pair.method = found.method
-    ours = here.own.verdict(x, found, sides.program(pair.x), job, None if partial else sides.structure(pair.x))
-    pair.claimed["theoretical"] = max(ours, pair.claimed.get("theoretical", "none"), key=_WORST.index)
-    _say(pair, here, source, ours, x)
-
-
+WRONG_SHAPE = "GC102"
+_BLAMED = 16  # wrong claims at a point for which a suspect is looked for
+_SAFETY = 3.0  # factor on sums of rounding errors of unknown signs
 _WORST = ("none", "pass", "inconclusive", "fail")
 
 
-def _compared(pair: Pair, here: Here, stated: Stated, job: Job) -> tuple[Found, Partial | None]:
-    program = here.sides.program(pair.x)
-    if pair.mode == "full":
-        return compare_full(program, stated.theory, job, here.sides.structure(pair.x)), None
-    partial = Partial(pair.mode, stated, here.sides.settings, job.budget)
-    return partial.compare(program, 0, job), partial
-
-
-def _moved(here: Here, x: str) -> Moved:
-    """The claimed Jacobian as rounding may move it."""
-    if here.answer.unit:
-        return blurred(here.jacobian, here.own.rounding(x, here.answer.unit))
-    return lambda seed: here.layout.read(here.answer.moved(seed))
-
-
-def _blur(here: Here, stated: Stated, found: Found) -> Array:
-    """How far the numbers of a claim may be off by the roundings of whoever made them, as a comparison looks at them."""
-    rounded = here.answer.rounded
-    moved = stated.moved if rounded is None else lambda seed: here.layout.read(rounded(seed))
-    plain = projected(stated.jacobian, found)
-    gaps = [np.abs(projected(moved(seed), found) - plain) for seed in range(JITTERED)]
-    return np.asarray(np.fmax.reduce(gaps) * (1.0 if here.answer.unit and found.weights is None else _SAFETY))
-
-
-def _say(pair: Pair, here: Here, source: Source, ours: str, x: str) -> None:
-    """Who is wrong: the claim, our own rule, or both."""
-    failed = pair.outcomes[-1].found.comparison.count(Status.FAIL)
-    by, sides = here.claim.by, here.sides
-    if ours == "none":
-        pair.notes.append(f"gradcheck has no gradient of its own here: {here.own.reasons.get(x, 'a rule is missing')}")
-    if failed:
-        said = {"pass": "agrees with the numerical one", "fail": "is wrong as well"}.get(ours)
-        pair.notes.extend([f"gradcheck's own gradient {said}"] if said else [])
-    elif ours == "fail":
-        survey = survey_of(sides, pair, sides.settings.seed, Budget())
-        suspect = suspect_record(survey, source.graph)
-        node = f", first of all that of node {suspect.node} {suspect.op}" if suspect else ""
-        pair.notes.append(f"{by} is right, and gradcheck's own gradient is not: a bug of gradcheck's rules{node}")
-
-
-WRONG_SHAPE = "GC102"
-_BLAMED = 16  # claims at a point for which one looks who is to blame: of more of them one says the same
-
-
 class Claiming:
-    """The claims of one check; what claims of one point are about, with our own derivative, is made once."""
+    """The claims of one check; claims about the same ys share Sides and gradcheck's own derivative at each point."""
 
-    def __init__(self, source: Source, settings: Settings, ops: Ops, comparing: Comparing, asked: Asked) -> None:
+    def __init__(self, source: Source, settings: Settings, ops: Ops, comparing: Comparing, asked: AskedClaims) -> None:
         self.source, self.settings, self.ops, self.comparing = source, settings, ops, comparing
         self.pairs = [Pair(claim.x, claim.y, claim=claim, notes=[*asked.notes]) for claim in asked.claims]
         self.work = FULL_WORK
-        self._subjects: dict[str, tuple[Sides, Own]] = {}
-        self._seen: dict[str, tuple[Sides, Answer | None]] = {}  # by title: what it is about, and what gives it
+        self._subjects: dict[str, tuple[Sides, RuleGradient]] = {}
+        self._seen: dict[str, tuple[Sides, Answer | None]] = {}  # by title of the pair
         if settings.compat is not None:
             raise UsageError("--compat tf compares gradcheck's own gradient as TensorFlow does, not what --grad gives.")
         if settings.forward == "onnxruntime":
@@ -194,7 +94,7 @@ class Claiming:
             start = time.perf_counter()
             try:
                 self._compare(pair, point, index, tape)
-            except PointError as error:  # other points may do
+            except PointError as error:  # another point may not have this error
                 pair.missed.append(error)
             except GradcheckError as error:
                 pair.error = error
@@ -207,7 +107,7 @@ class Claiming:
             pair.seconds += time.perf_counter() - start
 
     def _blame(self, pair: Pair, tape: Tape) -> None:
-        """The suspect for a claim that is wrong, where our own gradient is right; once all claims have been judged."""
+        """Sets the suspect for a wrong claim, if our own gradient is right; after all claims have been judged."""
         sides, given = self._seen.get(pair.title, (None, None))
         if sides is None or pair.suspect is not None or pair.claimed.get("theoretical") == "fail":
             return
@@ -219,7 +119,7 @@ class Claiming:
         pair.suspect = elsewhere or blame(tape, sides.y, pair.x, claims, given, self.source.graph)
 
     def _tape(self, point: Point, index: int) -> Tape:
-        """A run in float64 as far as all claims; seeds that are inputs have the shapes of their ys."""
+        """A float64 run up to all tensors of the claims; seeds that are inputs have the shapes of their ys."""
         claims, graph = [pair.claim for pair in self.pairs if pair.claim is not None], self.source.graph
         inside = [c.by.name for c in claims if isinstance(c.by, Inside)]
         named = [seed for c in claims for seed in c.seeds.values() if isinstance(seed, str)]
@@ -254,7 +154,7 @@ class Claiming:
         judge(pair, here, self.comparing.budget(pair), self.source, index)
 
     def _require(self, claim: Claim, point: Point, tape: Tape, index: int) -> None:
-        """What a claim is about is there, and numbers are about this point."""
+        """Raises an error if x or y was not computed or is not real, or if numbers do not belong to this point."""
         blocked = next((tape.blocked[n] for n in (*claim.ys, claim.x) if n in tape.blocked), None)
         if blocked is not None:
             raise blocked
@@ -269,7 +169,7 @@ class Claiming:
                 raise UsageError(f"{where}, and {drawn[0]!r} would be drawn. Give it: --feed {shown(drawn[0])}=@FILE")
 
     def _drawn(self, claim: Claim, point: Point) -> list[str]:
-        """Inputs whose values nobody gave."""
+        """Inputs whose values are random."""
         source, settings = self.source, self.settings
         shipped = shipped_with(source, settings, {**source.dims, **settings.dims, **point.dims})
         started = {n for target in settings.init_targets for n in source.initializations[target].bindings}
@@ -277,8 +177,8 @@ class Claiming:
         needed = source.graph.needed_for(claim.ys)
         return [n for n in source.graph.free_inputs if n in needed and n not in given]
 
-    def _here(self, pair: Pair, claim: Claim, tape: Tape) -> Here | None:
-        """The claim with what it is held against; None for one of which no number needs to be looked at."""
+    def _here(self, pair: Pair, claim: Claim, tape: Tape) -> ClaimAtPoint | None:
+        """The claim with its values at a point; None if its shape or model is wrong, which breaks the pair."""
         seeds, called = seeds_of(claim, tape, self.source.graph)
         found, wrong = None, ""
         try:
@@ -298,15 +198,110 @@ class Claiming:
         if found is None or wrong:
             pair.broken.append(Broken(WRONG_SHAPE, wrong))
             return None
-        return Here(claim, found, own.nearest(fitting, found.values, sides.theory_name(pair.x)), sides, own)
+        return ClaimAtPoint(claim, found, own.nearest(fitting, found.values, sides.theory_name(pair.x)), sides, own)
 
-    def _subject(self, claim: Claim, seeds: dict[str, Array], tape: Tape, how: str) -> tuple[Sides, Own]:
+    def _subject(self, claim: Claim, seeds: dict[str, Array], tape: Tape, how: str) -> tuple[Sides, RuleGradient]:
         key = f"{how} {claim.ys}"
         if key not in self._subjects:
             y = put(tape, claim.ys, seeds) if how else claim.ys[0]
             xs = [p.x for p in self.pairs if p.claim is not None and p.claim.ys == claim.ys]
             sides = Sides(tape, y, self.settings)
-            own = Own(tape, sides.theory_name(y), [sides.theory_name(x) for x in xs if x in tape.named],
+            own = RuleGradient(tape, sides.theory_name(y), [sides.theory_name(x) for x in xs if x in tape.named],
                       self.comparing.budget(self.pairs[0], shown=False))  # fmt: skip
             self._subjects[key] = sides, own
         return self._subjects[key]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAtPoint:
+    """A claim at a point: its values, their layout, the Sides of y, and gradcheck's own derivative."""
+
+    claim: Claim
+    answer: Answer
+    layout: Layout
+    sides: Sides
+    own: RuleGradient
+
+    @property
+    def jacobian(self) -> Array:
+        """The claimed Jacobian `(x_size, y_size)`."""
+        return self.layout.read(self.answer.values)
+
+
+def plan(pair: Pair, here: ClaimAtPoint, left: float) -> float:
+    """Sets the mode of a claim by the work `left` for full comparisons; returns the work left after it."""
+    sides, settings = here.sides, here.sides.settings
+    cost = sides.cost(pair.x)
+    fits = cost.memory <= settings.memory_limit
+    if settings.mode == "full" and not fits:
+        raise too_large(cost, sides, pair.x)
+    wanted = {"auto": "full" if fits and cost.work <= left else "directional", "nodes": "directional"}
+    pair.mode = wanted.get(settings.mode, settings.mode)
+    if settings.mode == "auto" and pair.mode != "full":
+        pair.chosen = f"all {cost.entries:,} entries would take about {cost.duration}"
+    return left - cost.work if pair.mode == "full" else left
+
+
+def judge(pair: Pair, here: ClaimAtPoint, budget: Budget, source: Source, index: int) -> None:
+    """Compares a claim with the numerical Jacobian, and adds verdict and notes on it and on our own rule."""
+    sides, settings = here.sides, here.sides.settings
+    x, unit = sides.theory_name(pair.x), here.answer.unit
+    tolerance = tolerant(Tolerance(pair.of(settings.rtol, RTOL), pair.of(settings.atol, ATOL)), unit)
+    job = Job(settings.method, settings.delta, tolerance, budget)
+    stated = Stated(sides.tape, sides.theory_name(sides.y), x, here.jacobian, _moved(here, x))
+    found, partial = _compared(pair, here, stated, job)
+    if unit or here.answer.rounded is not None:
+        found = forgiven(found, _blur(here, stated, found), tolerance)
+    if unit:
+        pair.notes.append(f"{here.claim.by} has numbers of {unit:.0e}: errors as small as their rounding are not seen")
+    if partial is None:
+        found = judged_together(sides.tape, sides.theory_name(sides.y), {x: found}, settings.seed, budget).get(x, found)
+    outcome = Outcome(index, found, sides.value(pair.x), sides.value(sides.y), partial is not None,
+                      stated=stated.jacobian, own=here.own.jacobian(x))  # fmt: skip
+    if partial is not None:
+        outcome = partial.completed(outcome, sides, pair, 0, job)
+    pair.outcomes.append(outcome)
+    pair.method = found.method
+    ours = here.own.verdict(x, found, sides.program(pair.x), job, None if partial else sides.structure(pair.x))
+    pair.claimed["theoretical"] = max(ours, pair.claimed.get("theoretical", "none"), key=_WORST.index)
+    _say(pair, here, source, ours, x)
+
+
+def _compared(pair: Pair, here: ClaimAtPoint, stated: Stated, job: Job) -> tuple[Found, Partial | None]:
+    program = here.sides.program(pair.x)
+    if pair.mode == "full":
+        return compare_full(program, stated.theory, job, here.sides.structure(pair.x)), None
+    partial = Partial(pair.mode, stated, here.sides.settings, job.budget)
+    return partial.compare(program, 0, job), partial
+
+
+def _moved(here: ClaimAtPoint, x: str) -> Moved:
+    """Function that gives the claimed Jacobian as rounding may change it."""
+    if here.answer.unit:
+        return blurred(here.jacobian, here.own.rounding(x, here.answer.unit))
+    return lambda seed: here.layout.read(here.answer.moved(seed))
+
+
+def _blur(here: ClaimAtPoint, stated: Stated, found: Found) -> Array:
+    """Bounds of the rounding errors of a claim's author, in the rows and columns of the comparison."""
+    rounded = here.answer.rounded
+    moved = stated.moved if rounded is None else lambda seed: here.layout.read(rounded(seed))
+    plain = projected(stated.jacobian, found)
+    gaps = [np.abs(projected(moved(seed), found) - plain) for seed in range(JITTERED)]
+    return np.asarray(np.fmax.reduce(gaps) * (1.0 if here.answer.unit and found.weights is None else _SAFETY))
+
+
+def _say(pair: Pair, here: ClaimAtPoint, source: Source, ours: str, x: str) -> None:
+    """Adds notes on which gradient is wrong: the claim, our own, or both."""
+    failed = pair.outcomes[-1].found.comparison.count(Status.FAIL)
+    by, sides = here.claim.by, here.sides
+    if ours == "none":
+        pair.notes.append(f"gradcheck has no gradient of its own here: {here.own.reasons.get(x, 'a rule is missing')}")
+    if failed:
+        said = {"pass": "agrees with the numerical one", "fail": "is wrong as well"}.get(ours)
+        pair.notes.extend([f"gradcheck's own gradient {said}"] if said else [])
+    elif ours == "fail":
+        survey = survey_of(sides, pair, sides.settings.seed, Budget())
+        suspect = suspect_record(survey, source.graph)
+        node = f", first of all that of node {suspect.node} {suspect.op}" if suspect else ""
+        pair.notes.append(f"{by} is right, and gradcheck's own gradient is not: a bug of gradcheck's rules{node}")

@@ -1,11 +1,8 @@
-"""What a claim gives at a point: a tensor of the model or of another one run in float64, or numbers as they were given.
+"""Values of a claim at a point: a tensor of the model or of another one run in float64, or numbers as given.
 
-What was computed here has rounding errors that are measured, by moving every result on the way.  Numbers have those of
-whoever computed them: as large as the same roundings are in their dtype (`roundings`).
-
-gradcheck's own derivative of what claims are about: the third column, and whether it is right itself.
-
-A Jacobian that is known as numbers, where comparisons want a backward pass; and the rounding in numbers of others.
+Rounding errors of values computed here are measured, by moving every result on the way.  Numbers have the rounding
+errors of their author, as large as ours would be in their dtype.  `Stated` puts claimed numbers in place of a backward
+pass; `RuleGradient` is gradcheck's own derivative of the same y, and the verdict on it.
 """
 
 from __future__ import annotations
@@ -32,64 +29,18 @@ from gradcheck_cli.points.dims import declared_shape
 from gradcheck_cli.settings import Numbers
 from gradcheck_cli.verdict.rule import NEGLIGIBLE, Status, Tolerance, allowance, epsilon, magnitude, screened
 
-_ROUNDINGS = 8.0  # of numbers from elsewhere: less than so many are never seen
-Moved: TypeAlias = Callable[[int], Array]  # the numbers as rounding may move them, by seed
-
-
-class Stated(Backward):
-    """The Jacobian `(x_size, y_size)` of y by x as somebody states it, asked as a backward pass is."""
-
-    def __init__(self, tape: Tape, y: str, x: str, jacobian: Array, moved: Moved) -> None:
-        self.tape, self.y, self.xs = tape, y, (x,)
-        self.jacobian, self.moved = jacobian, moved
-
-    def reduced(
-        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, jitter: int | None = None
-    ) -> list[Array]:
-        """See `Backward.reduced`."""
-        return [reduce(0, weights @ (self.jacobian if jitter is None else self.moved(jitter)).T)]
-
-    @property
-    def theory(self) -> Theory:
-        """The same as one side of a full comparison."""
-        return Theory(self.jacobian, self._spread)
-
-    def _spread(self) -> Array:
-        return np.asarray(np.fmax.reduce([np.abs(self.moved(seed) - self.jacobian) for seed in range(JITTERED)]))
-
-
-def blurred(jacobian: Array, blur: Array) -> Moved:
-    """Numbers that are moved by as much as they may be off, up or down."""
-    return lambda seed: jacobian + blur * np.random.default_rng([seed, 5]).choice([-1.0, 1.0], blur.shape)
-
-
-def tolerant(tolerance: Tolerance, unit: float) -> Tolerance:
-    """The tolerance for numbers of a dtype: a few roundings of theirs do not count."""
-    least = _ROUNDINGS * unit
-    return replace(tolerance, rtol=max(tolerance.rtol, least), negligible=max(NEGLIGIBLE, least))
-
-
-def forgiven(found: Found, blur: Array, tolerance: Tolerance) -> Found:
-    """A comparison in which entries pass that are off by no more than the rounding of whoever computed them."""
-    comparison = found.comparison
-    given, numerical = comparison.theoretical, comparison.numerical
-    allowed = blur + allowance(magnitude(given, numerical), comparison.ground.at(), tolerance)
-    with np.errstate(invalid="ignore"):
-        near = np.abs(given - numerical) <= allowed
-    open_ = np.isin(comparison.status, (Status.FAIL, Status.NOISE, Status.CURVATURE)) & near
-    status = np.where(open_, np.int8(Status.PASS), comparison.status)
-    return replace(found, comparison=replace(comparison, status=status, noise=np.maximum(comparison.noise, blur)))
-
-
+Moved: TypeAlias = Callable[[int], Array]  # numbers with rounding errors, by seed
+_ROUNDINGS = 8.0  # of a claim's numbers, below which errors do not count
+_FEWER = 2.0  # ratio of the roundings made here to those that other software makes
 _SHORTER = (np.dtype(np.float16), np.dtype(np.float32))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The claimed values; `moved` by seed of a jitter; `unit` is the rounding of numbers, 0 for what ran here.
+    """The claimed values; `moved` gives them with rounding errors by seed; `unit` is the rounding of numbers, else 0.
 
-    `tape` has the run that computed them, with `graph`, where one did, and `rounded` what another rounding of that
-    graph's own constants would give: tools put numbers such as 2 / sqrt(pi) there in the model's dtype.
+    `tape` and `graph` are the run that computed them, if any.  `rounded` gives them with that graph's own constants
+    rounded otherwise, since tools write numbers such as 2 / sqrt(pi) there in the model's dtype.
     """
 
     values: Array
@@ -98,13 +49,13 @@ class Answer:
     tape: Tape | None = None
     graph: Graph | None = None
     rounded: Moved | None = None
-    seeds: Mapping[str, Array] = field(default_factory=dict)  # by y, those that another model was given
+    seeds: Mapping[str, Array] = field(default_factory=dict)  # by y, as fed to another model
 
 
 def answer(claim: Claim, tape: Tape, graph: Graph, ops: Ops, seeds: Mapping[str, Array]) -> Answer:
-    """What a claim gives at the point of a tape; GradcheckError where it cannot be had.
+    """The values of a claim at the point of a tape; GradcheckError if they cannot be computed.
 
-    Another model gets the `seeds` by name of y that are not ones; what it takes where nobody gave one is drawn.
+    Another model is fed the `seeds` by name of y that were given; its other seeds are random.
     """
     if isinstance(claim.by, Numbers):
         values = np.asarray(claim.by.values)
@@ -115,14 +66,16 @@ def answer(claim: Claim, tape: Tape, graph: Graph, ops: Ops, seeds: Mapping[str,
     other = claim.by.source.graph
     given = {y: seed if y in claim.seeds else drawn_seed(seed, tape.seed) for y, seed in seeds.items()}
     feeds, used = matched(claim, tape, other, given)
-    known = [name for name in other.tensors if name in tape.named]  # whose values tell whether it is the same forward
+    known = [
+        name for name in other.tensors if name in tape.named
+    ]  # their values show whether the forward run is the same
     run = trace(other, feeds, ops=ops, seed=tape.seed, targets=[claim.by.name, *known], lenient=True)
     own = [n for n, value in other.constants.items() if not _same(value, graph.constants.get(n))]
     return replace(_run(claim.by.name, run, other, own), seeds={y: given[y] for y in used})
 
 
 def _run(name: str, tape: Tape, graph: Graph, own: Sequence[str]) -> Answer:
-    """A tensor on a tape; rounding starts from what the graph is given, and from constants of its `own`."""
+    """A tensor on a tape; `moved` starts from the graph's leaves, `rounded` from constants of its `own`."""
     if name in tape.blocked:
         raise tape.blocked[name]
     if name in tape.compounds or name not in tape.named:
@@ -144,7 +97,7 @@ def _run(name: str, tape: Tape, graph: Graph, own: Sequence[str]) -> Answer:
 
 
 def _rounded(values: Array, unit: float, rng: np.random.Generator) -> Array:
-    """Numbers moved by a rounding, up or down; small integers, halves and the like are what they are meant to be."""
+    """Numbers moved by a rounding, up or down, except small multiples of 1/16, which are exact."""
     if not unit:
         return values
     meant = values * 16 == np.rint(values * 16)
@@ -156,7 +109,7 @@ def _same(one: Array, other: Array | None) -> bool:
 
 
 def unit_of(values: Array) -> float:
-    """The rounding of the shortest dtype that has all of these numbers; those of a tool often come as longer ones."""
+    """The rounding of the shortest dtype that holds all of these numbers, which files often widen."""
     held = (dtype for dtype in _SHORTER if values.dtype == dtype or _fits(values, dtype))
     return epsilon(values.dtype if values.dtype.name == "bfloat16" else next(held, np.dtype(np.float64)))
 
@@ -193,7 +146,7 @@ def matched(claim: Claim, tape: Tape, other: Graph, seeds: Mapping[str, Array]) 
 
 
 def _fitting(graph: Graph, name: str, value: Array) -> bool:
-    """An input may have this value, as far as its declaration says."""
+    """True if an input may have this value by its declaration."""
     declared, shape = graph.types.get(name), declared_shape(graph, name)
     same = declared is None or declared.dtype is None or is_inexact(declared.dtype) == is_inexact(value.dtype)
     if shape is None or len(shape) != value.ndim:
@@ -201,20 +154,62 @@ def _fitting(graph: Graph, name: str, value: Array) -> bool:
     return same and all(not isinstance(d, int) or d == size for d, size in zip(shape, value.shape, strict=True))
 
 
-_FEWER = 2.0  # roundings in what others computed than by which results are moved here, where it is measured
+class Stated(Backward):
+    """A claimed Jacobian `(x_size, y_size)` of y by x, with the interface of a backward pass."""
+
+    def __init__(self, tape: Tape, y: str, x: str, jacobian: Array, moved: Moved) -> None:
+        self.tape, self.y, self.xs = tape, y, (x,)
+        self.jacobian, self.moved = jacobian, moved
+
+    def reduced(
+        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, jitter: int | None = None
+    ) -> list[Array]:
+        """See `Backward.reduced`."""
+        return [reduce(0, weights @ (self.jacobian if jitter is None else self.moved(jitter)).T)]
+
+    @property
+    def theory(self) -> Theory:
+        """The theoretical side of a full comparison."""
+        return Theory(self.jacobian, self._spread)
+
+    def _spread(self) -> Array:
+        return np.asarray(np.fmax.reduce([np.abs(self.moved(seed) - self.jacobian) for seed in range(JITTERED)]))
 
 
-class Own:
-    """The derivative of y by several xs, by name on a tape; by each alone where some rule is missing."""
+def blurred(jacobian: Array, blur: Array) -> Moved:
+    """Function that moves a Jacobian by its bounds, up or down by seed."""
+    return lambda seed: jacobian + blur * np.random.default_rng([seed, 5]).choice([-1.0, 1.0], blur.shape)
+
+
+def tolerant(tolerance: Tolerance, unit: float) -> Tolerance:
+    """The tolerance for numbers of a dtype: some roundings of it do not count."""
+    least = _ROUNDINGS * unit
+    return replace(tolerance, rtol=max(tolerance.rtol, least), negligible=max(NEGLIGIBLE, least))
+
+
+def forgiven(found: Found, blur: Array, tolerance: Tolerance) -> Found:
+    """A comparison in which errors within the rounding of the claim's author pass."""
+    comparison = found.comparison
+    given, numerical = comparison.theoretical, comparison.numerical
+    allowed = blur + allowance(magnitude(given, numerical), comparison.ground.at(), tolerance)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(given - numerical) <= allowed
+    open_ = np.isin(comparison.status, (Status.FAIL, Status.NOISE, Status.CURVATURE)) & near
+    status = np.where(open_, np.int8(Status.PASS), comparison.status)
+    return replace(found, comparison=replace(comparison, status=status, noise=np.maximum(comparison.noise, blur)))
+
+
+class RuleGradient:
+    """gradcheck's own derivative of y by several xs; one backward pass for each x where some rule is missing."""
 
     def __init__(self, tape: Tape, y: str, xs: Sequence[str], budget: Budget) -> None:
         self.tape, self.y, self.xs, self.budget = tape, y, tuple(dict.fromkeys(xs)), budget
-        self.reasons: dict[str, str] = {}  # by x, why there is none
+        self.reasons: dict[str, str] = {}  # by x, if a rule is missing
         self._jacobians: dict[str, Array] = {}
 
     @cached_property
     def passes(self) -> dict[str, tuple[Backward, int]]:
-        """The backward pass that has the derivative by each x, and its place in there."""
+        """The backward pass that has the derivative by each x, and its position there."""
         try:
             together = Backward(self.tape, self.y, self.xs)
             return {x: (together, place) for place, x in enumerate(self.xs)}
@@ -238,7 +233,7 @@ class Own:
         return self._jacobians[x]
 
     def nearest(self, fitting: Sequence[Layout], values: Array, x: str) -> Layout:
-        """Of the ways to read a claim, between which its shape does not choose, the one that is nearest to it."""
+        """The layout of a claim that is nearest to our derivative, if its shape allows for several."""
         own = self.jacobian(x) if len(fitting) > 1 else None
         if own is None:
             return fitting[0]
@@ -246,7 +241,7 @@ class Own:
         return fitting[int(np.argmin(gaps))]
 
     def rounding(self, x: str, unit: float) -> Array:
-        """How far roundings of a size `unit` in all that leads to the derivative may carry it, like the Jacobian."""
+        """Bounds, like the Jacobian, of the errors by roundings of size `unit` in all results before it."""
         jacobian = self.jacobian(x)
         if jacobian is None:
             return np.zeros((self.tape.values[x].size, self.tape.values[self.y].size))
@@ -257,7 +252,7 @@ class Own:
         return _moved(self.tape, ct.name).reshape(-1, 1) * (unit / EPS) / _FEWER
 
     def verdict(self, x: str, found: Found, program: Program, job: Job, structure: Structure | None) -> str:
-        """pass, fail or inconclusive: what became of it against the numbers that a claim was held against."""
+        """pass, fail, inconclusive or none: our own derivative against the numerical one of a claim's comparison."""
         own = self.jacobian(x)
         if own is None:
             return "none"
@@ -277,14 +272,14 @@ class Own:
 
 
 def projected(jacobian: Array, found: Found) -> Array:
-    """A Jacobian as a comparison looks at it: along its directions, with its weights."""
+    """A Jacobian along the directions and weights of a comparison."""
     if found.weights is None or found.directions is None:
         return jacobian
     return np.asarray(found.directions.slopes(found.weights @ jacobian.T).T)
 
 
 def _moved(tape: Tape, ct: str) -> Array:
-    """How far some roundings of every result from the inputs on carry a cotangent."""
+    """Bounds of the error of a cotangent by roundings of every result from the inputs on."""
     made = {name for step in tape.steps for name in step.node.outputs}
     read = dict.fromkeys(name for step in tape.steps for name in step.operands if name and name not in made)
     leaves = [n for n in read if is_inexact(tape.values.like(n).dtype)]
