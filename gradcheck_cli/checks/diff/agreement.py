@@ -1,9 +1,7 @@
-"""Two tensors held against each other, entry by entry: what differs, and by how much.
+"""Two tensors compared entry by entry, and the differences that the precision of both models explains.
 
-How precise the numbers of a model are, as its file declares them, and models whose numbers have moved by as much.
-
-Tools that rewrite a model compute with its weights, in its own dtype: the same function then has weights that are a
-rounding away.  How far that carries its results is measured: the model is run with such weights.
+Tools that rewrite a model compute with its weights in another dtype: the same function then has weights that are off by
+a rounding.  The effect on results is measured, by runs of the model with weights moved by as much.
 """
 
 from __future__ import annotations
@@ -24,7 +22,11 @@ from gradcheck_cli.results.record import Entry
 from gradcheck_cli.verdict.rule import RTOL, epsilon, ground_of, magnitude, pattern
 
 KEPT = 1000  # worst entries of a record
-MEASURED = 8  # times what rounding was measured to do
+MEASURED = 8  # factor on the measured effect of rounding
+ROUNDINGS = 8  # of the less precise model: the default relative tolerance
+_QUANTIZED = re.compile("Quant|QLinear|Integer|NBits|^Q(Gemm|Attention|Embed|Ordered)")
+_BITS = {8: 2.0**-8, 4: 2.0**-5}  # half a step by bits, relative to the largest entry
+_FEW = re.compile("NBits|Bnb4|int4|uint4|int2|uint2|float4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What rows and entries stand for: shapes of x and of y, as far as they index these, and which are complex."""
+    """Shapes of x and of y that rows and entries are indices of, and flags of complex tensors."""
 
     x: tuple[int, ...] | None = None
     y: tuple[int, ...] | None = None
@@ -47,23 +49,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a record needs of a comparison: it is small however many entries there were."""
+    """Counts, largest errors and worst entries of a comparison; small however many entries there were."""
 
     entries: int
-    open: int  # finite on neither side
+    open: int  # not finite in either model
     failed: int
     errors: tuple[float, float]  # the largest, absolute and relative
-    needed: tuple[float, float]  # the rtol alone, and the atol alone, with which all would pass
+    needed: tuple[float, float]  # the rtol, or the atol, that alone would let all pass
     noise: float  # the largest error that rounding explains
     worst: tuple[Entry, ...]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Rows of A against rows of B, `(rows, entries)`: an output is one row, a derivative has one for each cotangent.
+    """Rows of A and rows of B, `(rows, entries)`: an output is one row, a derivative has one row for each cotangent.
 
-    `noise` is how far an entry of A moves when A's numbers do, by as much as B may have lost of them, 0 while that is
-    not measured.
+    `noise` bounds the change of an entry of A when A's numbers move by as much as B may have lost; 0 until measured.
     """
 
     a: Array
@@ -75,12 +76,12 @@ class Compared:
 
     @cached_property
     def gap(self) -> Array:
-        """How far entries are apart."""
+        """Absolute difference of each entry."""
         return gaps(self.a, self.b)
 
     @cached_property
     def size(self) -> Array:
-        """What an error is relative to: the larger of both, or a tenth of what entries of its row are small beside."""
+        """The size that errors are relative to: the larger of both, or a tenth of the ground of its row."""
         size = magnitude(self.a, self.b)
         ground = ground_of(size.T, size.T, self.scale).at()
         return np.asarray(np.maximum(size, np.atleast_2d(ground.T).reshape(len(size), -1) / 10))
@@ -97,7 +98,7 @@ class Compared:
         return _largest(self._relative)
 
     def counted(self, point: int) -> Counted:
-        """What is kept of it."""
+        """The counts at a point."""
         failed = self.failed & np.isfinite(self.gap)
         return Counted(
             entries=self.gap.size,
@@ -130,7 +131,7 @@ class Compared:
         )
 
     def _part(self, row: int, column: int) -> str:
-        """Which part of complex numbers it is."""
+        """Real or imaginary part of x and y that an entry belongs to."""
         place, rows_y = self.place, self.place.x is not None
         parts = [("x", column, self.a.shape[1])] if place.complex_x else []
         parts += [("y", row, len(self.a)) if rows_y else ("y", column, self.a.shape[1])] if place.complex_y else []
@@ -138,7 +139,7 @@ class Compared:
 
 
 def of_values(a: Array, b: Array, tolerance: Tolerance) -> Compared:
-    """Two outputs of one shape; those that are no floats must be the same."""
+    """Two outputs of one shape; integers, booleans and strings must be equal."""
     place = Place(y=a.shape, complex_y=a.dtype.kind == "c")
     if is_inexact(a.dtype) and is_inexact(b.dtype):
         return Compared(row_of(a), row_of(b), tolerance, place)
@@ -157,10 +158,10 @@ def row_of(value: Array) -> Array:
 
 
 def spread(a: Array, others: Iterable[tuple[Array, bool]]) -> Array:
-    """How far rows move in other runs, each of which comes with whether it took every branch alike.
+    """Bounds of the change of rows in other runs; each comes with a flag: True if it took every branch alike.
 
-    A few runs do not move every entry by all that it may move: it counts as moving by what is usual in its row at least,
-    and, where other branches may be taken, by as much as the one that moves most.
+    A few runs do not move every entry as far as possible: each counts as moving by the root mean square of its row at
+    least, and, where branches differ, by as much as the entry that moves most.
     """
     found = np.zeros(a.shape)
     for other, alike in others:
@@ -183,15 +184,9 @@ def _largest(values: Array) -> float:
     return float(np.max(values, initial=0.0))
 
 
-ROUNDINGS = 8  # of the less precise model, relative to an entry: the default tolerance
-_QUANTIZED = re.compile("Quant|QLinear|Integer|NBits|^Q(Gemm|Attention|Embed|Ordered)")
-_BITS = {8: 2.0**-8, 4: 2.0**-5}  # half a step of so many bits, of the largest entry
-_FEW = re.compile("NBits|Bnb4|int4|uint4|int2|uint2|float4")
-
-
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The floating-point dtypes of a model, the widest rounding among them, and half a step of what quantizes, if any."""
+    """The floating-point dtypes of a model, its widest rounding, and half a step of its quantizers, if any."""
 
     dtypes: tuple[str, ...]
     rounding: float
@@ -204,9 +199,9 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What the numbers of one model may be off by in the other: relative to themselves, and to the largest of a tensor.
+    """Errors of one model's numbers in the other, relative to themselves and to the largest of a tensor.
 
-    That is a rounding of the less precise one; the step of a quantizer where one of the two quantizes.
+    They are a rounding of the less precise model, and the step of a quantizer where one of the two quantizes.
     """
 
     rounding: float
@@ -214,17 +209,17 @@ class Loss:
 
     @property
     def rtol(self) -> float:
-        """The default tolerance."""
+        """The default relative tolerance."""
         return max(RTOL, ROUNDINGS * max(self.rounding, self.step))
 
     @property
     def atol(self) -> float:
-        """The absolute one where models run in their own dtypes: what is computed from ones has no digits below."""
+        """The default absolute tolerance for models run in their own dtypes, for results computed from ones."""
         return ROUNDINGS * max(self.rounding, self.step)
 
 
 def precision(source: Source) -> Precision:
-    """What a model declares."""
+    """The precision that a model declares."""
     graph = source.graph
     declared = [t.dtype for n, t in graph.types.items() if n in (*graph.inputs, *graph.outputs) and t.dtype is not None]
     cast = [dtype for node in _nodes(graph) if (dtype := _cast_to(node)) is not None]
@@ -235,14 +230,13 @@ def precision(source: Source) -> Precision:
 
 
 def loss(a: Precision, b: Precision) -> Loss:
-    """What is lost between two models."""
     return Loss(max(a.rounding, b.rounding), 0.0 if bool(a.step) == bool(b.step) else max(a.step, b.step))
 
 
 def moved(source: Source, feeds: Mapping[str, Any], by: Loss, ops: Ops, seed: int) -> tuple[Source, dict[str, Any]]:
-    """A model and what it is fed, with numbers moved by chance, as far as `by` says.
+    """A model and its feeds, with numbers moved at random, as far as `by` says.
 
-    Whole numbers stay, since they are exact in any dtype, and so does what decides on shapes and axes.
+    Integers stay, since they are exact in any dtype, and so do operands that decide on shapes and axes.
     """
     rng, fixed = np.random.default_rng([seed, 6]), {n for each in _graphs(source.graph) for n in _deciding(each, ops)}
 
@@ -281,7 +275,7 @@ def _deciding(graph: Graph, ops: Ops) -> set[str]:
 
 
 def _step(graph: Graph) -> float:
-    """Half a step of the coarsest quantizer; 0 where nothing quantizes."""
+    """Half a step of the coarsest quantizer; 0 if there is none."""
     names = [node.op for node in _nodes(graph) if _QUANTIZED.search(node.op)]
     if not names:
         return 0.0
@@ -298,12 +292,12 @@ def _cast_to(node: Node) -> np.dtype[Any] | None:
 
 
 def _nodes(graph: Graph) -> Iterator[Node]:
-    """Those of inner graphs too."""
+    """Nodes of a graph and of its subgraphs."""
     return (node for each in _graphs(graph) for node in each.nodes)
 
 
 def _graphs(graph: Graph) -> Iterator[Graph]:
-    """A graph, and those inside of its nodes."""
+    """A graph and its subgraphs."""
     yield graph
     for node in graph.nodes:
         for body in node.subgraphs:

@@ -1,4 +1,4 @@
-"""Which tensor of one model stands for which of the other: as the user says, by name, else by place, shape and dtype."""
+"""Matching tensors of two models: as the user says, by name, else by position, shape and dtype."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradcheck_cli.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """Names in A -> names in B, of inputs and of outputs; `given` is what the user said, also of tensors inside."""
+    """Names in A -> names in B, of inputs and outputs; `given` are those of --map, also of inner tensors."""
 
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
@@ -29,13 +29,13 @@ class Partners:
     notes: tuple[str, ...] = ()
 
     def of(self, name: str, b: Graph) -> str | None:
-        """The partner of any tensor; None where there is none."""
+        """The partner of any tensor, or None."""
         known = {**self.inputs, **self.outputs, **self.given}
         return known.get(name, name if name in b.tensors and name not in known.values() else None)
 
 
 def partners(a: Source, b: Source, given: Mapping[str, str]) -> Partners:
-    """The partners of all inputs and outputs of A that B has.  UsageError where B could not be fed."""
+    """The partners in B of all inputs and outputs of A; UsageError if an input of B has none."""
     _require(a, b, given)
     inputs = _matched(a.graph, b.graph, a.graph.free_inputs, b.graph.free_inputs, given)
     outputs = _matched(a.graph, b.graph, a.graph.outputs, b.graph.outputs, given)
@@ -50,7 +50,7 @@ def partners(a: Source, b: Source, given: Mapping[str, str]) -> Partners:
 
 
 def names(first: str, second: str) -> tuple[str, str]:
-    """Two paths as sentences call them: by their last parts, if that tells them apart."""
+    """Two paths as messages name them: by their last parts, if those differ."""
     a, b = os.path.basename(first), os.path.basename(second)
     return (a, b) if a != b else (first, second)
 
@@ -74,7 +74,7 @@ def with_sizes_of(b: Source, a: Source, inputs: Mapping[str, str], settings: Set
 
 
 def handed_over(a: Source, b: Source, known: Partners, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """What A is fed, under B's names and in B's dtypes; between floating-point dtypes only where `dtype` is "model"."""
+    """The feeds of A under B's names and in B's dtypes; floating-point dtypes change only if `dtype` is "model"."""
     found = {}
     for name, value in feeds.items():
         other = known.of(name, b.graph)
@@ -88,9 +88,9 @@ def handed_over(a: Source, b: Source, known: Partners, feeds: Mapping[str, Any],
 
 
 def same_parameters(a: Source, b: Source, weights: Sequence[str], given: Mapping[str, str], by: Loss) -> dict[str, str]:
-    """Parameters of A with those of B that hold the same values: as the user says, of the same name, or the only ones.
+    """Parameters of A and those of B with the same values: as the user says, by name, or the only ones.
 
-    What one of the models keeps in several parameters and the other in one has no partner: gradients would be sums.
+    A parameter that one model stores in several tensors has no partner, since its gradient would be a sum.
     """
     mine, theirs = ([n for n in of.graph.constants if n not in {*other.graph.constants, *taken}]
                     for of, other, taken in ((a, b, given), (b, a, given.values())))  # fmt: skip
@@ -106,7 +106,7 @@ def same_parameters(a: Source, b: Source, weights: Sequence[str], given: Mapping
 
 
 def _same(a: Source, mine: str, b: Source, other: str, by: Loss) -> bool:
-    """Two parameters differ by what was lost at most."""
+    """True if two parameters differ by no more than the loss of precision."""
     here, there = a.graph.constants[mine], b.graph.constants[other]
     if here.shape != there.shape or not (is_inexact(here.dtype) and is_inexact(there.dtype)):
         return False
@@ -132,7 +132,7 @@ def _cast(b: Graph, name: str, value: Any, dtype: str) -> Any:
 def _matched(
     a: Graph, b: Graph, mine: Sequence[str], theirs: Sequence[str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Partners of one kind; what neither the user nor a name tells goes to the next one of the same shape and dtype."""
+    """Partners among inputs, or among outputs; without name or --map the next one of the same shape and dtype."""
     found = {name: given[name] for name in mine if given.get(name) in theirs}
     taken = set(given.values())
     found.update((n, n) for n in mine if n not in given and n in theirs and n not in taken)
@@ -146,7 +146,7 @@ def _matched(
 
 
 def _fits(a: Graph, mine: str, b: Graph, other: str) -> bool:
-    """Two tensors may stand for each other, as far as the files declare them."""
+    """True if two tensors can match by their declarations."""
     here, there = a.types.get(mine, TensorType()), b.types.get(other, TensorType())
     return here.kind == there.kind and _one_kind(here, there) and not _clash(here, there)
 
@@ -166,7 +166,7 @@ def _clash(here: TensorType, there: TensorType) -> bool:
 
 
 def _require(a: Source, b: Source, given: Mapping[str, str]) -> None:
-    """UsageError for a partner that there is not, or that is an input where the other is none."""
+    """UsageError for a --map with an unknown name, or from an input to a tensor that is none."""
     for mine, other in given.items():
         for source, name in ((a, mine), (b, other)):
             if name not in source.graph.tensors:

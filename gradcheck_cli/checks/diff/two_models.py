@@ -1,8 +1,7 @@
-"""The whole procedure of comparing two models: points, what both compute there, what rounding explains, records.
+"""The procedure of comparing two models: points, the outputs and derivatives of both, and a record for each.
 
-Derivatives that one of two models has and the other has not by nature: a difference, whatever the values are.
-
-From what was found at all points to a record.
+A derivative that only one of the models has, the other being severed by nature, is a difference whatever the values
+are.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gradcheck_cli.autodiff.severed import Severance
 from gradcheck_cli.checks.assemble import failed_record, model_of, peak_rss_mb, versions
 from gradcheck_cli.checks.comparing import Listener
 from gradcheck_cli.checks.diff.agreement import KEPT, Compared, Counted, Tolerance, loss, precision
-from gradcheck_cli.checks.diff.first_difference import Key, Meeting, Outcome, Run, first_difference, last_agreement
+from gradcheck_cli.checks.diff.first_difference import Encounter, Key, KeyOutcome, Run, first_difference, last_agreement
 from gradcheck_cli.checks.diff.match import handed_over, names, partners, same_parameters, with_sizes_of
 from gradcheck_cli.checks.severing import CODE, cut_off, sentence, severance_of
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
@@ -42,51 +41,267 @@ from gradcheck_cli.results.record import COMPARISON, Check, Entry, Forward, Susp
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL
 
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """What is severed in both models; `xs` and `ys` of A have partners in B."""
-
-    a: Severance
-    b: Severance
-    xs: Mapping[str, str | None]
-    ys: Mapping[str, str | None]
-    names: tuple[str, str]
-
-    def judged(self, check: Check) -> Check:
-        """The record of a derivative: it fails where one model alone is severed.
-
-        A model that quantizes has no gradient at inference, which is no failure: then it is severed, and said so.
-        """
-        x, y = self.xs.get(check.x), self.ys.get(check.y)
-        if not check.x or check.status not in ("pass", "fail", "inconclusive") or x is None or y is None:
-            return check
-        here, there = cut_off(check.x, check.y, self.a), cut_off(x, y, self.b)
-        if (here is None) == (there is None):
-            return check
-        found = here or there
-        assert found is not None
-        of, name, pair = (self.a, self.names[0], (check.x, check.y)) if here else (self.b, self.names[1], (x, y))
-        if of.quantizes(*pair):
-            return _without_fault(check, found, f"{name}: {sentence(found, *pair, of)}")
-        message = f"it has no gradient in {name} alone: {sentence(found, *pair, of)}"
-        return replace(check, status="fail", code=CODE, message=message, gradient={**check.gradient, "severed": found})
-
-
-def _without_fault(check: Check, found: Severed, message: str) -> Check:
-    """A record of a derivative that one model alone has, for a reason that is known."""
-    return replace(
-        check, status="severed", code=CODE, message=message, gradient={**check.gradient, "severed": found},
-        entries={**check.entries, "failed": 0}, worst=(), suspect=None, needed={},
-    )  # fmt: skip
-
-
 OUTPUTS, GRADIENTS = "GC110", "GC111"
+_BESIDE = 2  # points close to one with a difference, which may be a tie
+_NEAR = 1e-3  # their distance, relative to the largest entry
+_LOOKS = 8  # differences that get a suspect
+
+
+def compare(
+    a: Source, b: Source, settings: Settings, given: Mapping[str, str], *, name: str, reproduce: str = "",
+    listen: Listener | None = None, ops: Ops = OPS, ops_of_b: Ops | None = None,
+) -> tuple[Check, ...]:  # fmt: skip
+    """A record for each output of A, and for each derivative of one, compared with those of B.
+
+    `given` are tensors of A with their partners in B.  Raises GradcheckError for errors of the models as a whole.
+    """
+    try:
+        with quietly():
+            comparing = ModelDiff(a, b, settings, given, ops, ops if ops_of_b is None else ops_of_b)
+            return comparing.run(name, reproduce, listen)
+    except MemoryError as error:
+        raise exhausted(error) from error
+
+
+class ModelDiff:
+    """One comparison of A and B over all points."""
+
+    def __init__(
+        self, a: Source, b: Source, settings: Settings, given: Mapping[str, str], ops: Ops, ops_of_b: Ops
+    ) -> None:
+        require(a.graph, [*(settings.x or ()), *(settings.y or ()), *settings.extra_feed_dict], a.uri)
+        self.precisions = precision(a), precision(b)
+        self.idle = settings.straight_through and not (rounds(a, settings, ops) or rounds(b, settings, ops_of_b))
+        (a, ops), (b, ops_of_b) = through(a, settings, ops), through(b, settings, ops_of_b)
+        self.ops, self.ops_of_b = ops_for(a, ops), ops_for(b, ops_of_b)
+        self.a, self.b, self.names = a, b, names(a.uri, b.uri)
+        self.known = partners(a, b, given)
+        self.settings = with_sizes_of(b, a, self.known.inputs, settings)
+        self.loss = loss(*self.precisions)
+        self.ys = {y: self._partner(y) for y in settings.y or a.graph.outputs}
+        xs = self._xs()
+        inputs = {*a.graph.free_inputs}  # B may lack some, on which nothing depends there
+        self.left = [n for n, other in xs.items() if other is None and n not in inputs]
+        self.xs = {n: other for n, other in xs.items() if n not in self.left}
+        for name in [n for n in self.left if n in (settings.x or ())]:
+            raise UsageError(f"{b.uri} has nothing that stands for {name!r}. What does? --map {shown(name)}=NAME")
+        self.pairs, self.found, self.looked = self._pairs(), dict[Key, KeyResult](), 0
+        self.unsized: list[str] = []  # note that no sizes were found at which both run
+
+    def _partner(self, y: str) -> str | None:
+        return self.known.outputs.get(y) if y in self.a.graph.outputs else self.known.of(y, self.b.graph)
+
+    def run(self, name: str, reproduce: str, listen: Listener | None) -> tuple[Check, ...]:
+        """The records over all points."""
+        start, dims = time.perf_counter(), dict[str, int]()
+        notes = dict.fromkeys([*self.known.notes, *self._about()])
+        indices = range(self.settings.points) if self.settings.point is None else (self.settings.point,)
+        for done, index in enumerate(indices):
+            if listen is not None:
+                listen.start(f"point {index}", len(indices))
+                listen.advance(done, len(indices))
+            point = self._point(index, dims)
+            dims = dict(point.dims)
+            notes.update(dict.fromkeys([*point.notes, *self.unsized]))
+            self._at(index, point)
+        seconds = round((time.perf_counter() - start) / max(len(self.found), 1), 4)
+        plain = self._plain(name, reproduce, {**self.a.dims, **self.settings.dims, **dims}, tuple(notes), seconds)
+        found = (record_of(each, replace(plain, forward=self._forward(key.y))) for key, each in self.found.items())
+        return tuple(map(self._apart().judged, found))
+
+    def _point(self, index: int, dims: Mapping[str, int]) -> Point:
+        """A point of A, at sizes of open dimensions at which B runs too; if there are none, as for A alone."""
+        at = partial(finite_point, self.a, self.settings, self.ops, [*self.ys, *self.xs], index, dims)
+        if dims:
+            return at()
+        failures: list[Failure] = []
+        try:
+            return at(lambda feeds: self._beside_a(feeds, failures))
+        except (UsageError, ModelError):
+            if not failures:
+                raise
+        point = at()
+        sizes = ", ".join(map(shown, point.dims))
+        self.unsized.append(
+            f"no size of {sizes} was found at which {self.names[1]} runs too (tried 1 ... {max(SIZES)})"
+        )
+        return point
+
+    def _beside_a(self, feeds: Mapping[str, Any], failures: list[Failure]) -> Failure | None:
+        """The failure of B with the feeds of A, and the dimensions of A that lead to it."""
+        theirs = handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
+        run, graph = Run.of(self.b, theirs, self._targets_of_b, self.settings, self.ops_of_b), self.b.graph
+        failure = failure_of(graph, run.tape, self._targets_of_b)
+        if failure is None:
+            return None
+        position, _ = failure.position
+        needed = graph.needed_for(graph.nodes[position].reads if position < len(graph.nodes) else graph.outputs)
+        dims = dims_behind(self.a.graph, [mine for mine, other in self.known.inputs.items() if other in needed])
+        further = len(self.a.graph.nodes) + 1 + position  # than any failure of A
+        failures.append(replace(failure, position=(further, failure.position[1]), dims=dims))
+        return failures[-1]
+
+    @property
+    def _targets_of_b(self) -> list[str]:
+        return [n for n in (*self.ys.values(), *self.xs.values()) if n is not None]
+
+    def _apart(self) -> SeveredInOne:
+        """The severed pairs of both models."""
+        a, b = (
+            severance_of(source.graph, ops, self.settings, {})
+            for source, ops in ((self.a, self.ops), (self.b, self.ops_of_b))
+        )
+        return SeveredInOne(a, b, self.xs, self.ys, self.names)
+
+    def _forward(self, y: str) -> Forward:
+        """The field `forward` of a record: errors of the output y."""
+        absolute, relative = self.found[Key(y)].errors if Key(y) in self.found else (0.0, 0.0)
+        return {"compared_with": self.a.uri, "max_abs_err": absolute, "max_rel_err": relative}
+
+    def _at(self, index: int, point: Point) -> None:
+        """Compares both models at one point."""
+        both = self._encounter(point.feeds, point)
+        outcomes = both.compared(self.loss, self.ops)
+        differing = [k for k, each in outcomes.items() if isinstance(each, Compared) and each.failed.any()]
+        beside = self._beside(both, differing)
+        differing = [key for key in differing if key not in beside]
+        if differing and (drawn := self._drawn(both)):
+            outcomes.update((key, PointError(drawn, code="GC303")) for key in differing)
+        for key, outcome in outcomes.items():
+            found = self.found.setdefault(key, KeyResult(key, self._tolerance(key)))
+            found.describe(both)
+            found.add(index, beside.get(key, outcome))
+            if key in beside:
+                found.notes.append(f"at point {index} it differs, and beside it it does not: a decision is tied there")
+            elif key in differing and found.suspect is None:
+                found.suspect = self._suspect(both, key, outcome)
+            found.notes += self._on_flow(key, outcome, differs=key in differing)
+
+    def _on_flow(self, key: Key, outcome: KeyOutcome, *, differs: bool) -> Iterator[str]:
+        """Notes on a derivative that is zero in one of the models."""
+        if not key.x or not isinstance(outcome, Compared):
+            return
+        a, b = (bool(precision.step) and not self.settings.straight_through for precision in self.precisions)
+        if differs and a != b:
+            yield f"{self.names[b]} quantizes: nothing flows through integers, unless with --straight-through"
+        elif outcome.a.any() != outcome.b.any():
+            yield f"it is zero in {self.names[bool(outcome.a.any())]}"
+
+    def _encounter(self, feeds: Mapping[str, Any], point: Point | None = None) -> Encounter:
+        """Both models with the same feeds; the run of `point` is reused."""
+        settings, theirs = self.settings, handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
+        if settings.dtype == "model":  # both get numbers that the less precise one can hold
+            point, feeds = None, {n: self._rounded(n, v, theirs) for n, v in feeds.items()}
+            theirs = handed_over(self.a, self.b, self.known, feeds, settings.dtype)
+        a = Run(self.a, feeds, point.tape, settings) if point is not None else Run.of(
+            self.a, feeds, [*self.ys, *self.xs], settings, self.ops
+        )  # fmt: skip
+        b = Run.of(self.b, theirs, self._targets_of_b, settings, self.ops_of_b)
+        return Encounter(a, b, self.ys, self.xs, self.pairs, self._tolerance, self.names)
+
+    def _rounded(self, name: str, value: Any, theirs: Mapping[str, Any]) -> Any:
+        other = self.known.of(name, self.b.graph)
+        held = theirs.get(other) if other is not None and _is_float(value) else None
+        return value if held is None else in_its_dtype(self.a.graph, name, held)
+
+    def _drawn(self, both: Encounter) -> str:
+        """Message that one of the models draws random numbers, which differ in each run; "" if none does."""
+        for run, ops, name in ((both.a, self.ops, self.names[0]), (both.b, self.ops_of_b, self.names[1])):
+            nodes = enumerate(run.source.graph.nodes)
+            drawing = [describe(i, n) for i, n in nodes if (op := ops.get(n.key)) is not None and "rng" in op.schema]
+            if drawing and run.changes_with_the_seed(ops):
+                return f"{drawing[0]} of {name} draws random numbers, and no two models draw the same"
+        return ""
+
+    def _beside(self, both: Encounter, keys: Collection[Key]) -> dict[Key, Compared]:
+        """Keys that agree at points close by: at a tie both models may be right."""
+        found: dict[Key, Compared] = {}
+        for number in range(_BESIDE if both.a.piecewise or both.b.piecewise else 0):
+            if not keys or (feeds := self._moved_a_little(both.a.feeds, number)) is None:
+                return {}
+            outcomes = self._encounter(feeds).compared(self.loss, self.ops, keys)
+            found = {k: each for k, each in outcomes.items() if isinstance(each, Compared) and not each.failed.any()}
+            keys = list(found)
+        return found
+
+    def _moved_a_little(self, feeds: Mapping[str, Any], number: int) -> dict[str, Any] | None:
+        """Feeds near those of a point; None if none of them can be moved."""
+        rng, found = np.random.default_rng([self.settings.seed, 8, number]), dict(feeds)
+        for name, value in feeds.items():
+            if name in self.a.graph.inputs and _is_float(value) and value.size:
+                largest = np.max(np.abs(value), initial=0.0, where=np.isfinite(value)) or 1.0
+                found[name] = value + (_NEAR * largest * rng.uniform(-1, 1, value.shape)).astype(value.dtype)
+        return None if all(found[name] is feeds[name] for name in feeds) else found
+
+    def _suspect(self, both: Encounter, key: Key, outcome: KeyOutcome) -> Suspect | None:
+        """The node at which a difference begins; for a derivative only where its output agrees."""
+        if not isinstance(outcome, Compared) or key.y not in self.ys or self.looked >= _LOOKS:
+            return None
+        self.looked += 1
+        if not key.x:
+            return first_difference(both, key.y, outcome.error, self.loss.rtol)
+        if self.found[Key(key.y)].failed:  # the cause of the difference
+            return None
+        row = int(np.argmax(np.max(np.where(outcome.failed, outcome.gap, 0.0), axis=1)))
+        return last_agreement(both, key.y, key.x, both.weights[key.y][row : row + 1], outcome.error, self.loss.rtol)
+
+    def _tolerance(self, key: Key) -> Tolerance:
+        """The tolerance of the settings, or that by the less precise model."""
+        rtol, atol = ([v[n] for n in (key.x, key.y, ANY) if n in v] for v in (self.settings.rtol, self.settings.atol))
+        least = ATOL if self.settings.dtype == "float64" else self.loss.atol
+        return Tolerance(next(iter(rtol), self.loss.rtol), next(iter(atol), least))
+
+    def _xs(self) -> dict[str, str | None]:
+        """Tensors to differentiate by, with their partners in B."""
+        graph, settings = self.a.graph, self.settings
+        floats = [y for y in self.ys if y in choose_y(graph) or settings.y]
+        xs = choose_x(graph, floats, x=settings.x, params=settings.params, param=settings.param)
+        if settings.x:
+            check_paths(graph, settings.x, list(self.ys), settings.extra_feed_dict)
+        weights = [n for n in xs if n in graph.constants and n not in graph.free_inputs]
+        same = same_parameters(self.a, self.b, weights, self.known.given, self.loss)
+        return {n: same.get(n) if n in weights else self.known.of(n, self.b.graph) for n in xs}
+
+    def _pairs(self) -> set[Key]:
+        """The derivatives that either model has, if both have x and y."""
+        fed, found = self.settings.extra_feed_dict, set[Key]()
+        for x, other in self.xs.items():
+            here = reached_past(self.a.graph, x, fed)
+            there = reached_past(self.b.graph, other, fed) if other is not None else set()
+            found |= {Key(y, x) for y, o in self.ys.items() if o is not None and (y in here or o in there)}
+        return found
+
+    def _about(self) -> Iterator[str]:
+        """Notes on the comparison as a whole."""
+        if self.idle:
+            yield NOTHING_ROUNDS
+        if self.loss.rtol > RTOL:
+            a, b = (f"{name} has {each}" for name, each in zip(self.names, self.precisions, strict=True))
+            yield f"{a}, {b}: rtol {self.loss.rtol:.1e}, unless --rtol says otherwise"
+        if self.left:
+            left = ", ".join(map(repr, self.left[:5])) + (
+                f" and {more} more" if (more := len(self.left) - 5) > 0 else ""
+            )
+            yield f"not compared, since {self.names[1]} has no single parameter of the same values: {left}"
+
+    def _plain(
+        self, name: str, reproduce: str, dims: Mapping[str, int], notes: tuple[str, ...], seconds: float
+    ) -> Check:
+        """The fields that all records share."""
+        return Check(
+            id=name, check=name, status="error", code="GC901", model=model_of(self.b), x="", y="", method=COMPARISON,
+            dtype=self.settings.dtype, seed=self.settings.seed, points=self.settings.points, dims=dims, notes=notes,
+            reproduce=reproduce, duration_s=seconds, peak_rss_mb=peak_rss_mb(), versions=versions(),
+        )  # fmt: skip
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and is_inexact(value.dtype)
 
 
 @dataclass
-class Found:
-    """What was found of one output, or of one derivative, at the points so far."""
+class KeyResult:
+    """Results for one output, or one derivative, at the points so far."""
 
     key: Key
     tolerance: Tolerance
@@ -98,8 +313,8 @@ class Found:
     suspect: Suspect | None = None
     notes: list[str] = field(default_factory=list)
 
-    def add(self, index: int, outcome: Outcome) -> None:
-        """What a point says."""
+    def add(self, index: int, outcome: KeyOutcome) -> None:
+        """Adds the result of a point."""
         if isinstance(outcome, Compared):
             self.counted.append(outcome.counted(index))
         elif isinstance(outcome, GradcheckError):
@@ -107,26 +322,26 @@ class Found:
         else:
             self.unlike = self.unlike or outcome
 
-    def describe(self, meeting: Meeting) -> None:
-        """Shapes and sizes at a point."""
-        named = meeting.a.tape.named
+    def describe(self, both: Encounter) -> None:
+        """Takes shapes and sizes from a point."""
+        named = both.a.tape.named
         values = [named[n].value if n in named else None for n in (self.key.x, self.key.y)]
         self.shapes = tuple(() if v is None else v.shape for v in values)  # type: ignore[assignment]
         self.total = math.prod(reals(v) for v in values if v is not None)
 
     @property
     def failed(self) -> int:
-        """Entries that differ."""
+        """Number of entries that differ."""
         return sum(each.failed for each in self.counted)
 
     @property
     def errors(self) -> tuple[float, float]:
-        """The largest ones, absolute and relative."""
+        """The largest errors, absolute and relative."""
         return tuple(max((each.errors[i] for each in self.counted), default=0.0) for i in range(2))  # type: ignore[return-value]
 
 
-def record_of(found: Found, plain: Check) -> Check:
-    """The record of one output or derivative; `plain` has what all of them share."""
+def record_of(found: KeyResult, plain: Check) -> Check:
+    """The record of one output or derivative; `plain` has the fields that all of them share."""
     key, code = found.key, GRADIENTS if found.key.x else OUTPUTS
     record = replace(
         plain,
@@ -147,7 +362,7 @@ def record_of(found: Found, plain: Check) -> Check:
     return replace(record, **_summary(found, code), notes=(*notes, *([str(found.error)] if found.error else [])))
 
 
-def _summary(found: Found, code: str) -> dict[str, Any]:
+def _summary(found: KeyResult, code: str) -> dict[str, Any]:
     """The fields of a record that come from the comparisons at all points."""
     every = found.counted
     checked = sum(each.entries - each.open for each in every)
@@ -172,260 +387,39 @@ def _gap(entry: Entry) -> float:
     return gap if gap == gap else float("inf")
 
 
-_BESIDE = 2  # points that are tried beside one at which something differs, in case it is a tie
-_NEAR = 1e-3  # how far they lie from it
-_LOOKS = 8  # differences that are followed to where they begin
+@dataclass(frozen=True, slots=True)
+class SeveredInOne:
+    """The severed pairs of both models; `xs` and `ys` of A with their partners in B."""
+
+    a: Severance
+    b: Severance
+    xs: Mapping[str, str | None]
+    ys: Mapping[str, str | None]
+    names: tuple[str, str]
+
+    def judged(self, check: Check) -> Check:
+        """The record of a derivative: it fails where only one model is severed.
+
+        A model that is quantized for inference has no gradient there; that is no failure, and the status is severed.
+        """
+        x, y = self.xs.get(check.x), self.ys.get(check.y)
+        if not check.x or check.status not in ("pass", "fail", "inconclusive") or x is None or y is None:
+            return check
+        here, there = cut_off(check.x, check.y, self.a), cut_off(x, y, self.b)
+        if (here is None) == (there is None):
+            return check
+        found = here or there
+        assert found is not None
+        of, name, pair = (self.a, self.names[0], (check.x, check.y)) if here else (self.b, self.names[1], (x, y))
+        if of.quantizes(*pair):
+            return _without_fault(check, found, f"{name}: {sentence(found, *pair, of)}")
+        message = f"it has no gradient in {name} alone: {sentence(found, *pair, of)}"
+        return replace(check, status="fail", code=CODE, message=message, gradient={**check.gradient, "severed": found})
 
 
-def compare(
-    a: Source, b: Source, settings: Settings, given: Mapping[str, str], *, name: str, reproduce: str = "",
-    listen: Listener | None = None, ops: Ops = OPS, ops_of_b: Ops | None = None,
-) -> tuple[Check, ...]:  # fmt: skip
-    """A record for each output of A, and for each derivative of one, held against what B computes.
-
-    `given` are tensors of A with their partners in B.  Raises GradcheckError for what concerns the models as a whole.
-    """
-    try:
-        with quietly():
-            comparing = Comparing(a, b, settings, given, ops, ops if ops_of_b is None else ops_of_b)
-            return comparing.run(name, reproduce, listen)
-    except MemoryError as error:
-        raise exhausted(error) from error
-
-
-class Comparing:
-    """A and B, point by point."""
-
-    def __init__(
-        self, a: Source, b: Source, settings: Settings, given: Mapping[str, str], ops: Ops, ops_of_b: Ops
-    ) -> None:
-        require(a.graph, [*(settings.x or ()), *(settings.y or ()), *settings.extra_feed_dict], a.uri)
-        self.precisions = precision(a), precision(b)
-        self.idle = settings.straight_through and not (rounds(a, settings, ops) or rounds(b, settings, ops_of_b))
-        (a, ops), (b, ops_of_b) = through(a, settings, ops), through(b, settings, ops_of_b)
-        self.ops, self.ops_of_b = ops_for(a, ops), ops_for(b, ops_of_b)
-        self.a, self.b, self.names = a, b, names(a.uri, b.uri)
-        self.known = partners(a, b, given)
-        self.settings = with_sizes_of(b, a, self.known.inputs, settings)
-        self.loss = loss(*self.precisions)
-        self.ys = {y: self._partner(y) for y in settings.y or a.graph.outputs}
-        xs = self._xs()
-        inputs = {*a.graph.free_inputs}  # of which B may have fewer: nothing depends on them there
-        self.left = [n for n, other in xs.items() if other is None and n not in inputs]
-        self.xs = {n: other for n, other in xs.items() if n not in self.left}
-        for name in [n for n in self.left if n in (settings.x or ())]:
-            raise UsageError(f"{b.uri} has nothing that stands for {name!r}. What does? --map {shown(name)}=NAME")
-        self.pairs, self.found, self.looked = self._pairs(), dict[Key, Found](), 0
-        self.unsized: list[str] = []  # that no size of open dimensions was found at which both run
-
-    def _partner(self, y: str) -> str | None:
-        return self.known.outputs.get(y) if y in self.a.graph.outputs else self.known.of(y, self.b.graph)
-
-    def run(self, name: str, reproduce: str, listen: Listener | None) -> tuple[Check, ...]:
-        """All points, all records."""
-        start, dims = time.perf_counter(), dict[str, int]()
-        notes = dict.fromkeys([*self.known.notes, *self._about()])
-        indices = range(self.settings.points) if self.settings.point is None else (self.settings.point,)
-        for done, index in enumerate(indices):
-            if listen is not None:
-                listen.start(f"point {index}", len(indices))
-                listen.advance(done, len(indices))
-            point = self._point(index, dims)
-            dims = dict(point.dims)
-            notes.update(dict.fromkeys([*point.notes, *self.unsized]))
-            self._at(index, point)
-        seconds = round((time.perf_counter() - start) / max(len(self.found), 1), 4)
-        plain = self._plain(name, reproduce, {**self.a.dims, **self.settings.dims, **dims}, tuple(notes), seconds)
-        found = (record_of(each, replace(plain, forward=self._forward(key.y))) for key, each in self.found.items())
-        return tuple(map(self._apart().judged, found))
-
-    def _point(self, index: int, dims: Mapping[str, int]) -> Point:
-        """A point of A, at sizes of open dimensions at which B runs too; where there are none, as of A alone."""
-        at = partial(finite_point, self.a, self.settings, self.ops, [*self.ys, *self.xs], index, dims)
-        if dims:
-            return at()
-        failures: list[Failure] = []
-        try:
-            return at(lambda feeds: self._beside_a(feeds, failures))
-        except (UsageError, ModelError):
-            if not failures:
-                raise
-        point = at()
-        sizes = ", ".join(map(shown, point.dims))
-        self.unsized.append(
-            f"no size of {sizes} was found at which {self.names[1]} runs too (tried 1 ... {max(SIZES)})"
-        )
-        return point
-
-    def _beside_a(self, feeds: Mapping[str, Any], failures: list[Failure]) -> Failure | None:
-        """How B fails at what A is fed, with the dimensions of A that lead there."""
-        theirs = handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
-        run, graph = Run.of(self.b, theirs, self._targets_of_b, self.settings, self.ops_of_b), self.b.graph
-        failure = failure_of(graph, run.tape, self._targets_of_b)
-        if failure is None:
-            return None
-        position, _ = failure.position
-        needed = graph.needed_for(graph.nodes[position].reads if position < len(graph.nodes) else graph.outputs)
-        dims = dims_behind(self.a.graph, [mine for mine, other in self.known.inputs.items() if other in needed])
-        further = len(self.a.graph.nodes) + 1 + position  # than any failure of A
-        failures.append(replace(failure, position=(further, failure.position[1]), dims=dims))
-        return failures[-1]
-
-    @property
-    def _targets_of_b(self) -> list[str]:
-        return [n for n in (*self.ys.values(), *self.xs.values()) if n is not None]
-
-    def _apart(self) -> Apart:
-        """What the graphs say of gradients that one of the models alone has."""
-        a, b = (
-            severance_of(source.graph, ops, self.settings, {})
-            for source, ops in ((self.a, self.ops), (self.b, self.ops_of_b))
-        )
-        return Apart(a, b, self.xs, self.ys, self.names)
-
-    def _forward(self, y: str) -> Forward:
-        """What an output was held against, and how far it is off."""
-        absolute, relative = self.found[Key(y)].errors if Key(y) in self.found else (0.0, 0.0)
-        return {"compared_with": self.a.uri, "max_abs_err": absolute, "max_rel_err": relative}
-
-    def _at(self, index: int, point: Point) -> None:
-        """What one point says."""
-        meeting = self._meeting(point.feeds, point)
-        outcomes = meeting.compared(self.loss, self.ops)
-        differing = [k for k, each in outcomes.items() if isinstance(each, Compared) and each.failed.any()]
-        beside = self._beside(meeting, differing)
-        differing = [key for key in differing if key not in beside]
-        if differing and (drawn := self._drawn(meeting)):
-            outcomes.update((key, PointError(drawn, code="GC303")) for key in differing)
-        for key, outcome in outcomes.items():
-            found = self.found.setdefault(key, Found(key, self._tolerance(key)))
-            found.describe(meeting)
-            found.add(index, beside.get(key, outcome))
-            if key in beside:
-                found.notes.append(f"at point {index} it differs, and beside it it does not: a decision is tied there")
-            elif key in differing and found.suspect is None:
-                found.suspect = self._suspect(meeting, key, outcome)
-            found.notes += self._on_flow(key, outcome, differs=key in differing)
-
-    def _on_flow(self, key: Key, outcome: Outcome, *, differs: bool) -> Iterator[str]:
-        """That nothing flows in one of the models, or less."""
-        if not key.x or not isinstance(outcome, Compared):
-            return
-        a, b = (bool(precision.step) and not self.settings.straight_through for precision in self.precisions)
-        if differs and a != b:
-            yield f"{self.names[b]} quantizes: nothing flows through integers, unless with --straight-through"
-        elif outcome.a.any() != outcome.b.any():
-            yield f"it is zero in {self.names[bool(outcome.a.any())]}"
-
-    def _meeting(self, feeds: Mapping[str, Any], point: Point | None = None) -> Meeting:
-        """Both models at what A is fed; what `point` has of that is not run again."""
-        settings, theirs = self.settings, handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
-        if settings.dtype == "model":  # the same numbers for both: those that the less precise one can hold
-            point, feeds = None, {n: self._rounded(n, v, theirs) for n, v in feeds.items()}
-            theirs = handed_over(self.a, self.b, self.known, feeds, settings.dtype)
-        a = Run(self.a, feeds, point.tape, settings) if point is not None else Run.of(
-            self.a, feeds, [*self.ys, *self.xs], settings, self.ops
-        )  # fmt: skip
-        b = Run.of(self.b, theirs, self._targets_of_b, settings, self.ops_of_b)
-        return Meeting(a, b, self.ys, self.xs, self.pairs, self._tolerance, self.names)
-
-    def _rounded(self, name: str, value: Any, theirs: Mapping[str, Any]) -> Any:
-        other = self.known.of(name, self.b.graph)
-        held = theirs.get(other) if other is not None and _is_float(value) else None
-        return value if held is None else in_its_dtype(self.a.graph, name, held)
-
-    def _drawn(self, meeting: Meeting) -> str:
-        """That one of the models draws random numbers, so that two runs of it alone are not the same."""
-        for run, ops, name in ((meeting.a, self.ops, self.names[0]), (meeting.b, self.ops_of_b, self.names[1])):
-            nodes = enumerate(run.source.graph.nodes)
-            drawing = [describe(i, n) for i, n in nodes if (op := ops.get(n.key)) is not None and "rng" in op.schema]
-            if drawing and run.changes_with_the_seed(ops):
-                return f"{drawing[0]} of {name} draws random numbers, and no two models draw the same"
-        return ""
-
-    def _beside(self, meeting: Meeting, keys: Collection[Key]) -> dict[Key, Compared]:
-        """Of what differs at a point that which does not at points beside it: at a tie both models may be right."""
-        found: dict[Key, Compared] = {}
-        for number in range(_BESIDE if meeting.a.piecewise or meeting.b.piecewise else 0):
-            if not keys or (feeds := self._moved_a_little(meeting.a.feeds, number)) is None:
-                return {}
-            outcomes = self._meeting(feeds).compared(self.loss, self.ops, keys)
-            found = {k: each for k, each in outcomes.items() if isinstance(each, Compared) and not each.failed.any()}
-            keys = list(found)
-        return found
-
-    def _moved_a_little(self, feeds: Mapping[str, Any], number: int) -> dict[str, Any] | None:
-        """Inputs near to those of a point; None where there is none that can move."""
-        rng, found = np.random.default_rng([self.settings.seed, 8, number]), dict(feeds)
-        for name, value in feeds.items():
-            if name in self.a.graph.inputs and _is_float(value) and value.size:
-                largest = np.max(np.abs(value), initial=0.0, where=np.isfinite(value)) or 1.0
-                found[name] = value + (_NEAR * largest * rng.uniform(-1, 1, value.shape)).astype(value.dtype)
-        return None if all(found[name] is feeds[name] for name in feeds) else found
-
-    def _suspect(self, meeting: Meeting, key: Key, outcome: Outcome) -> Suspect | None:
-        """Where a difference begins; that of a derivative only where its output is the same."""
-        if not isinstance(outcome, Compared) or key.y not in self.ys or self.looked >= _LOOKS:
-            return None
-        self.looked += 1
-        if not key.x:
-            return first_difference(meeting, key.y, outcome.error, self.loss.rtol)
-        if self.found[Key(key.y)].failed:  # which is why
-            return None
-        row = int(np.argmax(np.max(np.where(outcome.failed, outcome.gap, 0.0), axis=1)))
-        return last_agreement(
-            meeting, key.y, key.x, meeting.weights[key.y][row : row + 1], outcome.error, self.loss.rtol
-        )
-
-    def _tolerance(self, key: Key) -> Tolerance:
-        """What the user says, or what the less precise model lets expect."""
-        rtol, atol = ([v[n] for n in (key.x, key.y, ANY) if n in v] for v in (self.settings.rtol, self.settings.atol))
-        least = ATOL if self.settings.dtype == "float64" else self.loss.atol
-        return Tolerance(next(iter(rtol), self.loss.rtol), next(iter(atol), least))
-
-    def _xs(self) -> dict[str, str | None]:
-        """What outputs are differentiated by, with the partners in B."""
-        graph, settings = self.a.graph, self.settings
-        floats = [y for y in self.ys if y in choose_y(graph) or settings.y]
-        xs = choose_x(graph, floats, x=settings.x, params=settings.params, param=settings.param)
-        if settings.x:
-            check_paths(graph, settings.x, list(self.ys), settings.extra_feed_dict)
-        weights = [n for n in xs if n in graph.constants and n not in graph.free_inputs]
-        same = same_parameters(self.a, self.b, weights, self.known.given, self.loss)
-        return {n: same.get(n) if n in weights else self.known.of(n, self.b.graph) for n in xs}
-
-    def _pairs(self) -> set[Key]:
-        """The derivatives that either model has, as far as both have what they are of."""
-        fed, found = self.settings.extra_feed_dict, set[Key]()
-        for x, other in self.xs.items():
-            here = reached_past(self.a.graph, x, fed)
-            there = reached_past(self.b.graph, other, fed) if other is not None else set()
-            found |= {Key(y, x) for y, o in self.ys.items() if o is not None and (y in here or o in there)}
-        return found
-
-    def _about(self) -> Iterator[str]:
-        """What a reader should know of both models."""
-        if self.idle:
-            yield NOTHING_ROUNDS
-        if self.loss.rtol > RTOL:
-            a, b = (f"{name} has {each}" for name, each in zip(self.names, self.precisions, strict=True))
-            yield f"{a}, {b}: rtol {self.loss.rtol:.1e}, unless --rtol says otherwise"
-        if self.left:
-            left = ", ".join(map(repr, self.left[:5])) + (
-                f" and {more} more" if (more := len(self.left) - 5) > 0 else ""
-            )
-            yield f"not compared, since {self.names[1]} has no single parameter of the same values: {left}"
-
-    def _plain(
-        self, name: str, reproduce: str, dims: Mapping[str, int], notes: tuple[str, ...], seconds: float
-    ) -> Check:
-        """What all records share."""
-        return Check(
-            id=name, check=name, status="error", code="GC901", model=model_of(self.b), x="", y="", method=COMPARISON,
-            dtype=self.settings.dtype, seed=self.settings.seed, points=self.settings.points, dims=dims, notes=notes,
-            reproduce=reproduce, duration_s=seconds, peak_rss_mb=peak_rss_mb(), versions=versions(),
-        )  # fmt: skip
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and is_inexact(value.dtype)
+def _without_fault(check: Check, found: Severed, message: str) -> Check:
+    """A record of a derivative that only one model has, for a known reason."""
+    return replace(
+        check, status="severed", code=CODE, message=message, gradient={**check.gradient, "severed": found},
+        entries={**check.entries, "failed": 0}, worst=(), suspect=None, needed={},
+    )  # fmt: skip

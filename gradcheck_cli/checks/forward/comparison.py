@@ -1,10 +1,10 @@
-"""The forward run held against onnxruntime: both Jacobians come from our kernels, and a misread operator would pass.
+"""The forward run compared with onnxruntime's: both Jacobians come from our kernels, and would agree on a misread
+operator.
 
-onnxruntime runs while the gradient is compared.  How far the two may be apart is measured (`roundings`); where they are
-farther than a few roundings, every node is looked at on its own, fed what onnxruntime computed (`stepwise`).  What
-differs stands in the record beside the gradient's own verdict, and stops nothing.
-
-What became of one y where the forward run was held against somebody else's: by onnxruntime, or shipped outputs.
+onnxruntime runs in the background while the gradient is compared.  The rounding error of the model is measured
+(`roundings`); where results differ by more than a few roundings, every node is run on its own with operands that
+onnxruntime computed (`stepwise`).  A difference stands in the record beside the verdict on the gradient, which it does
+not change. Outputs that ship with a model are compared as well.
 """
 
 from __future__ import annotations
@@ -40,127 +40,40 @@ if TYPE_CHECKING:
 
 
 CODE = "GC404"
-
-
-@dataclass(slots=True)
-class Held:
-    """One y over all points: whom it was compared with, the largest errors, and how it differs, if it does.
-
-    `drawn` says why it is not compared, `said` what is to be known although it agrees; `refused`: onnxruntime does not
-    take the model.
-    """
-
-    y: str
-    others: list[str] = field(default_factory=list)
-    errors: tuple[float, float] = (0.0, 0.0)
-    bound: float = 0.0
-    how: list[str] = field(default_factory=list)
-    first: Differing | None = None
-    said: str = ""
-    drawn: str = ""
-    refused: bool = False
-
-    @property
-    def compared(self) -> bool:
-        """It was held against somebody's run."""
-        return bool(self.others)
-
-    def compare(self, other: str, absolute: float, relative: float) -> None:
-        """Takes note of how far it is from another run."""
-        if other not in self.others:
-            self.others.append(other)
-        self.errors = max(self.errors[0], absolute), max(self.errors[1], relative)
-
-    def differ(self, how: str, first: Differing | None = None) -> None:
-        """Takes note of a difference that rounding does not explain."""
-        if not self.how or (self.first is None and first is not None):
-            self.first = first
-        if how not in self.how:
-            self.how.append(how)
-
-    def shipped(self, expected: Expected, tape: Tape, y: str) -> None:
-        """Holds it against what ships with the model."""
-        found = expected.comparison(tape, y)
-        if found is None:
-            return
-        self.compare(expected.folder, found.absolute, found.relative)
-        self.bound = max(self.bound, found.bound)
-        if found.how:
-            self.differ(found.how)
-
-    def record(self, graph: Graph, reason: str) -> Forward:
-        """The field `forward` of a record; `reason` says why it was compared with nobody, if it was not."""
-        if not self.compared:
-            return {**_NOT_COMPARED, "reason": _first_line(self.drawn or reason), "refused": self.refused}
-        told = "\n".join(self.how) or self.said or (_first_line(reason) if self.refused else "")
-        return {
-            **_NOT_COMPARED,
-            "compared_with": " and ".join(self.others), "agrees": not self.how, "code": CODE if self.how else None,
-            "max_abs_err": self.errors[0], "max_rel_err": self.errors[1], "bound": self.bound,
-            "first_node": None if self.first is None else _spot(graph, self.first.index),
-            "refused": self.refused, "reason": told,
-        }  # fmt: skip
-
-
-def differs_at(graph: Graph, first: Differing) -> str:
-    """The sentence about the first node that differs."""
-    node = f"{describe(first.index, graph.nodes[first.index])}, {first.name!r}"
-    return f".\nThe first result that differs is that of {node}: {first.how}"
-
-
+_RANGE_PER_THREAD = {("com.microsoft", "DynamicQuantizeLSTM")}  # onnxruntime quantizes by thread
+_SMALL = 256 << 20  # bytes of a model, and of its results, up to which a small difference is followed node by node
+_FEW, _LITTLE = 100, 8 << 20  # nodes, and bytes, up to which nodes are compared once in any case
 _NOT_COMPARED: Forward = {
     "compared_with": None, "agrees": None, "code": None, "max_abs_err": None, "max_rel_err": None, "bound": None,
     "first_node": None, "refused": False,
 }  # fmt: skip
 
 
-def _spot(graph: Graph, index: int) -> FirstNode:
-    node = graph.nodes[index]
-    return {"node": index, "op": node.op, "name": node.name, "outputs": node.outputs}
+def require_runtime(source: Source, settings: Settings) -> None:
+    """UsageError where onnxruntime is asked to evaluate the numerical side but cannot."""
+    if settings.forward != NAME:
+        return
+    if not installed():
+        raise UsageError(f"--forward {NAME} needs {NAME}: python -m pip install 'gradcheck-cli[runtime]'")
+    if not is_file(source):
+        raise UsageError(f"--forward {NAME} runs ONNX files; {source.uri} is none.")
+    for said, option in (
+        (settings.method == "complex-step", "--method complex-step, which its kernels do not let through"),
+        (settings.second_order, "--second-order: the file does not compute its own gradient"),
+        (settings.straight_through, "--straight-through: its quantizers round"),
+        (settings.compat is not None, f"--compat {settings.compat}"),
+    ):
+        if said:
+            raise UsageError(f"--forward {NAME} does not go together with {option}.")
 
 
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:400] if text.strip() else text
-
-
-_RANGE_PER_THREAD = {("com.microsoft", "DynamicQuantizeLSTM")}  # onnxruntime quantizes each thread's sequences apart
-_SMALL = 256 << 20  # bytes of a model and of its results up to which every node is looked at for a small difference
-_FEW, _LITTLE = 100, 8 << 20  # nodes, and bytes of results, up to which that is done once in any case
-
-
-@dataclass(slots=True)
-class Asked:
-    """A question on its way, in a thread of its own."""
-
-    point: Point
-    question: Question
-    patience: float
-    answer: Mapping[str, Array] = field(default_factory=dict)
-    reason: str = ""
-    refused: bool = False
-    thread: threading.Thread | None = None
-
-    def send(self) -> None:
-        """Asks; the answer is there after `wait`."""
-        self.thread = threading.Thread(target=self._ask, daemon=True)
-        self.thread.start()
-
-    def wait(self) -> None:
-        """Waits for the answer."""
-        if self.thread is not None:
-            self.thread.join()
-
-    def _ask(self) -> None:
-        try:
-            self.answer = WORKER.ask(self.question, self.patience)
-        except Unanswered as error:
-            self.reason, self.refused = str(error), isinstance(error, Refused)
-        except Exception as error:  # a thread has nobody to tell
-            self.reason = f"{type(error).__name__}: {error}"
+def is_file(source: Source) -> bool:
+    """True for an ONNX file that onnxruntime can read itself, other than a training step."""
+    return bool(source.sha256) and not source.step and not source.uri.lower().endswith(SPEC_SUFFIXES)
 
 
 class Primal:
-    """The forward run of one model, point by point."""
+    """The forward comparison of one model, point by point."""
 
     def __init__(self, source: Source, settings: Settings, ops: Ops, ys: Sequence[str]) -> None:
         self.source, self.settings, self.ops, self.ys = source, settings, ops, ys
@@ -168,10 +81,10 @@ class Primal:
         self.asked: Asked | None = None
         self.reason = self._obstacle() if self.wanted else ""
         self.held = {y: Held(y) for y in ys}
-        self.looked_once = False  # at every node, whatever the whole run gives
+        self.looked_once = False  # node by node, whatever the whole run gives
 
     def ask(self, point: Point) -> None:
-        """Has onnxruntime run the model at a point, unless it is known not to; holds the run against shipped outputs."""
+        """Starts onnxruntime's run at a point, and compares our run with shipped outputs."""
         self._hold_shipped(point)
         self.asked = None
         if not self.wanted or self.reason:
@@ -186,7 +99,7 @@ class Primal:
             self.asked = asked
 
     def hear(self) -> None:
-        """Compares what it gave."""
+        """Compares onnxruntime's results."""
         if self.asked is None:
             return
         asked, start = self.asked, time.monotonic()
@@ -202,7 +115,7 @@ class Primal:
             self.reason = f"our own run in the model's dtype: {error}"
 
     def record(self, check: Check) -> Check:
-        """The record with what its y was compared with."""
+        """The record with the forward comparison of its y."""
         held = self.held.get(check.gradient_of or check.y)
         if held is None or not (self.wanted or held.compared):
             return check
@@ -211,7 +124,7 @@ class Primal:
         return replace(check, forward=forward, gates=gates)
 
     def _hold_shipped(self, point: Point) -> None:
-        """Holds the outputs that ship with the model against what the run gives."""
+        """Compares the run with the outputs that ship with the model."""
         if point.expected is None:
             return
         drawn = drawn_behind(self.source, point)
@@ -220,7 +133,7 @@ class Primal:
                 held.shipped(point.expected, point.tape, y)
 
     def _obstacle(self) -> str:
-        """Why it cannot be asked, as far as that is known without a point."""
+        """Reason why onnxruntime cannot run the model, as far as it does not depend on a point."""
         if not installed():
             return f"{NAME} is not installed"
         return "quantizers do not round here" if self.settings.straight_through else ""
@@ -231,17 +144,14 @@ class Primal:
         graph, path = self.source.graph, os.path.abspath(self.source.uri)
         if point.tape.named.keys().isdisjoint(self.ys):
             raise Unanswered("nothing was computed that could be compared")
-        if inner := [
-            name for name in point.feeds if name not in graph.inputs
-        ]:  # a file's parameters stay what they are
+        if inner := [name for name in point.feeds if name not in graph.inputs]:
             raise Unanswered(f"{inner[0]!r} is given a value, and is no input")
         if opened := [n for n in graph.inputs if n.partition("[")[0] in point.tape.compounds]:
             raise Unanswered(f"input {opened[0].partition('[')[0]!r} is no tensor")
         asked = self._comparable(point)
         feeds = narrowed(self.source, point)
-        if empty := [
-            name for name, value in feeds.items() if not value.size
-        ]:  # its kernels may leave results unwritten
+        # onnxruntime's kernels may leave results of empty inputs unwritten
+        if empty := [name for name, value in feeds.items() if not value.size]:
             raise Unanswered(f"input {empty[0]!r} has no entries")
         outputs = list(dict.fromkeys(outermost(graph, y) for y in asked))
         whole = {*outputs} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
@@ -254,7 +164,7 @@ class Primal:
         return Question(key, path, feeds, outputs, data, str(Path(path).parent), threads, maps=maps)
 
     def _comparable(self, point: Point) -> list[str]:
-        """The ys that are the same in every run; Unanswered where there is none."""
+        """The ys that do not depend on random numbers; Unanswered if there are none."""
         drawn, graph = drawn_behind(self.source, point), self.source.graph
         kept = [y for y in self.ys if y not in drawn]
         for y in drawn.intersection(self.held):
@@ -265,14 +175,8 @@ class Primal:
         return kept
 
     def _compare(self, asked: Asked, until: float) -> None:
-        """Every y that was asked for, by nodes where the whole run leaves something open, and once if that is cheap."""
-        from gradcheck_cli.checks.forward.roundings import (  # where there is an answer
-            CLOSE,
-            Roundings,
-            absolute,
-            near,
-            relative,
-        )
+        """Compares every y; node by node where the whole run leaves something open, and once if that is cheap."""
+        from gradcheck_cli.checks.forward.roundings import CLOSE, Roundings, absolute, near, relative
 
         feeds, tape = asked.question.feeds, asked.point.tape
         ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].drawn]
@@ -291,32 +195,29 @@ class Primal:
                 looked.judge(held, runs, theirs, self.source)
 
     def _settled(self, runs: Roundings, y: str, asked: Asked) -> bool:
-        """There is nothing to look for: the same but for a few roundings, or for what matters little in a large model."""
+        """True if a y needs no look at single nodes: it agrees closely, or differs a little in a large model."""
         from gradcheck_cli.checks.forward.roundings import CLOSE, near
 
         ours, theirs = asked.point.tape.named[y].value, asked.answer[y]
         large = self._large(asked.point)
-        if (
-            not large
-            and runs.known(y)
-            and (theirs.dtype == np.float16 or (not self.looked_once and self._cheap(asked.point)))
-        ):
-            return False  # a rounding of y hides more than one of a node on its own
+        wanted = theirs.dtype == np.float16 or (not self.looked_once and self._cheap(asked.point))
+        if wanted and not large and runs.known(y):
+            return False  # rounding of y hides more than rounding of a single node
         if near(ours, theirs, CLOSE, absolute=0) or not runs.known(y) or runs.close(y, theirs):
             return True
         return large and runs.small(y, theirs)
 
     def _large(self, point: Point) -> bool:
-        """Looking at every node would take long."""
+        """True if a comparison node by node would take long."""
         return _bytes(point) > _SMALL or os.path.getsize(self.source.uri) > _SMALL
 
     def _cheap(self, point: Point) -> bool:
-        """Looking at every node takes no time."""
+        """True if a comparison node by node takes hardly any time."""
         few = len(self.source.graph.nodes) <= _FEW and _bytes(point) <= _LITTLE
         return few and os.path.getsize(self.source.uri) <= _LITTLE
 
     def _looked(self, asked: Asked, ys: Sequence[str], until: float) -> Looked:
-        """What is found where every node that some ys need is looked at."""
+        """Result of comparing every node that some ys need."""
         from gradcheck_cli.checks.forward.stepwise import Stepwise
         from gradcheck_cli.formats.onnx.file import computed_in
 
@@ -338,15 +239,93 @@ class Primal:
 
 
 @dataclass(slots=True)
+class Asked:
+    """A question to onnxruntime that is answered in a thread of its own."""
+
+    point: Point
+    question: Question
+    patience: float
+    answer: Mapping[str, Array] = field(default_factory=dict)
+    reason: str = ""
+    refused: bool = False
+    thread: threading.Thread | None = None
+
+    def send(self) -> None:
+        """Starts the thread; the answer is there after `wait`."""
+        self.thread = threading.Thread(target=self._ask, daemon=True)
+        self.thread.start()
+
+    def wait(self) -> None:
+        if self.thread is not None:
+            self.thread.join()
+
+    def _ask(self) -> None:
+        try:
+            self.answer = WORKER.ask(self.question, self.patience)
+        except Unanswered as error:
+            self.reason, self.refused = str(error), isinstance(error, Refused)
+        except Exception as error:  # an exception would end with the thread
+            self.reason = f"{type(error).__name__}: {error}"
+
+
+def narrowed(source: Source, point: Point) -> dict[str, Array]:
+    """The inputs of a point in the file's dtypes; Unanswered for those that onnxruntime does not take."""
+    found = {}
+    for name in source.graph.inputs:
+        declared = source.graph.types.get(name)
+        if name in point.feeds:
+            value = in_its_dtype(source.graph, name, point.feeds[name])
+            if not isinstance(value, np.ndarray) or declared is None or declared.dtype is None:
+                raise Unanswered(f"input {name!r} is no tensor of a known type")
+            if value.dtype.kind not in "biufc" or value.dtype != declared.dtype:
+                raise Unanswered(f"input {name!r} is {value.dtype.name}")
+            found[name] = value
+    return found
+
+
+def drawn_behind(source: Source, point: Point) -> set[str]:
+    """Tensors that depend on random numbers drawn in the model."""
+    graph = source.graph
+    nodes = [graph.nodes[i] for i in point.tape.drawing if 0 <= i < len(graph.nodes)]
+    return graph.reached_from([n for node in nodes for n in node.outputs if n]) if nodes else set()
+
+
+def _maps(name: str, value: Any) -> Any:
+    """The maps inside a value by the names of their values, with the order of their keys."""
+    match value:
+        case Map(keys, values):
+            dtype = np.dtype(np.float32) if values.dtype == np.float64 else values.dtype
+            yield f"{name}[0]", {"keys": list(keys), "dtype": dtype.str}
+        case Several(items):
+            for index, item in enumerate(items):
+                yield from _maps(f"{name}[{index}]", item)
+        case Optional(content) if content is not None:
+            yield from _maps(f"{name}[0]", content)
+
+
+def _finite(tape: Tape, y: str) -> bool:
+    """True if a tensor was computed and is not NaN or infinite everywhere, which GC302 reports."""
+    if y not in tape.named:
+        return False
+    value = tape.named[y].value
+    return not value.size or not is_inexact(value.dtype) or bool(np.isfinite(value).any())
+
+
+def _bytes(point: Point) -> int:
+    """Bytes of all tensors computed at a point."""
+    return sum(var.value.nbytes for var in point.tape.named.values())
+
+
+@dataclass(slots=True)
 class Looked:
-    """Nodes that differ on their own; results that could not be looked at, or why no more were."""
+    """Nodes that differ on their own; results that could not be compared, or the reason why the comparison stopped."""
 
     differing: list[Differing] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
     reason: str = ""
 
     def judge(self, held: Held, runs: Roundings, theirs: Array, source: Source) -> None:
-        """Says of a y whether it differs, and from which node on."""
+        """Decides for a y whether it differs, and at which node that begins."""
         from gradcheck_cli.checks.forward.roundings import slack
         from gradcheck_cli.points.test_data import difference
 
@@ -365,72 +344,76 @@ class Looked:
             held.said = "rounding grows on the way: each node computes the same from the same operands"
 
 
-def _finite(tape: Tape, y: str) -> bool:
-    """It was computed, and something of it is finite: GC302 says where else that comes from."""
-    if y not in tape.named:
-        return False
-    value = tape.named[y].value
-    return not value.size or not is_inexact(value.dtype) or bool(np.isfinite(value).any())
+@dataclass(slots=True)
+class Held:
+    """One y over all points: the runs it was compared with, the largest errors, and the differences if any.
+
+    `drawn` is the reason why it is not compared, `said` a note although it agrees; `refused`: onnxruntime does not
+    accept the model.
+    """
+
+    y: str
+    others: list[str] = field(default_factory=list)
+    errors: tuple[float, float] = (0.0, 0.0)
+    bound: float = 0.0
+    how: list[str] = field(default_factory=list)
+    first: Differing | None = None
+    said: str = ""
+    drawn: str = ""
+    refused: bool = False
+
+    @property
+    def compared(self) -> bool:
+        """True if it was compared with any run."""
+        return bool(self.others)
+
+    def compare(self, other: str, absolute: float, relative: float) -> None:
+        """Adds the errors against another run."""
+        if other not in self.others:
+            self.others.append(other)
+        self.errors = max(self.errors[0], absolute), max(self.errors[1], relative)
+
+    def differ(self, how: str, first: Differing | None = None) -> None:
+        """Adds a difference that rounding does not explain."""
+        if not self.how or (self.first is None and first is not None):
+            self.first = first
+        if how not in self.how:
+            self.how.append(how)
+
+    def shipped(self, expected: Expected, tape: Tape, y: str) -> None:
+        """Compares it with the output that ships with the model."""
+        found = expected.comparison(tape, y)
+        if found is None:
+            return
+        self.compare(expected.folder, found.absolute, found.relative)
+        self.bound = max(self.bound, found.bound)
+        if found.how:
+            self.differ(found.how)
+
+    def record(self, graph: Graph, reason: str) -> Forward:
+        """The field `forward` of a record; `reason` is given if nothing was compared."""
+        if not self.compared:
+            return {**_NOT_COMPARED, "reason": _first_line(self.drawn or reason), "refused": self.refused}
+        told = "\n".join(self.how) or self.said or (_first_line(reason) if self.refused else "")
+        return {
+            **_NOT_COMPARED,
+            "compared_with": " and ".join(self.others), "agrees": not self.how, "code": CODE if self.how else None,
+            "max_abs_err": self.errors[0], "max_rel_err": self.errors[1], "bound": self.bound,
+            "first_node": None if self.first is None else _spot(graph, self.first.index),
+            "refused": self.refused, "reason": told,
+        }  # fmt: skip
 
 
-def _bytes(point: Point) -> int:
-    """Of all tensors that were computed at a point."""
-    return sum(var.value.nbytes for var in point.tape.named.values())
+def differs_at(graph: Graph, first: Differing) -> str:
+    """The sentence about the first node that differs."""
+    node = f"{describe(first.index, graph.nodes[first.index])}, {first.name!r}"
+    return f".\nThe first result that differs is that of {node}: {first.how}"
 
 
-def drawn_behind(source: Source, point: Point) -> set[str]:
-    """Every tensor that depends on random numbers drawn in the model."""
-    graph = source.graph
-    nodes = [graph.nodes[i] for i in point.tape.drawing if 0 <= i < len(graph.nodes)]
-    return graph.reached_from([n for node in nodes for n in node.outputs if n]) if nodes else set()
+def _spot(graph: Graph, index: int) -> FirstNode:
+    node = graph.nodes[index]
+    return {"node": index, "op": node.op, "name": node.name, "outputs": node.outputs}
 
 
-def _maps(name: str, value: Any) -> Any:
-    """The maps inside of a value by the names of their values, with the order of their keys."""
-    match value:
-        case Map(keys, values):
-            dtype = np.dtype(np.float32) if values.dtype == np.float64 else values.dtype
-            yield f"{name}[0]", {"keys": list(keys), "dtype": dtype.str}
-        case Several(items):
-            for index, item in enumerate(items):
-                yield from _maps(f"{name}[{index}]", item)
-        case Optional(content) if content is not None:
-            yield from _maps(f"{name}[0]", content)
-
-
-def is_file(source: Source) -> bool:
-    """The model is an ONNX file, which onnxruntime can read for itself; it knows no training steps."""
-    return bool(source.sha256) and not source.step and not source.uri.lower().endswith(SPEC_SUFFIXES)
-
-
-def require_runtime(source: Source, settings: Settings) -> None:
-    """UsageError where onnxruntime is to evaluate the numerical side, and cannot as things are."""
-    if settings.forward != NAME:
-        return
-    if not installed():
-        raise UsageError(f"--forward {NAME} needs {NAME}: python -m pip install 'gradcheck-cli[runtime]'")
-    if not is_file(source):
-        raise UsageError(f"--forward {NAME} runs ONNX files; {source.uri} is none.")
-    for said, option in (
-        (settings.method == "complex-step", "--method complex-step, which its kernels do not let through"),
-        (settings.second_order, "--second-order: the file does not compute its own gradient"),
-        (settings.straight_through, "--straight-through: its quantizers round"),
-        (settings.compat is not None, f"--compat {settings.compat}"),
-    ):
-        if said:
-            raise UsageError(f"--forward {NAME} does not go together with {option}.")
-
-
-def narrowed(source: Source, point: Point) -> dict[str, Array]:
-    """The inputs of a point in the dtypes that the file declares; Unanswered for what onnxruntime cannot be given."""
-    found = {}
-    for name in source.graph.inputs:
-        declared = source.graph.types.get(name)
-        if name in point.feeds:
-            value = in_its_dtype(source.graph, name, point.feeds[name])
-            if not isinstance(value, np.ndarray) or declared is None or declared.dtype is None:
-                raise Unanswered(f"input {name!r} is no tensor of a known type")
-            if value.dtype.kind not in "biufc" or value.dtype != declared.dtype:
-                raise Unanswered(f"input {name!r} is {value.dtype.name}")
-            found[name] = value
-    return found
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:400] if text.strip() else text

@@ -1,7 +1,7 @@
-"""onnxruntime in the place of our own forward run: y for a stack of values of x, by a run for each.
+"""onnxruntime in place of our own forward run: y for a stack of values of x, by one run for each.
 
-The model of the file is run as onnxruntime runs it for everybody, optimized, in its own dtypes.  x may be an input, a
-parameter or what a node of the file makes: it becomes an input of a copy, and y an output.
+The file is run as onnxruntime runs it by default, optimized, in its own dtypes.  x may be an input, a parameter or an
+inner tensor: it becomes an input of a copy of the model, and y an output.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, describe
 from gradcheck_cli.settings import Settings
 
-_SECONDS = 1.0  # that the runs of one question should take
+_SECONDS = 1.0  # for the runs of one question
 _BYTES = 16 << 20  # of x and y in one question
-_NUMBERS = "biuf"  # kinds of dtypes that can be handed over
+_NUMBERS = "biuf"  # kinds of dtypes that can be sent
 _PREFIX = re.compile(r"^\w+: (\[ONNXRuntimeError\] : \d+ : \w+ : )?")
 _SPENT = re.compile(r"bad_alloc|MemoryError|failed to allocate|out of memory", re.IGNORECASE)
 
 
 class Probes:
-    """What leads from x to y at one point, where `fed` has been fed; `tape` is our own run there in the model's dtypes."""
+    """Values of y at one point with feeds `fed`, for stacks of x; `tape` is our own run there in the model's dtypes."""
 
     def __init__(self, source: Source, tape: Tape, fed: Mapping[str, Any], x: str, y: str, settings: Settings) -> None:
         self.source, self.fed, self.x, self.y, self.settings = source, fed, x, y, settings
         self.narrow = Program(tape, [tape.named[x].name], [tape.named[y].name])
-        self.seconds = 0.0  # that one run took, once that is known
+        self.seconds = 0.0  # of one run, once measured
 
     @property
     def name(self) -> str:
-        """With its version, once it has answered."""
+        """onnxruntime with its version, which is known after the first answer."""
         return f"{NAME} {WORKER.version}".strip()
 
     def values(self, stack: Array) -> Array:
@@ -51,7 +51,7 @@ class Probes:
         return np.concatenate([self._answer(question, stack[some]) for some in self._pieces(len(stack))])
 
     def _pieces(self, count: int) -> Iterator[slice]:
-        """As many probes as fit into one question."""
+        """Slices of probes that fit into one question."""
         start = 0
         while start < count:
             stop = min(count, start + self._most())
@@ -63,7 +63,7 @@ class Probes:
         return max(1, int(min(_SECONDS / self.seconds, _BYTES / max(size, 1)))) if self.seconds else 1
 
     def _answer(self, question: Question, stack: Array) -> Array:
-        """The same for probes that fit into one question; one that it refuses is asked again, probe by probe."""
+        """y for probes that fit into one question; if that is refused, probe by probe."""
         start = time.perf_counter()
         try:
             made = self._asked(question, stack)
@@ -97,7 +97,7 @@ class Probes:
 
     @cached_property
     def _question(self) -> Question:
-        """What is asked, but for the stack; it has been asked once, at the point itself."""
+        """The question without its stack, after a first run at the point itself."""
         self._require()
         source, path = self.source, os.path.abspath(self.source.uri)
         graph, feeds = source.graph, {**self.fed, self.x: self._here}
@@ -126,7 +126,7 @@ class Probes:
         return UnsupportedError(f"{NAME} cannot run {self.source.uri}: {shown(lines[0][:200])}", code="GC502")
 
     def _require(self) -> None:
-        """UnsupportedError for what cannot be asked."""
+        """UnsupportedError for feeds that onnxruntime does not take and for random numbers."""
         for name, value in {**self.fed, self.x: self._here}.items():
             if not isinstance(value, np.ndarray) or value.dtype.kind not in _NUMBERS:
                 kind = value.dtype.name if isinstance(value, np.ndarray) else "no tensor"
@@ -138,7 +138,7 @@ class Probes:
             )
 
     def _drawing(self) -> str:
-        """A node that y needs and that draws random numbers."""
+        """The last node before y that draws random numbers, in words; "" if there is none."""
         graph, needed = self.source.graph, {self.y} - {*self.fed}
         drawn = {step.origin for step in self.narrow.tape.steps if "rng" in step.op.schema}
         for index in reversed(range(len(graph.nodes))):

@@ -1,9 +1,9 @@
-"""How far two implementations of one model may be apart: measured, by what rounding does to runs of our own.
+"""Differences between two implementations of one model that rounding explains, measured by runs of our own.
 
-A model may magnify rounding without limit, a variance as the difference of two means for one, and what one run is off
-by is one draw.  So the model is run in its own dtype several times, each time with inputs and parameters a little moved:
-by a number in the last place, and as many more as a plain sum of the model's longest kind has roundings.  Numbers with
-few digits, halves and whole ones, stay: what an operator does at the middle of two entries is no rounding.
+A model may magnify rounding without limit, for example a variance as the difference of two means, and the error of one
+run is one random draw.  So the model is run in its own dtype several times, each time with inputs and parameters
+changed in the last place, by more for long sums, as sqrt(n) roundings of a plain sum of n terms do.  Numbers with few
+binary digits, such as halves and integers, stay: the result of an operator at a tie is not a matter of rounding.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from gradcheck_cli.points.test_data import difference, gaps, sizes
 from gradcheck_cli.verdict.rule import epsilon
 
 FLOORS = {"float32": 1e-4, "float16": 1e-2, "float64": 1e-7, "bfloat16": 5e-2}  # of the largest entry of an output
-SHARE = 0.1  # of a floor that measured rounding has to explain
-MEASURED = 8  # times our own rounding error
-_ROUNDINGS = 32  # of the model's dtype: what sums in another order differ by
-CLOSE = 4  # the same where nothing else is to be looked at
-_ABSOLUTE = 8  # roundings of 1: what is computed from numbers of that size has no digits below
+SHARE = 0.1  # of a floor, which measured rounding has to explain
+MEASURED = 8  # factor on our own rounding error
+_ROUNDINGS = 32  # of the model's dtype, by which sums in another order differ
+CLOSE = 4  # roundings up to which results agree closely
+_ABSOLUTE = 8  # roundings of 1, since results of numbers near 1 have no digits below
 _DRAWS = 5
-_SHORT = 2.0**10  # what times this is whole is a number of few digits
+_SHORT = 2.0**10  # multiples of its inverse have few digits
 
 
 @dataclass(frozen=True)
 class Roundings:
-    """Runs of one graph at inputs in its own dtype, made when they are asked for."""
+    """Runs of one graph at inputs in its own dtype, made when they are first used."""
 
     graph: Graph
     seed: int
@@ -44,29 +44,29 @@ class Roundings:
 
     @cached_property
     def exact(self) -> Tape:
-        """In float64."""
+        """The run in float64."""
         return self._run("float64", self.feeds)
 
     @cached_property
     def own(self) -> Tape:
-        """In the model's dtype."""
+        """The run in the model's dtype."""
         return self._run("model", self.feeds)
 
     @cached_property
     def drawn(self) -> tuple[Tape, ...]:
-        """In the model's dtype, from inputs and parameters with other numbers in the last place."""
+        """Runs in the model's dtype with inputs and parameters changed in the last place."""
         return tuple(self._run("model", dict(self._jittered(number))) for number in range(_DRAWS))
 
     def known(self, name: str) -> bool:
-        """It has been computed here."""
+        """True if a tensor has been computed here."""
         return name in self.exact.named
 
     def close(self, name: str, theirs: Array) -> bool:
-        """Theirs is one of ours but for the last digits."""
+        """True if `theirs` differs from one of our results only in the last digits."""
         return any(near(each, theirs, CLOSE, absolute=0) for each in self._ours(name))
 
     def small(self, name: str, theirs: Array) -> bool:
-        """They differ by no more than sums in another order do, or by little that measured rounding explains."""
+        """True if they differ as sums in another order do, or by little that measured rounding explains."""
         ours = self._ours(name)
         if any(near(each, theirs) for each in ours):
             return True
@@ -76,18 +76,18 @@ class Roundings:
         return any(bool((gaps(each, theirs) <= limit).all()) for each in ours)
 
     def difference(self, name: str, theirs: Array) -> str:
-        """How theirs differs from ours by more than measured rounding explains, or nothing."""
+        """Sentence on a difference beyond measured rounding; "" if there is none."""
         ours, allowed = self._ours(name), self.bound(name, theirs)
         if any(near(each, theirs) for each in ours) or any(near(each, theirs, 0, allowed) for each in ours):
             return ""
         return difference(ours[0], theirs, slack(ours[0], theirs, 0, allowed)) if ours else ""
 
     def nearest(self, name: str, theirs: Array) -> Array:
-        """The one of our results that is nearest to theirs."""
+        """The one of our results that is nearest to `theirs`."""
         return min(self._ours(name), key=lambda each: relative(each, theirs))
 
     def bound(self, name: str, theirs: Array, *, quick: bool = False) -> float:
-        """The relative error that rounding explains, if `quick` without a run; none of what is no floating-point number."""
+        """The relative error that rounding explains, without a run if `quick`; 0 for integers."""
         if not is_inexact(theirs.dtype):
             return 0.0
         return max(0.0 if quick else MEASURED * self.measured(name), _ROUNDINGS * epsilon(theirs.dtype))
@@ -99,7 +99,7 @@ class Roundings:
         return max([0.0, *(e for run in runs if np.isfinite(e := relative(run, exact)))])
 
     def spread(self, name: str) -> Array:
-        """How far runs in the model's dtype are off, entry by entry."""
+        """The largest error of runs in the model's dtype, entry by entry."""
         exact = self.exact.named[name].value
         runs = [run.named[name].value for run in (self.own, *self.drawn) if name in run.named]
         apart = [gaps(exact, run) for run in runs if run.shape == exact.shape]
@@ -110,7 +110,7 @@ class Roundings:
 
     @cached_property
     def longest_sum(self) -> float:
-        """The most terms that one entry of a result is summed from; a plain sum of n is off by sqrt(n) of each term."""
+        """The most terms in a sum; a plain sum of n is off by about sqrt(n) roundings."""
         return max([1.0, *(terms(self.own, step) for step in self.own.steps)])
 
     def _jittered(self, number: int) -> Iterator[tuple[str, Array]]:
@@ -128,8 +128,8 @@ class Roundings:
 
 
 def _short(value: Array) -> Array:
-    """Numbers of few digits."""
-    if value.dtype.itemsize <= 2:  # onnxruntime keeps float32 between nodes: what it read is known to half a unit only
+    """Entries with few binary digits."""
+    if value.dtype.itemsize <= 2:  # onnxruntime keeps float32 between nodes: halves of it are known to half a unit
         return np.zeros(value.shape, bool)
     scaled = value.real.astype(np.float64) * _SHORT
     with np.errstate(invalid="ignore"):
@@ -137,7 +137,7 @@ def _short(value: Array) -> Array:
 
 
 def near(ours: Array, theirs: Array, roundings: float = _ROUNDINGS, allowed: float = 0.0, absolute: int = 1) -> bool:
-    """Two results are the same but for some roundings, by default those of sums in another order, or a relative error."""
+    """True if two results differ by some roundings only, as sums in another order do, or by a relative error."""
     if ours.shape != theirs.shape:
         return False
     limit = slack(ours, theirs, roundings, allowed) if absolute else roundings * epsilon(theirs.dtype) * sizes(theirs)
@@ -159,11 +159,11 @@ def absolute(ours: Array, theirs: Array) -> float:
 
 
 def slack(ours: Array, theirs: Array, roundings: float, allowed: float) -> Array:
-    """How far each entry may be off."""
+    """The error that is allowed for each entry."""
     eps = epsilon(theirs.dtype)
     return np.asarray(max(allowed, roundings * eps) * sizes(ours) + _ABSOLUTE * eps)
 
 
 def floor_of(theirs: Array) -> float:
-    """An error of entries that may be no more than rounding, in the units of the result."""
+    """An error of entries that may be mere rounding, in the units of the result."""
     return FLOORS.get(theirs.dtype.name, 0.0) * float(np.max(sizes(theirs), initial=0.0))

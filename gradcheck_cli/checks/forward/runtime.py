@@ -1,8 +1,8 @@
-"""onnxruntime as another implementation to ask, in a process of its own that lives as long as this one.
+"""onnxruntime in a process of its own, which lives as long as this one and answers questions about models.
 
-It is started once and serves all checks: importing it takes longer than running a small model, so that the command
-starts it before it imports anything heavy itself, which is why NumPy is imported late here.  Whatever a model does to
-it, crash, hang or take all memory, is an `Unanswered` here.
+It serves all checks, since importing it takes longer than running a small model.  The command starts it before any
+heavy import, which is why NumPy is imported late here.  If a model makes it crash, hang or run out of memory, that
+becomes an `Unanswered`.
 """
 
 from __future__ import annotations
@@ -33,45 +33,47 @@ _STREAMS = 3  # stdin, stdout, stderr
 
 
 class Unanswered(Exception):
-    """onnxruntime did not run a model, and why."""
+    """onnxruntime did not run a model; the message says why."""
 
 
 class Refused(Unanswered):
-    """It says itself why it does not."""
+    """onnxruntime raised an error for a model."""
 
 
 class Late(Unanswered):
-    """It took too long."""
+    """onnxruntime exceeded its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A model, by its path or as bytes whose external data is in `folder`, its inputs, and the outputs to compute."""
+    """A model, by path or as bytes with external data in `folder`, its feeds, and the outputs to compute."""
 
-    key: str  # the same for the same model and outputs
+    key: str  # equal for the same model and outputs
     path: str
     feeds: Mapping[str, Array]
     outputs: Sequence[str]
     data: bytes = b""
     folder: str = ""
     threads: int = 1
-    stacked: str = ""  # the input that holds a stack of values: there is a run for each, and outputs are stacked too
-    optimized: bool = False  # the graph is changed as onnxruntime changes it by default, not left as it is written
-    maps: Mapping[str, Any] = field(default_factory=dict)  # the "keys" of maps inside the outputs, in order; a "dtype"
+    stacked: str = ""  # the input that holds a stack of values, with one run for each; outputs are stacked too
+    optimized: bool = False  # by onnxruntime's default optimizations; else the graph is run as written
+    maps: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # for maps inside outputs, their "keys" in order and a "dtype"
 
 
 @dataclass(slots=True)
 class Worker:
-    """The process; one question at a time."""
+    """The process; it answers one question at a time."""
 
     script: Path = field(default_factory=lambda: Path(__file__).with_name("runtime_process.py"))
     process: subprocess.Popen[bytes] | None = None
-    owner: int = 0  # of the process: one that was forked asks its own
+    owner: int = 0  # process id: a fork of it starts a worker of its own
     version: str = ""
     lock: Any = field(default_factory=threading.RLock)
 
     def start(self) -> None:
-        """Starts the process if there is none; Unanswered where that cannot be done."""
+        """Starts the process if it does not run; Unanswered if that fails."""
         with self.lock:
             if self.process is not None and self.owner == os.getpid() and self.process.poll() is None:
                 return
@@ -82,19 +84,19 @@ class Worker:
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-W", "ignore", str(self.script)], stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # of NumPy's, which it computes nothing with
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's, which is not used for computing there
                 )  # fmt: skip
             except (OSError, ValueError) as error:
                 raise Unanswered(f"its process cannot be started: {error}") from None
             self.owner = os.getpid()
 
     def warm(self) -> None:
-        """Starts the process ahead of the first question, which will say it if that cannot be done."""
+        """Starts the process ahead of the first question, which reports a failure."""
         with suppress(Unanswered):
             self.start()
 
     def ask(self, question: Question, patience: float = PATIENCE) -> dict[str, Array]:
-        """The outputs that are arrays of numbers, by name; `s[0]` is what is inside of one that is no tensor."""
+        """Numeric outputs by name; `s[0]` is an element of an output that is a sequence."""
         with self.lock:
             self.start()
             assert self.process is not None
@@ -108,14 +110,14 @@ class Worker:
                 raise
             except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
                 raise self._end(late.is_set(), patience, error) from None
-            except BaseException:  # interrupted half way: what comes next from it would be this answer
+            except BaseException:  # its next message would still be this answer
                 self.stop()
                 raise
             finally:
                 timer.cancel()
 
     def stop(self) -> None:
-        """Ends the process; a question on its way is over with it."""
+        """Ends the process and any question it works on."""
         if self.process is not None and self.owner == os.getpid():
             self.process.kill()
         with self.lock:
@@ -154,7 +156,7 @@ class Worker:
         return {str(entry["name"]): _read(stream, entry) for entry in answer["outputs"]}
 
     def _end(self, late: bool, patience: float, error: Exception) -> Unanswered:
-        """Why there is no answer; the process is gone after it."""
+        """The error for a missing answer; the process has ended then."""
         process = self.process
         self.stop()
         if late:
@@ -172,7 +174,7 @@ class Worker:
 
 
 def installed() -> bool:
-    """onnxruntime is there, and a Python that can run it."""
+    """True if onnxruntime is installed and there is a Python to run it."""
     return bool(sys.executable) and not getattr(sys, "frozen", False) and find_spec(NAME) is not None
 
 
@@ -201,27 +203,22 @@ def _spelled(code: int | None) -> str:
     return f"exit code {code}"
 
 
-WORKER = Worker()
-atexit.register(WORKER.stop)
-
-
 class Forked:
-    """A forked process as `subprocess.Popen` would show it."""
+    """A forked process with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
         self.pid, self.stdin, self.stdout = pid, stdin, stdout
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """How it ended, if it did."""
+        """Exit code, or None while it runs."""
         return self._reap(os.WNOHANG)
 
     def wait(self) -> int | None:
-        """How it ended, once it did."""
+        """Exit code, once it has ended."""
         return self._reap(0)
 
     def kill(self) -> None:
-        """Ends it."""
         if self.poll() is None:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -250,7 +247,7 @@ def lend() -> None:
 
 
 def _serve(questions: int, answers: int) -> None:
-    """All that the forked process does."""
+    """Answers questions in the forked process, and ends it."""
     from gradcheck_cli.checks.forward.runtime_process import main
 
     try:
@@ -261,3 +258,7 @@ def _serve(questions: int, answers: int) -> None:
         main()
     finally:
         os._exit(0)
+
+
+WORKER = Worker()
+atexit.register(WORKER.stop)

@@ -17,8 +17,8 @@ _KEPT = 4  # sessions
 
 
 def main() -> None:
-    """Answers until nobody asks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when to stop
+    """Answers questions until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     _leave_no_core()
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _run(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], source: IO[bytes]) -> dict[str, Any]:
-    """The outputs that a request asks for, by name; all of the request is read first."""
+    """The requested outputs by name; the request is read to its end first."""
     import numpy as np
 
     data = source.read(request["size"])
@@ -57,7 +57,7 @@ def _run(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], so
 
 
 def _session(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], data: bytes) -> Any:
-    """The session of a model, which is run as it is written, nothing fused, nothing folded, unless it may be optimized."""
+    """The session of a model, which is run as written, without fusion or folding, unless `optimized`."""
     key = request["key"]
     if key not in sessions:
         options = onnxruntime.SessionOptions()
@@ -85,7 +85,7 @@ def _answer(answers: IO[bytes], found: dict[str, Any], maps: dict[str, Any], ver
 
 
 def _inside(name: str, value: Any, maps: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The arrays in a value by name, as `compound` calls them; a map gives its values in the order that is asked for."""
+    """The arrays in a value by name, as in `graph/containers.py`; a map gives its values in the requested order."""
     import numpy as np
 
     if isinstance(value, np.ndarray):
@@ -107,7 +107,7 @@ def _send(answers: IO[bytes], message: dict[str, Any], parts: Any) -> None:
 
 
 def _hold(memory: int) -> None:
-    """Allocations beyond so many bytes more than now fail, where the system can do that: a model may ask for anything."""
+    """Limits this process to `memory` more bytes than now, where the system allows: a model may ask for anything."""
     try:
         import resource
 

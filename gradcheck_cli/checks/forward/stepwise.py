@@ -1,14 +1,8 @@
-"""The nodes of a model one by one, each fed what another implementation computed: the ones that are misread stand out.
+"""The nodes of a model one by one, each with operands that onnxruntime computed, so that misread operators stand out.
 
-In a whole run rounding grows from node to node, and ties and comparisons make jumps of it.  On its own a node adds no
-more than a few roundings, so that a small misreading shows, wherever it is and whatever comes behind it.
-
-A graph taken apart where another implementation's results are known: single nodes, or a few where it keeps some.
-
-Each piece reads what that implementation computed, so that what one node makes of rounding, of a tie or of a mistake
-does not reach the next.
-
-Operators that choose among entries: where some are equal, any of them is right, and the choice is judged by value.
+In a whole run rounding grows from node to node, and ties and comparisons turn it into jumps.  A single node adds a few
+roundings at most, so that a small misreading shows wherever it is.  Where onnxruntime does not give out some results, a
+piece of several nodes is run instead.  Operators that choose among equal entries are judged by the values they choose.
 """
 
 from __future__ import annotations
@@ -28,111 +22,16 @@ from gradcheck_cli.op import Ops
 from gradcheck_cli.points.test_data import difference, gaps, sizes
 from gradcheck_cli.verdict.rule import epsilon
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The last of its nodes by index in the whole graph, what they all read, and results of the last that are known."""
-
-    index: int
-    graph: Graph
-    feeds: Mapping[str, Any]
-    results: tuple[str, ...]
-
-    @property
-    def node(self) -> Node:
-        """The last node, which its results come from."""
-        return self.graph.nodes[-1]
-
-
-class Pieces:
-    """Pieces of a graph, made when they are asked for, from the values that are known then."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.producers = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
-
-    def at(self, index: int, known: Mapping[str, Any]) -> Piece | None:
-        """The piece that ends with a node; None where nothing it gives is known, or something it reads is not at hand."""
-        node = self.graph.nodes[index]
-        results = tuple(name for name in node.outputs if name in known)
-        indices, read = self._before(index, known)
-        if not results or any(n not in known and n not in self.graph.constants for n in read):
-            return None
-        feeds = {name: known[name] for name in read if name in known}
-        constants = {name: self.graph.constants[name] for name in read if name not in feeds}
-        types = {name: self.graph.types[name] for name in feeds if name in self.graph.types}
-        nodes = tuple(self.graph.nodes[i] for i in sorted(indices))
-        graph = Graph(tuple(feeds), results, nodes, constants, types, self.graph.opset, self.graph.name)
-        return Piece(index, graph, feeds, results)
-
-    def _before(self, index: int, known: Collection[str]) -> tuple[set[int], list[str]]:
-        """A node with those before it whose results are not known, and what they read from outside."""
-        indices, read, ahead = {index}, dict[str, None](), [*self.graph.nodes[index].reads]
-        while ahead:
-            name = ahead.pop()
-            if name in known or name not in self.producers:
-                read[name] = None
-            elif self.producers[name] not in indices:
-                indices.add(self.producers[name])
-                ahead.extend(self.graph.nodes[self.producers[name]].reads)
-        return indices, list(read)
-
-
-def last_reads(graph: Graph) -> Iterator[tuple[str, int]]:
-    """Every tensor with the index of the last node that reads it."""
-    last: dict[str, int] = {}
-    for index, node in enumerate(graph.nodes):
-        last.update(dict.fromkeys(node.reads, index))
-    yield from last.items()
-
-
-_CHOOSING = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}  # which of their results are indices along an axis
-
-
-def in_order(node: Node, name: str, values: Array) -> Array:
-    """Values of a result as they are compared: TopK may give its own in any order where it is not to sort them."""
-    if node.op == "TopK" and node.attrs.get("sorted", 1) == 0 and name == node.outputs[0]:
-        return np.sort(values, axis=int(node.attrs.get("axis", -1)))
-    return values
-
-
-def chosen_alike(node: Node, name: str, operands: Mapping[str, Any], ours: Array, theirs: Array) -> bool:
-    """Two results are indices of an operator that chooses, and stand for the same values."""
-    position = _CHOOSING.get(node.op)
-    if node.domain or position is None or list(node.outputs).index(name) != position or ours.shape != theirs.shape:
-        return False
-    x = operands.get(node.inputs[0])
-    if not isinstance(x, np.ndarray) or not x.ndim:
-        return False
-    axis = int(node.attrs.get("axis", 0 if position == 0 else -1))
-    if position == 0 and not node.attrs.get("keepdims", 1):
-        ours, theirs = np.expand_dims(ours, axis), np.expand_dims(theirs, axis)
-    size = x.shape[axis]
-    if theirs.size and not (-size <= theirs.min() and theirs.max() < size):
-        return False
-    here, there = (np.sort(np.take_along_axis(x, each.astype(np.int64), axis), axis) for each in (ours, theirs))
-    return np.array_equal(here, there, equal_nan=x.dtype.kind == "f") and _apart(theirs % size, axis)
-
-
-def _apart(indices: Array, axis: int) -> bool:
-    """No index occurs twice along the axis."""
-    return not (np.diff(np.sort(indices, axis), axis=axis) == 0).any()
-
-
-_BYTES = 128 << 20  # of results that one run gives out
-_SMALLER = 20.0  # than those of a whole run: the floors of single nodes
-_ROUNDINGS = {
-    "float32": 16.0,
-    "float64": 16.0,
-    "float16": 6.0,
-    "bfloat16": 6.0,
-}  # relative to entries, or to a tenth of the largest
+_BYTES = 128 << 20  # of results that one run returns
+_SMALLER = 20.0  # factor by which floors of single nodes are lower than those of whole runs
+# relative to entries, or to a tenth of the largest
+_ROUNDINGS = {"float32": 16.0, "float64": 16.0, "float16": 6.0, "bfloat16": 6.0}
 _HALVES = ("float16", "bfloat16")
 _OF_ONE = 8.0  # roundings of 1, or of the largest operand
-_LONG, _OF_SUM = 1024, 4.0  # terms of a sum, and roundings times the root of their number where there are more
-_USUAL = 0.9  # the share of entries that are off by no more than what counts for all
-# What onnxruntime computes in one pass, by its own function bodies or by coefficients in float32; and what goes
-# through functions that are approximated to a part of 1, however small their result is.
+_LONG, _OF_SUM = 1024, 4.0  # terms of a long sum, and roundings of it times the root of their number
+_USUAL = 0.9  # quantile of measured rounding that counts for all entries
+# Operators that onnxruntime computes in one pass, by its own function bodies or with coefficients in float32; then those
+# of functions that are approximated with an error relative to 1, however small their result is.
 _ROUGH = {
     "GroupNormalization", "DFT", "STFT", "GridSample", "Resize", "Upsample", "RoiAlign", "AffineGrid", "Attention",
     "FlexAttention", "LinearAttention", "MelWeightMatrix", "DeformConv", "LRN", "LpNormalization",
@@ -141,12 +40,9 @@ _SATURATING = {
     "Sigmoid", "Tanh", "Erf", "Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Swish", "Mish", "HardSwish", "HardSigmoid",
     "Softplus", "Softmax", "LogSoftmax", "Elu", "Selu", "Celu", "LSTM", "GRU", "RNN",
 }  # fmt: skip
-_NARROW_INSIDE = {
-    "Attention",
-    "FlexAttention",
-    "LinearAttention",
-    "GroupNormalization",
-}  # float32, whatever they are given
+# in float32, whatever the dtype of their operands
+_NARROW_INSIDE = {"Attention", "FlexAttention", "LinearAttention", "GroupNormalization"}
+_CHOOSING = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}  # position of the result that holds indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +55,9 @@ class Differing:
 
 
 class Stepwise:
-    """A look at the nodes that `ys` need; `question` is what was asked for these tensors.
+    """Comparison of the nodes that `ys` need; `question` is the one that asked for these tensors.
 
-    `unseen` are nodes that could not be looked at.
+    `unseen` are nodes that could not be compared.
     """
 
     def __init__(
@@ -175,7 +71,7 @@ class Stepwise:
         self.looked = 0
 
     def differing(self, likes: Mapping[str, Array], until: float) -> Iterator[Differing]:
-        """The nodes that differ, in their order; `likes` are results as large as those to be asked for."""
+        """The nodes that differ, in order; `likes` are our values of the results to ask for."""
         for indices in self._portions(likes):
             answer = self._answer([n for i in indices for n in self.graph.nodes[i].outputs if n in likes], until)
             self.known.update(answer)
@@ -185,7 +81,7 @@ class Stepwise:
                 del self.known[name]
 
     def _portions(self, likes: Mapping[str, Array]) -> Iterator[list[int]]:
-        """Nodes in their order, as many at a time as a run can give out the results of."""
+        """Nodes in order, as many at a time as one run can return the results of."""
         portion, size = list[int](), 0
         for index, node in enumerate(self.graph.nodes):
             if self.needed.isdisjoint(node.outputs):
@@ -200,7 +96,7 @@ class Stepwise:
             yield portion
 
     def _answer(self, names: Sequence[str], until: float) -> Mapping[str, Array]:
-        """What it gives for tensors inside; where it refuses, for those of them that it gives."""
+        """onnxruntime's values of inner tensors; where it refuses, those that it does give."""
         if not names:
             return {}
         from gradcheck_cli.formats.onnx.file import part_of  # brings onnx
@@ -220,7 +116,7 @@ class Stepwise:
     def _at(self, index: int, until: float) -> Iterator[Differing]:
         """The node on its own, if it differs."""
         if not any(name in self.known for name in self.graph.nodes[index].outputs):
-            return  # it is a part of what comes next
+            return  # it becomes part of a later piece
         if time.monotonic() > until:
             raise Unanswered("looking at every node takes too long")
         piece = self.pieces.at(index, self.known)
@@ -249,7 +145,7 @@ class Alone:
     blocked: bool = False
 
     def difference(self, name: str, theirs: Array) -> str:
-        """How a result of the other implementation differs by more than rounding explains, or nothing."""
+        """Sentence on a result that differs by more than rounding explains; "" if it does not."""
         if not self.runs.known(name):
             self.blocked = True
             return ""
@@ -270,7 +166,8 @@ class Alone:
     def _in_range(self, ours: Array, theirs: Array) -> Array:
         """Our result, with theirs where it is not finite because an operand in half precision is not.
 
-        onnxruntime keeps float32 between nodes in half precision: what overflows where it is given out did not inside.
+        onnxruntime keeps float32 between nodes in half precision: an operand that overflows when returned did not
+        inside.
         """
         half = [x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.name in _HALVES]
         if ours.shape != theirs.shape or all(np.isfinite(x).all() for x in half):
@@ -281,18 +178,17 @@ class Alone:
         return near(ours, theirs, _ROUNDINGS.get(theirs.dtype.name, 0.0), absolute=0)
 
     def _allowed(self, name: str, ours: Array, theirs: Array) -> Array:
-        """How far each entry may be off: as far as rounding carries it, or most entries."""
+        """The error allowed for each entry: its own measured rounding, or that of most entries."""
         spread = self.runs.spread(name)
         if not is_inexact(theirs.dtype):
-            return spread  # a rounding that decides, at the middle of two numbers
+            return spread  # rounding decides at the middle of two integers
         size, dtype = sizes(theirs), theirs.dtype.name
         with np.errstate(divide="ignore", invalid="ignore"):
             usual = float(np.quantile(np.where(spread == 0, 0.0, spread / size), _USUAL)) if spread.size else 0.0
         measured = MEASURED * np.maximum(spread, usual * size)
         allowed = np.maximum(measured, _ROUNDINGS.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
-        if (
-            terms := self.runs.longest_sum
-        ) > _LONG:  # where all terms have one sign, moving them at random averages out
+        # random rounding of many terms of one sign averages out, so measured rounding is too small there
+        if (terms := self.runs.longest_sum) > _LONG:
             allowed = np.maximum(allowed, _OF_SUM * np.sqrt(terms) * epsilon(theirs.dtype) * size)
         if self._any_of(_ROUGH):
             allowed = np.maximum(allowed, FLOORS.get(dtype, 0.0) / _SMALLER * float(np.max(size, initial=0.0)))
@@ -301,7 +197,7 @@ class Alone:
         return np.asarray(allowed)
 
     def _any_of(self, names: set[str]) -> bool:
-        """One of these operators is in it, or an operator whose parts are not known one by one."""
+        """True if one of these operators is in the piece, or one without single steps."""
         return any(node.op in names or _compound(node) for node in self.piece.graph.nodes)
 
     def _largest(self) -> float:
@@ -310,7 +206,7 @@ class Alone:
         return max([1.0, *(float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in floats)])
 
     def _narrow_inside(self, name: str, ours: Array, theirs: Array) -> bool:
-        """A float64 result is off by what float32 does to it, where onnxruntime is known to go through float32."""
+        """True if float32 explains the error of a float64 result, for operators that compute in float32."""
         if theirs.dtype != np.float64:
             return False
         graph = self.piece.graph
@@ -326,10 +222,97 @@ class Alone:
 
 
 def _compound(node: Node) -> bool:
-    """What it computes takes more than one pass over its operands: a body, or a kernel of many steps."""
+    """True for a node of many steps: one with a body, or of onnxruntime's own domain."""
     return node.domain == "com.microsoft" or any(True for _ in node.subgraphs)
 
 
 def _narrow(value: Any) -> Any:
     is_wide = isinstance(value, np.ndarray) and value.dtype == np.float64
     return value.astype(np.float32) if is_wide else value
+
+
+def in_order(node: Node, name: str, values: Array) -> Array:
+    """Values of a result in an order that can be compared: TopK need not sort its values."""
+    if node.op == "TopK" and node.attrs.get("sorted", 1) == 0 and name == node.outputs[0]:
+        return np.sort(values, axis=int(node.attrs.get("axis", -1)))
+    return values
+
+
+def chosen_alike(node: Node, name: str, operands: Mapping[str, Any], ours: Array, theirs: Array) -> bool:
+    """True if two results are indices by an operator that chooses, and stand for the same values."""
+    position = _CHOOSING.get(node.op)
+    if node.domain or position is None or list(node.outputs).index(name) != position or ours.shape != theirs.shape:
+        return False
+    x = operands.get(node.inputs[0])
+    if not isinstance(x, np.ndarray) or not x.ndim:
+        return False
+    axis = int(node.attrs.get("axis", 0 if position == 0 else -1))
+    if position == 0 and not node.attrs.get("keepdims", 1):
+        ours, theirs = np.expand_dims(ours, axis), np.expand_dims(theirs, axis)
+    size = x.shape[axis]
+    if theirs.size and not (-size <= theirs.min() and theirs.max() < size):
+        return False
+    here, there = (np.sort(np.take_along_axis(x, each.astype(np.int64), axis), axis) for each in (ours, theirs))
+    return np.array_equal(here, there, equal_nan=x.dtype.kind == "f") and _apart(theirs % size, axis)
+
+
+def _apart(indices: Array, axis: int) -> bool:
+    """True if no index occurs twice along the axis."""
+    return not (np.diff(np.sort(indices, axis), axis=axis) == 0).any()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some nodes of a graph, what they read, and the known results of the last, whose index in the graph is `index`."""
+
+    index: int
+    graph: Graph
+    feeds: Mapping[str, Any]
+    results: tuple[str, ...]
+
+    @property
+    def node(self) -> Node:
+        """The last node, which computes the results."""
+        return self.graph.nodes[-1]
+
+
+class Pieces:
+    """Pieces of a graph, made from the values that are known at the time."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producers = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
+
+    def at(self, index: int, known: Mapping[str, Any]) -> Piece | None:
+        """The piece that ends with a node; None if no result of it is known, or an operand is missing."""
+        node = self.graph.nodes[index]
+        results = tuple(name for name in node.outputs if name in known)
+        indices, read = self._before(index, known)
+        if not results or any(n not in known and n not in self.graph.constants for n in read):
+            return None
+        feeds = {name: known[name] for name in read if name in known}
+        constants = {name: self.graph.constants[name] for name in read if name not in feeds}
+        types = {name: self.graph.types[name] for name in feeds if name in self.graph.types}
+        nodes = tuple(self.graph.nodes[i] for i in sorted(indices))
+        graph = Graph(tuple(feeds), results, nodes, constants, types, self.graph.opset, self.graph.name)
+        return Piece(index, graph, feeds, results)
+
+    def _before(self, index: int, known: Collection[str]) -> tuple[set[int], list[str]]:
+        """A node with those before it whose results are not known, and the tensors they read from outside."""
+        indices, read, ahead = {index}, dict[str, None](), [*self.graph.nodes[index].reads]
+        while ahead:
+            name = ahead.pop()
+            if name in known or name not in self.producers:
+                read[name] = None
+            elif self.producers[name] not in indices:
+                indices.add(self.producers[name])
+                ahead.extend(self.graph.nodes[self.producers[name]].reads)
+        return indices, list(read)
+
+
+def last_reads(graph: Graph) -> Iterator[tuple[str, int]]:
+    """Every tensor with the index of the last node that reads it."""
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        last.update(dict.fromkeys(node.reads, index))
+    yield from last.items()

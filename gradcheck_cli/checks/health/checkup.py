@@ -1,9 +1,7 @@
-"""The health of the gradients of a model: what is measured at each point, and what it adds up to for each pair (x, y).
+"""The health of a model's gradients: measured at each point, and summed up for each pair (x, y).
 
-One backward pass for each y and point serves all its xs and all layers.  Units of which a batch shows too few values
-are looked at in some more forward runs, where those are cheap.
-
-What fails a run: words that a call gives, and what of a gradient's health stands in a record for them.
+One backward pass for each y and point serves all its xs and all layers.  Where a batch shows too few values of each
+unit, some more forward runs are made if they are cheap.  Gates turn findings into a failed run (`--fail-on`).
 """
 
 from __future__ import annotations
@@ -29,64 +27,54 @@ from gradcheck_cli.points.more import Further
 from gradcheck_cli.results.measures import SAMPLES, WORDS, Health, Layer, Nonfinite, Spot, assessed
 from gradcheck_cli.results.record import OUTCOMES, Check, Gradient, gates_from
 
-_CHEAP = 3e9  # operations that further forward runs may take: a fifth of a second
-_STEP = 1e6  # operations that recording one step counts as
-_HELD = 1 << 26  # bytes of cotangents of xs that are kept for the laws of the gradient
-_SMALL = 1e-280  # squares below may have lost digits
+_CHEAP = 3e9  # operations that further forward runs may take, a fifth of a second
+_STEP = 1e6  # cost of recording one step, in operations
+_HELD = 1 << 26  # bytes of cotangents of xs kept for the laws of the gradient
+_SMALL = 1e-280  # sums of squares below may have lost digits
 _SQUASHING = {"Sigmoid", "Tanh", "Softmax", "LogSoftmax", "HardSigmoid"}
 
 
-@dataclass(slots=True)
-class Norms:
-    """Cotangents of the tensors on the way, by name: norm, exact zeros, size; of each x, an end, the largest entry too."""
+class Checkups:
+    """The checkups of all ys of one check."""
 
-    norm: dict[str, float] = field(default_factory=dict)
-    zeros: dict[str, int] = field(default_factory=dict)
-    size: dict[str, int] = field(default_factory=dict)
-    largest: dict[str, float] = field(default_factory=dict)
-    bad: dict[str, int] = field(default_factory=dict)
+    def __init__(self, ys: Iterable[str], inputs: Sequence[str], seed: int, tick: Callable[[], None]) -> None:
+        self.inputs = inputs
+        self.of = {y: Checkup(y, seed, tick) for y in ys}
 
-    def add(self, name: str, ct: Array, *, end: bool) -> None:
-        flat = ct.reshape(-1)
-        squares = squared(flat)
-        self.zeros[name], self.size[name] = int(np.count_nonzero(flat == 0)), ct.size
-        if _SMALL < squares < np.inf:
-            self.norm[name], self.bad[name] = math.sqrt(squares), 0
-            self.largest[name] = float(max(flat.max(), -flat.min())) if end else math.nan
-            return
-        size = np.abs(flat[np.isfinite(flat)])
-        top = float(np.max(size, initial=0.0))
-        self.norm[name] = top * float(np.linalg.norm(size / top)) if top else 0.0
-        self.largest[name], self.bad[name] = top, ct.size - size.size
+    def at(self, tapes: Mapping[str, Tape], pairs: Iterable[tuple[str, str]], index: int) -> None:
+        """Measures one point: the forward run for each y, and the pairs (x, y)."""
+        xs: dict[str, list[str]] = {}
+        for x, y in pairs:
+            xs.setdefault(y, []).append(x)
+        for y, by in xs.items():
+            with suppress(MemoryError):  # without memory there is just no health
+                self.of[y].at(tapes[y], by, self.inputs, index)
 
-    @staticmethod
-    def over(points: Sequence[Norms]) -> Norms:
-        """Those of all points: root mean squares, sums of counts, the largest of largest."""
-        if len(points) == 1:
-            return points[0]
-        total = Norms()
-        for name in {name: None for point in points for name in point.norm}:
-            here = [point for point in points if name in point.norm]
-            total.norm[name] = math.hypot(*(p.norm[name] for p in here)) / math.sqrt(len(here))
-            total.zeros[name], total.bad[name] = sum(p.zeros[name] for p in here), sum(p.bad[name] for p in here)
-            total.size[name] = sum(p.size[name] for p in here)
-            total.largest[name] = max(p.largest[name] for p in here)
-        return total
+    def descended(self, y: str) -> Descended | None:
+        """The backward pass from y at the last point."""
+        return self.of[y].descended if y in self.of else None
 
+    def look_on(self, further: Further, first: int) -> None:
+        """Makes further forward runs, from point number `first` on, as long as their inputs differ."""
+        most = max((each.wanted for each in self.of.values()), default=0)
+        programs = [each.program(further.point.tape) for each in self.of.values()] if most else []
+        names = [name for program in programs if program is not None for name in looked_at(program)]
+        for tape, values in further.runs(range(first, first + most), names):
+            for each in self.of.values():
+                each.look(tape, values)
 
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """One y at one point: its units, the nodes that they make up, cotangents by name, what made some not finite."""
-
-    units: Sequence[Unit]
-    nodes: Mapping[Key, Draft]
-    norms: Norms
-    forward: Spot | None
-    backward: Spot | None
+    def record(self, record: Check) -> Check:
+        """A record with the health of its gradient and, if it is partial, the figures of the whole gradient."""
+        checkup = self.of[record.y]
+        health = checkup.health(record.x)
+        found: Gradient = {**record.gradient}
+        if record.gradient and record.mode != "full":
+            found.update(checkup.figures(record.x))
+        return replace(record, gradient=found if health is None else {**found, "health": health})
 
 
 class Checkup:
-    """The health of d y/d x for all xs of one y, point by point; `tick` hears of every cotangent."""
+    """The health of d y/d x for all xs of one y, point by point; `tick` is called for every cotangent."""
 
     def __init__(self, y: str, seed: int, tick: Callable[[], None]) -> None:
         self.y, self.seed, self.tick = y, seed, tick
@@ -96,10 +84,10 @@ class Checkup:
         self.spoilt: Spot | None = None
         self.finite, self.work = True, 0.0
         self.descended: Descended | None = None  # at the last point
-        self._program: Program | None = None  # on the tape that was looked at last
+        self._program: Program | None = None  # on the last tape
 
     def at(self, tape: Tape, xs: Sequence[str], inputs: Iterable[str], index: int) -> None:
-        """One point: the forward run on `tape`; `inputs` are the model's own."""
+        """Measures one point: the forward run on `tape`; `inputs` are those of the model."""
         self.descended = None
         y, xs = tape.named.get(self.y), [x for x in xs if x in tape.named and inexact(tape.named[x])]
         if y is None or not xs or not y.size or not inexact(y):
@@ -111,7 +99,7 @@ class Checkup:
         self.descended = Descended(random_cotangent(y.value, [self.seed, index, 2]), {})
         starts = [tape.named[n].name for n in inputs if n in tape.named] or [self.names[x] for x in xs]
         data = _reached(tape, starts)
-        if not self._visit(tape, self.descended, xs, data) and len(xs) > 1:  # a rule on some way is missing, or broken
+        if not self._visit(tape, self.descended, xs, data) and len(xs) > 1:  # a rule is missing or broken for some x
             for x in xs:
                 self._visit(tape, self.descended, [x], data)
         program = self.program(tape)
@@ -120,7 +108,7 @@ class Checkup:
             self.work = forward_work(program) + _STEP * len(tape.steps)
 
     def _visit(self, tape: Tape, descended: Descended, xs: Sequence[str], data: set[str]) -> bool:
-        """Whether a backward pass by some xs goes through."""
+        """Makes a backward pass by some xs; False if it fails."""
         y, norms, ends = tape.named[self.y].name, Norms(), {tape.named[x].name: np.zeros(()) for x in xs}
         try:
             way = Descent(tape, y, [*ends], watched=False)
@@ -129,11 +117,11 @@ class Checkup:
                 norms.add(name, ct, end=name in ends)
                 if name in ends:
                     ends[name] = ct
-            if any(norms.bad.values()):  # whose rule it was is worth another pass
+            if any(norms.bad.values()):  # another pass finds the rule
                 way = Descent(tape, y, [*ends])
                 deque(way.cotangents(descended.start), maxlen=0)
         except LimitError as error:
-            if error.code == LimitError.code:  # the time is up; without memory for it there is merely no health
+            if error.code == LimitError.code:  # the time limit; without memory there is just no health
                 raise
             return False
         except (GradcheckError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError):
@@ -149,13 +137,13 @@ class Checkup:
         return True
 
     def look(self, tape: Tape, values: Mapping[str, Array]) -> None:
-        """One more forward run, for what units do there: `values` on a tape."""
+        """Adds one more forward run, with `values` on a tape, to the activity of units."""
         program = self.program(tape)
         if program is not None:
             self.activity.show(tape, program, values)
 
     def program(self, tape: Tape) -> Program | None:
-        """What leads from all xs to y on a tape."""
+        """The part of a tape that leads from all xs to y."""
         if self._program is None or self._program.tape is not tape:
             names = [tape.named[x].name for x in self.visits if x in tape.named]
             known = bool(names) and self.y in tape.named
@@ -164,12 +152,12 @@ class Checkup:
 
     @property
     def wanted(self) -> int:
-        """How many further forward runs would show enough of every unit; none if they would take long."""
+        """Number of further forward runs that would show enough of every unit; 0 if they would take long."""
         runs = math.ceil(SAMPLES / self.activity.least) - 1
         return runs if runs * self.work <= _CHEAP else 0
 
     def figures(self, x: str) -> Gradient:
-        """What records say of a gradient, here of that of a random weighted sum of y; nothing where there is none."""
+        """The figures of a gradient in a record, for a random weighted sum of y; {} if there is no gradient."""
         norms = Norms.over([visit.norms for visit in self.visits.get(x, ())])
         name = self.names.get(x)
         if name not in norms.norm:
@@ -208,8 +196,90 @@ class Checkup:
         )
 
 
+def random_cotangent(y: Array, seed: Sequence[int]) -> Array:
+    """A random direction of length sqrt(y.size), complex for a complex y; not all ones, which Softmax ignores."""
+    rng = np.random.default_rng(seed)
+    ct = rng.normal(size=y.shape) + (1j * rng.normal(size=y.shape) if y.dtype.kind == "c" else 0)
+    return np.asarray(ct * (math.sqrt(y.size) / np.linalg.norm(ct))).astype(y.dtype)
+
+
+def _reached(tape: Tape, starts: Iterable[str]) -> set[str]:
+    """Tensors that depend on some tensors of a tape."""
+    names = set(starts)
+    for step in tape.steps:
+        if not names.isdisjoint((*step.operands, *step.statics)):
+            names.update(n for n in step.node.outputs if n)
+    return names
+
+
+def culprit(tape: Tape, y: str) -> Spot | None:
+    """The first node on the way to y whose result is not finite although its operands are."""
+    needed, makers = {y}, []
+    for step in reversed(tape.steps):
+        if not needed.isdisjoint(step.node.outputs):
+            needed.update(step.node.inputs)
+            makers.append(step)
+    for step in reversed(makers):
+        if not _finite(tape, step.node.outputs) and _finite(tape, (*step.operands, *step.statics)):
+            return spot_of(step.place, step.op.name, step.label)
+    return None
+
+
+def _finite(tape: Tape, names: Iterable[str]) -> bool:
+    return all(np.isfinite(tape.values[n]).all() for n in names if n and is_inexact(tape.values[n].dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One y at one point: its units and nodes, cotangents by name, and the nodes that made NaN or infinity."""
+
+    units: Sequence[Unit]
+    nodes: Mapping[Key, Draft]
+    norms: Norms
+    forward: Spot | None
+    backward: Spot | None
+
+
+@dataclass(slots=True)
+class Norms:
+    """Cotangents of the tensors between x and y, by name: norm, exact zeros, size; for each x the largest entry too."""
+
+    norm: dict[str, float] = field(default_factory=dict)
+    zeros: dict[str, int] = field(default_factory=dict)
+    size: dict[str, int] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+    bad: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, ct: Array, *, end: bool) -> None:
+        flat = ct.reshape(-1)
+        squares = squared(flat)
+        self.zeros[name], self.size[name] = int(np.count_nonzero(flat == 0)), ct.size
+        if _SMALL < squares < np.inf:
+            self.norm[name], self.bad[name] = math.sqrt(squares), 0
+            self.largest[name] = float(max(flat.max(), -flat.min())) if end else math.nan
+            return
+        size = np.abs(flat[np.isfinite(flat)])
+        top = float(np.max(size, initial=0.0))
+        self.norm[name] = top * float(np.linalg.norm(size / top)) if top else 0.0
+        self.largest[name], self.bad[name] = top, ct.size - size.size
+
+    @staticmethod
+    def over(points: Sequence[Norms]) -> Norms:
+        """Norms over all points: root mean squares, sums of counts, the largest of largest entries."""
+        if len(points) == 1:
+            return points[0]
+        total = Norms()
+        for name in {name: None for point in points for name in point.norm}:
+            here = [point for point in points if name in point.norm]
+            total.norm[name] = math.hypot(*(p.norm[name] for p in here)) / math.sqrt(len(here))
+            total.zeros[name], total.bad[name] = sum(p.zeros[name] for p in here), sum(p.bad[name] for p in here)
+            total.size[name] = sum(p.size[name] for p in here)
+            total.largest[name] = max(p.largest[name] for p in here)
+        return total
+
+
 def _lost(units: Sequence[Unit], x: str, norms: Norms) -> Spot | None:
-    """The node at which all of a gradient is lost on its way from y to x; None where some of it arrives."""
+    """The node at which a gradient becomes zero everywhere on its way from y to x; None if it does not."""
     if norms.norm.get(x) != 0 or not norms.size.get(x) or norms.zeros.get(x) != norms.size[x]:
         return None
     between = {x, *(name for unit in units for name in unit.outputs)}
@@ -237,51 +307,12 @@ def _layer(draft: Draft, norms: Norms, counts: tuple[int, int | None, int | None
     )
 
 
-class Checkups:
-    """The checkups of all ys of one check."""
-
-    def __init__(self, ys: Iterable[str], inputs: Sequence[str], seed: int, tick: Callable[[], None]) -> None:
-        self.inputs = inputs
-        self.of = {y: Checkup(y, seed, tick) for y in ys}
-
-    def at(self, tapes: Mapping[str, Tape], pairs: Iterable[tuple[str, str]], index: int) -> None:
-        """One point: the forward run for each y, and the pairs (x, y) that there are."""
-        xs: dict[str, list[str]] = {}
-        for x, y in pairs:
-            xs.setdefault(y, []).append(x)
-        for y, by in xs.items():
-            with suppress(MemoryError):  # without room for it there is merely no health
-                self.of[y].at(tapes[y], by, self.inputs, index)
-
-    def descended(self, y: str) -> Descended | None:
-        """The backward pass from y at the last point."""
-        return self.of[y].descended if y in self.of else None
-
-    def look_on(self, further: Further, first: int) -> None:
-        """Further forward runs, from point number `first` on, as long as they show anything else."""
-        most = max((each.wanted for each in self.of.values()), default=0)
-        programs = [each.program(further.point.tape) for each in self.of.values()] if most else []
-        names = [name for program in programs if program is not None for name in looked_at(program)]
-        for tape, values in further.runs(range(first, first + most), names):
-            for each in self.of.values():
-                each.look(tape, values)
-
-    def record(self, record: Check) -> Check:
-        """A record with the health of its gradient; of projections and draws, figures of the gradient as a whole."""
-        checkup = self.of[record.y]
-        health = checkup.health(record.x)
-        found: Gradient = {**record.gradient}
-        if record.gradient and record.mode != "full":
-            found.update(checkup.figures(record.x))
-        return replace(record, gradient=found if health is None else {**found, "health": health})
-
-
 def _ratio(
     units: Sequence[Unit], x: str, layers: Mapping[Key, Draft], norms: Mapping[str, float], every: Curve
 ) -> float | None:
-    """The flow at the first layers over that at the last ones: of those with weights, or of all where few have any.
+    """Ratio of the gradient norm at the first layers to that at the last: weighted ones, or all if few are weighted.
 
-    What squashes y itself is no layer then: a loss may undo it.
+    A squashing function at y itself is no layer then, since the loss may undo it.
     """
     weighted = curve(units, x, {key for key, draft in layers.items() if draft.weighted}, norms)
     if len(weighted.flow) > 1:
@@ -291,56 +322,12 @@ def _ratio(
 
 
 def _through(flows: Curve, layers: Mapping[Key, Draft]) -> float | None:
-    """The ratio of a curve; none where nothing comes through because of the sizes alone."""
+    """The ratio of a curve; None for a ratio of zero that follows from the sizes alone."""
     return None if flows.ratio == 0 and any(draft.constant for draft in layers.values()) else flows.ratio
 
 
-def _reached(tape: Tape, starts: Iterable[str]) -> set[str]:
-    """What depends on some tensors of a tape."""
-    names = set(starts)
-    for step in tape.steps:
-        if not names.isdisjoint((*step.operands, *step.statics)):
-            names.update(n for n in step.node.outputs if n)
-    return names
-
-
-def random_cotangent(y: Array, seed: Sequence[int]) -> Array:
-    """A random direction of length sqrt(y.size), complex for a complex y; never all ones, which Softmax ignores."""
-    rng = np.random.default_rng(seed)
-    ct = rng.normal(size=y.shape) + (1j * rng.normal(size=y.shape) if y.dtype.kind == "c" else 0)
-    return np.asarray(ct * (math.sqrt(y.size) / np.linalg.norm(ct))).astype(y.dtype)
-
-
-def culprit(tape: Tape, y: str) -> Spot | None:
-    """The first node on the way to y whose result is not finite though what it reads is."""
-    needed, makers = {y}, []
-    for step in reversed(tape.steps):
-        if not needed.isdisjoint(step.node.outputs):
-            needed.update(step.node.inputs)
-            makers.append(step)
-    for step in reversed(makers):
-        if not _finite(tape, step.node.outputs) and _finite(tape, (*step.operands, *step.statics)):
-            return spot_of(step.place, step.op.name, step.label)
-    return None
-
-
-def _finite(tape: Tape, names: Iterable[str]) -> bool:
-    return all(np.isfinite(tape.values[n]).all() for n in names if n and is_inexact(tape.values[n].dtype))
-
-
-def with_gates(check: Check, asked: Collection[str]) -> Check:
-    """The record with the gates of its gradient's health that it stops at; what is waived stops at none of them.
-
-    Gates that are no matter of health stay as they are: they are in a record whatever a run asks for.
-    """
-    if check.status == "waived":
-        return check
-    own = tuple(word for word in check.gates if word not in WORDS)
-    return replace(check, gates=(*own, *(word for word in WORDS if word in asked and word in _shown(check))))
-
-
 def gates_given(value: Any, dtype: str) -> tuple[str, ...]:
-    """What fails a run, by the words of `--fail-on`: in one text, or a list of them; None: its default."""
+    """Words of `--fail-on` as a tuple, from one text or a list; the default for None."""
     if value is None:
         return OUTCOMES
     words = value.split(",") if isinstance(value, str) else value
@@ -353,6 +340,17 @@ def gates_given(value: Any, dtype: str) -> tuple[str, ...]:
     if "precision" in found and dtype != "model":
         raise UsageError("fail_on='precision' asks for the gradient in the model's own dtype: dtype='model'.")
     return found
+
+
+def with_gates(check: Check, asked: Collection[str]) -> Check:
+    """The record with the gates for its gradient's health; a known failure (status waived) stops at none.
+
+    Gates that do not concern health stay: they are in a record whatever a run asks for.
+    """
+    if check.status == "waived":
+        return check
+    own = tuple(word for word in check.gates if word not in WORDS)
+    return replace(check, gates=(*own, *(word for word in WORDS if word in asked and word in _shown(check))))
 
 
 def _shown(check: Check) -> tuple[str, ...]:

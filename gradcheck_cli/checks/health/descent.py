@@ -1,7 +1,7 @@
-"""One backward pass that keeps nothing: the cotangent of every tensor between y and x, as soon as it is whole.
+"""One backward pass that keeps nothing: it gives the cotangent of each tensor between y and x once it is complete.
 
-Rules run on a tape that forgets what they emit, so that memory holds only the cotangents which are still waited for,
-and the tape of the forward run stays as it is.
+Rules run on a tape that drops the steps they add, so that memory holds only cotangents that are still incomplete, and
+the tape of the forward run does not change.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gradcheck_cli.graph import Array
 
 
 class Passing(Tape):
-    """A tape that keeps nothing: what is emitted upon the values of a forward run lives as long as its `Var`s."""
+    """A tape that keeps nothing: results live as long as their `Var`s; values of the forward run can be read."""
 
     def __init__(self, forward: Tape) -> None:
         super().__init__(forward.ops, dtype=forward.dtype, seed=forward.seed)
         self.values = forward.values
 
     def hold(self, name: str, value: Any) -> Var:
-        """A value that no step computes; its name is nobody's."""
+        """A value that no step computes; its name is not registered."""
         return self.weight(name, np.asarray(value))
 
     def weight(self, name: str, array: Array) -> Var:
@@ -39,10 +39,10 @@ class Passing(Tape):
 
 
 class Descent:
-    """The way from y down to xs.  NoGradientError where an operator on it has no rule.
+    """The backward pass from y to xs.  NoGradientError if an operator on the way has no rule.
 
-    `unit` is the one whose rule ran last, `broken` the first whose rule made what is not finite of cotangents that were,
-    if that is watched for.
+    `unit` is the one whose rule ran last; `broken`, if watched, the first whose rule made NaN or infinity of finite
+    cotangents.
     """
 
     def __init__(self, tape: Tape, y: str, xs: Sequence[str], *, watched: bool = True) -> None:
@@ -54,7 +54,7 @@ class Descent:
         check_rules(self.units)
 
     def cotangents(self, cotangent: Array) -> Iterator[tuple[str, Array]]:
-        """Names and cotangents of all tensors between, y first, and of whatever else is differentiated on the way."""
+        """Names and cotangents of all tensors on the way, y first, and of other differentiated operands."""
         pending = {self.y: cotangent}
         readers = Counter(name for unit in self.units for name in _operands(unit))
         made = {name for unit in self.units for name in unit.outputs}
@@ -66,7 +66,7 @@ class Descent:
             readers.subtract(_operands(unit))
             whole = [n for n in _operands(unit) if not readers[n] and n not in made and n in pending]
             yield from ((name, pending.pop(name)) for name in whole)
-        yield from pending.items()  # y itself, where nothing lies between
+        yield from pending.items()  # y itself, if there are no units
 
     def _pulled(self, unit: Unit, cts: Mapping[str, Array]) -> list[tuple[str, Array]]:
         """Cotangents of a unit's operands."""
@@ -79,13 +79,13 @@ class Descent:
         return flows
 
     def _turns(self, unit: Unit) -> list[set[str]]:
-        """Operands whose cotangents are computed together: not that of a large weight beside what needs the weight."""
+        """Groups of operands whose cotangents are computed together; large weights get one of their own."""
         names = _operands(unit)
         large = names & self.tape.values.recipes.keys()
         return [names - large, *({name} for name in sorted(large))]
 
     def _applied(self, unit: Unit, cts: Mapping[str, Array], names: set[str]) -> list[tuple[str, Array]]:
-        """Cotangents of some operands, by the rule; beside a large weight on a tape of its own, which can make it anew."""
+        """Cotangents of some operands by the rule, beside a large weight on a tape that can recompute it."""
         tape: Tape = self.passing
         if not self.tape.values.recipes.keys().isdisjoint((*unit.operands, *unit.outputs)):
             tape = Tape(self.tape.ops, dtype=self.tape.dtype, seed=self.tape.seed)
@@ -96,7 +96,7 @@ class Descent:
 
 
 def squared(flat: Array) -> float:
-    """The sum of squares, without a copy of what may be large; NaN for complex numbers, which are none."""
+    """The sum of squares without a copy; NaN for complex numbers."""
     return float(np.einsum("i,i", flat, flat)) if flat.dtype.kind == "f" else math.nan
 
 

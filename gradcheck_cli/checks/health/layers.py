@@ -1,14 +1,12 @@
-"""Which nodes on the way from x to y are layers, and how the flow of a backward pass changes from one to the next.
+"""Layers between x and y: the norm of the gradient from one to the next, and units that no longer learn.
 
-A layer has weights, or bends what goes through it.  The flow at a level is the largest cotangent among the outputs of
-its layers and the tensors that lead past it, so that a branch which carries little does not stand for its trunk.
+A layer has weights or is not linear.  The flow at a level is the largest cotangent among the outputs of its layers and
+the tensors that lead past it, so that a branch with small cotangents does not stand for the trunk.
 
-Units that no longer learn: dead ones, whose output stays on its flat part at 0, and saturated ones.
-
-A unit is a channel of an image, or a feature of a vector; it is judged by all its values over the batch, the positions
-and the points that were tried.  Dead: the output of Relu, Clip at 0, ThresholdedRelu, HardSigmoid or HardSwish is on
-its flat part at 0 (the dying Relu).  Saturated: the local slope of Sigmoid, Tanh, HardSigmoid or of a bounded Clip is
-below SATURATED_SLOPE; of Softmax the largest slope y (1 - y) among the entries that share a sum.
+A unit is a channel of an image, or a feature of a vector, judged by all its values over the batch, the positions and
+the points.  A dead unit's output is always on the flat part at 0 of Relu, Clip at 0, ThresholdedRelu, HardSigmoid or
+HardSwish.  A saturated unit's local slope of Sigmoid, Tanh, HardSigmoid or of a bounded Clip is below SATURATED_SLOPE;
+for Softmax the largest slope y (1 - y) among the entries that share a sum.
 """
 
 from __future__ import annotations
@@ -27,24 +25,22 @@ from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.measures import SAMPLES, SATURATED_SLOPE, Jump, Spot
 
-Key = tuple[int, str, int]  # of a node: which one of the model it is or lies in, inside of which graph, which one there
-
-
-def key_of(place: Place) -> Key:
-    """What tells nodes of the model apart; a node of a loop's body is one, however often it runs."""
-    return place.origin, place.inside, place.index
-
-
-def spot_of(place: Place, op: str, name: str) -> Spot:
-    """A node as records name it."""
-    return Spot(place.index, place.op or op, place.label or name, place.inside)
+Key = tuple[int, str, int]  # index in the model, subgraph, and index there
+_CHANNELS_SECOND = {
+    "Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "BatchNormalization", "InstanceNormalization",
+    "GroupNormalization", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "LRN",
+}  # fmt: skip
+_CHANNELS_LAST = {"MatMul", "Gemm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "LSTM",
+                  "GRU", "RNN"}  # fmt: skip
+_FLAT = {"Relu", "Max", "Where", "Clip", "Sigmoid", "Tanh", "Softmax"}  # steps that may have flat parts
+_HOPS = 16  # elementwise steps, at most, between an activation and its layer
 
 
 @dataclass(slots=True)
 class Draft:
-    """A node of the model as the units that it is made of: which tensors it gives, which parameters it reads.
+    """A node of the model, from its units: its outputs, and the parameters it reads.
 
-    One that is constant at the sizes it has lets nothing through: a Softmax of single numbers.
+    A node that is constant at its sizes, such as a Softmax of single numbers, lets no gradient through.
     """
 
     spot: Spot
@@ -56,7 +52,7 @@ class Draft:
 
 
 def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Key, Draft]:
-    """The nodes that units come from, in order; `data` is what depends on the model's inputs, parameters do not."""
+    """The nodes that units come from, in order; `data` are tensors that depend on the model's inputs."""
     found: dict[Key, Draft] = {}
     for unit in units:
         draft = found.setdefault(key_of(unit.place), Draft(spot_of(unit.place, unit.op.name, unit.label)))
@@ -70,8 +66,18 @@ def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Ke
         if _alone(unit):
             draft.outputs += unit.outputs
         else:
-            draft.outputs = [*unit.outputs]  # of what a node is composed of, the last
+            draft.outputs = [*unit.outputs]  # of the steps of a node, the last
     return {key: draft for key, draft in found.items() if key[0] >= 0}
+
+
+def key_of(place: Place) -> Key:
+    """Key of the model's node that a unit belongs to; a node in a loop's body is one, however often it runs."""
+    return place.origin, place.inside, place.index
+
+
+def spot_of(place: Place, op: str, name: str) -> Spot:
+    """A node as records name it."""
+    return Spot(place.index, place.op or op, place.label or name, place.inside)
 
 
 def _constant(tape: Tape, unit: Unit) -> bool:
@@ -80,12 +86,12 @@ def _constant(tape: Tape, unit: Unit) -> bool:
 
 
 def _alone(unit: Unit) -> bool:
-    """It is a whole node of a body that runs many times."""
+    """True for a unit that is a whole node of a loop's body."""
     return bool(unit.place.inside) and unit.op.name == unit.place.op
 
 
 def _bends(unit: Unit, data: AbstractSet[str]) -> bool:
-    """It is not linear in the data that it reads."""
+    """True for a unit that is not linear in the data that it reads."""
     if unit.op.linear == "each":
         return False
     if unit.op.name == "Where":
@@ -98,7 +104,7 @@ def _bends(unit: Unit, data: AbstractSet[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The flow at levels 1 to n of some layers, from x on, and the node whose output is the largest at each."""
+    """The flow at levels 1 to n of some layers, from x on, and the node with the largest cotangent at each."""
 
     flow: Sequence[float]
     keys: Sequence[Key | None]
@@ -111,7 +117,7 @@ class Curve:
         return self.flow[0] / self.flow[-1] if self.flow[-1] else 0.0
 
     def steepest(self, spots: Mapping[Key, Spot]) -> Jump | None:
-        """The node at whose level the flow changes most, backwards."""
+        """The node at whose level the flow changes most on the way back."""
         steps = [(below, above, key) for below, above, key in zip(self.flow, self.flow[1:], self.keys[1:], strict=False)
                  if above and key is not None and math.isfinite(below + above)]  # fmt: skip
         if not steps:
@@ -140,7 +146,7 @@ def curve(units: Sequence[Unit], x: str, layers: AbstractSet[Key], norms: Mappin
 
 
 def _levels(units: Sequence[Unit], x: str, layers: AbstractSet[Key]) -> dict[str, tuple[int, Key | None]]:
-    """Tensors reached from x: how many layers lie on the longest way there, and the last of them."""
+    """Tensors reached from x: the largest number of layers on a way there, and the last of them."""
     levels: dict[str, tuple[int, Key | None]] = {x: (0, None)}
     for unit in units:
         read = [levels[n] for n in unit.operands if n in levels]
@@ -155,33 +161,14 @@ def _levels(units: Sequence[Unit], x: str, layers: AbstractSet[Key]) -> dict[str
     return levels
 
 
-_CHANNELS_SECOND = {
-    "Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "BatchNormalization", "InstanceNormalization",
-    "GroupNormalization", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "LRN",
-}  # fmt: skip
-_CHANNELS_LAST = {"MatMul", "Gemm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "LSTM",
-                  "GRU", "RNN"}  # fmt: skip
-_FLAT = {"Relu", "Max", "Where", "Clip", "Sigmoid", "Tanh", "Softmax"}  # steps whose units may stand still
-_HOPS = 16  # elementwise steps between a layer and what makes its channels
-
-
-@dataclass(slots=True)
-class _Units:
-    """Units of one output: which of them were seen on a slope, how often each was seen."""
-
-    alive: Array
-    steep: Array
-    seen: int
-
-
 class Activity:
-    """What all units did in the runs that were shown."""
+    """Activity of all units over several runs."""
 
     def __init__(self) -> None:
         self._units: dict[tuple[Key, str], _Units] = {}
 
     def show(self, tape: Tape, program: Program, values: Mapping[str, Array]) -> None:
-        """One more run: the steps of `program`, with values as they are there."""
+        """Adds a run: the steps of `program` with their `values`."""
         makers = {name: step for step in tape.steps for name in step.node.outputs if name}
         for _, step in program.steps:
             states = _states(values, step, program.reached) if step.op.name in _FLAT else None
@@ -202,11 +189,11 @@ class Activity:
 
     @property
     def least(self) -> int:
-        """How often the units that were seen least were seen; SAMPLES if there are none."""
+        """Number of values seen of the unit that was seen least; SAMPLES if there are no units."""
         return min((units.seen for units in self._units.values() if units.alive.size), default=SAMPLES)
 
     def counts(self) -> Mapping[Key, tuple[int, int | None, int | None]]:
-        """By node: how many units there are, and of them how many are dead and saturated, None if seen too seldom."""
+        """By node: the number of units, of dead and of saturated ones; None if too few values were seen."""
         found: dict[Key, tuple[int, int | None, int | None]] = {}
         for (key, _), units in self._units.items():
             number, dead, saturated = found.get(key, (0, 0, 0))
@@ -221,15 +208,24 @@ class Activity:
         return found
 
 
+@dataclass(slots=True)
+class _Units:
+    """Units of one output: those seen off zero and on a slope, and the number of values seen of each."""
+
+    alive: Array
+    steep: Array
+    seen: int
+
+
 def looked_at(program: Program) -> Iterator[str]:
-    """The tensors whose values say what units do."""
+    """The tensors that `Activity.show` reads."""
     for _, step in program.steps:
         if step.op.name in _FLAT:
             yield from (n for n in (*step.operands, step.node.outputs[0]) if n in program.reached)
 
 
 def _states(values: Mapping[str, Array], step: Step, data: set[str]) -> tuple[Array, Array] | None:
-    """Where an output is off its flat part at 0, and where its slope is no trifle; None for one that never goes flat."""
+    """Masks of outputs off the flat part at 0, and of slopes that are not small; None for other operators."""
     operands = [values[n] if n else None for n in step.operands]
     x, y = operands[0] if operands else None, values.get(step.node.outputs[0])
     if x is None or y is None or y.dtype.kind != "f" or not y.size:
@@ -254,7 +250,7 @@ def _states(values: Mapping[str, Array], step: Step, data: set[str]) -> tuple[Ar
 
 
 def _against_zero(step: Step, values: list[Array | None], data: set[str]) -> tuple[Array, Array] | None:
-    """The larger of data and the constant 0 is a Relu."""
+    """The masks for Max of data and the constant 0, which is a Relu."""
     moving = [v for n, v in zip(step.operands, values, strict=True) if n in data]
     fixed = [v for n, v in zip(step.operands, values, strict=True) if n not in data]
     if len(moving) != 1 or moving[0] is None or fixed[0] is None or fixed[0].any():
@@ -267,20 +263,20 @@ def _clipped(step: Step, values: list[Array | None]) -> tuple[Array, Array] | No
     if x is None or low is None:
         return None
     above = np.ones(x.shape, bool) if low.any() else x > low
-    if step.place.op == "HardSwish":  # beyond the upper bound it grows on
+    if step.place.op == "HardSwish":  # it keeps growing above the upper bound
         return above, above
     return above, (x > low) & (True if high is None else x < high)
 
 
 def _by_unit(mask: Array, axis: int | None) -> Array:
-    """Whether any value of each unit is in the state."""
+    """True for each unit that has any value in the mask."""
     if axis is None or not -mask.ndim <= axis < mask.ndim:
         return mask.any(keepdims=True).reshape(1)
     return np.asarray(mask.any(axis=tuple(i for i in range(mask.ndim) if i != axis % mask.ndim)))
 
 
 def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, Step]) -> int | None:
-    """The axis of a step's output whose entries are units; None where all of it is one."""
+    """The axis of a step's output whose entries are units; None where all of it is one unit."""
     rank = tape.values[step.node.outputs[0]].ndim
     if step.op.name == "Softmax":
         return 1 if rank > 2 and step.metadata["axis"] % rank != 1 else None
@@ -300,13 +296,13 @@ def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, Step]) -> int | N
 
 
 def _of_maker(step: Step, rank: int) -> int:
-    """The axis of channels behind an operator that makes them; 0 for others."""
+    """The axis of channels in the result of an operator that makes them; 0 for others."""
     names = {step.op.name, step.place.op}
     return 1 if names & _CHANNELS_SECOND else rank - 1 if names & _CHANNELS_LAST else 0
 
 
 def _main_operand(tape: Tape, step: Step) -> str | None:
-    """What an elementwise step, or a transposition, goes on with: the first operand of the result's size and rank."""
+    """The first operand of the result's size and rank, for an elementwise step or a transposition."""
     if step.op.lift is not elementwise and step.op.name != "Transpose":
         return None
     made = tape.values[step.node.outputs[0]]
@@ -315,7 +311,7 @@ def _main_operand(tape: Tape, step: Step) -> str | None:
 
 
 def _moved(axis: int, moves: list[tuple[int, ...]]) -> int:
-    """Where an axis is after transpositions, the last of which comes first."""
+    """Position of an axis after transpositions, of which the last one is applied first."""
     for perm in reversed(moves):
         axis = perm.index(axis)
     return axis
