@@ -28,6 +28,11 @@ Scope: TypeAlias = Mapping[str, Tensor]
 _DECIDING = {"If": 1, "Loop": 2}  # number of leading inputs that control flow depends on and no derivative goes through
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "FakeQuant")
 _STRAIGHT = ("Round", "Floor", "Ceil", "Cast", "CastLike", *_QUANTIZERS)
+LAYOUT = (
+    "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split",
+    "Squeeze", "Tile", "Transpose", "Unsqueeze", "Cast", "CastLike",
+)  # fmt: skip
+_SELECTS = ("decides", "sizes")
 _COUNTED = {  # operands whose values determine the shape of the result
     "Compress": (1,), "NonMaxSuppression": (0, 1), "NonZero": (0,), "Range": (0, 1, 2), "StringSplit": (0,), "Unique": (0,),
 }  # fmt: skip
@@ -324,13 +329,6 @@ def _inside(node: Node, at: Spot, attr: str) -> str:
     """The name of a graph inside of a node, for messages."""
     outer = f" in the {at.inside}" if at.inside else ""
     return f"{attr} of {describe(at.node, node)}{outer}"
-
-
-LAYOUT = (
-    "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split",
-    "Squeeze", "Tile", "Transpose", "Unsqueeze", "Cast", "CastLike",
-)  # fmt: skip
-_SELECTS = ("decides", "sizes")
 
 
 def selecting(flow: Flow, inputs: Collection[str], every: Iterable[str], ys: Iterable[str]) -> set[str]:
