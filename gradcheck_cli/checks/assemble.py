@@ -19,7 +19,7 @@ import numpy as np
 
 from gradcheck_cli.checks.diagnose.laws import NONDETERMINISTIC, Broken
 from gradcheck_cli.checks.diagnose.suspects import surveyed
-from gradcheck_cli.checks.tally import Outcome as Outcome
+from gradcheck_cli.checks.tally import PointResult as PointResult
 from gradcheck_cli.checks.tally import Tally, gradient_figures
 from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.errors import VERSION, GradcheckError, PointError, UnsupportedError
@@ -50,7 +50,7 @@ class Pair:
     x: str
     y: str
     gradient_of: str = ""  # the tensor whose gradient by x y is, in a check of second order
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[PointResult] = field(default_factory=list)
     elsewhere: list[Tally] | None = None  # tallies of parts, in place of outcomes
     error: GradcheckError | None = None
     missed: list[PointError] = field(default_factory=list)
@@ -202,7 +202,7 @@ def verdict_of(tallies: Sequence[Tally], max_inconclusive: float) -> str:
     return verdict(tallies, _counts(tallies), max_inconclusive)[0]
 
 
-def passes(outcome: Outcome, max_inconclusive: float) -> bool:
+def passes(outcome: PointResult, max_inconclusive: float) -> bool:
     """True if the comparison at this point would pass by itself."""
     if outcome.found.comparison.clean:
         return True

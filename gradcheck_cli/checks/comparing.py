@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from gradcheck_cli.checks.assemble import Outcome, Pair, passes
+from gradcheck_cli.checks.assemble import Pair, PointResult, passes
 from gradcheck_cli.checks.diagnose.laws import Laws
 from gradcheck_cli.checks.diagnose.suspects import lawless_suspect, suspect_record, trapped
 from gradcheck_cli.checks.half_precision import Precisions
@@ -113,7 +113,7 @@ class Comparing:
                 continue
             told.append((position, pair))
             first = 0 if rows is None else rows[position].start
-            outcome = Outcome(index, found, sides.value(pair.x), sides.value(pair.y), pair.mode != "full",
+            outcome = PointResult(index, found, sides.value(pair.x), sides.value(pair.y), pair.mode != "full",
                               first=first, part=rows is not None)  # fmt: skip
             if some is not None:
                 outcome = some.completed(outcome, sides, pair, position, self._job(sides, pair))

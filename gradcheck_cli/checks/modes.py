@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradcheck_cli.checks.assemble import Outcome, Pair
+from gradcheck_cli.checks.assemble import Pair, PointResult
 from gradcheck_cli.checks.sides import Sides, too_large
 from gradcheck_cli.checks.timing import beyond, threads
 from gradcheck_cli.compare.pair import Found, Job
@@ -124,7 +124,7 @@ class Partial:
         """The comparison that decides on one pair."""
         return self.part.compare(program, position, job)
 
-    def completed(self, outcome: Outcome, sides: Sides, pair: Pair, position: int, job: Job) -> Outcome:
+    def completed(self, outcome: PointResult, sides: Sides, pair: Pair, position: int, job: Job) -> PointResult:
         """An outcome with what its mode adds: a survey of all nodes, or the flag that its entries were drawn.
 
         Entries at ties are compared beside directional projections, and a projection of all entries beside a sample,
@@ -153,13 +153,13 @@ class Partial:
         return crossing > self.settings.max_inconclusive * found.comparison.status.size
 
 
-def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget, outcomes: Sequence[Outcome] = ()) -> Survey:
+def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget, outcomes: Sequence[PointResult] = ()) -> Survey:
     """Survey of every node between x and y; failing entries of `outcomes` tell which wrong node comes first."""
     failing = next((entries for outcome in outcomes if (entries := list(_failing(outcome)))), [])
     return sides.surveyor.survey(sides.theory_name(pair.x), sides.theory_name(pair.y), seed, budget, failing)
 
 
-def _failing(outcome: Outcome) -> Iterator[tuple[Array, Array]]:
+def _failing(outcome: PointResult) -> Iterator[tuple[Array, Array]]:
     """Failing entries as pairs (direction of x, weights of y): the worst ones, then two random mixtures of up to 16.
 
     Entries with a finite gradient come first.

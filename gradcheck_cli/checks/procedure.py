@@ -77,7 +77,7 @@ def check(
             idle = settings.straight_through and not rounds(source, settings, ops)
             source, ops = through(source, settings, ops)
             part = None if elsewhere is None else Part()
-            checking = Checking(source, settings, listen, ops_for(source, ops), see, part, elsewhere)
+            checking = Procedure(source, settings, listen, ops_for(source, ops), see, part, elsewhere)
             records = checking.run(name, reproduce)
             return tuple(replace(r, notes=(*r.notes, NOTHING_ROUNDS)) for r in records) if idle else records
     except MemoryError as error:
@@ -92,12 +92,12 @@ def check_part(
         with quietly():
             source, ops = through(source, settings, ops)
             known = ops_for(source, ops)
-            return Checking(source, settings, listen, known, part=part).shares()
+            return Procedure(source, settings, listen, known, part=part).shares()
     except MemoryError as error:
         raise exhausted(error) from error
 
 
-class Checking:
+class Procedure:
     """One check of one model, or of one part of it."""
 
     def __init__(

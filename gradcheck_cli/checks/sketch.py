@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradcheck_cli.checks.tally import Outcome, entry_at
+from gradcheck_cli.checks.tally import PointResult, entry_at
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
@@ -46,7 +46,7 @@ _STANDING = np.asarray([_OF.get(status, Standing.OPEN) for status in Status])
 _SAME = 1e-12  # relative errors below this count as none
 
 
-def sketch(outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
+def sketch(outcome: PointResult, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
     """The picture of one comparison, with a V curve of its worst entry."""
     comparison = outcome.found.comparison
     ground = comparison.ground
@@ -54,7 +54,7 @@ def sketch(outcome: Outcome, program: Program, tolerance: Tolerance, budget: Bud
     return replace(picture, curve=_curve(outcome, program, tolerance, budget, place, ground))
 
 
-def seen(outcome: Outcome, ground: Ground) -> tuple[Picture, tuple[int, int]]:
+def seen(outcome: PointResult, ground: Ground) -> tuple[Picture, tuple[int, int]]:
     """A picture without V curve, and row and column of the entry for which to draw one.
 
     For a part of a Jacobian `ground` is that of the whole one; then pictures of all parts merge into that of the whole.
@@ -94,7 +94,7 @@ class Place(NamedTuple):
     column: int
 
 
-def layout(outcome: Outcome) -> tuple[Over, tuple[int, ...]]:
+def layout(outcome: PointResult) -> tuple[Over, tuple[int, ...]]:
     """The meaning of a tile's cells, and their number along each axis."""
     if outcome.projected:
         return "projections", outcome.found.comparison.status.shape
@@ -119,7 +119,7 @@ def _shape(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(min, sizes, most))
 
 
-def _cells_of(outcome: Outcome, over: Over, sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
+def _cells_of(outcome: PointResult, over: Over, sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """A number for each row and for each column of a comparison; their sum is the cell of an entry."""
     rows, columns = (np.arange(size) for size in outcome.found.comparison.status.shape)
     rows = rows + outcome.first
@@ -153,7 +153,7 @@ def _worth_a_look(piece: Sized) -> Place:
 
 
 def _curve(
-    outcome: Outcome, program: Program, tolerance: Tolerance, budget: Budget, at: tuple[int, int], ground: Ground
+    outcome: PointResult, program: Program, tolerance: Tolerance, budget: Budget, at: tuple[int, int], ground: Ground
 ) -> Curve | None:
     """The V curve of an entry; None if it has no finite derivative, or differences are not finite."""
     found, entry, (row, column) = outcome.found, entry_at(outcome, *at), at

@@ -84,7 +84,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PointResult:
     """One pair at one point: its comparison, and the values of x and y there."""
 
     point: int
@@ -105,7 +105,7 @@ class Outcome:
         return tally_of(self)
 
 
-def tally_of(outcome: Outcome) -> Tally:
+def tally_of(outcome: PointResult) -> Tally:
     comparison, found = outcome.found.comparison, outcome.found
     rows, columns = comparison.status.shape
     whole = outcome.projected or outcome.drawn or not outcome.part
@@ -173,7 +173,7 @@ def _told(notes: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(f"{n} {one if n == 1 else many[one]} {rest}" if one else rest for (one, rest), n in found.items())
 
 
-def worst_entries(outcome: Outcome) -> tuple[Worst, ...]:
+def worst_entries(outcome: PointResult) -> tuple[Worst, ...]:
     """The entries that did not pass, failures first; none for projections, which are not entries."""
     comparison = outcome.found.comparison
     if outcome.projected:
@@ -181,14 +181,14 @@ def worst_entries(outcome: Outcome) -> tuple[Worst, ...]:
     return tuple(_ranked(outcome, row, column) for row, column in worst(comparison, KEPT))
 
 
-def _ranked(outcome: Outcome, row: int, column: int) -> Worst:
+def _ranked(outcome: PointResult, row: int, column: int) -> Worst:
     entry = entry_at(outcome, row, column)
     gap = abs(entry.judged - entry.numerical)
     kind = {"fail": 0, "inconclusive": 1}.get(entry.status, 2)
     return Worst((kind, -gap if math.isfinite(gap) else -math.inf, outcome.first + row, column), entry)
 
 
-def entry_at(outcome: Outcome, row: int, column: int) -> Entry:
+def entry_at(outcome: PointResult, row: int, column: int) -> Entry:
     """One entry of the Jacobian as the record holds it."""
     comparison, (x, y) = outcome.found.comparison, (outcome.x, outcome.y)
     judged, numerical = float(comparison.theoretical[row, column]), float(comparison.numerical[row, column])
@@ -215,12 +215,12 @@ def entry_at(outcome: Outcome, row: int, column: int) -> Entry:
     )
 
 
-def _own(outcome: Outcome, place: tuple[int, int]) -> float:
+def _own(outcome: PointResult, place: tuple[int, int]) -> float:
     """An entry of the Jacobian by our rules; NaN if that was not computed."""
     return math.nan if outcome.own is None else float(outcome.own[place])
 
 
-def _place(outcome: Outcome, row: int, column: int) -> tuple[int, int]:
+def _place(outcome: PointResult, row: int, column: int) -> tuple[int, int]:
     """Row and column in the Jacobian of an entry of its comparison."""
     found = outcome.found
     if not outcome.drawn or found.directions is None or found.weights is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.checks.assemble import Outcome
+from gradcheck_cli.checks.assemble import PointResult
 from gradcheck_cli.checks.sketch import seen
 from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.jacobian.directions import Directions
@@ -52,7 +52,7 @@ CASES = {**{name: (*shapes, float) for name, shapes in SHAPES.items()}, "complex
          "complex images": ((4, 6, 6), (), complex)}  # fmt: skip
 
 
-def compared(x: Any, y: Any, kind: type = float, seed: int = 0, *, of_x: Any = None, of_y: Any = None) -> Outcome:
+def compared(x: Any, y: Any, kind: type = float, seed: int = 0, *, of_x: Any = None, of_y: Any = None) -> PointResult:
     """A made-up comparison of every entry, or of those of some rows and columns."""
     tensors = np.zeros(x, kind), np.zeros(y, float)
     rows, columns = (t.size * (2 if t.dtype.kind == "c" else 1) for t in tensors)
@@ -62,22 +62,22 @@ def compared(x: Any, y: Any, kind: type = float, seed: int = 0, *, of_x: Any = N
     status = rng.choice([s for s in Status if s != Status.LEFT_OUT], (rows, columns)).astype(np.int8)
     noise = np.abs(theoretical) * 10.0 ** rng.uniform(-18, -8, (rows, columns))
     if of_x is None:
-        return Outcome(0, Found(Comparison(theoretical, numerical, noise, status), "richardson"), *tensors, False)
+        return PointResult(0, Found(Comparison(theoretical, numerical, noise, status), "richardson"), *tensors, False)
     part = Comparison(*(each[np.ix_(of_x, of_y)] for each in (theoretical, numerical, noise, status)))
     seeds = np.zeros((len(of_y), columns))
     seeds[np.arange(len(of_y)), of_y] = 1
     found = Found(part, "richardson", (), Directions(tensors[0], of_x), seeds)
-    return Outcome(0, found, *tensors, False, drawn=True)
+    return PointResult(0, found, *tensors, False, drawn=True)
 
 
-def picture(outcome: Outcome, ground: Any = None) -> Picture:
+def picture(outcome: PointResult, ground: Any = None) -> Picture:
     comparison = outcome.found.comparison
     if ground is None:
         ground = ground_of(comparison.theoretical, comparison.numerical)
     return seen(outcome, ground)[0]
 
 
-def with_one_wrong(x: Any, y: Any, row: int, column: int) -> Outcome:
+def with_one_wrong(x: Any, y: Any, row: int, column: int) -> PointResult:
     """All entries are right but one."""
     outcome = compared(x, y)
     theoretical = np.random.default_rng(2).uniform(1, 2, outcome.found.comparison.status.shape)
@@ -85,7 +85,7 @@ def with_one_wrong(x: Any, y: Any, row: int, column: int) -> Outcome:
     numerical[row, column] *= 1.001
     status[row, column] = Status.FAIL
     comparison = Comparison(theoretical, numerical, np.zeros(theoretical.shape), status)
-    return Outcome(0, Found(comparison, "complex-step"), outcome.x, outcome.y, False)
+    return PointResult(0, Found(comparison, "complex-step"), outcome.x, outcome.y, False)
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)

@@ -69,7 +69,7 @@ def other_forward(tape: Tape, answer: Answer, graph: Graph) -> Suspect | None:
     return None
 
 
-def _suspects(found: Evidence, x: str) -> list[tuple[Block, str]]:
+def _suspects(found: ClaimEvidence, x: str) -> list[tuple[Block, str]]:
     """The nodes that may be at fault with an operand of each, the most likely one first."""
     resolved, reached, cleared = found.resolved(), found.way.reached(x), list[tuple[Block, str]]()
     for block in reversed(found.way.blocks):
@@ -85,7 +85,7 @@ def _suspects(found: Evidence, x: str) -> list[tuple[Block, str]]:
     return cleared[:1]
 
 
-def _region(found: Evidence, block: Block, operand: str, resolved: set[str]) -> list[tuple[Block, str]]:
+def _region(found: ClaimEvidence, block: Block, operand: str, resolved: set[str]) -> list[tuple[Block, str]]:
     """A node and those before it, as far as nothing is known of the cotangents between them."""
     some, open_ = [(block, operand)], {n for n in block.operands if n not in resolved and n not in found.wrong}
     for each in reversed(found.way.blocks):
@@ -96,7 +96,7 @@ def _region(found: Evidence, block: Block, operand: str, resolved: set[str]) -> 
     return sorted(some, key=lambda pair: (pair[0].plain, -len(pair[0].node.attrs)))
 
 
-def _worst(found: Evidence, operand: str) -> tuple[int, ...] | None:
+def _worst(found: ClaimEvidence, operand: str) -> tuple[int, ...] | None:
     """The index of the largest error in the claimed cotangent of an operand."""
     if operand not in found.theirs:
         return None
@@ -106,7 +106,7 @@ def _worst(found: Evidence, operand: str) -> tuple[int, ...] | None:
     return tuple(int(i) for i in np.unravel_index(at, shape)) if shape else ()
 
 
-def _words(found: Evidence, block: Block, operand: str, answer: Answer | None, graph: Graph) -> str:
+def _words(found: ClaimEvidence, block: Block, operand: str, answer: Answer | None, graph: Graph) -> str:
     """The fault in the claimed cotangent of the operand, and the nodes that compute it."""
     theirs, ours, shape = found.theirs.get(operand), found.way.ours[operand], found.way.shape(operand)
     if theirs is None:
@@ -120,7 +120,7 @@ def _words(found: Evidence, block: Block, operand: str, answer: Answer | None, g
     return f"the gradient by {operand} {clause}{f'; it is computed by {_listed(nodes)}' if nodes else ''}"
 
 
-def _nodes(found: Evidence, operand: str, theirs: Graph, graph: Graph) -> Iterator[str]:
+def _nodes(found: ClaimEvidence, operand: str, theirs: Graph, graph: Graph) -> Iterator[str]:
     """The nodes that compute the claimed cotangent of an operand from right ones, in order."""
     forward = graph.needed_for(found.way.ends)
     fine = {name for n in found.right for name in gradient_names(n)}
@@ -139,7 +139,7 @@ def _listed(nodes: Sequence[str]) -> str:
 
 
 @dataclass(slots=True)
-class Evidence:
+class ClaimEvidence:
     """Tensors on a way of which the claim has, or does not have, the right cotangent.
 
     `theirs` are the claimed cotangents that are known, as Jacobians.
@@ -165,9 +165,9 @@ class Evidence:
         return found
 
 
-def gathered(way: Way, other: Tape | None, claims: Mapping[str, tuple[bool, Array | None]]) -> Evidence:
+def gathered(way: Way, other: Tape | None, claims: Mapping[str, tuple[bool, Array | None]]) -> ClaimEvidence:
     """The evidence on claims by x (verdict and numbers); `other` is the tape that computes the claim."""
-    found = Evidence(way)
+    found = ClaimEvidence(way)
     if other is not None:
         found.pool = _pool(other)
         _by_name(found, other)
@@ -201,7 +201,7 @@ def _pool(tape: Tape) -> dict[int, list[Array]]:
     return pool
 
 
-def _by_name(found: Evidence, other: Tape) -> None:
+def _by_name(found: ClaimEvidence, other: Tape) -> None:
     """Evidence from tensors named as cotangents, right or wrong."""
     way, y = found.way, found.way.tape.named[found.way.y].shape
     for name, ours in way.ours.items():
@@ -216,7 +216,7 @@ def _by_name(found: Evidence, other: Tape) -> None:
         (found.right if theirs is not None and near(ours, theirs) else found.wrong).add(name)
 
 
-def _by_range(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) -> None:
+def _by_range(found: ClaimEvidence, claims: Mapping[str, tuple[bool, Array | None]]) -> None:
     """Evidence from the first tensor, from x on, whose cotangents cannot have led to the claimed numbers."""
     last = None
     for name in _common(found, claims):
@@ -230,7 +230,7 @@ def _by_range(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) 
         found.wrong.add(last)
 
 
-def _common(found: Evidence, claims: Mapping[str, tuple[bool, Array | None]]) -> Iterator[str]:
+def _common(found: ClaimEvidence, claims: Mapping[str, tuple[bool, Array | None]]) -> Iterator[str]:
     """Tensors that all wrong claims go through, from x to y."""
     wrong = [x for x, (right, numbers) in claims.items() if not right and x in found.way.ours]
     names = dict.fromkeys(n for block in found.way.blocks for n in block.outputs)

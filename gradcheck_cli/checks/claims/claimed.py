@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.checks.assemble import Outcome, Pair
+from gradcheck_cli.checks.assemble import Pair, PointResult
 from gradcheck_cli.checks.claims.blame import blame, other_forward
 from gradcheck_cli.checks.claims.claim import (
     COTANGENT,
@@ -256,7 +256,7 @@ def judge(pair: Pair, here: ClaimAtPoint, budget: Budget, source: Source, index:
         pair.notes.append(f"{here.claim.by} has numbers of {unit:.0e}: errors as small as their rounding are not seen")
     if partial is None:
         found = judged_together(sides.tape, sides.theory_name(sides.y), {x: found}, settings.seed, budget).get(x, found)
-    outcome = Outcome(index, found, sides.value(pair.x), sides.value(sides.y), partial is not None,
+    outcome = PointResult(index, found, sides.value(pair.x), sides.value(sides.y), partial is not None,
                       stated=stated.jacobian, own=here.own.jacobian(x))  # fmt: skip
     if partial is not None:
         outcome = partial.completed(outcome, sides, pair, 0, job)

@@ -46,7 +46,7 @@ _UNTOLD = {"GC301": "a tie of the model", "GC303": "rounding"}  # reasons for an
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongNode:
     """A wrong node: the unit that failed, and its symptom."""
 
     unit: Unit
@@ -60,7 +60,7 @@ class Survey:
 
     total: int
     open: int  # could not be checked
-    wrong: tuple[Wrong, ...] = ()  # the first ones
+    wrong: tuple[WrongNode, ...] = ()  # the first ones
     failed: int = 0  # how many are wrong
     errors: tuple[float, float] = (0.0, 0.0)  # the largest of nodes that are not wrong, absolute and relative
 
@@ -97,7 +97,7 @@ class Surveyor:
             every = [standings(self.tape, _nodes(units), x, y, entry, quiet) for entry in entries]
             # a slight error on the way is not the cause of the failure
             wrong.sort(key=lambda each: ([found[each[1]] for found in every], _is_slight(each[2])))
-        told = tuple(Wrong(local.unit, self._symptom(local), i) for i, _, local in wrong[:_SHOWN])
+        told = tuple(WrongNode(local.unit, self._symptom(local), i) for i, _, local in wrong[:_SHOWN])
         errors = [local.errors for found in locals_.values() for local in found] or [(0.0, 0.0)]
         largest = max(e[0] for e in errors), max(e[1] for e in errors)
         return Survey(len(worst), sum(local.status == "open" for local in worst.values()), told, len(wrong), largest)
@@ -190,7 +190,7 @@ def _is_slight(local: Local) -> bool:
     return local.compared is not None and local.compared.gap < RTOL
 
 
-class Standing(IntEnum):
+class NodeStanding(IntEnum):
     """The part of a node in a failing entry."""
 
     MENDS = 0  # its numerical derivative in place of its rule removes the failure
@@ -201,7 +201,7 @@ class Standing(IntEnum):
 
 def standings(
     tape: Tape, nodes: Mapping[Node, Sequence[Unit]], x: str, y: str, entry: Entry, budget: Budget
-) -> dict[Node, Standing]:
+) -> dict[Node, NodeStanding]:
     """Standing in a failing entry of each node between x and y, with all its units; all alike if unknown."""
     units = sorted((unit for each in nodes.values() for unit in each), key=lambda unit: unit.steps.start)
     slopes = _slopes(tape, units, x, entry[0], budget)
@@ -211,12 +211,12 @@ def standings(
     total, least = sum(finite), _SLIGHT * max(map(abs, finite), default=0.0)
     whole = not any(map(np.isinf, gains.values()))
 
-    def standing(gain: float) -> Standing:
+    def standing(gain: float) -> NodeStanding:
         if np.isnan(gain):
-            return Standing.SINGULAR
+            return NodeStanding.SINGULAR
         if np.isinf(gain) or (whole and gain and abs(total - gain) <= _SLIGHT * abs(total)):
-            return Standing.MENDS
-        return Standing.SHARES if abs(gain) > least else Standing.ASIDE
+            return NodeStanding.MENDS
+        return NodeStanding.SHARES if abs(gain) > least else NodeStanding.ASIDE
 
     return {node: standing(gain) for node, gain in gains.items()}
 

@@ -78,9 +78,9 @@ class Primal:
     def __init__(self, source: Source, settings: Settings, ops: Ops, ys: Sequence[str]) -> None:
         self.source, self.settings, self.ops, self.ys = source, settings, ops, ys
         self.wanted = settings.forward != "internal" and is_file(source)
-        self.asked: Asked | None = None
+        self.asked: PendingQuestion | None = None
         self.reason = self._obstacle() if self.wanted else ""
-        self.held = {y: Held(y) for y in ys}
+        self.held = {y: ForwardResult(y) for y in ys}
         self.looked_once = False  # node by node, whatever the whole run gives
 
     def ask(self, point: Point) -> None:
@@ -91,7 +91,7 @@ class Primal:
             return
         try:
             patience = min(PATIENCE, self.settings.timeout or PATIENCE)
-            asked = Asked(point, self._question(point), patience)
+            asked = PendingQuestion(point, self._question(point), patience)
             asked.send()
         except (Unanswered, GradcheckError, MemoryError, RuntimeError) as error:  # the latter where no thread can start
             self.reason = str(error)
@@ -174,7 +174,7 @@ class Primal:
             raise Unanswered(self.held[self.ys[0]].drawn)
         return kept
 
-    def _compare(self, asked: Asked, until: float) -> None:
+    def _compare(self, asked: PendingQuestion, until: float) -> None:
         """Compares every y; node by node where the whole run leaves something open, and once if that is cheap."""
         from gradcheck_cli.checks.forward.roundings import CLOSE, Roundings, absolute, near, relative
 
@@ -194,7 +194,7 @@ class Primal:
             if looked is not None and y in open_:
                 looked.judge(held, runs, theirs, self.source)
 
-    def _settled(self, runs: Roundings, y: str, asked: Asked) -> bool:
+    def _settled(self, runs: Roundings, y: str, asked: PendingQuestion) -> bool:
         """True if a y needs no look at single nodes: it agrees closely, or differs a little in a large model."""
         from gradcheck_cli.checks.forward.roundings import CLOSE, near
 
@@ -216,7 +216,7 @@ class Primal:
         few = len(self.source.graph.nodes) <= _FEW and _bytes(point) <= _LITTLE
         return few and os.path.getsize(self.source.uri) <= _LITTLE
 
-    def _looked(self, asked: Asked, ys: Sequence[str], until: float) -> Looked:
+    def _looked(self, asked: PendingQuestion, ys: Sequence[str], until: float) -> Looked:
         """Result of comparing every node that some ys need."""
         from gradcheck_cli.checks.forward.stepwise import Stepwise
         from gradcheck_cli.formats.onnx.file import computed_in
@@ -239,7 +239,7 @@ class Primal:
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingQuestion:
     """A question to onnxruntime that is answered in a thread of its own."""
 
     point: Point
@@ -324,7 +324,7 @@ class Looked:
     unseen: set[str] = field(default_factory=set)
     reason: str = ""
 
-    def judge(self, held: Held, runs: Roundings, theirs: Array, source: Source) -> None:
+    def judge(self, held: ForwardResult, runs: Roundings, theirs: Array, source: Source) -> None:
         """Decides for a y whether it differs, and at which node that begins."""
         from gradcheck_cli.checks.forward.roundings import slack
         from gradcheck_cli.points.test_data import difference
@@ -345,7 +345,7 @@ class Looked:
 
 
 @dataclass(slots=True)
-class Held:
+class ForwardResult:
     """One y over all points: the runs it was compared with, the largest errors, and the differences if any.
 
     `drawn` is the reason why it is not compared, `said` a note although it agrees; `refused`: onnxruntime does not

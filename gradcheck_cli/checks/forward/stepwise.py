@@ -124,7 +124,7 @@ class Stepwise:
             self.unseen.append(index)
             return
         self.looked += 1
-        alone = Alone(piece, Roundings(piece.graph, self.seed, self.ops, piece.feeds, piece.results))
+        alone = PieceRuns(piece, Roundings(piece.graph, self.seed, self.ops, piece.feeds, piece.results))
         try:
             found = [(name, how) for name in piece.results if (how := alone.difference(name, self.known[name]))]
         except (GradcheckError, MemoryError):
@@ -137,7 +137,7 @@ class Stepwise:
 
 
 @dataclass(slots=True)
-class Alone:
+class PieceRuns:
     """One piece and our runs of it; `blocked` if some of its results could not be computed here."""
 
     piece: Piece

@@ -18,7 +18,17 @@ import numpy as np
 from gradcheck_cli.autodiff.backward import Descended, Unit, inexact, onward
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.health.descent import Descent, squared
-from gradcheck_cli.checks.health.layers import Activity, Curve, Draft, Key, curve, drafts, key_of, looked_at, spot_of
+from gradcheck_cli.checks.health.layers import (
+    Activity,
+    FlowCurve,
+    Key,
+    LayerDraft,
+    curve,
+    drafts,
+    key_of,
+    looked_at,
+    spot_of,
+)
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.graph import Array, is_inexact
@@ -234,7 +244,7 @@ class Visit:
     """One y at one point: its units and nodes, cotangents by name, and the nodes that made NaN or infinity."""
 
     units: Sequence[Unit]
-    nodes: Mapping[Key, Draft]
+    nodes: Mapping[Key, LayerDraft]
     norms: Norms
     forward: Spot | None
     backward: Spot | None
@@ -290,7 +300,7 @@ def _lost(units: Sequence[Unit], x: str, norms: Norms) -> Spot | None:
     return None
 
 
-def _layer(draft: Draft, norms: Norms, counts: tuple[int, int | None, int | None]) -> Layer:
+def _layer(draft: LayerDraft, norms: Norms, counts: tuple[int, int | None, int | None]) -> Layer:
     outputs = [n for n in dict.fromkeys(draft.outputs) if n in norms.norm]
     parameters = [norms.norm[n] for n in draft.parameters if n in norms.norm]
     size = sum(norms.size[n] for n in outputs)
@@ -308,7 +318,7 @@ def _layer(draft: Draft, norms: Norms, counts: tuple[int, int | None, int | None
 
 
 def _ratio(
-    units: Sequence[Unit], x: str, layers: Mapping[Key, Draft], norms: Mapping[str, float], every: Curve
+    units: Sequence[Unit], x: str, layers: Mapping[Key, LayerDraft], norms: Mapping[str, float], every: FlowCurve
 ) -> float | None:
     """Ratio of the gradient norm at the first layers to that at the last: weighted ones, or all if few are weighted.
 
@@ -321,7 +331,7 @@ def _ratio(
     return _through(curve(units, x, inner, norms), layers)
 
 
-def _through(flows: Curve, layers: Mapping[Key, Draft]) -> float | None:
+def _through(flows: FlowCurve, layers: Mapping[Key, LayerDraft]) -> float | None:
     """The ratio of a curve; None for a ratio of zero that follows from the sizes alone."""
     return None if flows.ratio == 0 and any(draft.constant for draft in layers.values()) else flows.ratio
 

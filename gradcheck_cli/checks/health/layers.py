@@ -37,7 +37,7 @@ _HOPS = 16  # elementwise steps, at most, between an activation and its layer
 
 
 @dataclass(slots=True)
-class Draft:
+class LayerDraft:
     """A node of the model, from its units: its outputs, and the parameters it reads.
 
     A node that is constant at its sizes, such as a Softmax of single numbers, lets no gradient through.
@@ -51,11 +51,11 @@ class Draft:
     constant: bool = False
 
 
-def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Key, Draft]:
+def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Key, LayerDraft]:
     """The nodes that units come from, in order; `data` are tensors that depend on the model's inputs."""
-    found: dict[Key, Draft] = {}
+    found: dict[Key, LayerDraft] = {}
     for unit in units:
-        draft = found.setdefault(key_of(unit.place), Draft(spot_of(unit.place, unit.op.name, unit.label)))
+        draft = found.setdefault(key_of(unit.place), LayerDraft(spot_of(unit.place, unit.op.name, unit.label)))
         numbers = [n for n in dict.fromkeys(unit.operands) if n and is_inexact(tape.values.like(n).dtype)]
         parameters = [n for n in numbers if n not in data and tape.values.like(n).size > 1]
         draft.parameters.update(parameters)
@@ -103,7 +103,7 @@ def _bends(unit: Unit, data: AbstractSet[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class FlowCurve:
     """The flow at levels 1 to n of some layers, from x on, and the node with the largest cotangent at each."""
 
     flow: Sequence[float]
@@ -126,7 +126,7 @@ class Curve:
         return Jump(below / above, spots[key])
 
 
-def curve(units: Sequence[Unit], x: str, layers: AbstractSet[Key], norms: Mapping[str, float]) -> Curve:
+def curve(units: Sequence[Unit], x: str, layers: AbstractSet[Key], norms: Mapping[str, float]) -> FlowCurve:
     """The flow along some layers on the way from x; `norms` are those of the cotangents of all tensors."""
     levels = _levels(units, x, layers)
     top = max((level for level, _ in levels.values()), default=0)
@@ -142,7 +142,7 @@ def curve(units: Sequence[Unit], x: str, layers: AbstractSet[Key], norms: Mappin
     for name, highest in reach.items():
         past = slice(levels[name][0] + 1, highest)
         np.maximum(flow[past], norms.get(name, 0.0), out=flow[past])
-    return Curve(flow[1:].tolist(), keys[1:])
+    return FlowCurve(flow[1:].tolist(), keys[1:])
 
 
 def _levels(units: Sequence[Unit], x: str, layers: AbstractSet[Key]) -> dict[str, tuple[int, Key | None]]:
