@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -26,17 +26,7 @@ from gradcheck_cli.results.measures import Spot
 Tensor: TypeAlias = tuple[str, str]  # its graph inside of a node, "" for the model's own, and its name
 Scope: TypeAlias = Mapping[str, Tensor]
 _DECIDING = {"If": 1, "Loop": 2}  # number of leading inputs that control flow depends on and no derivative goes through
-_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "FakeQuant")
-_STRAIGHT = ("Round", "Floor", "Ceil", "Cast", "CastLike", *_QUANTIZERS)
-LAYOUT = (
-    "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split",
-    "Squeeze", "Tile", "Transpose", "Unsqueeze", "Cast", "CastLike",
-)  # fmt: skip
 _SELECTS = ("decides", "sizes")
-_COUNTED = {  # operands whose values determine the shape of the result
-    "Compress": (1,), "NonMaxSuppression": (0, 1), "NonZero": (0,), "Range": (0, 1, 2), "StringSplit": (0,), "Unique": (0,),
-}  # fmt: skip
-_COUNTING = {"Shape", "Size"}  # the shape of their result depends on the rank alone
 
 
 def nodes_between(
@@ -105,7 +95,8 @@ class Edge:
     """One edge of a graph, from a tensor that a node reads to a tensor that it makes.
 
     `cut` is the reason why the derivative along it is zero by nature, "" if there is a derivative; `operand` is the
-    index of the input, -1 for a tensor that a graph inside captures.
+    index of the input, -1 for a tensor that a graph inside captures; `straight` is the operator's word for a rounding
+    that training treats as the identity, so that `--straight-through` lets a gradient pass.
     """
 
     source: Tensor
@@ -114,16 +105,12 @@ class Edge:
     node: Node
     cut: Cut = ""
     operand: int = -1
-
-    @property
-    def straight(self) -> bool:
-        """True if `--straight-through` lets a gradient pass: the edge is a rounding that training treats as identity."""
-        return self.cut == "rounds" and self.node.op in _STRAIGHT
+    straight: Literal["", "rounds", "quantizes"] = ""
 
     @property
     def quantizes(self) -> bool:
         """True if a quantizer cuts it."""
-        return self.cut == "rounds" and self.node.op in _QUANTIZERS
+        return self.straight == "quantizes"
 
 
 def any_edge(edge: Edge) -> bool:
@@ -138,7 +125,7 @@ def live(edge: Edge) -> bool:
 
 def straight(edge: Edge) -> bool:
     """Accepts the edges along which there is a derivative once quantizers and roundings are passed straight through."""
-    return not edge.cut or edge.straight
+    return not edge.cut or edge.straight != ""
 
 
 class Flow:
@@ -207,7 +194,8 @@ class Flow:
                         if op is None
                         else op.cut(node.attrs, operand, output) or self._cast_like(graph, node, operand)
                     )
-                    self.edges.append(Edge(known[name], known[made], at, node, cut, operand))
+                    passes = op.straight if op is not None and cut == "rounds" else ""
+                    self.edges.append(Edge(known[name], known[made], at, node, cut, operand, passes))
         for name in (n for inner in node.subgraphs for n in inner.captures):
             self._join([known[name]], [known[made] for made in node.outputs if made], at, node)
 
@@ -363,8 +351,7 @@ class Selecting:
     def _prepares(self, edge: Edge, x: str) -> bool:
         """True for elementwise computation, casts, rounding and layout whose result holds no numbers of other tensors."""
         op = self.flow.ops.get(edge.node.key)
-        laid_out = op is not None and op.name in LAYOUT and (edge.operand == 0 or op.name == "Concat")
-        if op is None or not (op.lift is elementwise or laid_out):
+        if op is None or not (op.lift is elementwise or op.lays_out(edge.operand)):
             return False
         beside = {each.source for each in self.flow.into(edge.target) if each.cut not in _SELECTS} - {edge.source}
         return beside.isdisjoint(self._fed) and (not beside or beside.isdisjoint(self._moved(self.others - {x})))
@@ -412,11 +399,11 @@ class Dependence:
 def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
     """Adds the outputs of a step to `values` and `shapes` if they depend on them."""
     read = () if step.op.lift is shape_only else step.operands
-    counted = {step.operands[i] for i in _COUNTED.get(step.op.name, ()) if i < len(step.operands)}
+    counted = {step.operands[i] for i in step.op.sized_by or () if i < len(step.operands)}
     moved = not shapes.isdisjoint(step.operands)
     if "kept" in step.metadata:
         shapes.update(_shaped_by(step, values, shapes))
-    elif step.op.name not in _COUNTING and (moved or not values.isdisjoint(counted.union(step.statics))):
+    elif step.op.sized_by is not None and (moved or not values.isdisjoint(counted.union(step.statics))):
         shapes.update(step.node.outputs)
     if moved or not values.isdisjoint([*read, *step.statics]):
         values.update(step.node.outputs)

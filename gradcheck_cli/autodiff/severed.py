@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gradcheck_cli.autodiff.reach import Edge, Flow, Tensor, any_edge, live, straight
+from gradcheck_cli.op import operator_of
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.measures import Partly, Severed, Spot
 
@@ -81,8 +82,6 @@ def spots(edges: Iterable[Edge]) -> tuple[Spot, ...]:
     return tuple(sorted({edge.at for edge in edges}, key=lambda spot: (spot.inside, spot.node)))
 
 
-_SUMS = ("Add", "Sub", "Sum", "Mean")
-_TAKING = ("Split", "Slice", "Gather", "GatherND", "GatherElements", "Compress", "TopK")
 _SCALING, _SHIFTING = ("Div", "Mul"), ("Add", "Sub")
 _NEAR = 8  # elementwise nodes between a rounding and the scale that it is done by
 
@@ -112,7 +111,7 @@ def _summands(severance: Severance, x: str, y: str) -> bool:
     flow, alive = severance.flow, severance.before(y, severance.passes)
     by, rounded = (flow.behind([("", x)], passes) for passes in (severance.passes, severance.arithmetic))
     for edge in flow.edges:
-        if edge.node.op in _SUMS and edge.target in alive and edge.source in rounded and edge.source not in by:
+        if _sums(flow, edge) and edge.target in alive and edge.source in rounded and edge.source not in by:
             beside = {each.source for each in flow.into(edge.target)}
             if not beside.isdisjoint(by):
                 return True
@@ -125,7 +124,10 @@ def _taken(severance: Severance, x: str, y: str) -> bool:
     rounded = severance.before(y, severance.arithmetic)
     by = flow.behind([("", x)], severance.passes)
     return any(
-        edge.node.op in _TAKING and edge.source in by and edge.target in rounded - alive and severance.passes(edge)
+        operator_of(flow.ops, edge.node).takes_part
+        and edge.source in by
+        and edge.target in rounded - alive
+        and severance.passes(edge)
         for edge in flow.edges
     )
 
@@ -185,6 +187,9 @@ def _with_inverse(flow: Flow, scale: Tensor) -> Iterable[Tensor]:
     return [scale, *inverse, *behind]
 
 
+def _sums(flow: Flow, edge: Edge) -> bool:
+    return operator_of(flow.ops, edge.node).linear == "each" and _is_elementwise(flow, edge)
+
+
 def _is_elementwise(flow: Flow, edge: Edge) -> bool:
-    op = flow.ops.get(edge.node.key)
-    return op is not None and op.lift is elementwise
+    return operator_of(flow.ops, edge.node).lift is elementwise

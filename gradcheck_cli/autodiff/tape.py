@@ -39,7 +39,7 @@ class Place:
 
     origin      index of the model's node, -1 for a node of a gradient
     index       index of the node in its own graph
-    op, label   operator and name of the node as the file has it, even if the operator is composed
+    op, label   operator and name of the node as the file has it, even if the operator is composed; `domain` is its
     inside      the node's own graph for messages, "" for the model's: "body of node 3 Loop 'y'", "gradient of node 5 Relu
                 'r'" (then `index` is that of the Relu)
     """
@@ -50,6 +50,7 @@ class Place:
     label: str = ""
     inside: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    domain: str = ""
 
     def of(self, op: str, label: str) -> str:
         """The name for messages of a node of an operator at this place."""
@@ -58,7 +59,7 @@ class Place:
 
     def into(self, inside: str, index: int) -> Place:
         """The place of node `index` of a graph inside this node."""
-        return Place(self.origin, index, self.op, self.label, inside, self.metadata)
+        return Place(self.origin, index, self.op, self.label, inside, self.metadata, self.domain)
 
     def gradient(self, op: str, label: str, metadata: Mapping[str, str]) -> Place:
         """The place of the nodes that the rule of an operator here adds."""
@@ -66,9 +67,9 @@ class Place:
         of = f"the {self.inside}" if second else self.of(self.op or op, self.label or label)
         return Place(index=self.index, inside=f"gradient of {of}", metadata=metadata)
 
-    def named(self, op: str, label: str) -> Place:
+    def named(self, node: Node, label: str) -> Place:
         """The same place with the operator and name of its node."""
-        return Place(self.origin, self.index, op, label, self.inside, self.metadata)
+        return Place(self.origin, self.index, node.op, label, self.inside, self.metadata, node.domain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +408,10 @@ class Tape:
                 return tuple(Large(self, n) for n in names)
         self.values.update((n, y) for n, y in zip(names, results, strict=False) if n)
         return tuple([Var(self, n, y) for n, y in zip(names, results, strict=False)])
+
+    def operator_at(self, place: Place, op: Op) -> Op:
+        """The operator of the node at a place, of which `op` is the whole or a part."""
+        return self.ops.get((place.domain, place.op), op)
 
     def guard(self, var: Var) -> Any:
         """The value of `var` as control flow reads it: a probe that changes it crosses a branch."""

@@ -95,7 +95,7 @@ def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[st
         k: Body(tape, v, dict(scope), f"{k} of {where()}") if isinstance(v, Graph) else v for k, v in node.attrs.items()
     }
     count = len(node.outputs)
-    with tape.within(place=tape.place.named(node.op, label)):
+    with tape.within(place=tape.place.named(node, label)):
         made = tape.emit(node.op, inputs, attrs, domain=node.domain, n_outputs=count, outputs=outputs, name=label)
     if len(made) < len([n for n in node.outputs if n]):
         raise ModelError(f"{where()} has {len(made)} outputs, not {count}")

@@ -16,6 +16,7 @@ from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.compare.kinks import listed
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.op import Sides
 from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.results.record import BranchCounts, Check
 
@@ -60,20 +61,9 @@ def _winners(step: Step, *xs: Array | None) -> Seen:
     return {f"operand {i}": i in chosen for i in bounded} if len(xs) > 1 else {}
 
 
-_OF: Mapping[tuple[str, str], Callable[..., Seen]] = {  # (the node's operator, the step's) -> its branches
-    **{(op, op): _sides for op in ("Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu", "Abs")},
-    ("Clip", "Clip"): _clip,
-    ("HardSigmoid", "Clip"): _clip,
-    ("HardSwish", "Clip"): _clip,
-    ("ThresholdedRelu", "Where"): _where,
-    ("Shrink", "Shrink"): _shrink,
-    ("Where", "Where"): _where,
-    ("Max", "Max"): _winners,
-    ("Min", "Min"): _winners,
-}
-_COMPARING = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
-_OF_ALL = ("Max", "Min", *_COMPARING)  # operators that decide on all of their operands, others on the first
-_DECIDED = {"Where": 0}  # operators whose branch is up to one operand: it must depend on what is fed
+_OF: Mapping[Sides, Callable[..., Seen]] = {
+    "sign": _sides, "smooth sign": _sides, "bounds": _clip, "middle": _shrink, "condition": _where, "winners": _winners,
+}  # fmt: skip
 
 
 class Branches:
@@ -137,11 +127,11 @@ class Branches:
 
     def _measure(self, step: Step, tape: Tape, decided: set[str]) -> None:
         """The range of what a piecewise operator reads, or one that compares: of what is not constant, over all points."""
-        op, key = step.place.op or step.op.name, _key(step)
-        compares = step.op.name in _COMPARING and op in (*_COMPARING, "ThresholdedRelu")
-        if step.op.name == "Where" or not (compares or (op, step.op.name) in _OF):
+        sides, node, key = step.op.sides, tape.operator_at(step.place, step.op), _key(step)
+        compares = sides == "compares" and node.sides in ("compares", "condition")
+        if sides == "condition" or not (compares or _of(tape, step)):
             return
-        names = step.operands if step.op.name in _OF_ALL else step.operands[:1]
+        names = step.operands if sides in ("winners", "compares") else step.operands[:1]
         read = [tape.values[n] for n in names if n in decided and tape.values[n].dtype.kind == "f"]
         spans = [_span(x) for x in read if x.size]
         low, high = (
@@ -153,8 +143,8 @@ class Branches:
         before = self.ranges.get(key, (low, high))
         self.ranges[key] = min(low, before[0]), max(high, before[1])
         self.names.setdefault(key, step.where)
-        self.verbs[key] = "compares" if compares else "reads" if op == step.op.name else "decides on"
-        self.still[key] = self.still.get(key, True) and _has_kink_at_0(step) and not any(x.any() for x in read)
+        self.verbs[key] = "compares" if compares else "reads" if node.key == step.op.key else "decides on"
+        self.still[key] = self.still.get(key, True) and _has_kink_at_0(tape, step) and not any(x.any() for x in read)
 
     def _chosen(self, tape: Tape, step: Step, decided: set[str]) -> Seen:
         """The branch of an If of the model itself."""
@@ -175,21 +165,26 @@ def _span(x: Array) -> tuple[float, float]:
     return float(np.min(x, where=finite, initial=np.inf)), float(np.max(x, where=finite, initial=-np.inf))
 
 
-def _has_kink_at_0(step: Step) -> bool:
+def _has_kink_at_0(tape: Tape, step: Step) -> bool:
     """Both sides of an operator differ in slope at 0, as those of a Celu do not; slopes that are read are not looked at."""
-    of = _OF.get((step.place.op or step.op.name, step.op.name))
-    smooth = step.op.name == "Celu" or step.metadata.get("alpha", 1.0 if step.op.name == "Elu" else None) == 1.0
-    return of is _sides and not smooth
+    alpha = step.metadata.get("alpha", step.op.schema.get("alpha"))
+    return step.op.sides == "sign" and _of(tape, step) is not None and alpha != 1.0
+
+
+def _of(tape: Tape, step: Step) -> Callable[..., Seen] | None:
+    """The branches of a step; None for a part of an operator that is piecewise in another way, or not at all."""
+    node = tape.operator_at(step.place, step.op)
+    return _OF.get(step.op.sides) if node.sides == step.op.sides else None
 
 
 def _taken(tape: Tape, step: Step, decided: set[str]) -> Seen:
-    of = _OF.get((step.place.op or step.op.name, step.op.name))
+    of = _of(tape, step)
     if of is None:
         return {}
-    operand = _DECIDED.get(step.place.op)
     arrays = [tape.values[n] if n else None for n in step.operands]
     real = all(x is None or x.dtype.kind in "fiub" for x in arrays)
-    if not real or (operand is not None and step.operands[operand] not in decided):
+    alone = of is _where and tape.operator_at(step.place, step.op).key == step.op.key  # a node's own condition
+    if not real or (alone and step.operands[0] not in decided):
         return {}
     return of(step, *arrays) if all(x is None or x.size for x in arrays) else {}
 

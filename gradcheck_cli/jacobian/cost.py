@@ -11,9 +11,7 @@ from gradcheck_cli.engine.program import Program
 _ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as
 _READ = 6.0  # and an entry that is read for it, where there are more of those
 _WINDOWED, _CHOSEN = 8.0, 60.0  # and for each tap along an axis of a window: what is summed, what is compared
-_SLOW = {"Softmax": 5.0, "LogSoftmax": 5.0, "ReduceMax": 8.0, "ReduceMin": 8.0, "TopK": 30.0}  # times as much
-PICKS = {"Gather", "GatherElements", "GatherND", "Slice"}  # read no more than they make
-_DENSE = {"MatMul", "Conv", "ConvTranspose", "Einsum"}
+_DENSE = ("products", "taps", "spread taps")
 COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors counts as, and for each step on the way
 SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
@@ -83,13 +81,14 @@ def forward_work(program: Program) -> float:
 def step_work(tape: Tape, step: Step) -> float:
     """Operations of one step of a run."""
     made = sum(tape.values[n].size for n in step.node.outputs if n and n in tape.values)
-    if step.op.name not in _DENSE or len(step.operands) < 2:
-        read = 0 if step.op.name in PICKS else max((tape.values.like(n).size for n in step.operands if n), default=0)
+    cost = step.op.cost
+    if cost not in _DENSE or len(step.operands) < 2:
+        read = 0 if cost == "picks" else max((tape.values.like(n).size for n in step.operands if n), default=0)
         taps = float(sum(step.metadata.get("kernel_shape") or (0,)))
-        window = taps * (_CHOSEN if step.op.name == "MaxPool" else _WINDOWED)
-        slow = _SLOW.get(step.op.name, 1.0)
+        window = taps * (_CHOSEN if cost == "maxima" else _WINDOWED)
+        slow = cost if isinstance(cost, float) else 1.0
         return slow * max(_ELEMENTWISE * made, _READ * read) + window * max(made, read)
-    if step.op.name == "ConvTranspose":
+    if cost == "spread taps":
         return 2.0 * tape.values[step.operands[0]].size * terms(tape, step)
     return 2.0 * made * terms(tape, step)
 
@@ -97,8 +96,8 @@ def step_work(tape: Tape, step: Step) -> float:
 def terms(tape: Tape, step: Step) -> float:
     """How many products or entries one entry of a result is the sum of, for a transposed convolution at most."""
     shapes = [tape.values.like(n).shape for n in step.operands[:2] if n]
-    if step.op.name in _DENSE and len(shapes) == 2:
-        if step.op.name in ("MatMul", "Einsum") and shapes[0]:
+    if step.op.cost in _DENSE and len(shapes) == 2:
+        if step.op.cost == "products" and shapes[0]:
             return float(shapes[0][-1])
         return float(math.prod(shapes[1][1:]))
     made = max((tape.values[n].size for n in step.node.outputs if n and n in tape.values), default=0)

@@ -19,7 +19,7 @@ from gradcheck_cli.engine.jvp import Pushforward
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.cost import OPERATIONS, PICKS, SOON, forward_work, step_work
+from gradcheck_cli.jacobian.cost import OPERATIONS, SOON, forward_work, step_work
 from gradcheck_cli.jacobian.pattern import selecting
 from gradcheck_cli.op.batching import Ragged
 from gradcheck_cli.op.boxes import Crowded, Patch, Span, Stack
@@ -179,7 +179,7 @@ def taken(program: Program) -> Array | None:
     A row of an embedding that no index names is no operand of anything: no probe of it moves anything.
     """
     if program not in _taken:
-        selects = any(step.op.name in PICKS for _, step in program.steps)
+        selects = any(step.op.cost == "picks" for _, step in program.steps)
         _taken[program] = _taken_of(program) if selects else None
     return _taken[program]
 

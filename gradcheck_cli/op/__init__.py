@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, respelled
-from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.graph.containers import COMPOUND, described
 from gradcheck_cli.graph.memory import require, require_broadcast
 from gradcheck_cli.op.batching import Kernel, Lift, elementwise, loop, shape_only
@@ -30,6 +30,9 @@ Metadata: TypeAlias = Mapping[str, Any]
 Cut: TypeAlias = Literal["", "rounds", "steps", "decides", "sizes"]  # reason for no derivative; "": there is one
 Cuts: TypeAlias = Callable[[Metadata, int, int], Cut]  # of attributes, index of an input, index of an output
 Ops: TypeAlias = Mapping[tuple[str, str], "Op"]
+Moves: TypeAlias = Literal["", "all", "joined", "part", "picked", "selected", "within", "either"]
+Sides: TypeAlias = Literal["", "sign", "smooth sign", "bounds", "middle", "condition", "winners", "compares"]
+Work: TypeAlias = float | Literal["picks", "products", "taps", "spread taps", "maxima"]
 SUPPLIED = ("n_outputs", "outputs", "rng", "tape")  # keywords that the tape supplies, never a node
 DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataType
     number: np.dtype(name)
@@ -78,6 +81,51 @@ _OUTSIDE: Mapping[str, Sequence[str]] = {  # onnxruntime's own operators that ar
 _EMPTY = inspect.Parameter.empty
 
 
+WEIGHT, STATISTIC, QUANTIZATION = "weight", "statistic", "quantization"
+OperandRoles: TypeAlias = Mapping[str, tuple[int, ...]]  # role of constants -> the operands that have it
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Numbers to draw an operand from, `low` to `high`, inside of a domain that ends at `least` and `most`.
+
+    Numbers may be scaled as long as they stay inside; without ends the domain is the interval.  An operand may be any
+    number where operand `unless_whole` is a constant of integers from 0 on: x ** 2 is defined everywhere.
+    """
+
+    low: float
+    high: float
+    least: float | None = None
+    most: float | None = None
+    unless_whole: int | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of its domain."""
+        return self.low if self.least is None else self.least, self.high if self.most is None else self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """Integers of an operand that count along an axis of operand `of`: indices, or `lengths` up to all of it.
+
+    axis    which one, or the attribute that says it, whose default is 0; None: as many as the operand itself says.
+    least   the number of indices where the shape of that operand is not known; None: nothing is said then.
+    """
+
+    axis: int | str | None = 0
+    of: int = 0
+    lengths: bool = False
+    least: int | None = None
+
+
+POSITIVE = Interval(0.1, 1.0, 0.0, np.inf)
+NONZERO = Interval(0.5, 1.5, 0.0, np.inf)  # far from 0, on one side of it
+INSIDE_ONE = Interval(-0.9, 0.9, -1.0, 1.0)
+Valid: TypeAlias = Mapping[int, Interval] | Callable[[int, int], Interval | None]  # operand, number of inputs
+Integers: TypeAlias = Mapping[int, tuple[int, int] | Along]  # operand -> both ends included
+
+
 @dataclass(frozen=True)
 class Op:
     """An operator.
@@ -111,6 +159,37 @@ class Op:
     inner     the graph that it is composed of, if it is one.
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
 
+    What a check asks of it besides; one that says nothing is an ordinary operator.  Of a composed one `sides`, `flat`
+    and `squashes` say what the node as a whole is, the rest what its parts do not show.
+
+    valid     operand -> the interval that numbers for it are drawn from.
+    integers  operand -> the integers that may be drawn for it, or how they follow from another operand.
+    roles     operands in which a constant is a weight, a statistic or part of a quantization: `trained(1, 2)`.
+    like      the operand whose dtype the first result has; None: a dtype of its own.
+    integral  the outputs that are integers or truth values by nature.
+    sized_by  operands whose values decide on the shape of a result, beside the static ones.  None: the rank alone does.
+    moves     how a result has entries of operand 0 as they are: "all" of them, in another layout; a "part" that
+              attributes name; those that indices "picked" or that data "selected"; all "within" the same range.  Of
+              several operands: all of them "joined", or "either" of two.
+    same_axes  the axes of the result are those of operand 0, as they are of any elementwise operator.
+    space     it reads the axes of operand 0 from the third on as those of a signal or an image: in "windows", or
+              "resized" as a whole.
+    channels  the axis of its result along which a layer's units lie: 1 or -1.
+    layer     it is a layer where it has weights among its operands.  None: unless it is elementwise or linear in each.
+    bends     groups of operands: it is not linear in data that are all of one, beside what `linear` says.
+    squashes  it brings what it reads into a bounded range, as probabilities: a loss may undo it.
+    flat      its result is constant where operand 0 is not positive ("zero"), where 0 is the "larger" operand, beyond its
+              bounds ("bounded") or "below" the lower one, where a comparison inside says so ("gated").
+    slope     `(result, **metadata) -> slope`, of a smooth function that saturates.
+    sides     the branches that points should take: by "sign" of operand 0, with one slope at 0 if it is a "smooth sign",
+              by the "bounds" of a Clip, the "middle" of a Shrink, a "condition", the "winners" among the operands; none,
+              but values that it "compares".
+    straight  `--straight-through` passes a gradient through what it "rounds" or "quantizes".
+    cost      operations of an entry, beside an ordinary one's.  It reads no more than it "picks"; it sums "products" along
+              the last axis of operand 0, or the "taps" of a kernel, which are "spread" if operand 0 has fewer entries than
+              the result; it looks for "maxima" in windows.
+    elsewhere  how onnxruntime rounds inside: relative "to one", by "rough" formulas of its own, or in "narrow" numbers.
+
     The declarations `lift`, `linear`, `analytic`, `step`, `reads` and `ways` of a foreign operator are tried in a
     check, at the values that the kernel has there; a declaration that does not hold is ignored.
     """
@@ -138,6 +217,25 @@ class Op:
     compound: Kernel | None = None
     cuts: Cuts | None = None
     inner: Graph | None = None
+    valid: Valid = field(default_factory=dict)
+    integers: Integers = field(default_factory=dict)
+    roles: OperandRoles = field(default_factory=dict)
+    like: int | None = 0
+    integral: tuple[int, ...] = ()
+    sized_by: tuple[int, ...] | None = ()
+    moves: Moves = ""
+    same_axes: bool = False
+    space: Literal["", "windows", "resized"] = ""
+    channels: Literal[1, -1] | None = None
+    layer: bool | None = None
+    bends: tuple[tuple[int, ...], ...] = ()
+    squashes: bool = False
+    flat: Literal["", "zero", "larger", "bounded", "below", "gated"] = ""
+    slope: Kernel | None = None
+    sides: Sides = ""
+    straight: Literal["", "rounds", "quantizes"] = ""
+    cost: Work = 1.0
+    elsewhere: Literal["", "to one", "rough", "narrow"] = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -158,6 +256,30 @@ class Op:
     def differentiable(self) -> bool:
         """True if a derivative can go through it: by its rule, or by the nodes that it is composed of."""
         return self.vjp is not None or self.composed
+
+    def interval(self, operand: int, count: int) -> Interval | None:
+        """The interval that an operand, of `count` inputs, is drawn from; None for any number."""
+        return self.valid(operand, count) if callable(self.valid) else self.valid.get(operand)
+
+    def lays_out(self, operand: int) -> bool:
+        """Its result is entries of an operand alone, in another layout or picked by indices."""
+        moved = self.moves in ("all", "joined", "part", "picked")
+        return moved and (operand == 0 or self.moves == "joined")
+
+    def keeps_range(self, operand: int) -> bool:
+        """Its result has the range of an operand."""
+        kept = self.moves in ("all", "joined", "part", "within", "either")
+        return kept and (operand == 0 or self.moves in ("joined", "either"))
+
+    @property
+    def is_layer(self) -> bool:
+        """It is a layer where weights are among its operands."""
+        return (self.lift is not elementwise and self.linear != "each") if self.layer is None else self.layer
+
+    @property
+    def takes_part(self) -> bool:
+        """Its result is made of some entries of operand 0."""
+        return self.moves in ("part", "picked", "selected")
 
     def cut(self, attrs: Metadata, operand: int, output: int) -> Cut:
         """The reason why an output has no derivative by an input, by nature; "" if it has one."""
@@ -274,6 +396,27 @@ def either(*words: Cuts) -> Cuts:
     return lambda attrs, operand, output: next((cut for word in words if (cut := word(attrs, operand, output))), "")
 
 
+def squares(kinds: int) -> Valid:
+    """The word for an optimizer: behind two numbers as many tensors of each kind, the last of which are sums of squares."""
+    accumulated = Interval(0.1, 1.0)
+    return lambda operand, count: accumulated if operand >= 2 + (count - 2) * (kinds - 1) // kinds else None
+
+
+def trained(*operands: int) -> dict[str, tuple[int, ...]]:
+    """The word for operands that are weights where they are constants."""
+    return {WEIGHT: operands}
+
+
+def statistics(*operands: int) -> dict[str, tuple[int, ...]]:
+    """The word for operands that are statistics of data."""
+    return {STATISTIC: operands}
+
+
+def quantized(*operands: int) -> dict[str, tuple[int, ...]]:
+    """The word for operands that are scales and zero points of a quantization."""
+    return {QUANTIZATION: operands}
+
+
 def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
     """An elementwise operator of one operand; its rule gives one cotangent.  Without a rule, its derivative is zero."""
     rule = zero if vjp is None else lambda ct, y, x, **metadata: (vjp(ct, y, x, **metadata),)
@@ -293,6 +436,14 @@ def composite(name: str, forward: Kernel, **more: Any) -> Op:
 def table(*families: Sequence[Op]) -> dict[tuple[str, str], Op]:
     """The operators by (domain, name)."""
     return {op.key: op for family in families for op in family}
+
+
+UNKNOWN = Op("", zero)
+
+
+def operator_of(ops: Ops, node: Node) -> Op:
+    """The operator of a node; one that says nothing if it is not in the table."""
+    return ops.get(node.key, UNKNOWN)
 
 
 def for_operands(op: Op, operands: Sequence[Any], where: Callable[[], str]) -> Op:

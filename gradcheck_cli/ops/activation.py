@@ -13,7 +13,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, binary, composite, unary, with_axis
+from gradcheck_cli.op import Op, binary, composite, trained, unary, with_axis
 from gradcheck_cli.op import box_rules as ways
 from gradcheck_cli.op.batching import elementwise, trailing
 from gradcheck_cli.op.sparsity import lines
@@ -278,46 +278,35 @@ def swiglu(a: Var, b: Var, *, alpha: float = 1.0) -> Var:
     return swish(a, alpha=alpha) * b
 
 
+def softmax_slope(y: Array, *, axis: int) -> Array:
+    """The largest slope of a softmax among the entries that share a sum."""
+    return np.asarray(np.max(y * (1 - y), axis=axis, keepdims=True))
+
+
 ACTIVATION: list[Op] = [
-    unary(
-        "Relu",
-        relu,
-        lambda ct, y, x: sym.where(x > 0, ct, 0),
-        step=relu_near_real,
-        branch=lambda x: x > 0,
-        ordered=True,
-    ),
-    unary("LeakyRelu", leaky_relu, leaky_relu_vjp, branch=negative, ordered=True),
-    binary(
-        "PRelu",
-        prelu,
-        prelu_vjp,
-        branch=lambda x, slope: np.broadcast_to(x < 0, np.broadcast(x, slope).shape),
-        ordered=True,
-    ),
-    unary("Elu", elu, elu_vjp, branch=negative, ordered=True),
-    unary("Selu", selu, selu_vjp, branch=negative, ordered=True),
-    unary("Celu", celu, celu_vjp, branch=negative, ordered=True),
-    unary("Shrink", shrink, shrink_vjp, branch=shrink_piece, ordered=True),
-    composite("ThresholdedRelu", thresholded_relu),
-    Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece, ordered=True),
-    composite("HardSigmoid", hard_sigmoid),
-    composite("HardSwish", hard_swish),
-    unary("Sigmoid", sigmoid, sigmoid_vjp),
-    unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x)),
+    unary("Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=relu_near_real, branch=lambda x: x > 0,
+          ordered=True, flat="zero", sides="sign"),
+    unary("LeakyRelu", leaky_relu, leaky_relu_vjp, branch=negative, ordered=True, sides="sign"),
+    binary("PRelu", prelu, prelu_vjp, branch=lambda x, slope: np.broadcast_to(x < 0, np.broadcast(x, slope).shape),
+           ordered=True, roles=trained(1), sides="sign"),
+    unary("Elu", elu, elu_vjp, branch=negative, ordered=True, sides="sign", elsewhere="to one"),
+    unary("Selu", selu, selu_vjp, branch=negative, ordered=True, sides="sign", elsewhere="to one"),
+    unary("Celu", celu, celu_vjp, branch=negative, ordered=True, sides="smooth sign", elsewhere="to one"),
+    unary("Shrink", shrink, shrink_vjp, branch=shrink_piece, ordered=True, sides="middle"),
+    composite("ThresholdedRelu", thresholded_relu, flat="gated", sides="condition"),
+    Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece, ordered=True, moves="within",
+       flat="bounded", sides="bounds"),
+    composite("HardSigmoid", hard_sigmoid, squashes=True, sides="bounds", elsewhere="to one"),
+    composite("HardSwish", hard_swish, flat="below", sides="bounds", elsewhere="to one"),
+    unary("Sigmoid", sigmoid, sigmoid_vjp, squashes=True, slope=lambda y: y * (1 - y), elsewhere="to one"),
+    unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x), elsewhere="to one"),
     unary("Softsign", softsign, softsign_vjp, step=softsign_step),
-    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=lines, ways=ways.along("axis")),
-    Op(
-        "LogSoftmax",
-        log_softmax,
-        log_softmax_vjp,
-        trailing,
-        bind=with_axis(-1),
-        reads=lines,
-        ways=ways.along("axis"),
-    ),
-    composite("Gelu", gelu),
-    composite("Mish", mish),
-    composite("Swish", swish),
+    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=lines, ways=ways.along("axis"),
+       same_axes=True, squashes=True, slope=softmax_slope, cost=5.0, elsewhere="to one"),
+    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing, bind=with_axis(-1), reads=lines, ways=ways.along("axis"),
+       same_axes=True, squashes=True, cost=5.0, elsewhere="to one"),
+    composite("Gelu", gelu, elsewhere="to one"),
+    composite("Mish", mish, elsewhere="to one"),
+    composite("Swish", swish, elsewhere="to one"),
     composite("SwiGLU", swiglu),
-]
+]  # fmt: skip

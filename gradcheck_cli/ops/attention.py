@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import Body
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Along, Op, composite
 
 
 def attention(
@@ -214,7 +214,7 @@ def _unpaired(a: Var, b: Var, interleaved: bool) -> Var:
 
 
 ATTENTION: list[Op] = [
-    composite("Attention", attention),
-    composite("FlexAttention", flex_attention, domain="ai.onnx.preview"),
+    composite("Attention", attention, integers={6: Along(-2, of=1, lengths=True)}, elsewhere="narrow"),
+    composite("FlexAttention", flex_attention, domain="ai.onnx.preview", elsewhere="narrow"),
     composite("RotaryEmbedding", rotary_embedding),
 ]

@@ -12,7 +12,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import NoGradientError, UnsupportedError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, binary, deciding
+from gradcheck_cli.op import NONZERO, Interval, Op, binary, deciding
 from gradcheck_cli.op.batching import Kernel, elementwise
 from gradcheck_cli.op.fusion import added, divide
 
@@ -190,26 +190,30 @@ def _bits(dtype: np.dtype[Any]) -> int:
 BINARY: list[Op] = [
     binary("Add", np.add, lambda ct, y, a, b: (ct, ct), linear="each"),
     binary("Sub", np.subtract, subtract_vjp, linear="each"),
-    binary("Mul", np.multiply, multiply_vjp),
-    binary("Div", divide, divide_vjp),
-    binary("Pow", power, power_vjp, step=power_near_real),
-    binary("Mod", modulo, modulo_vjp, step=modulo_near_real, branch=whole_part, ordered=True),
+    binary("Mul", np.multiply, multiply_vjp, layer=True, bends=((0, 1),)),
+    binary("Div", divide, divide_vjp, valid={1: NONZERO}, bends=((1,),)),
+    binary("Pow", power, power_vjp, step=power_near_real, valid={0: Interval(0.1, 1.0, 0.0, np.inf, unless_whole=1)}),
+    binary("Mod", modulo, modulo_vjp, step=modulo_near_real, branch=whole_part, ordered=True,
+           valid={1: Interval(0.5, 1.5)}),
     variadic("Sum", added, lambda ct, y, *xs: each(xs, ct), linear="each"),
     variadic("Mean", mean, lambda ct, y, *xs: each(xs, ct / float(len(xs))), linear="each"),
-    variadic("Max", folded(np.maximum), extremum_vjp, step=folded(larger), branch=winner(np.maximum), ordered=True),
-    variadic("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum), ordered=True),
-    Op("Where", where, where_vjp, elementwise, linear=((1,), (2,)), cuts=deciding(0)),
-    binary("Equal", np.equal),
-    binary("Less", np.less, ordered=True),
-    binary("LessOrEqual", np.less_equal, ordered=True),
-    binary("Greater", np.greater, ordered=True),
-    binary("GreaterOrEqual", np.greater_equal, ordered=True),
-    binary("And", np.logical_and),
-    binary("Or", np.logical_or),
-    binary("Xor", np.logical_xor),
+    variadic("Max", folded(np.maximum), extremum_vjp, step=folded(larger), branch=winner(np.maximum), ordered=True,
+             flat="larger", sides="winners"),
+    variadic("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum), ordered=True,
+             sides="winners"),
+    Op("Where", where, where_vjp, elementwise, linear=((1,), (2,)), cuts=deciding(0), like=1, moves="either",
+       bends=((0,),), sides="condition"),
+    binary("Equal", np.equal, integral=(0,), sides="compares"),
+    binary("Less", np.less, ordered=True, integral=(0,), sides="compares"),
+    binary("LessOrEqual", np.less_equal, ordered=True, integral=(0,), sides="compares"),
+    binary("Greater", np.greater, ordered=True, integral=(0,), sides="compares"),
+    binary("GreaterOrEqual", np.greater_equal, ordered=True, integral=(0,), sides="compares"),
+    binary("And", np.logical_and, integral=(0,)),
+    binary("Or", np.logical_or, integral=(0,)),
+    binary("Xor", np.logical_xor, integral=(0,)),
     binary("BitwiseAnd", np.bitwise_and),
     binary("BitwiseOr", np.bitwise_or),
     binary("BitwiseXor", np.bitwise_xor),
     binary("BitShift", shift),
     Op("BitCast", bit_cast, bit_cast_vjp, elementwise, stored=True, analytic=False),
-]
+]  # fmt: skip

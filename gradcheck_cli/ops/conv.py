@@ -14,7 +14,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op
+from gradcheck_cli.op import Op, trained
 from gradcheck_cli.op.batching import trailing
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
@@ -248,15 +248,9 @@ def _settled_transpose(metadata: dict[str, Any], space: Ints, kernel: Ints) -> d
 
 
 CONV: list[Op] = [
-    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, reads=conv_reads, ways=conv_ways),
-    Op(
-        "ConvTranspose",
-        conv_transpose,
-        conv_transpose_vjp,
-        trailing,
-        linear=((0, 1), (2,)),
-        bind=bind_conv_transpose,
-        reads=conv_transpose_reads,
-        ways=conv_transpose_ways,
-    ),
-]
+    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, reads=conv_reads, ways=conv_ways,
+       roles=trained(1, 2), space="windows", channels=1, cost="taps"),
+    Op("ConvTranspose", conv_transpose, conv_transpose_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv_transpose,
+       reads=conv_transpose_reads, ways=conv_transpose_ways, roles=trained(1, 2), space="windows", channels=1,
+       cost="spread taps"),
+]  # fmt: skip

@@ -14,7 +14,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.native.geometry import conv_shape, padded, trailing
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, trained
 from gradcheck_cli.op.batching import on
 from gradcheck_cli.ops.conv import bind_conv
 from gradcheck_cli.ops.sampling import LINEAR, extended, image_numbers, meet, near, sample
@@ -126,7 +126,8 @@ def bind_col2im(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 COLUMNS: list[Op] = [
-    composite("DeformConv", deform_conv, bind=bind_deform_conv),
+    composite("DeformConv", deform_conv, bind=bind_deform_conv, roles=trained(1, 3), space="windows", channels=1,
+              elsewhere="rough"),
     Op("Col2Im", col2im, col2im_vjp, on(0), static={"image_shape": 1, "block_shape": 2}, bind=bind_col2im,
        linear="each"),
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import LimitError, UnsupportedError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, deciding, zero
+from gradcheck_cli.op import Along, Op, composite, deciding, zero
 from gradcheck_cli.ops.sampling import LINEAR, Taps, entries, extended, meet, weighted
 from gradcheck_cli.ops.shape import checked
 
@@ -158,7 +158,8 @@ def image_decoder(stream: Array, *, pixel_format: str = "RGB") -> Array:
 
 
 IMAGES: list[Op] = [
-    composite("RoiAlign", roi_align, cuts=deciding(2)),
-    composite("MaxRoiPool", max_roi_pool, cuts=deciding(1)),
+    composite("RoiAlign", roi_align, cuts=deciding(2), integers={2: Along(least=1)}, space="windows",
+              elsewhere="rough"),
+    composite("MaxRoiPool", max_roi_pool, cuts=deciding(1), space="windows"),
     Op("ImageDecoder", image_decoder, zero),
-]
+]  # fmt: skip

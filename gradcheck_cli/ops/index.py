@@ -16,7 +16,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, deciding, from_end, with_axis, zero
+from gradcheck_cli.op import Along, Op, deciding, from_end, with_axis, zero
 from gradcheck_cli.op.batching import Kernel, Operands, aligned, on
 from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.shape import checked, scalar
@@ -252,16 +252,18 @@ def range_vjp(ct: Var, y: Var, start: Var, limit: Var, delta: Var) -> tuple[Var,
 
 
 INDEX: list[Op] = [
-    Op("Gather", gather, gather_vjp, gather_stack, bind=bind_gather, linear=((0,),), reads=moved, cuts=deciding(1)),
-    Op("GatherElements", gather_elements, gather_elements_vjp, aligned, bind=bind_elements, linear=((0,),),
-       reads=moved, cuts=deciding(1)),
+    Op("Gather", gather, gather_vjp, gather_stack, bind=bind_gather, linear=((0,),), reads=moved, cuts=deciding(1),
+       integers={1: Along("axis")}, moves="picked", cost="picks"),
+    Op("GatherElements", gather_elements, gather_elements_vjp, aligned, bind=bind_elements, linear=((0,),), reads=moved,
+       cuts=deciding(1), integers={1: Along("axis")}, moves="picked", cost="picks"),
     Op("GatherND", gather_nd, gather_nd_vjp, gather_nd_stack, bind=bind_gather_nd, linear=((0,),), reads=moved,
-       cuts=deciding(1)),
-    Op("Compress", compress, compress_vjp, on(0), bind=bind_compress, linear=((0,),), reads=moved, cuts=deciding(1)),
+       cuts=deciding(1), moves="picked", cost="picks"),
+    Op("Compress", compress, compress_vjp, on(0), bind=bind_compress, linear=((0,),), reads=moved, cuts=deciding(1),
+       sized_by=(1,), moves="selected"),
     Op("OneHot", one_hot, one_hot_vjp, on(0, 1), static={"depth": 1}, bind=bind_one_hot, branch=hot_entries,
-       linear=((1,),), cuts=deciding(0)),
-    Op("NonZero", non_zero, zero),
-    Op("ReverseSequence", reverse_sequence, reverse_sequence_vjp, on(0), bind=bind_reverse_sequence,
-       linear=((0,),), reads=moved, cuts=deciding(1)),
-    Op("Range", range_, range_vjp, ordered=True, cuts=deciding(1)),
+       linear=((1,),), cuts=deciding(0), integers={0: Along(None, of=1), 1: (3, 5)}, like=2),
+    Op("NonZero", non_zero, zero, integral=(0,), sized_by=(0,)),
+    Op("ReverseSequence", reverse_sequence, reverse_sequence_vjp, on(0), bind=bind_reverse_sequence, linear=((0,),),
+       reads=moved, cuts=deciding(1), integers={1: Along("time_axis", lengths=True)}),
+    Op("Range", range_, range_vjp, ordered=True, cuts=deciding(1), integers={1: (2, 3), 2: (1, 1)}, sized_by=(0, 1, 2)),
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Op, composite, deciding
+from gradcheck_cli.op import Along, Op, composite, deciding
 
 
 def negative_log_likelihood(
@@ -71,6 +71,6 @@ def _reduced(losses: Var, weight: Var, reduction: str) -> Var:
 
 
 LOSS: list[Op] = [
-    composite("NegativeLogLikelihoodLoss", negative_log_likelihood, cuts=deciding(1)),
-    composite("SoftmaxCrossEntropyLoss", softmax_cross_entropy, cuts=deciding(1)),
+    composite("NegativeLogLikelihoodLoss", negative_log_likelihood, cuts=deciding(1), integers={1: Along(1)}),
+    composite("SoftmaxCrossEntropyLoss", softmax_cross_entropy, cuts=deciding(1), integers={1: Along(1)}),
 ]

@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, negative_axes
+from gradcheck_cli.op import NONZERO, Op, composite, negative_axes, statistics, trained
 
 EPSILON = float(np.float32(1e-5))  # as ONNX stores it
 MOMENTUM = float(np.float32(0.9))
@@ -168,11 +168,14 @@ def _moved(running: Var, current: Var, momentum: float) -> Var:
 
 
 NORMALIZATION: list[Op] = [
-    composite("BatchNormalization", batch_normalization, many=True),
-    composite("InstanceNormalization", instance_normalization),
-    composite("GroupNormalization", group_normalization),
-    composite("LayerNormalization", layer_normalization, vjp=layer_normalization_vjp, many=True),
-    composite("RMSNormalization", rms_normalization, vjp=rms_normalization_vjp),
-    composite("LpNormalization", lp_normalization),
-    composite("MeanVarianceNormalization", mean_variance_normalization, bind=bind_mean_variance),
-]
+    composite("BatchNormalization", batch_normalization, many=True, valid={4: NONZERO},
+              roles=trained(1, 2) | statistics(3, 4), same_axes=True, channels=1),
+    composite("InstanceNormalization", instance_normalization, roles=trained(1, 2), same_axes=True, channels=1),
+    composite("GroupNormalization", group_normalization, roles=trained(1, 2), same_axes=True, channels=1,
+              elsewhere="narrow"),
+    composite("LayerNormalization", layer_normalization, vjp=layer_normalization_vjp, many=True, roles=trained(1, 2),
+              same_axes=True, channels=-1),
+    composite("RMSNormalization", rms_normalization, vjp=rms_normalization_vjp, roles=trained(1), channels=-1),
+    composite("LpNormalization", lp_normalization, same_axes=True, elsewhere="rough"),
+    composite("MeanVarianceNormalization", mean_variance_normalization, bind=bind_mean_variance, same_axes=True),
+]  # fmt: skip

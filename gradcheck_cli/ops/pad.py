@@ -249,10 +249,12 @@ def trilu_vjp(ct: Var, y: Var, x: Var, *, k: int, upper: int) -> tuple[Var]:
 
 PAD: list[Op] = [
     Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", reads=moved, ways=ways.sliced,
-       static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}),
-    Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each",
-       reads=moved),
+       static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}, integers={2: (2, 3), 4: (1, 1)}, moves="part",
+       same_axes=True, cost="picks"),
+    Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each", reads=moved,
+       same_axes=True),
     composite("CenterCropPad", center_crop_pad, static={"shape": 1}),
-    Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each", reads=moved),
+    Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each", reads=moved,
+       integers={1: (1, 2)}, moves="all"),
     Op("Trilu", trilu, trilu_vjp, on(0), static={"k": 1}, bind=bind_trilu, linear="each", reads=moved),
 ]  # fmt: skip

@@ -322,16 +322,17 @@ def _slope(x: Var, p: int) -> Var:
 
 
 POOL: list[Op] = [
-    Op("MaxPool", max_pool, max_pool_vjp, trailing, step=max_pool_near_real, branch=max_pool_branch,
-       bind=bind_max_pool, many=True, ordered=True, reads=pool_reads, ways=pool_ways, cuts=counting(1)),
-    Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each",
-       reads=pool_reads, ways=pool_ways),
+    Op("MaxPool", max_pool, max_pool_vjp, trailing, step=max_pool_near_real, branch=max_pool_branch, bind=bind_max_pool,
+       many=True, ordered=True, reads=pool_reads, ways=pool_ways, cuts=counting(1), space="windows", channels=1,
+       cost="maxima"),
+    Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each", reads=pool_reads,
+       ways=pool_ways, space="windows", channels=1),
     Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool, ordered=True,
-       reads=pool_reads, ways=pool_ways),
-    composite("GlobalAveragePool", global_average_pool),
-    composite("GlobalMaxPool", global_max_pool),
-    composite("GlobalLpPool", global_lp_pool),
-    composite("LRN", lrn),
-    Op("MaxUnpool", max_unpool, max_unpool_vjp, on(0), static={"output_shape": 2}, bind=bind_max_unpool,
-       linear=((0,),), reads=moved, cuts=deciding(1)),
+       reads=pool_reads, ways=pool_ways, space="windows", channels=1),
+    composite("GlobalAveragePool", global_average_pool, space="windows", channels=1),
+    composite("GlobalMaxPool", global_max_pool, space="windows", channels=1),
+    composite("GlobalLpPool", global_lp_pool, space="windows"),
+    composite("LRN", lrn, space="windows", channels=1, elsewhere="rough"),
+    Op("MaxUnpool", max_unpool, max_unpool_vjp, on(0), static={"output_shape": 2}, bind=bind_max_unpool, linear=((0,),),
+       reads=moved, cuts=deciding(1), space="windows"),
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.op import Op, composite, from_end, rounding, rounding_into
+from gradcheck_cli.op import Op, composite, from_end, quantized, rounding, rounding_into
 
 ROUNDED, COUNTED = ("gradcheck", "Rounded"), ("gradcheck", "Counted")
 
@@ -210,11 +210,12 @@ def to_power_of_two(x: Array, *, saturate: int, round_mode: str) -> Array:
 QUANTIZE: list[Op] = [
     composite("Rounded", rounded, domain="gradcheck"),
     composite("Counted", counted, domain="gradcheck"),
-    composite("QuantizeLinear", quantize, bind=bind_axis, cuts=rounding),
-    composite("DequantizeLinear", dequantize, bind=bind_axis),
-    composite("DynamicQuantizeLinear", dynamic_quantize, cuts=rounding_into(0, 2)),
-    composite("MatMulInteger", matmul_integer),
-    composite("ConvInteger", conv_integer),
-    composite("QLinearMatMul", qlinear_matmul),
-    composite("QLinearConv", qlinear_conv),
-]
+    composite("QuantizeLinear", quantize, bind=bind_axis, cuts=rounding, roles=quantized(1, 2), same_axes=True,
+              straight="quantizes"),
+    composite("DequantizeLinear", dequantize, bind=bind_axis, roles=quantized(1, 2), like=None, same_axes=True),
+    composite("DynamicQuantizeLinear", dynamic_quantize, cuts=rounding_into(0, 2), straight="quantizes"),
+    composite("MatMulInteger", matmul_integer, roles=quantized(2, 3)),
+    composite("ConvInteger", conv_integer, roles=quantized(2, 3), space="windows", channels=1),
+    composite("QLinearMatMul", qlinear_matmul, roles=quantized(1, 2, 4, 5, 6, 7)),
+    composite("QLinearConv", qlinear_conv, roles=quantized(1, 2, 4, 5, 6, 7), space="windows", channels=1),
+]  # fmt: skip

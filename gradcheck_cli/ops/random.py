@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, counting, stepping, zero
+from gradcheck_cli.op import Interval, Op, composite, counting, stepping, zero
 from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.ops.shape import checked
 
@@ -102,11 +102,12 @@ def _as(values: Array, dtype: Any) -> Array:
 
 
 RANDOM: list[Op] = [
-    composite("Dropout", dropout, static={"ratio": 1, "training_mode": 2}, cuts=counting(1)),
+    composite("Dropout", dropout, static={"ratio": 1, "training_mode": 2}, cuts=counting(1),
+              valid={1: Interval(0.1, 0.6)}, moves="within", same_axes=True),
     Op("RandomNormal", random_normal, zero),
     Op("RandomUniform", random_uniform, zero),
     Op("RandomNormalLike", random_normal_like, zero, shape_only),
     Op("RandomUniformLike", random_uniform_like, zero, shape_only),
     Op("Bernoulli", bernoulli, zero, step=bernoulli_step, branch=bernoulli, cuts=stepping),
     Op("Multinomial", multinomial, zero, ordered=True, cuts=stepping),
-]
+]  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Op, composite, deciding
+from gradcheck_cli.op import Along, Op, composite, deciding, trained
 from gradcheck_cli.ops.activation import HARD_SLOPE, LEAK
 
 Activation = Callable[[Var], Var]
@@ -315,7 +315,10 @@ def _activation(key: str, alpha: float | None, beta: float | None, clip: float |
 def recurrent(layers: type[Layer]) -> list[Op]:
     """The three operators, with layers that run their steps in one way."""
     named: dict[str, Callable[..., Any]] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
-    return [composite(name, partial(kernel, layers), cuts=deciding(4)) for name, kernel in named.items()]
+    more: dict[str, Any] = {"cuts": deciding(4), "integers": {4: Along("layout", lengths=True)}, "channels": -1}
+    peepholes = {"LSTM": (7,)}
+    return [composite(name, partial(kernel, layers), roles=trained(1, 2, 3, *peepholes.get(name, ())),
+                      elsewhere="to one", **more) for name, kernel in named.items()]  # fmt: skip
 
 
 RECURRENT = recurrent(Layer)
@@ -440,6 +443,6 @@ def packed(ys: list[Var], like: Var, shape: tuple[int, int, int]) -> Var:
 
 
 STATEFUL: list[Op] = [
-    composite("CausalConvWithState", causal_conv_with_state),
-    composite("LinearAttention", linear_attention),
+    composite("CausalConvWithState", causal_conv_with_state, roles=trained(1, 2)),
+    composite("LinearAttention", linear_attention, elsewhere="narrow"),
 ]

@@ -15,7 +15,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, from_end, rounding, with_axis, zero
+from gradcheck_cli.op import POSITIVE, Op, composite, from_end, rounding, with_axis, zero
 from gradcheck_cli.op import box_rules as ways
 from gradcheck_cli.op.batching import Kernel, on
 from gradcheck_cli.op.sparsity import along
@@ -299,16 +299,16 @@ def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
     return Op(name, forward, vjp, on(0), **{**known, **more})
 
 
-def reducing_composite(name: str, function: Any) -> Op:
+def reducing_composite(name: str, function: Any, **more: Any) -> Op:
     """A reduction composed of others."""
-    return composite(name, composed(function), static={"axes": 1}, bind=bind_reduction)
+    return composite(name, composed(function), static={"axes": 1}, bind=bind_reduction, **more)
 
 
 def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:
     """A maximum or minimum over axes."""
     forward = extremum(function)
     step = extremum_near_real(choose, forward)
-    return reducing(name, forward, extremum_vjp(arg), step=step, branch=winners(choose), ordered=True)
+    return reducing(name, forward, extremum_vjp(arg), step=step, branch=winners(choose), ordered=True, cost=8.0)
 
 
 REDUCE: list[Op] = [
@@ -317,30 +317,18 @@ REDUCE: list[Op] = [
     choosing("ReduceMax", np.maximum, np.argmax, "ArgMax"),
     choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
     reducing("ReduceProd", reduction(product), prod_vjp),
-    reducing(
-        "ReduceL2",
-        reduction(norm2_of_magnitudes),
-        norm2_vjp,
-        step=reduction(norm2),
-        branch=lambda x, **m: norm2_of_magnitudes(x, m["axes"], True) == 0,
-    ),
+    reducing("ReduceL2", reduction(norm2_of_magnitudes), norm2_vjp, step=reduction(norm2),
+             branch=lambda x, **m: norm2_of_magnitudes(x, m["axes"], True) == 0),
     reducing("ReduceLogSumExp", reduction(log_sum_exp), log_sum_exp_vjp),
     reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x))),
     reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),
-    reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x))),
+    reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x)), valid={0: POSITIVE}),
     *(
-        Op(name, arg_extremum(pick), zero, on(0), bind=with_axis(0), ordered=True, reads=along("axis"), cuts=rounding)
+        Op(name, arg_extremum(pick), zero, on(0), bind=with_axis(0), ordered=True, reads=along("axis"), cuts=rounding,
+           integral=(0,))
         for name, pick in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
     ),
-    Op(
-        "CumSum",
-        cumsum,
-        cumsum_vjp,
-        on(0),
-        static={"axis": 1},
-        bind=bind_cumulation,
-        linear="each",
-        reads=along("axis"),
-    ),
-    composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation),
-]
+    Op("CumSum", cumsum, cumsum_vjp, on(0), static={"axis": 1}, bind=bind_cumulation, linear="each",
+       reads=along("axis"), integers={1: (0, 0)}, same_axes=True),
+    composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation, integers={1: (0, 0)}),
+]  # fmt: skip

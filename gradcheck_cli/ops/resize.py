@@ -18,7 +18,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, from_end
+from gradcheck_cli.op import Interval, Op, from_end
 from gradcheck_cli.op.batching import on
 from gradcheck_cli.op.sparsity import Reading, Sets
 from gradcheck_cli.ops.index import scatter_back
@@ -320,5 +320,5 @@ def _rounded(y: Array, dtype: np.dtype[Any]) -> Array:
 
 RESIZE: list[Op] = [
     Op("Resize", resize, resize_vjp, on(0), static={"roi": 1, "scales": 2, "sizes": 3}, bind=bind_resize,
-       reads=resize_reads),
+       reads=resize_reads, valid={2: Interval(1.0, 2.0)}, space="resized", elsewhere="rough"),
 ]  # fmt: skip

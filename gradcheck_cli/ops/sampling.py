@@ -197,6 +197,6 @@ def _places(length: int, align_corners: bool) -> Array:
 
 
 SAMPLING: list[Op] = [
-    composite("GridSample", grid_sample),
-    composite("AffineGrid", affine_grid, static={"size": 1}),
+    composite("GridSample", grid_sample, space="windows", elsewhere="rough"),
+    composite("AffineGrid", affine_grid, static={"size": 1}, elsewhere="rough"),
 ]

@@ -292,7 +292,7 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 
 def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
     """An operator that keeps entries in their order."""
-    known = {"bind": binding, "linear": "each", "reads": moved, "ways": ways.reshaped}
+    known = {"bind": binding, "linear": "each", "reads": moved, "ways": ways.reshaped, "moves": "all"}
     return Op(name, forward, reshape_vjp, prefix("shape"), **known, **more)
 
 
@@ -302,19 +302,21 @@ SHAPE: list[Op] = [
     reshaping("Squeeze", squeeze, bind_squeeze, static={"axes": 1}),
     reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
     Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", reads=moved,
-       ways=ways.transposed),
-    Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, lift=expand_stack), static={"shape": 1},
-       bind=bind_expand, linear="each", reads=moved, ways=ways.expanded),
-    Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True,
-       reads=moved, ways=ways.cut),
-    Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved, ways=ways.joined),
-    Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each", cuts=narrowing),
-    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),),
-       reads=first, cuts=deciding(1)),
-    Op("Shape", shape_of, zero, shape_only),
-    Op("Size", size, zero, shape_only),
-    Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}),
+       ways=ways.transposed, moves="all"),
+    Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, lift=expand_stack), static={"shape": 1}, bind=bind_expand,
+       linear="each", reads=moved, ways=ways.expanded, integers={1: (1, 1)}, moves="all"),
+    Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True, reads=moved,
+       ways=ways.cut, moves="part"),
+    Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved, ways=ways.joined, moves="joined",
+       same_axes=True),
+    Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each", cuts=narrowing, like=None, moves="all",
+       straight="rounds"),
+    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),), reads=first,
+       cuts=deciding(1), like=1, moves="all", same_axes=True, straight="rounds"),
+    Op("Shape", shape_of, zero, shape_only, integral=(0,), sized_by=None),
+    Op("Size", size, zero, shape_only, integral=(0,), sized_by=None),
+    Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}, integers={0: (2, 3)}, like=None),
     Op("EyeLike", eye_like, zero, shape_only),
-    composite("DepthToSpace", depth_to_space),
-    composite("SpaceToDepth", space_to_depth),
+    composite("DepthToSpace", depth_to_space, space="windows"),
+    composite("SpaceToDepth", space_to_depth, space="windows"),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, Vjp, composite, from_end, zero
+from gradcheck_cli.op import Interval, Op, Vjp, composite, from_end, zero
 from gradcheck_cli.op.batching import Kernel, elementwise, on, trailing
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import checked, scalar
@@ -237,18 +237,21 @@ def mel_edges(lower: Array, upper: Array, *, num_mel_bins: int, dft_length: int,
 
 
 def _window(name: str, *weights: float) -> Op:
-    return Op(name, window(*weights), zero, static={"size": 0}, bind=bind_window)
+    return Op(name, window(*weights), zero, static={"size": 0}, bind=bind_window, integers={0: (8, 8)})
 
 
 SPECTRAL: list[Op] = [
     Op("DFT", dft, dft_vjp, on(0), static={"dft_length": 1, "axis": 2}, bind=bind_dft, linear="each", normwise=True,
-       reads=along("axis", -1)),
-    composite("STFT", stft, static={"frame_step": 1, "frame_length": 3}),
+       reads=along("axis", -1), integers={1: (5, 8), 2: (-2, -2)}, elsewhere="rough"),
+    composite("STFT", stft, static={"frame_step": 1, "frame_length": 3}, integers={1: (1, 3), 3: (4, 4)},
+              elsewhere="rough"),
     _window("HannWindow", 0.5, 0.5),
     _window("HammingWindow", 25 / 46, 21 / 46),
     _window("BlackmanWindow", 0.42, 0.5, 0.08),
     Op("MelWeightMatrix", mel_weight_matrix, zero, branch=mel_edges, bind=bind_mel, ordered=True,
-       static={"num_mel_bins": 0, "dft_length": 1, "sample_rate": 2}),
+       static={"num_mel_bins": 0, "dft_length": 1, "sample_rate": 2},
+       valid={3: Interval(20.0, 300.0), 4: Interval(3000.0, 4000.0)},
+       integers={0: (4, 6), 1: (32, 64), 2: (8000, 8000)}, elsewhere="rough"),
     _own("Complex", complex_, complex_vjp, linear="each"),
     _own("Real", np.real, lambda ct, y, x: (ct,), linear="each"),
     _own("Imag", np.imag, imag_vjp, linear="each"),

@@ -147,7 +147,7 @@ def _pool(starts: tuple[int, ...], pool: tuple[Any, ...]) -> tuple[Gram, ...]:
 STRINGS: list[Op] = [
     Op("StringConcat", string_concat, zero, elementwise),
     Op("StringNormalizer", string_normalizer, zero),
-    Op("StringSplit", string_split, zero, many=True),
+    Op("StringSplit", string_split, zero, many=True, sized_by=(0,)),
     Op("RegexFullMatch", regex_full_match, zero),
     Op("TfIdfVectorizer", tf_idf_vectorizer, zero),
 ]

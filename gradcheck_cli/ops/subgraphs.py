@@ -152,7 +152,7 @@ def _handed_on(value: Any) -> Any:
 
 
 CONTROL_FLOW: list[Op] = [
-    composite("If", if_),
-    composite("Loop", loop, compound=loop),
+    composite("If", if_, like=None),
+    composite("Loop", loop, compound=loop, integers={0: (2, 3), 1: (1, 1)}, like=None),
     composite("Scan", scan, compound=scan),
 ]

@@ -18,7 +18,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import Body
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Op, composite, squares
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -97,8 +97,8 @@ def gradient(
 
 
 TRAINING: list[Op] = [
-    composite("Adagrad", adagrad, domain=DOMAIN),
-    composite("Adam", adam, domain=DOMAIN),
+    composite("Adagrad", adagrad, domain=DOMAIN, valid=squares(3)),
+    composite("Adam", adam, domain=DOMAIN, valid=squares(4)),
     composite("Momentum", momentum, domain=DOMAIN),
     composite("Gradient", gradient, domain=DOMAIN),
 ]

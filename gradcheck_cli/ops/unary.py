@@ -10,7 +10,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import mapped
-from gradcheck_cli.op import Op, rounding, unary
+from gradcheck_cli.op import INSIDE_ONE, NONZERO, POSITIVE, Interval, Op, rounding, unary
 from gradcheck_cli.op.batching import Kernel
 from gradcheck_cli.op.fusion import reciprocal
 
@@ -159,32 +159,36 @@ def _real_part(kernel: Kernel) -> Kernel:
 
 
 UNARY: list[Op] = [
-    unary("Abs", np.abs, absolute_vjp, step=absolute, branch=lambda x: np.sign(x.real)),
+    unary("Abs", np.abs, absolute_vjp, step=absolute, branch=lambda x: np.sign(x.real), sides="sign"),
     unary("Neg", np.negative, lambda ct, y, x: -ct, linear="each"),
-    unary("Reciprocal", reciprocal, lambda ct, y, x: -ct * y * y),
-    unary("Sqrt", np.sqrt, lambda ct, y, x: ct / (2.0 * y)),
+    unary("Reciprocal", reciprocal, lambda ct, y, x: -ct * y * y, valid={0: NONZERO}),
+    unary("Sqrt", np.sqrt, lambda ct, y, x: ct / (2.0 * y), valid={0: POSITIVE}),
     unary("Exp", np.exp, lambda ct, y, x: ct * y),
-    unary("Log", np.log, lambda ct, y, x: ct / x),
-    unary("Erf", erf, lambda ct, y, x: ct * float(2 / np.sqrt(np.pi)) * sym.exp(-x * x)),
+    unary("Log", np.log, lambda ct, y, x: ct / x, valid={0: POSITIVE}),
+    unary("Erf", erf, lambda ct, y, x: ct * float(2 / np.sqrt(np.pi)) * sym.exp(-x * x), elsewhere="to one"),
     unary("Sin", np.sin, lambda ct, y, x: ct * sym.cos(x)),
     unary("Cos", np.cos, lambda ct, y, x: -ct * sym.sin(x)),
     unary("Tan", np.tan, lambda ct, y, x: ct * (1.0 + y * y)),
-    unary("Asin", np.arcsin, lambda ct, y, x: ct / sym.sqrt((1.0 - x) * (1.0 + x))),
-    unary("Acos", np.arccos, lambda ct, y, x: -ct / sym.sqrt((1.0 - x) * (1.0 + x))),
+    unary("Asin", np.arcsin, lambda ct, y, x: ct / sym.sqrt((1.0 - x) * (1.0 + x)), valid={0: INSIDE_ONE}),
+    unary("Acos", np.arccos, lambda ct, y, x: -ct / sym.sqrt((1.0 - x) * (1.0 + x)), valid={0: INSIDE_ONE}),
     unary("Atan", np.arctan, lambda ct, y, x: ct / (1.0 + x * x)),
     unary("Sinh", np.sinh, lambda ct, y, x: ct * sym.cosh(x)),
     unary("Cosh", np.cosh, lambda ct, y, x: ct * sym.sinh(x)),
-    unary("Tanh", np.tanh, tanh_vjp),
+    unary("Tanh", np.tanh, tanh_vjp, squashes=True, slope=lambda y: 1 - y * y, elsewhere="to one"),
     unary("Asinh", np.arcsinh, lambda ct, y, x: ct / sym.sqrt(x * x + 1.0)),
-    unary("Acosh", np.arccosh, lambda ct, y, x: ct / (sym.sqrt(x - 1.0) * sym.sqrt(x + 1.0))),
-    unary("Atanh", np.arctanh, lambda ct, y, x: ct / ((1.0 - x) * (1.0 + x))),
-    unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each", compound=identity_inside),
-    unary("Floor", np.floor, step=_real_part(np.floor), branch=lambda x: np.floor(x.real), ordered=True, cuts=rounding),
-    unary("Ceil", np.ceil, step=_real_part(np.ceil), branch=lambda x: np.ceil(x.real), ordered=True, cuts=rounding),
-    unary("Round", round_even, step=_real_part(np.rint), branch=lambda x: np.rint(x.real), ordered=True, cuts=rounding),
+    unary("Acosh", np.arccosh, lambda ct, y, x: ct / (sym.sqrt(x - 1.0) * sym.sqrt(x + 1.0)),
+          valid={0: Interval(1.1, 3.0, 1.0, np.inf)}),
+    unary("Atanh", np.arctanh, lambda ct, y, x: ct / ((1.0 - x) * (1.0 + x)), valid={0: INSIDE_ONE}),
+    unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each", compound=identity_inside, moves="all"),
+    unary("Floor", np.floor, step=_real_part(np.floor), branch=lambda x: np.floor(x.real), ordered=True, cuts=rounding,
+          straight="rounds"),
+    unary("Ceil", np.ceil, step=_real_part(np.ceil), branch=lambda x: np.ceil(x.real), ordered=True, cuts=rounding,
+          straight="rounds"),
+    unary("Round", round_even, step=_real_part(np.rint), branch=lambda x: np.rint(x.real), ordered=True, cuts=rounding,
+          straight="rounds"),
     unary("Sign", sign, step=_real_part(np.sign), branch=lambda x: np.sign(x.real), ordered=True, cuts=rounding),
-    unary("IsNaN", np.isnan),
-    unary("IsInf", is_inf),
-    unary("Not", np.logical_not),
+    unary("IsNaN", np.isnan, integral=(0,)),
+    unary("IsInf", is_inf, integral=(0,)),
+    unary("Not", np.logical_not, integral=(0,)),
     unary("BitwiseNot", np.invert),
-]
+]  # fmt: skip

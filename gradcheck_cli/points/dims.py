@@ -19,7 +19,7 @@ import numpy as np
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.graph import Dim, Graph, Node, TensorType
-from gradcheck_cli.op import Ops
+from gradcheck_cli.op import Ops, operator_of
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.settings import Settings
 
@@ -140,17 +140,6 @@ def _batch_like(name: str, axis: int, rank: int) -> bool:
     return axis == 0 and rank >= 2 and not any(w.startswith(_NO_BATCHES) or w in ("t", "l", "s") for w in words)
 
 
-WINDOWED = {
-    "Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "MaxPool", "AveragePool", "LpPool", "MaxUnpool",
-    "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool", "QLinearAveragePool", "QLinearGlobalAveragePool", "Resize",
-    "Upsample", "GridSample", "RoiAlign", "MaxRoiPool", "LRN", "DepthToSpace", "SpaceToDepth",
-    "FusedConv", "ConvTransposeWithDynamicPads",
-}  # fmt: skip
-_KEEPING = {
-    "Pad", "Slice", "Concat", "BatchNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization",
-    "Softmax", "LogSoftmax", "MeanVarianceNormalization", "CumSum", "Cast", "CastLike", "Identity", "Dropout", "Clip",
-    "QuantizeLinear", "DequantizeLinear", "LpNormalization",
-}  # fmt: skip
 _LONGEST_FORMULA = 200  # characters
 
 
@@ -329,7 +318,7 @@ def _convolved(graph: Graph, name: str, rank: int, ops: Ops) -> Iterator[tuple[i
     """Axes of an input that stand where operators with windows read space."""
     axes: dict[str, tuple[int | None, ...]] = {name: tuple(range(rank))}
     hits = list(_followed(graph, axes, ops))
-    if not hits and rank in (4, 5) and _reaches_windows(graph, name):
+    if not hits and rank in (4, 5) and _reaches_windows(graph, name, ops):
         hits = [tuple(range(2, rank))]
     yield from hits
 
@@ -342,7 +331,7 @@ def _followed(graph: Graph, axes: dict[str, tuple[int | None, ...]], ops: Ops) -
         read = [axes[n] for n in node.inputs if n in axes]
         if not read:
             continue
-        if node.op in WINDOWED and node.inputs[0] in axes and 3 <= len(axes[node.inputs[0]]) <= 5:
+        if operator_of(ops, node).space and node.inputs[0] in axes and 3 <= len(axes[node.inputs[0]]) <= 5:
             yield axes[node.inputs[0]][2:]
         elif (moved := _moved(graph, node, max(read, key=len), ops)) is not None:
             axes.update((n, moved) for n in node.outputs[:1] if n)
@@ -350,7 +339,7 @@ def _followed(graph: Graph, axes: dict[str, tuple[int | None, ...]], ops: Ops) -
 
 def _moved(graph: Graph, node: Node, axes: tuple[int | None, ...], ops: Ops) -> tuple[int | None, ...] | None:
     """Axes of a node's first result for those of an operand; None where they are lost."""
-    rank, op = len(axes), ops.get(node.key)
+    rank, op = len(axes), operator_of(ops, node)
     if node.op == "Transpose":
         perm = node.attrs.get("perm") or tuple(range(rank))[::-1]
         return tuple(axes[i] for i in perm) if sorted(perm) == list(range(rank)) else None
@@ -359,8 +348,7 @@ def _moved(graph: Graph, node: Node, axes: tuple[int | None, ...], ops: Ops) -> 
         if given is None and len(node.inputs) > 1 and node.inputs[1] in graph.constants:
             given = graph.constants[node.inputs[1]].reshape(-1).tolist()
         return None if given is None else _stretched(axes, given, node.op == "Unsqueeze")
-    known = node.op in _KEEPING or (op is not None and op.lift is elementwise)
-    return axes if known else None
+    return axes if op.same_axes or op.lift is elementwise else None
 
 
 def _stretched(axes: tuple[int | None, ...], given: Sequence[int], more: bool) -> tuple[int | None, ...] | None:
@@ -373,14 +361,15 @@ def _stretched(axes: tuple[int | None, ...], given: Sequence[int], more: bool) -
     return tuple(None if i in places else next(old, None) for i in range(rank))
 
 
-def _reaches_windows(graph: Graph, name: str) -> bool:
+def _reaches_windows(graph: Graph, name: str, ops: Ops) -> bool:
     """What an input reaches is read by an operator with windows along two axes or more."""
     reached = graph.reached_from([name])
     for node in graph.nodes:
-        if node.op in WINDOWED and node.inputs[0] in reached:
+        space = operator_of(ops, node).space
+        if space and node.inputs[0] in reached:
             weight = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
             if len(node.attrs.get("kernel_shape", ())) > 1 or (weight is not None and weight.ndim > 3):
                 return True
-            if node.op in ("Resize", "Upsample"):
+            if space == "resized":
                 return True
     return False

@@ -77,7 +77,7 @@ def finite_point(
     free = [name for name in causes if not _has_range(source, settings, name)]
     for names in (free, causes) if free != causes else (causes,):
         for within in ELSEWHERE if names else ():
-            ranges = {name: float_range(source.graph, name, within=within) for name in names}
+            ranges = {name: float_range(source.graph, name, ops, within=within) for name in names}
             other = replace(settings, val_range={**settings.val_range, **ranges})
             again = find_point(source, other, ops, targets, index, {**dims, **point.dims})
             if _all_finite(again.tape, targets):

@@ -171,7 +171,7 @@ class _Trials:
 
     def _run(self, sizes: Mapping[str, int]) -> Failure | None:
         graph, settings = self.graph, self.settings
-        drawn = draw(self.source, settings, sizes, self.index, self.ready, self.needed)
+        drawn = draw(self.source, settings, self.ops, sizes, self.index, self.ready, self.needed)
         feeds = as_computed(graph, drawn, settings, self.ops, self.known)
         run_in, targets = settings.run_in, self.targets
         tape = trace(graph, feeds, ops=self.ops, dtype=run_in, seed=settings.seed, targets=targets, lenient=True)
@@ -193,7 +193,8 @@ def failure_of(graph: Graph, tape: Tape, targets: Sequence[str], is_open: bool =
         if isinstance(error, ModelError) and error.op:
             op, shapes = error.op, error.shapes
         reached = position, sum(step.origin == position for step in tape.steps)
-        return Failure(error, reached, op, shapes, dims_behind(graph, graph.needed_for(node.reads)))
+        windows = any(record.space for (_, name), record in tape.ops.items() if name == op)
+        return Failure(error, reached, op, shapes, dims_behind(graph, graph.needed_for(node.reads)), windows)
     if is_open and not _substantial(tape, targets):
         return Failure(None, (len(graph.nodes), 0), dims=dims_behind(graph, graph.needed_for(targets)))
     return None
@@ -210,7 +211,7 @@ def feeds_at(
 ) -> dict[str, Any]:
     """What the point number `index` feeds, once all open dimensions have sizes `dims`."""
     shipped, known = _known(source, settings, dims)
-    drawn = draw(source, settings, known, index, shipped.at(index), source.graph.needed_for(targets))
+    drawn = draw(source, settings, ops, known, index, shipped.at(index), source.graph.needed_for(targets))
     return as_computed(source.graph, drawn, settings, ops, known)
 
 
@@ -226,6 +227,7 @@ def _known(source: Source, settings: Settings, dims: Mapping[str, int]) -> tuple
 def draw(
     source: Source,
     settings: Settings,
+    ops: Ops,
     dims: Mapping[str, int],
     index: int,
     shipped: Mapping[str, Any],
@@ -236,13 +238,13 @@ def draw(
     feeds = {**shipped, **source.drawn.get(index, {}), **dict(_initialized(source, settings))}
     for name in graph.inputs:
         if name in needed and name not in (*graph.constants, *feeds) and not _given(settings, name):
-            feeds[name] = draw_input(source, settings, name, dims, index)
+            feeds[name] = draw_input(source, settings, ops, name, dims, index)
     for given in (settings.x_init_value, settings.extra_feed_dict):
         feeds.update((name, _as_declared(graph, name, value, settings, dims)) for name, value in given.items())
     return {n: in_its_dtype(graph, n, v) for n, v in feeds.items()} if settings.run_in == "model" else feeds
 
 
-def draw_input(source: Source, settings: Settings, name: str, dims: Mapping[str, int], index: int) -> Array:
+def draw_input(source: Source, settings: Settings, ops: Ops, name: str, dims: Mapping[str, int], index: int) -> Array:
     """Random values for one input; the draw depends on seed, point and name alone.
 
     Where nobody gave a range, further points have other magnitudes.
@@ -259,12 +261,12 @@ def draw_input(source: Source, settings: Settings, name: str, dims: Mapping[str,
     rng = np.random.default_rng([settings.seed, index, zlib.crc32(name.encode())])
     low_high = settings.val_range.get(name, source.ranges.get(name, settings.val_range.get(ANY)))
     if is_inexact(dtype):
-        low, high = low_high or float_range(source.graph, name, MAGNITUDES[index % len(MAGNITUDES)])
+        low, high = low_high or float_range(source.graph, name, ops, MAGNITUDES[index % len(MAGNITUDES)])
         values = rng.uniform(low, high, shape)
         return values + 1j * rng.uniform(low, high, shape) if dtype.kind == "c" else values
     if dtype.name.startswith("float"):  # of 8 bits or less: each of them has numbers in this range
         return rng.uniform(*(low_high or (0.5, 2.0)), shape).astype(dtype)
-    low, high = low_high or integer_range(source.graph, name, shape, dims)
+    low, high = low_high or integer_range(source.graph, name, ops, shape, dims)
     return rng.integers(int(low), int(high) + 1, shape).astype(dtype)
 
 

@@ -10,36 +10,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gradcheck_cli.autodiff.reach import LAYOUT, Flow, Selecting
+from gradcheck_cli.autodiff.custom import with_installed
+from gradcheck_cli.autodiff.reach import Flow, Selecting
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
-from gradcheck_cli.op import DTYPES
+from gradcheck_cli.op import DTYPES, QUANTIZATION, STATISTIC, WEIGHT, Op, Ops, operator_of
 from gradcheck_cli.ops import OPS
 
-WEIGHT, STATISTIC, QUANTIZATION, CONSTANT = "weight", "statistic", "quantization", "constant"
-_STATISTICS = {"BatchNormalization": (3, 4)}
-_QUANTIZERS = {
-    "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2), "QLinearConv": (1, 2, 4, 5, 6, 7), "ConvInteger": (2, 3),
-    "QLinearMatMul": (1, 2, 4, 5, 6, 7), "MatMulInteger": (2, 3), "QLinearAdd": (1, 2, 4, 5, 6, 7),
-    "QLinearMul": (1, 2, 4, 5, 6, 7), "QLinearSigmoid": (1, 2, 3, 4), "QLinearLeakyRelu": (1, 2, 3, 4),
-    "QLinearAveragePool": (1, 2, 3, 4), "QLinearGlobalAveragePool": (1, 2, 3, 4), "QLinearSoftmax": (1, 2, 3, 4),
-    "QGemm": (1, 2, 4, 5, 7, 8), "MatMulIntegerToFloat": (2, 3, 4, 5), "DynamicQuantizeMatMul": (2, 3),
-    "MatMulNBits": (2, 3), "MatMulBnb4": (2,), "QAttention": (3, 4, 6, 7), "DynamicQuantizeLSTM": (8, 9, 10, 11),
-    "GatherBlockQuantized": (2, 3),
-}  # fmt: skip
-_TRAINED = {
-    "Conv": (1, 2), "ConvTranspose": (1, 2), "DeformConv": (1, 3), "Gemm": (0, 1, 2), "BatchNormalization": (1, 2),
-    "InstanceNormalization": (1, 2), "LayerNormalization": (1, 2), "GroupNormalization": (1, 2), "RMSNormalization": (1,),
-    "PRelu": (1,), "LSTM": (1, 2, 3, 7), "GRU": (1, 2, 3), "RNN": (1, 2, 3), "FusedConv": (1, 2), "NhwcConv": (1, 2),
-    "FusedGemm": (0, 1, 2), "GroupNorm": (1, 2), "SimplifiedLayerNormalization": (1,), "BiasGelu": (1,), "FastGelu": (1,),
-    "SkipLayerNormalization": (2, 3, 4), "SkipSimplifiedLayerNormalization": (2, 3), "MultiHeadAttention": (3,),
-    "EmbedLayerNormalization": (2, 3, 4, 5, 6), "CausalConvWithState": (1, 2), "VarlenCausalConvWithState": (1, 3),
-    "GatedDeltaNet": (7, 8),
-}  # fmt: skip
-_FUSED_TRAINED = {"Attention": (1, 2), "QAttention": (2,)}  # of com.microsoft; ONNX's own Attention has no weights
-_DECIDING = {
-    "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Xor", "ArgMax", "ArgMin", "NonZero",
-    "IsNaN", "IsInf", "Shape", "Size",
-}  # fmt: skip
+CONSTANT = "constant"
 _EXPORTED = re.compile(r"constant|const(_|\d|$)|onnx::|val_", re.IGNORECASE)  # how exporters call what has no name
 _LARGE_NEGATIVE = -1e3  # what an attention mask adds
 _AT_ONCE = 1 << 16  # entries
@@ -57,9 +34,10 @@ class ConstantRole:
 def constant_roles(graph: Graph, ys: Collection[str], named: Collection[str] = ()) -> dict[str, ConstantRole]:
     """The roles of all constants of a floating-point type; `named` are those that a user calls by their names."""
     floats = [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.size]
-    uses, needed = _uses(graph, floats), graph.needed_for(ys)
+    ops = with_installed(OPS, graph)
+    uses, needed = _uses(graph, floats, ops), graph.needed_for(ys)
     several = [n for n in floats if graph.constants[n].size > 1]
-    rule = Selecting(Flow(graph, OPS), graph.free_inputs, several, ys)
+    rule = Selecting(Flow(graph, ops), graph.free_inputs, several, ys)
     return {n: _role(graph, n, uses.get(n, ()), needed, rule, named) for n in floats}
 
 
@@ -71,7 +49,7 @@ def weights(graph: Graph, ys: Collection[str], named: Collection[str] = ()) -> t
 def _role(
     graph: Graph,
     name: str,
-    uses: Sequence[tuple[Node, int]],
+    uses: Sequence[tuple[Op, int]],
     needed: Collection[str],
     rule: Selecting,
     named: Collection[str],
@@ -95,29 +73,27 @@ def _role(
     return ConstantRole(CONSTANT, 5, "all values are equal, or a mask's")
 
 
-def _by_operand(uses: Iterable[tuple[Node, int]]) -> ConstantRole | None:
+def _by_operand(uses: Iterable[tuple[Op, int]]) -> ConstantRole | None:
     """The role of an operand: the least of what it is used for that is no weight goes first."""
     found: dict[str, str] = {}
-    for node, index in uses:
-        if node.domain not in ("", "com.microsoft"):
-            continue
-        trained = _FUSED_TRAINED.get(node.op, ()) if node.domain else ()
-        for role, table in ((STATISTIC, _STATISTICS), (QUANTIZATION, _QUANTIZERS), (WEIGHT, _TRAINED)):
-            if index in table.get(node.op, ()) or (role == WEIGHT and index in trained):
-                found.setdefault(role, f"operand {index} of {node.op}")
+    for op, index in uses:
+        for role, operands in op.roles.items():
+            if index in operands:
+                found.setdefault(role, f"operand {index} of {op.name}")
     first = next((r for r in (STATISTIC, QUANTIZATION, WEIGHT) if r in found), None)
     return None if first is None else ConstantRole(first, 2, found[first])
 
 
-def _uses(graph: Graph, names: Iterable[str]) -> dict[str, list[tuple[Node, int]]]:
-    """Nodes that read constants, and as which operand, through what only casts them and lays them out."""
+def _uses(graph: Graph, names: Iterable[str], ops: Ops) -> dict[str, list[tuple[Op, int]]]:
+    """Operators that read constants, and as which operand, through what only casts them and lays them out."""
     behind: dict[str, set[str]] = {n: {n} for n in names}
-    found: dict[str, list[tuple[Node, int]]] = {}
+    found: dict[str, list[tuple[Op, int]]] = {}
     for node in _nodes(graph):
+        op = operator_of(ops, node)
         for index, read in enumerate(node.inputs):
             for name in behind.get(read, ()):
-                found.setdefault(name, []).append((node, index))
-                if node.op in LAYOUT and (index == 0 or node.op == "Concat"):
+                found.setdefault(name, []).append((op, index))
+                if op.lays_out(index):
                     for output in node.outputs:
                         behind.setdefault(output, set()).add(name)
     return found
@@ -130,9 +106,9 @@ def _nodes(graph: Graph) -> Iterator[Node]:
             yield from _nodes(body)
 
 
-def to_integers(node: Node) -> bool:
+def to_integers(node: Node, ops: Ops) -> bool:
     """It makes integers or truth values of numbers."""
-    if node.op in _DECIDING:
+    if 0 in operator_of(ops, node).integral:
         return True
     dtype = DTYPES.get(node.attrs.get("to", 0)) if node.op == "Cast" else None
     return dtype is not None and not is_inexact(dtype)

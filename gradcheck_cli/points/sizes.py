@@ -23,7 +23,7 @@ import numpy as np
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.op import Ops
-from gradcheck_cli.points.dims import BATCH, WINDOWED, Roles, formula_names, open_dims, roles, symbol
+from gradcheck_cli.points.dims import BATCH, Roles, formula_names, open_dims, roles, symbol
 
 SIZES = (
     5,
@@ -53,13 +53,17 @@ _LARGEST = 4096  # of these
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One trial run that failed: at which node, at operands of which shapes, and the dimensions that lead there."""
+    """One trial run that failed: at which node, at operands of which shapes, and the dimensions that lead there.
+
+    `windows` if its operator reads operands through windows, whose sizes say nothing of each other.
+    """
 
     error: GradcheckError | None
     position: tuple[int, int]  # of the node, and how many steps inside of it
     op: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
     dims: frozenset[str] = frozenset()
+    windows: bool = False
 
     @property
     def numbers(self) -> list[int]:
@@ -207,7 +211,7 @@ class Search:
     def _mended(self) -> Iterator[Sizes]:
         """The sizes of the best trial, changed so that what did not fit there would."""
         assert self.failure is not None
-        if self.failure.op in WINDOWED:
+        if self.failure.windows:
             return
         pairs = _mismatches(self.failure.shapes, self.failure.op in _PRODUCTS)
         stated = (list(way(*pair)) for way in (self._equal, self._constant, self._related) for pair in pairs)

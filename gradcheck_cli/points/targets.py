@@ -6,9 +6,11 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from gradcheck_cli.autodiff.custom import with_installed
 from gradcheck_cli.autodiff.reach import Flow, selecting
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.graph import Graph, TensorType, is_inexact
+from gradcheck_cli.op import operator_of
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.roles import to_integers, weights
 
@@ -109,13 +111,13 @@ def globs_said(graph: Graph, ys: Sequence[str], typed: Mapping[str, Sequence[str
 
 def integers(graph: Graph) -> set[str]:
     """Tensors that are seen to hold integers or truth values, whether or not the file says so."""
-    known = (*graph.inputs, *graph.constants)
+    known, ops = (*graph.inputs, *graph.constants), with_installed(OPS, graph)
     found = {n for n in known if not is_float(graph, n, unknown=True)}
     for node in graph.nodes:
-        at = {"Where": 1, "OneHot": 2, "CastLike": 1}.get(node.op, 0)
-        follows = node.op not in ("Cast", "ConstantOfShape", "If", "Loop", "DequantizeLinear")
-        whole = to_integers(node) or (follows and len(node.inputs) > at and node.inputs[at] in found)
-        found.update(n for n in (node.outputs if whole else node.outputs[1:] if node.op == "TopK" else ()) if n)
+        op = operator_of(ops, node)
+        follows = op.like is not None and op.like < len(node.inputs) and node.inputs[op.like] in found
+        whole = follows or to_integers(node, ops)
+        found.update(n for i, n in enumerate(node.outputs) if n and (whole or i in op.integral))
     return {n for n in found if graph.types.get(n, TensorType()).dtype is None or not is_float(graph, n)}
 
 
@@ -132,7 +134,7 @@ def selecting_inputs(graph: Graph, ys: Sequence[str]) -> set[str]:
     if len(inputs) < 2:  # weights are looked at only where there is something to leave out
         return set()
     constants = (n for n in differentiable_constants(graph, ys) if graph.constants[n].size > 1)
-    return selecting(Flow(graph, OPS), inputs, [*graph.free_inputs, *constants], ys)
+    return selecting(Flow(graph, with_installed(OPS, graph)), inputs, [*graph.free_inputs, *constants], ys)
 
 
 def choose_y(graph: Graph) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx import parser, save
 
@@ -12,6 +13,10 @@ import gradcheck_cli as gc
 from gradcheck_cli.autodiff.custom import installed
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.op import POSITIVE
+from gradcheck_cli.op.batching import elementwise
+from gradcheck_cli.points.ranges import float_range
+from gradcheck_cli.results.record import Check
 
 MODEL = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
 g (float[3] x) => (float[3] y) { h = acme.Cube (x) y = Tanh (h) }"""
@@ -99,3 +104,40 @@ def test_what_a_package_does_wrong_is_said_with_its_name(model, tmp_path, monkey
 def test_without_a_package_the_operator_is_unknown(model) -> None:
     [check] = gc.check(gc.load(model)).checks
     assert check.status == "unsupported"
+
+
+SCALED = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
+g (float[4,3] x) => (float[4,3] y) <float[3] w = {0.5, 2, 3}> { h = acme.Scaled (x, w) y = Identity (h) }"""
+
+
+def scaled(tmp_path: Path, **facts: object) -> tuple[gc.Model, gc.Op]:
+    """A model of one operator of its own, x w, of which these facts are said."""
+    path = tmp_path / "scaled.onnx"
+    save(parser.parse_model(SCALED), path)
+    rule = lambda ct, y, x, w: (ct * w, ct * x)  # noqa: E731
+    op = gc.Op("Scaled", np.multiply, rule, elementwise, domain="acme", linear=((0, 1),), **facts)  # type: ignore[arg-type]
+    return gc.load(path), op
+
+
+def checked(tmp_path: Path, **facts: object) -> Check:
+    model, op = scaled(tmp_path, **facts)
+    [check] = gc.check(model, x="x", points=8, ops={**gc.OPS, op.key: op}).checks
+    assert check.status == "pass", check.message
+    return check
+
+
+def test_an_operator_says_where_its_operands_lie(tmp_path) -> None:
+    for facts, interval in (({}, (-1.0, 1.0)), ({"valid": {0: POSITIVE}}, (0.1, 1.0))):
+        model, op = scaled(tmp_path, **facts)
+        assert float_range(model.graph, "x", {op.key: op}) == interval
+
+
+def test_an_operator_says_that_it_is_a_layer(tmp_path) -> None:
+    layers = [checked(tmp_path, **facts).gradient["health"].layers for facts in ({}, {"layer": True})]
+    assert [[each.spot.op for each in found] for found in layers] == [[], ["Scaled"]]
+
+
+def test_an_operator_says_which_branches_it_has(tmp_path) -> None:
+    assert checked(tmp_path).branches == {}
+    branches = checked(tmp_path, sides="sign", branch=lambda x, w: np.broadcast_to(x < 0, np.shape(x * w))).branches
+    assert (branches["total"], branches["covered"]) == (2, 2)

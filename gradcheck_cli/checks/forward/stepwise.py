@@ -18,7 +18,7 @@ from gradcheck_cli.checks.forward.roundings import FLOORS, MEASURED, Roundings, 
 from gradcheck_cli.checks.forward.runtime import WORKER, Question, Refused, Unanswered
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
-from gradcheck_cli.op import Ops
+from gradcheck_cli.op import Ops, operator_of
 from gradcheck_cli.points.test_data import difference, gaps, sizes
 from gradcheck_cli.verdict.rule import epsilon
 
@@ -30,18 +30,6 @@ _HALVES = ("float16", "bfloat16")
 _OF_ONE = 8.0  # roundings of 1, or of the largest operand
 _LONG, _OF_SUM = 1024, 4.0  # terms of a long sum, and roundings of it times the root of their number
 _USUAL = 0.9  # quantile of measured rounding that counts for all entries
-# Operators that onnxruntime computes in one pass, by its own function bodies or with coefficients in float32; then those
-# of functions that are approximated with an error relative to 1, however small their result is.
-_ROUGH = {
-    "GroupNormalization", "DFT", "STFT", "GridSample", "Resize", "Upsample", "RoiAlign", "AffineGrid", "Attention",
-    "FlexAttention", "LinearAttention", "MelWeightMatrix", "DeformConv", "LRN", "LpNormalization",
-}  # fmt: skip
-_SATURATING = {
-    "Sigmoid", "Tanh", "Erf", "Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Swish", "Mish", "HardSwish", "HardSigmoid",
-    "Softplus", "Softmax", "LogSoftmax", "Elu", "Selu", "Celu", "LSTM", "GRU", "RNN",
-}  # fmt: skip
-# in float32, whatever the dtype of their operands
-_NARROW_INSIDE = {"Attention", "FlexAttention", "LinearAttention", "GroupNormalization"}
 _CHOOSING = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}  # position of the result that holds indices
 
 
@@ -190,15 +178,15 @@ class PieceRuns:
         # random rounding of many terms of one sign averages out, so measured rounding is too small there
         if (terms := self.runs.longest_sum) > _LONG:
             allowed = np.maximum(allowed, _OF_SUM * np.sqrt(terms) * epsilon(theirs.dtype) * size)
-        if self._any_of(_ROUGH):
+        if self._any_of("rough", "narrow"):
             allowed = np.maximum(allowed, FLOORS.get(dtype, 0.0) / _SMALLER * float(np.max(size, initial=0.0)))
-        if self._any_of(_SATURATING) or len(self.piece.graph.nodes) > 1:
+        if self._any_of("to one") or len(self.piece.graph.nodes) > 1:
             allowed = allowed + _OF_ONE * min(epsilon(theirs.dtype), float(np.finfo(np.float32).eps)) * self._largest()
         return np.asarray(allowed)
 
-    def _any_of(self, names: set[str]) -> bool:
-        """True if one of these operators is in the piece, or one without single steps."""
-        return any(node.op in names or _compound(node) for node in self.piece.graph.nodes)
+    def _any_of(self, *words: str) -> bool:
+        """True if an operator of the piece rounds in one of these ways, or has no single steps."""
+        return any(operator_of(self.runs.ops, n).elsewhere in words or _compound(n) for n in self.piece.graph.nodes)
 
     def _largest(self) -> float:
         """The largest operand, or 1."""
@@ -216,7 +204,7 @@ class PieceRuns:
         if not runs.known(name) or name not in runs.own.named or runs.own.named[name].shape != theirs.shape:
             return False
         apart, largest = MEASURED * runs.measured(name) * sizes(ours), float(np.max(sizes(theirs), initial=0.0))
-        if not self._any_of(_NARROW_INSIDE):
+        if not self._any_of("narrow"):
             apart = np.minimum(apart, FLOORS["float64"] * largest)
         return bool((gaps(ours, theirs) <= apart).all())
 

@@ -41,7 +41,6 @@ _CHEAP = 3e9  # operations that further forward runs may take, a fifth of a seco
 _STEP = 1e6  # cost of recording one step, in operations
 _HELD = 1 << 26  # bytes of cotangents of xs kept for the laws of the gradient
 _SMALL = 1e-280  # sums of squares below may have lost digits
-_SQUASHING = {"Sigmoid", "Tanh", "Softmax", "LogSoftmax", "HardSigmoid"}
 
 
 class Checkups:
@@ -327,7 +326,7 @@ def _ratio(
     weighted = curve(units, x, {key for key, draft in layers.items() if draft.weighted}, norms)
     if len(weighted.flow) > 1:
         return _through(weighted, layers)
-    inner = {key for key, draft in layers.items() if not (key in every.keys[-1:] and draft.spot.op in _SQUASHING)}
+    inner = {key for key, draft in layers.items() if not (key in every.keys[-1:] and draft.squashes)}
     return _through(curve(units, x, inner, norms), layers)
 
 

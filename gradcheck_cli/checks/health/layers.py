@@ -22,17 +22,11 @@ from gradcheck_cli.autodiff.backward import Unit
 from gradcheck_cli.autodiff.tape import Place, Step, Tape
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.measures import SAMPLES, SATURATED_SLOPE, Jump, Spot
 
 Key = tuple[int, str, int]  # index in the model, subgraph, and index there
-_CHANNELS_SECOND = {
-    "Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "BatchNormalization", "InstanceNormalization",
-    "GroupNormalization", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "LRN",
-}  # fmt: skip
-_CHANNELS_LAST = {"MatMul", "Gemm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "LSTM",
-                  "GRU", "RNN"}  # fmt: skip
-_FLAT = {"Relu", "Max", "Where", "Clip", "Sigmoid", "Tanh", "Softmax"}  # steps that may have flat parts
 _HOPS = 16  # elementwise steps, at most, between an activation and its layer
 
 
@@ -49,6 +43,7 @@ class LayerDraft:
     weighted: bool = False
     bends: bool = False
     constant: bool = False
+    squashes: bool = False
 
 
 def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Key, LayerDraft]:
@@ -59,10 +54,10 @@ def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Ke
         numbers = [n for n in dict.fromkeys(unit.operands) if n and is_inexact(tape.values.like(n).dtype)]
         parameters = [n for n in numbers if n not in data and tape.values.like(n).size > 1]
         draft.parameters.update(parameters)
-        mixes = (unit.op.lift is not elementwise and unit.op.linear != "each") or unit.op.name == "Mul"
-        draft.weighted |= mixes and bool(parameters) and len(numbers) > len(parameters)
+        draft.weighted |= unit.op.is_layer and bool(parameters) and len(numbers) > len(parameters)
         draft.bends |= _bends(unit, data)
         draft.constant |= _constant(tape, unit)
+        draft.squashes |= tape.operator_at(unit.place, unit.op).squashes
         if _alone(unit):
             draft.outputs += unit.outputs
         else:
@@ -81,8 +76,8 @@ def spot_of(place: Place, op: str, name: str) -> Spot:
 
 
 def _constant(tape: Tape, unit: Unit) -> bool:
-    squashes = unit.op.name in ("Softmax", "LogSoftmax")
-    return squashes and tape.values[unit.outputs[0]].shape[unit.metadata["axis"]] == 1
+    along = unit.op.squashes and unit.metadata.get("axis") is not None
+    return along and tape.values[unit.outputs[0]].shape[unit.metadata["axis"]] == 1
 
 
 def _alone(unit: Unit) -> bool:
@@ -94,10 +89,8 @@ def _bends(unit: Unit, data: AbstractSet[str]) -> bool:
     """True for a unit that is not linear in the data that it reads."""
     if unit.op.linear == "each":
         return False
-    if unit.op.name == "Where":
-        return unit.operands[0] in data
-    if unit.op.name in ("Mul", "Div"):  # of data by a constant
-        return unit.operands[1] in data and (unit.op.name == "Div" or unit.operands[0] in data)
+    if unit.op.bends:
+        return any(all(unit.operands[i] in data for i in group) for group in unit.op.bends)
     groups = [[i for i in group if i < len(unit.operands)] for group in unit.op.linear]
     return not groups or any(sum(unit.operands[i] in data for i in group) > 1 for group in groups)
 
@@ -171,7 +164,7 @@ class Activity:
         """Adds a run: the steps of `program` with their `values`."""
         makers = {name: step for step in tape.steps for name in step.node.outputs if name}
         for _, step in program.steps:
-            states = _states(values, step, program.reached) if step.op.name in _FLAT else None
+            states = _states(values, step, program) if _flattens(step.op) else None
             if states is None:
                 continue
             axis = _channel_axis(tape, step, makers)
@@ -220,33 +213,35 @@ class _Units:
 def looked_at(program: Program) -> Iterator[str]:
     """The tensors that `Activity.show` reads."""
     for _, step in program.steps:
-        if step.op.name in _FLAT:
+        if _flattens(step.op):
             yield from (n for n in (*step.operands, step.node.outputs[0]) if n in program.reached)
 
 
-def _states(values: Mapping[str, Array], step: Step, data: set[str]) -> tuple[Array, Array] | None:
+def _flattens(op: Op) -> bool:
+    """True if units of an operator may stand still, by itself or by a condition of the operator that it is part of."""
+    return bool(op.flat or op.slope) or op.sides == "condition"
+
+
+def _states(values: Mapping[str, Array], step: Step, program: Program) -> tuple[Array, Array] | None:
     """Masks of outputs off the flat part at 0, and of slopes that are not small; None for other operators."""
     operands = [values[n] if n else None for n in step.operands]
     x, y = operands[0] if operands else None, values.get(step.node.outputs[0])
     if x is None or y is None or y.dtype.kind != "f" or not y.size:
         return None
-    match step.op.name:
-        case "Relu":
+    whole = program.tape.operator_at(step.place, step.op).flat
+    match step.op.flat:
+        case "zero":
             return y > 0, y > 0
-        case "Max" if len(operands) == 2:
-            return _against_zero(step, operands, data)
-        case "Where" if step.place.op == "ThresholdedRelu" and operands[0] is not None:
-            return operands[0].astype(bool), operands[0].astype(bool)
-        case "Clip":
-            return _clipped(step, operands)
-        case "Sigmoid":
-            return np.ones(y.shape, bool), y * (1 - y) >= SATURATED_SLOPE
-        case "Tanh":
-            return np.ones(y.shape, bool), 1 - y * y >= SATURATED_SLOPE
-        case "Softmax" if y.shape[step.metadata["axis"]] > 1:
-            steep = np.max(y * (1 - y), axis=step.metadata["axis"], keepdims=True) >= SATURATED_SLOPE
-            return np.ones(steep.shape, bool), steep
-    return None
+        case "larger" if len(operands) == 2:
+            return _against_zero(step, operands, program.reached)
+        case "bounded":
+            return _clipped(operands, grows=whole == "below")
+        case "" if whole == "gated" and step.op.sides == "condition":
+            return x.astype(bool), x.astype(bool)
+    if step.op.slope is None or ("axis" in step.metadata and y.shape[step.metadata["axis"]] == 1):
+        return None
+    steep = step.op.slope(y, **step.metadata) >= SATURATED_SLOPE
+    return np.ones(steep.shape, bool), steep
 
 
 def _against_zero(step: Step, values: list[Array | None], data: set[str]) -> tuple[Array, Array] | None:
@@ -258,12 +253,13 @@ def _against_zero(step: Step, values: list[Array | None], data: set[str]) -> tup
     return moving[0] > 0, moving[0] > 0
 
 
-def _clipped(step: Step, values: list[Array | None]) -> tuple[Array, Array] | None:
+def _clipped(values: list[Array | None], grows: bool) -> tuple[Array, Array] | None:
+    """The same of a Clip; what it is part of may grow on beyond the upper bound."""
     x, low, high = [*values, None, None][:3]
     if x is None or low is None:
         return None
     above = np.ones(x.shape, bool) if low.any() else x > low
-    if step.place.op == "HardSwish":  # it keeps growing above the upper bound
+    if grows:  # above the upper bound
         return above, above
     return above, (x > low) & (True if high is None else x < high)
 
@@ -278,13 +274,13 @@ def _by_unit(mask: Array, axis: int | None) -> Array:
 def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, Step]) -> int | None:
     """The axis of a step's output whose entries are units; None where all of it is one unit."""
     rank = tape.values[step.node.outputs[0]].ndim
-    if step.op.name == "Softmax":
+    if step.op.slope is not None and "axis" in step.metadata:
         return 1 if rank > 2 and step.metadata["axis"] % rank != 1 else None
     if rank < 2:
         return 0 if rank else None
     moves, here = list[tuple[int, ...]](), step
     for _ in range(_HOPS):
-        if axis := _of_maker(here, rank):
+        if axis := _of_maker(tape, here, rank):
             return _moved(axis, moves)
         name = _main_operand(tape, here)
         if name is None or name not in makers:
@@ -295,10 +291,10 @@ def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, Step]) -> int | N
     return _moved(1, moves)
 
 
-def _of_maker(step: Step, rank: int) -> int:
-    """The axis of channels in the result of an operator that makes them; 0 for others."""
-    names = {step.op.name, step.place.op}
-    return 1 if names & _CHANNELS_SECOND else rank - 1 if names & _CHANNELS_LAST else 0
+def _of_maker(tape: Tape, step: Step, rank: int) -> int:
+    """The axis of channels behind an operator that makes them; 0 for others."""
+    axes = {step.op.channels, tape.operator_at(step.place, step.op).channels}
+    return 1 if 1 in axes else rank - 1 if -1 in axes else 0
 
 
 def _main_operand(tape: Tape, step: Step) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, counting, stepping
+from gradcheck_cli.op import Along, Op, composite, counting, stepping
 from gradcheck_cli.op.batching import Kernel
 
 DOMAIN = "ai.onnx.ml"
@@ -191,8 +191,8 @@ def fixed(x: Var, values: Any) -> Var:
     return x.tape.constant(np.asarray(values, x.dtype))
 
 
-def _own(name: str, forward: Kernel) -> Op:
-    return composite(name, forward, domain=DOMAIN)
+def _own(name: str, forward: Kernel, **more: Any) -> Op:
+    return composite(name, forward, domain=DOMAIN, **more)
 
 
 CLASSIC: list[Op] = [
@@ -200,7 +200,7 @@ CLASSIC: list[Op] = [
     _own("Normalizer", normalizer),
     _own("LinearRegressor", linear_regressor),
     composite("LinearClassifier", linear_classifier, domain=DOMAIN, cuts=counting(0)),
-    _own("ArrayFeatureExtractor", array_feature_extractor),
+    _own("ArrayFeatureExtractor", array_feature_extractor, integers={1: Along(-1)}),
     composite("Binarizer", binarizer, domain=DOMAIN, cuts=stepping),
     _own("Imputer", imputer),
     _own("FeatureVectorizer", feature_vectorizer),

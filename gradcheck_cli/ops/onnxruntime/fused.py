@@ -14,7 +14,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Op, as_given, composite, counting, deciding, either
+from gradcheck_cli.op import Op, as_given, composite, counting, deciding, either, trained
 from gradcheck_cli.ops.index import INDEX
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.quantize import QUANTIZE
@@ -384,30 +384,30 @@ FUSED: list[Op] = [
     # In com.microsoft.
     fused("BiasAdd", bias_add),
     fused("BiasDropout", bias_dropout, cuts=either(counting(1), deciding(3))),
-    fused("BiasGelu", gelu),
+    fused("BiasGelu", gelu, roles=trained(1)),
     fused("BiasSoftmax", bias_softmax),
     fused("BiasSplitGelu", bias_split_gelu),
     fused("CDist", cdist),
     fused("ComplexMul", complex_mul),
     fused("ComplexMulConj", lambda a, b: complex_mul(a, b, conjugated=True)),
     fused("ExpandDims", expand_dims, static={"axis": 1}, bind=as_given),
-    fused("FastGelu", fast_gelu),
-    fused("FusedConv", fused_conv),
-    fused("FusedGemm", fused_gemm),
+    fused("FastGelu", fast_gelu, roles=trained(1)),
+    fused("FusedConv", fused_conv, roles=trained(1, 2), space="windows"),
+    fused("FusedGemm", fused_gemm, roles=trained(0, 1, 2)),
     fused("FusedMatMul", fused_matmul),
     fused("FusedMatMulActivation", fused_matmul_activation),
     fused("Gelu", gelu),
-    fused("GridSample", grid_sample),
+    fused("GridSample", grid_sample, space="windows"),
     fused("GemmFastGelu", gemm_fast_gelu),
     fused("QuickGelu", quick_gelu),
-    fused("Range", range_, cuts=deciding(1)),
+    fused("Range", range_, cuts=deciding(1), integers={1: (2, 3), 2: (1, 1)}),
     fused("SampleOp", same),
     fused("ScaledSiLU", scaled_silu),
     fused("SparseToDenseMatMul", fused_matmul),
     fused("TorchEmbedding", torch_embedding, cuts=deciding(1)),
     fused("TransposeMatMul", fused_matmul),
     fused("UnfoldTensor", unfold_tensor),
-    fused("ConvTransposeWithDynamicPads", conv_transpose_with_dynamic_pads, static={"pads": 2}),
+    fused("ConvTransposeWithDynamicPads", conv_transpose_with_dynamic_pads, static={"pads": 2}, space="windows"),
     fused("CropAndResize", crop_and_resize, bind=as_given, static={"crop_size": 3}, cuts=deciding(2)),
     fused("MaxpoolWithMask", maxpool_with_mask, cuts=deciding(1)),
     fused("WordConvEmbedding", word_conv_embedding, cuts=deciding(0)),

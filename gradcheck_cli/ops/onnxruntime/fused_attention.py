@@ -13,7 +13,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, as_given, deciding
+from gradcheck_cli.op import Op, as_given, deciding, quantized, trained
 from gradcheck_cli.ops.attention import by_heads, product_by_heads, side_by_side
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.onnxruntime.fused_quantize import matmul_integer_to_float
@@ -428,14 +428,14 @@ def _wide_enough(bias: Var, keys: int) -> Var:
 
 
 FUSED_ATTENTION: list[Op] = [
-    fused("Attention", attention),
+    fused("Attention", attention, roles=trained(1, 2)),
     fused("DecoderMaskedMultiHeadAttention", decoder_masked_multi_head_attention, bind=as_given,
           static={"past_sequence_length": 7, "beam_width": 8}, cuts=deciding(3, 9)),
     fused("GroupQueryAttention", group_query_attention, bind=as_given,
           static={"seqlens_k": 5, "total_sequence_length": 6, "query_seqlens": 16}),
     fused("MRotaryEmbedding", m_rotary_embedding, cuts=deciding(1)),
-    fused("MultiHeadAttention", multi_head_attention),
-    fused("QAttention", q_attention, cuts=deciding(5)),
+    fused("MultiHeadAttention", multi_head_attention, roles=trained(3)),
+    fused("QAttention", q_attention, cuts=deciding(5), roles=trained(2) | quantized(3, 4, 6, 7)),
     fused("RotaryEmbedding", rotary_embedding),
     fused("SparseAttention", sparse_attention, bind=as_given,
           static={"total_sequence_length": 7, "key_total_sequence_lengths": 8}, cuts=deciding(5, 6)),

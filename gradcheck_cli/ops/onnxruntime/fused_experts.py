@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Cut, Metadata, Op, as_given, deciding, from_end
+from gradcheck_cli.op import Cut, Metadata, Op, as_given, deciding, from_end, quantized
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.onnxruntime.fused_quantize import unpacked
 
@@ -383,7 +383,7 @@ FUSED_EXPERTS: list[Op] = [
     fused("MoE", moe),
     fused("MoEGroupRouter", moe_group_router, cuts=_deciding_bias),
     fused("QMoE", qmoe),
-    fused("GatherBlockQuantized", gather_block_quantized, bind=as_given, cuts=deciding(1)),
-    fused("MatMulBnb4", matmul_bnb4),
+    fused("GatherBlockQuantized", gather_block_quantized, bind=as_given, cuts=deciding(1), roles=quantized(2, 3)),
+    fused("MatMulBnb4", matmul_bnb4, roles=quantized(2)),
     fused("MatMulFpQ4", matmul_fp_q4, static={"b_shape": 2}),
 ]

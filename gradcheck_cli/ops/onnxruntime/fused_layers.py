@@ -19,7 +19,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, composite, counting, deciding, either
+from gradcheck_cli.op import Op, composite, counting, deciding, either, trained
 from gradcheck_cli.ops.normalization import inverse_rms
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.recurrent import linear_attention
@@ -148,15 +148,17 @@ def _rows(table: Var, ids: Var) -> Var:
 
 
 FUSED_LAYERS: list[Op] = [
-    composite("SimplifiedLayerNormalization", simplified_layer_normalization),  # which is not ONNX's, in its domain
-    fused("EmbedLayerNormalization", embed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7, 8))),
+    # Not ONNX's, in its domain.
+    composite("SimplifiedLayerNormalization", simplified_layer_normalization, roles=trained(1), channels=-1),
+    fused("EmbedLayerNormalization", embed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7, 8)),
+          roles=trained(2, 3, 4, 5, 6)),
     fused("GatedRMSNorm", gated_rms_norm),
-    fused("GroupNorm", group_norm),
+    fused("GroupNorm", group_norm, roles=trained(1, 2)),
     fused("QEmbedLayerNormalization", qembed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7))),
     fused("SkipGroupNorm", skip_group_norm),
-    fused("SkipLayerNormalization", skip_layer_normalization),
-    fused("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization),
-]
+    fused("SkipLayerNormalization", skip_layer_normalization, roles=trained(2, 3, 4)),
+    fused("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization, roles=trained(2, 3)),
+]  # fmt: skip
 
 
 _LEAST = 1e-6  # of a product under the square root of an engram's gate
@@ -364,7 +366,7 @@ def _last(x: Var, tail: tuple[int, ...]) -> Var:
 
 
 FUSED_STATEFUL: list[Op] = [
-    fused("CausalConvWithState", causal_conv_with_state),
+    fused("CausalConvWithState", causal_conv_with_state, roles=trained(1, 2)),
     fused("LinearAttention", linear_attention_with_window),
     fused("LinearAttentionGate", linear_attention_gate),
 ]

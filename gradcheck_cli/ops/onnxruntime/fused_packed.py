@@ -14,7 +14,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op
+from gradcheck_cli.op import Op, trained
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.onnxruntime.fused_layers import WIDEST, causal_conv_with_state
 from gradcheck_cli.ops.recurrent import check_rule, packed, recurrence
@@ -261,8 +261,8 @@ def _wide(x: Var) -> Var:
 
 
 FUSED_PACKED: list[Op] = [
-    fused("GatedDeltaNet", gated_delta_net,
-          static={"cu_seqlens": 3, "capture_count": 9, "state_update_active": 10}),
+    fused("GatedDeltaNet", gated_delta_net, static={"cu_seqlens": 3, "capture_count": 9, "state_update_active": 10},
+          roles=trained(7, 8)),
     fused("VarlenCausalConvWithState", varlen_causal_conv_with_state,
-          static={"cumulative_sequence_length": 2, "capture_count": 5}),
+          static={"cumulative_sequence_length": 2, "capture_count": 5}, roles=trained(1, 3)),
 ]  # fmt: skip

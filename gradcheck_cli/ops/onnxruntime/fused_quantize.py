@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, as_given, deciding, either, rounding_of
+from gradcheck_cli.op import Op, as_given, deciding, either, quantized, rounding_of
 from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.pool import bind_pool, windows_of
@@ -400,23 +400,25 @@ def _attending(cell: Cell, back: Var, held: Memory) -> Cell:
 
 
 FUSED_QUANTIZE: list[Op] = [
-    fused("DynamicQuantizeMatMul", dynamic_quantize_matmul, cuts=rounding_of(0)),
+    fused("DynamicQuantizeMatMul", dynamic_quantize_matmul, cuts=rounding_of(0), roles=quantized(2, 3),
+          straight="quantizes"),
     fused("MatMulInteger16", matmul_integer16),
-    fused("MatMulIntegerToFloat", matmul_integer_to_float),
-    fused("MatMulNBits", matmul_nbits),
+    fused("MatMulIntegerToFloat", matmul_integer_to_float, roles=quantized(2, 3, 4, 5)),
+    fused("MatMulNBits", matmul_nbits, roles=quantized(2, 3)),
     fused("MulInteger", mul_integer),
     fused("NhwcMaxPool", nhwc_max_pool),
-    fused("QGemm", qgemm),
-    fused("QLinearAdd", of_two(lambda a, b: a + b)),
-    fused("QLinearAveragePool", qlinear_average_pool),
-    fused("QLinearConv", qlinear_conv),
+    fused("QGemm", qgemm, roles=quantized(1, 2, 4, 5, 7, 8)),
+    fused("QLinearAdd", of_two(lambda a, b: a + b), roles=quantized(1, 2, 4, 5, 6, 7)),
+    fused("QLinearAveragePool", qlinear_average_pool, roles=quantized(1, 2, 3, 4), space="windows"),
+    fused("QLinearConv", qlinear_conv, roles=quantized(1, 2, 4, 5, 6, 7), space="windows", channels=1),
     fused("QLinearConcat", qlinear_concat, bind=as_given),
-    fused("QLinearGlobalAveragePool", qlinear_global_average_pool),
-    fused("QLinearLeakyRelu", qlinear_leaky_relu),
-    fused("QLinearMul", of_two(lambda a, b: a * b)),
-    fused("QLinearSigmoid", of_one(sym.sigmoid)),
-    fused("QLinearSoftmax", qlinear_softmax),
+    fused("QLinearGlobalAveragePool", qlinear_global_average_pool, roles=quantized(1, 2, 3, 4), space="windows"),
+    fused("QLinearLeakyRelu", qlinear_leaky_relu, roles=quantized(1, 2, 3, 4)),
+    fused("QLinearMul", of_two(lambda a, b: a * b), roles=quantized(1, 2, 4, 5, 6, 7)),
+    fused("QLinearSigmoid", of_one(sym.sigmoid), roles=quantized(1, 2, 3, 4)),
+    fused("QLinearSoftmax", qlinear_softmax, roles=quantized(1, 2, 3, 4)),
     fused("QLinearWhere", qlinear_where),
     fused("AttnLSTM", attn_lstm, cuts=deciding(4, 12)),
-    fused("DynamicQuantizeLSTM", dynamic_quantize_lstm, cuts=either(rounding_of(0, 5), deciding(4))),
-]
+    fused("DynamicQuantizeLSTM", dynamic_quantize_lstm, cuts=either(rounding_of(0, 5), deciding(4)),
+          roles=quantized(8, 9, 10, 11), straight="quantizes"),
+]  # fmt: skip

@@ -370,7 +370,7 @@ TRAINING_LAYERS: list[Op] = [
     fused("BitmaskDropout", bitmask_dropout, cuts=deciding(1)),
     fused("BitmaskDropoutGrad", bitmask_dropout_grad, static={"ratio": 2, "training_mode": 3}),
     fused("DropoutGrad", dropout_grad, static={"ratio": 2, "training_mode": 3}),
-    fused("FakeQuant", fake_quant, cuts=rounding_of(0)),
+    fused("FakeQuant", fake_quant, cuts=rounding_of(0), straight="quantizes"),
     fused("FakeQuantGrad", fake_quant_grad),
     fused("SoftmaxDropoutGrad", softmax_dropout_grad, static={"ratio": 3}, bind=with_axis(1)),
     composite("SparseSoftmaxCrossEntropy", sample_loss),  # which is not ONNX's, in its domain
