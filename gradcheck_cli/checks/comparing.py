@@ -105,28 +105,28 @@ class Comparing:
         rows = None if self.part is None else self._rows(sides, pairs)
         laws = Laws(backward, columns, self.settings.seed, quiet, anew, rows)
         some = None if pairs[0].mode == "full" else Partial(pairs[0].mode, backward, self.settings, quiet)
-        told = []
+        told, results = [], list[tuple[Pair, PointResult]]()
         for position, pair in enumerate(pairs):
             found = self._found(sides, pair, position, theories, some)
+            first = 0 if rows is None else rows[position].start
+            outcome = PointResult(index, found, sides.value(pair.x), sides.value(pair.y), pair.mode != "full",
+                                  first=first, part=rows is not None)  # fmt: skip
+            results.append((pair, outcome))
             if some is not None and not pair.outcomes and some.untold(found):
                 pair.mode, pair.chosen = "sampled", "every direction crosses a tie"
                 continue
             told.append((position, pair))
-            first = 0 if rows is None else rows[position].start
-            outcome = PointResult(index, found, sides.value(pair.x), sides.value(pair.y), pair.mode != "full",
-                              first=first, part=rows is not None)  # fmt: skip
             if some is not None:
                 outcome = some.completed(outcome, sides, pair, position, self._job(sides, pair))
                 self.done()
             pair.outcomes.append(outcome)
             pair.method = found.method
-        pairs = [pair for _, pair in told]
         if whole and rows is None:
             self._judge_together(sides, pairs)
         elif some is not None and len(pairs) > 1:
-            self._project_together(sides, pairs, backward, 2)
+            self._project_together(sides, results, backward, 2)
         elif self.part is not None and not self.part.count:  # no part alone sees all entries of a tie
-            self._project_together(sides, pairs, backward, 1)
+            self._project_together(sides, results, backward, 1)
         for position, pair in told:
             self._conclude(sides, pair, position, laws, theories)
 
@@ -139,16 +139,17 @@ class Comparing:
             if (name := sides.theory_name(pair.x)) in changed:
                 pair.outcomes[-1] = replace(pair.outcomes[-1], found=changed[name])
 
-    def _project_together(self, sides: Sides, pairs: Sequence[Pair], backward: Backward, least: int) -> None:
+    def _project_together(
+        self, sides: Sides, results: Sequence[tuple[Pair, PointResult]], backward: Backward, least: int
+    ) -> None:
         """Compares projections over all xs at once; an x whose sum fails gets one more outcome, that projection."""
-        found = {sides.theory_name(pair.x): pair.outcomes[-1].found for pair in pairs}
-        job = replace(self._job(sides, pairs[0]), budget=self.budget(pairs[0], shown=False))
+        found = {sides.theory_name(pair.x): outcome.found for pair, outcome in results}
+        job = replace(self._job(sides, results[0][0]), budget=self.budget(results[0][0], shown=False))
         failing = projected_together(backward, found, self.settings.seed, job, least)
-        for pair in pairs:
+        for pair, outcome in results:
             if (name := sides.theory_name(pair.x)) in failing:
-                last = pair.outcomes[-1]
-                extra = replace(last, found=failing[name], projected=True, drawn=False, extra=True, survey=None)
-                pair.outcomes.insert(len(pair.outcomes) - 1, extra)
+                extra = replace(outcome, found=failing[name], projected=True, drawn=False, extra=True, survey=None)
+                pair.outcomes.insert(max(len(pair.outcomes) - 1, 0), extra)
 
     def _conclude(self, sides: Sides, pair: Pair, position: int, laws: Laws, theories: Sequence[Theory]) -> None:
         """Adds laws, suspect and picture to a pair that has been compared."""
