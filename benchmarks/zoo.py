@@ -96,8 +96,7 @@ def in_one_process(paths: list[str]) -> float:
 
 def by_engine(paths: list[str], jobs: int) -> tuple[float, float, float, float]:
     """Wall time, the share of the cores that was busy, seconds of CPU, and megabytes that the driver grew by."""
-    from gradcheck_cli.zoo.resident import resident
-
+    from gradcheck_cli.checks.isolation import resident
     from gradcheck_cli.zoo import engine
     from gradcheck_cli.zoo.job import Limits
 
