@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from gradcheck_cli.errors import GradcheckError, LimitError
@@ -87,10 +88,16 @@ def run(call: Callable[[], T], bounds: Bounds) -> T:
     held, leash = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # on threads: those here wait, and none holds a lock
-        pid = os.fork()
+    interrupt = _KeptBack()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # on threads: those here wait, and none holds a lock
+            pid = os.fork()
+    except OSError:
+        interrupt.restore()
+        raise
     if not pid:
+        interrupt.restore()
         os.close(ours)
         os.close(leash)
         _serve(call, bounds, theirs, held)
@@ -98,6 +105,7 @@ def run(call: Callable[[], T], bounds: Bounds) -> T:
     os.close(held)
     child = _Child(pid, ours, bounds)
     try:
+        interrupt.restore()
         answer = child.heard()
     except KeyboardInterrupt:
         raise Interrupted(pid) from None
@@ -106,6 +114,26 @@ def run(call: Callable[[], T], bounds: Bounds) -> T:
         os.close(leash)
         os.close(ours)
     return _opened(answer, pid)
+
+
+class _KeptBack:
+    """Ctrl-C, kept back while a process starts: before there is a child to end, it would leave one behind."""
+
+    def __init__(self) -> None:
+        self.came, self.handler = False, signal.getsignal(signal.SIGINT)
+        self.active = threading.current_thread() is threading.main_thread() and callable(self.handler)
+        if self.active:
+            signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+
+    def restore(self) -> None:
+        """Puts the handler back; raises KeyboardInterrupt for a Ctrl-C that came."""
+        if self.active:
+            signal.signal(signal.SIGINT, self.handler)
+            if self.came:
+                raise KeyboardInterrupt
 
 
 def _serve(call: Callable[[], Any], bounds: Bounds, answers: int, leash: int) -> NoReturn:

@@ -138,8 +138,15 @@ except Interrupted as error:
 """
 
 
-def test_an_interrupt_ends_it() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True)
+AT_ITS_START = """
+import os, signal
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+
+
+@pytest.mark.parametrize("before", ["", AT_ITS_START], ids=["while it runs", "when it starts"])
+def test_an_interrupt_ends_it(before: str) -> None:
+    done = subprocess.run([sys.executable, "-c", before + INTERRUPTED], capture_output=True, text=True, check=True)
     assert done.stdout == "gone\n"
 
 
