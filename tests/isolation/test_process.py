@@ -125,8 +125,9 @@ import os, signal, time
 from gradcheck_cli.checks.isolation import Bounds, Interrupted, run
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ours = os.getpid()
+{}
 def call():
-    os.kill(ours, signal.SIGINT)
+    {}
     time.sleep(600)
 try:
     run(call, Bounds())
@@ -138,15 +139,14 @@ except Interrupted as error:
 """
 
 
-AT_ITS_START = """
-import os, signal
-os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
-"""
+WHILE_IT_RUNS = ("", "os.kill(ours, signal.SIGINT)")
+AT_ITS_START = ("os.register_at_fork(after_in_parent=lambda: os.kill(ours, signal.SIGINT))", "pass")
 
 
-@pytest.mark.parametrize("before", ["", AT_ITS_START], ids=["while it runs", "when it starts"])
-def test_an_interrupt_ends_it(before: str) -> None:
-    done = subprocess.run([sys.executable, "-c", before + INTERRUPTED], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("sent", [WHILE_IT_RUNS, AT_ITS_START], ids=["while it runs", "when it starts"])
+def test_an_interrupt_ends_it(sent: tuple[str, str]) -> None:
+    script = INTERRUPTED.format(*sent)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "gone\n"
 
 
