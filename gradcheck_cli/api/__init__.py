@@ -17,8 +17,7 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import mapped, plain
-from gradcheck_cli.model import Model, Tensor, arguments
-from gradcheck_cli.model import call_options as options
+from gradcheck_cli.model import Model, Tensor, arguments, call_options
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.results.record import Check, Report
@@ -53,8 +52,8 @@ def load(
         SpecError: the spec is wrong, at a line and column.
         ValueError: there is no such graph, or several and none was named; or no such open dimension.
     """
-    sizes, allowed = options.sizes(dims, "dims"), options.flag(allow_python, "allow_python")
-    spec = read(options.path(path, "path"), dims=sizes, allow_python=allowed)
+    sizes, allowed = call_options.sizes(dims, "dims"), call_options.flag(allow_python, "allow_python")
+    spec = read(call_options.path(path, "path"), dims=sizes, allow_python=allowed)
     known = ", ".join(repr(name) for name in spec.sources)
     if graph is not None and (not isinstance(graph, str) or graph not in spec.sources):
         raise UsageError(f"{os.fspath(path)} has no graph {graph!r}; it has {known}.")
@@ -95,7 +94,7 @@ def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = 
     names = [arguments.name_of(model, t, f"tensors[{i}]") for i, t in enumerate(wanted)]
     settings = Settings(
         extra_feed_dict=arguments.feeds(model, feeds, "feeds"),
-        dtype=options.one_of(dtype, "dtype", ("float64", "model")),
+        dtype=call_options.one_of(dtype, "dtype", ("float64", "model")),
     )
     tape = model.tape(names, settings)
     return [_value(tape, name) for name in names]
@@ -143,16 +142,16 @@ def check(
         GradcheckError: the model cannot be checked at all.
     """
     if not isinstance(model, Model):
-        raise UsageError(f"model is {options.described(model)}, not what load() gives.")
+        raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
     given = Settings(
         x=arguments.names(model, x, "x"),
         y=arguments.names(model, y, "y"),
         x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
         extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
-        **{"dims": model.dims, **options.settings({"rtol": rtol, "atol": atol, **settings})},
+        **{"dims": model.dims, **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
     gates = gates_given(fail_on, given.dtype)
-    bounded = _isolated if options.flag(isolate, "isolate") else _here
+    bounded = _isolated if call_options.flag(isolate, "isolate") else _here
     checks = bounded(given, partial(check_source, model.source, given, name=Path(model.source.uri).name, ops=ops))
     return Report(tuple(with_gates(each, gates) for each in checks), fail_on=gates)
 
@@ -201,9 +200,9 @@ def save(
     from gradcheck_cli.export.writing import export
 
     if not isinstance(model, Model):
-        raise UsageError(f"model is {options.described(model)}, not what load() gives.")
+        raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
     names = arguments.names(model, outputs, "outputs") or model.graph.outputs
-    export(model, options.path(path, "path"), names, arguments.feeds(model, feeds, "feeds"))
+    export(model, call_options.path(path, "path"), names, arguments.feeds(model, feeds, "feeds"))
 
 
 def _value(tape: Tape, name: str) -> Any:

@@ -18,8 +18,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.directions import reals
-from gradcheck_cli.model import Model, Tensor, arguments
-from gradcheck_cli.model import call_options as options
+from gradcheck_cli.model import Model, Tensor, arguments, call_options
 from gradcheck_cli.settings import Settings
 
 
@@ -68,11 +67,11 @@ def compute_gradient(
     xs = arguments.tensors(x, "x")
     model = arguments.model_of([*xs, arguments.tensor(y, "y")], "x and y")
     values = [None] * len(xs) if x_init_value is None else arguments.per_x(x_init_value, xs, "x_init_value", many)
-    step = options.step(delta)
+    step = call_options.step(delta)
     settings = Settings(
         extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
-        init_targets=options.targets(init_targets, "init_targets"),
-        dtype=options.one_of(dtype, "dtype", ("float64", "model")),
+        init_targets=call_options.targets(init_targets, "init_targets"),
+        dtype=call_options.one_of(dtype, "dtype", ("float64", "model")),
     )
     arguments.require_free(model, xs, values, settings.extra_feed_dict)
     for i, tensor in enumerate(xs):

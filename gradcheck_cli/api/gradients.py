@@ -15,8 +15,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import NoGradientError, UsageError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.model import Model, Tensor, arguments
-from gradcheck_cli.model import call_options as options
+from gradcheck_cli.model import Model, Tensor, arguments, call_options
 from gradcheck_cli.model.request import Request
 
 _SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*(/[A-Za-z0-9_.\-]+)*")
@@ -89,9 +88,9 @@ def gradients(
     how: dict[str, Any] = {
         "scope": model.scope(scope_of(name)),
         "aggregate": aggregate_of(aggregation_method),
-        "gate": options.flag(gate_gradients, "gate_gradients"),
-        "colocate": options.flag(colocate_gradients_with_ops, "colocate_gradients_with_ops"),
-        "zeros": options.member(unconnected_gradients, UnconnectedGradients, "unconnected_gradients")
+        "gate": call_options.flag(gate_gradients, "gate_gradients"),
+        "colocate": call_options.flag(colocate_gradients_with_ops, "colocate_gradients_with_ops"),
+        "zeros": call_options.member(unconnected_gradients, UnconnectedGradients, "unconnected_gradients")
         is UnconnectedGradients.ZERO,
     }
     given = _as_given(model, y_list, grad_ys)
@@ -126,7 +125,7 @@ def scope_of(name: Any) -> str:
 def aggregate_of(method: Any) -> Callable[[Sequence[Var]], Var]:
     """The function that adds the cotangents of one tensor."""
     chosen = AggregationMethod.ADD_N if method is None else method
-    return _AGGREGATIONS[options.member(chosen, AggregationMethod, "aggregation_method")]
+    return _AGGREGATIONS[call_options.member(chosen, AggregationMethod, "aggregation_method")]
 
 
 def _as_given(model: Model, ys: Sequence[Tensor], grad_ys: Any) -> list[str | Array | None]:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report import FORMATS, Format, format_of, parts, streamed, write
-from gradcheck_cli.report import heatmap as axes
+from gradcheck_cli.report.heatmap import derivative
 from gradcheck_cli.report.markdown import add_summary, job_summary
 from gradcheck_cli.report.text import Style, clean
 from gradcheck_cli.results.record import Check, Report
@@ -86,7 +86,7 @@ class Output:
         for check in drawn if self.plot else ():
             self.drawn += 1
             plot.write(check, path := plot.numbered(self.plot, self.drawn))
-            self._note(f"{path}: {axes.derivative(check, 60)}")
+            self._note(f"{path}: {derivative(check, 60)}")
 
     def _note(self, text: str) -> None:
         if self.style.verbosity >= 0:

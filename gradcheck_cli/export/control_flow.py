@@ -34,7 +34,7 @@ from gradcheck_cli.export.kept import keep
 from gradcheck_cli.export.loops import IF, LOOP, SCAN
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.op import Ops, composite, table
-from gradcheck_cli.ops import subgraphs as dissolved
+from gradcheck_cli.ops import subgraphs
 from gradcheck_cli.ops.recurrent import Cell, Layer, affine, part, recurrent
 
 
@@ -52,7 +52,7 @@ def if_(
     """Keeps an If as a node; if no input can change the condition, takes the nodes of the chosen branch instead."""
     tape = then_branch.tape
     if condition.name not in varying(tape).values or reads_containers(then_branch) or reads_containers(else_branch):
-        return dissolved.if_(condition, then_branch=then_branch, else_branch=else_branch)
+        return subgraphs.if_(condition, then_branch=then_branch, else_branch=else_branch)
     attrs = {"then_branch": closed(then_branch), "else_branch": closed(else_branch)}
     one, other = (_Outputs.of(tape, graph) for graph in attrs.values())
     if one is None or other is None or condition.value.size != 1:
@@ -71,12 +71,12 @@ def loop(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Keeps a Loop as a node; unrolls it if its states change their shapes and it runs equally often for all inputs."""
     if reads_containers(body):
-        return dissolved.loop(trips, condition, *states, body=body)
+        return subgraphs.loop(trips, condition, *states, body=body)
     tape, inputs, graph = body.tape, [trips, condition, *states], declared(closed(body), [NUMBER, FLAG, *states])
     decides, fed = _ends_by_values(tape, graph, states), varying(tape).values
     ends = decides or any(x is not None and x.name in fed for x in (trips, condition))
     if not ends and _grows(tape, graph, states):
-        return dissolved.loop(trips, condition, *states, body=body)
+        return subgraphs.loop(trips, condition, *states, body=body)
     ragged, counted = range(len(states), sys.maxsize), None if decides else [trips, condition]
     return keep(tape, LOOP, inputs, {"body": graph}, count=n_outputs, outputs=outputs, ragged=ragged, counted=counted)
 
@@ -93,7 +93,7 @@ def scan(
     }  # fmt: skip
     given = {key: value for key, value in turns.items() if value is not None}
     if reads_containers(body):
-        return dissolved.scan(*operands, body=body, num_scan_inputs=num_scan_inputs, **given)
+        return subgraphs.scan(*operands, body=body, num_scan_inputs=num_scan_inputs, **given)
     tape = body.tape
     attrs = {"body": closed(body), "num_scan_inputs": num_scan_inputs, **given}
     return keep(tape, SCAN, operands, attrs, count=n_outputs, outputs=outputs)
@@ -205,6 +205,6 @@ class Scanned(Layer):
 SCANNED = recurrent(Scanned)
 _NODES = [
     composite("If", if_),
-    composite("Loop", loop, compound=dissolved.loop),
-    composite("Scan", scan, compound=dissolved.scan),
+    composite("Loop", loop, compound=subgraphs.loop),
+    composite("Scan", scan, compound=subgraphs.scan),
 ]

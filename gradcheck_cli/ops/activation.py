@@ -13,8 +13,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, binary, composite, trained, unary, with_axis
-from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op import Op, binary, box_rules, composite, trained, unary, with_axis
 from gradcheck_cli.op.batching import elementwise, trailing
 from gradcheck_cli.op.sparsity import lines
 from gradcheck_cli.ops.binary import larger, smaller
@@ -301,9 +300,9 @@ ACTIVATION: list[Op] = [
     unary("Sigmoid", sigmoid, sigmoid_vjp, squashes=True, slope=lambda y: y * (1 - y), elsewhere="to one"),
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x), elsewhere="to one"),
     unary("Softsign", softsign, softsign_vjp, step=softsign_step),
-    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=lines, ways=ways.along("axis"),
+    Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), reads=lines, ways=box_rules.along("axis"),
        same_axes=True, squashes=True, slope=softmax_slope, cost=5.0, elsewhere="to one"),
-    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing, bind=with_axis(-1), reads=lines, ways=ways.along("axis"),
+    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing, bind=with_axis(-1), reads=lines, ways=box_rules.along("axis"),
        same_axes=True, squashes=True, cost=5.0, elsewhere="to one"),
     composite("Gelu", gelu, elsewhere="to one"),
     composite("Mish", mish, elsewhere="to one"),

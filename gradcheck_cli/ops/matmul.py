@@ -19,8 +19,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, trained
-from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op import Op, box_rules, composite, trained
 from gradcheck_cli.op.batching import Kernel, Operands
 from gradcheck_cli.op.sparsity import Reading, Sets, products
 from gradcheck_cli.ops.index import along
@@ -254,7 +253,7 @@ def _for_result(sets: Array, term: str, result: str) -> Array:
 
 
 MATMUL: list[Op] = [
-    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products, ways=ways.products, widens=True,
+    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products, ways=box_rules.products, widens=True,
        channels=-1, cost="products"),
     composite("Gemm", gemm, roles=trained(0, 1, 2), channels=-1),
     Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),), reads=einsum_reads,

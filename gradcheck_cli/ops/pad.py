@@ -14,8 +14,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite
-from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op import Op, box_rules, composite
 from gradcheck_cli.op.batching import Kernel, Operands, on, stack_size
 from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.index import scatter_back
@@ -248,7 +247,7 @@ def trilu_vjp(ct: Var, y: Var, x: Var, *, k: int, upper: int) -> tuple[Var]:
 
 
 PAD: list[Op] = [
-    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", reads=moved, ways=ways.sliced,
+    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", reads=moved, ways=box_rules.sliced,
        static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}, integers={2: (2, 3), 4: (1, 1)}, moves="part",
        same_axes=True, cost="picks"),
     Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each", reads=moved,

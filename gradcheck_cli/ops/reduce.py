@@ -15,8 +15,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import POSITIVE, Op, composite, from_end, rounding, with_axis, zero
-from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op import POSITIVE, Op, box_rules, composite, from_end, rounding, with_axis, zero
 from gradcheck_cli.op.batching import Kernel, on
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import scalar
@@ -295,7 +294,7 @@ def _shifted(x: Var, axis: int, by: int, reverse: int) -> Var:
 
 def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
     """A reduction with a rule."""
-    known = {"static": {"axes": 1}, "bind": bind_reduction, "reads": along("axes"), "ways": ways.along("axes")}
+    known = {"static": {"axes": 1}, "bind": bind_reduction, "reads": along("axes"), "ways": box_rules.along("axes")}
     return Op(name, forward, vjp, on(0), **{**known, **more})
 
 
@@ -312,8 +311,8 @@ def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:
 
 
 REDUCE: list[Op] = [
-    reducing("ReduceSum", reduction(total), sum_vjp, linear="each", ways=ways.summed),
-    reducing("ReduceMean", reduction(average), mean_vjp, linear="each", ways=ways.averaged),
+    reducing("ReduceSum", reduction(total), sum_vjp, linear="each", ways=box_rules.summed),
+    reducing("ReduceMean", reduction(average), mean_vjp, linear="each", ways=box_rules.averaged),
     choosing("ReduceMax", np.maximum, np.argmax, "ArgMax"),
     choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
     reducing("ReduceProd", reduction(product), prod_vjp),

@@ -16,8 +16,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import require_shape
-from gradcheck_cli.op import Op, composite, deciding, from_end, narrowing, zero
-from gradcheck_cli.op import box_rules as ways
+from gradcheck_cli.op import Op, box_rules, composite, deciding, from_end, narrowing, zero
 from gradcheck_cli.op.batching import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
 from gradcheck_cli.op.sparsity import first, moved
 from gradcheck_cli.ops.quantize import to_float8
@@ -292,7 +291,7 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 
 def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
     """An operator that keeps entries in their order."""
-    known = {"bind": binding, "linear": "each", "reads": moved, "ways": ways.reshaped, "moves": "all"}
+    known = {"bind": binding, "linear": "each", "reads": moved, "ways": box_rules.reshaped, "moves": "all"}
     return Op(name, forward, reshape_vjp, prefix("shape"), **known, **more)
 
 
@@ -302,12 +301,12 @@ SHAPE: list[Op] = [
     reshaping("Squeeze", squeeze, bind_squeeze, static={"axes": 1}),
     reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
     Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", reads=moved,
-       ways=ways.transposed, moves="all"),
+       ways=box_rules.transposed, moves="all"),
     Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, lift=expand_stack), static={"shape": 1}, bind=bind_expand,
-       linear="each", reads=moved, ways=ways.expanded, integers={1: (1, 1)}, moves="all"),
+       linear="each", reads=moved, ways=box_rules.expanded, integers={1: (1, 1)}, moves="all"),
     Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True, reads=moved,
-       ways=ways.cut, moves="part"),
-    Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved, ways=ways.joined, moves="joined",
+       ways=box_rules.cut, moves="part"),
+    Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved, ways=box_rules.joined, moves="joined",
        same_axes=True),
     Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each", cuts=narrowing, like=None, moves="all",
        straight="rounds"),

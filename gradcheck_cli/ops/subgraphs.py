@@ -132,19 +132,20 @@ def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, .
 
 
 def _holds(condition: Any) -> bool:
-    _require_tensor(condition, "a condition")
-    value = condition.tape.guard(condition)
-    if value.size != 1:
-        raise ValueError(f"a condition has one entry, not shape {list(value.shape)}")
-    return bool(value.item())
+    return bool(_single(condition, "a condition"))
 
 
 def _count(trips: Any) -> int:
-    _require_tensor(trips, "a trip count")
-    value = trips.tape.guard(trips)
+    return int(_single(trips, "a trip count"))
+
+
+def _single(operand: Any, what: str) -> Any:
+    """The one entry of an operand that decides; the tape keeps it as a guard."""
+    _require_tensor(operand, what)
+    value = operand.tape.guard(operand)
     if value.size != 1:
-        raise ValueError(f"a trip count has one entry, not shape {list(value.shape)}")
-    return int(value.item())
+        raise ValueError(f"{what} has one entry, not shape {list(value.shape)}")
+    return value.item()
 
 
 def _handed_on(value: Any) -> Any:

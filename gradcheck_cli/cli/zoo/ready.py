@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.checks.forward.runtime import NAME
-from gradcheck_cli.cli.zoo import child_check as check
+from gradcheck_cli.cli.zoo import child_check
 from gradcheck_cli.zoo.child import Desk, Errand
 from gradcheck_cli.zoo.job import MEMORY, Job
 from gradcheck_cli.zoo.processes import remove_folder_at_exit
@@ -73,7 +73,7 @@ def _check_a_model() -> None:
         onnx.save(onnx.parser.parse_model(_SMALL), path)
         job = Job("small", path, options={"save_failures": "none", "forward": "internal"})
         errand = Errand(job, "", timeout=None, memory=MEMORY, granted=MEMORY)
-        list(check.records(job, Desk(errand, nobody.fileno())))
+        list(child_check.records(job, Desk(errand, nobody.fileno())))
         with suppress(Exception):  # onnxruntime may not be installed
             _run_with_onnxruntime(path)
 

@@ -23,11 +23,10 @@ from urllib.parse import quote
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from gradcheck_cli.report import heatmap as axes
-from gradcheck_cli.report import plot
+from gradcheck_cli.report import heatmap, plot
 from gradcheck_cli.report.concise import totals
 from gradcheck_cli.report.explanations import PAGES
-from gradcheck_cli.report.html import page_facts as facts
+from gradcheck_cli.report.html import page_facts
 from gradcheck_cli.report.html.page_facts import (
     ORDERS,
     QUIET,
@@ -164,7 +163,7 @@ class Site:
             "attention": attention[:_TOLD],
             "unshown": max(len(attention) - _TOLD, 0),
             "causes": _causes(attention),
-            "facts": [*facts.of_run(self.report, self.models)],
+            "facts": [*page_facts.of_run(self.report, self.models)],
             "notes": [name(note) for note in self.report.notes],
         }
 
@@ -341,7 +340,7 @@ def drawings(check: Check) -> Iterator[Drawing]:
     picture = check.picture
     if picture is None:
         return
-    pair = axes.derivative(check, 60)
+    pair = heatmap.derivative(check, 60)
     yield Drawing("errors", f"Where the errors of {pair} are", _png(lambda panel: draw_heat(panel, check, picture)))
     if picture.curve is not None:
         says = f"Central differences of one entry of {pair} against their step"

@@ -31,7 +31,7 @@ from gradcheck_cli.report.concise import (
 from gradcheck_cli.report.evidence import NUMBERS, SLOPES, by_y, evidence, headings, row, sides
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import figures, findings, gate_text
-from gradcheck_cli.report.html import page_facts as facts
+from gradcheck_cli.report.html import page_facts
 from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, Model, counted, label_of, outcome_of
 from gradcheck_cli.results.record import Check, Suspect
 
@@ -84,7 +84,8 @@ def _environment() -> Environment:
         "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": expectation, "hint": _hint,
         "share": share_compared, "not_judged": not_judged,
         "entries": _entries, "findings": _findings, "tally": _tally, "figures": _figures,
-        "facts": facts.of_check, "model_facts": facts.of_model, "healths": facts.healths, "bars": facts.bars,
+        "facts": page_facts.of_check, "model_facts": page_facts.of_model,
+        "healths": page_facts.healths, "bars": page_facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
     }  # fmt: skip
     found.globals |= {"codes": PAGES, "quiet": QUIET, "orders": ORDERS, "version": VERSION, "written": _written()}

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report import heatmap as axes
+from gradcheck_cli.report import heatmap
 from gradcheck_cli.report.concise import headline, said_of
 from gradcheck_cli.report.text import cut, name
 from gradcheck_cli.results.record import Check
@@ -86,7 +86,7 @@ def figure(check: Check) -> Figure:
 def _title(check: Check) -> str:
     """FAIL GC101  d loss / d input: 6 of 192 entries differ (3.1%)."""
     verdict = f"{said_of(check)[0]} {check.code}".strip()
-    what = ": ".join(filter(None, (axes.derivative(check), cut(name(headline(check)), _LONGEST))))
+    what = ": ".join(filter(None, (heatmap.derivative(check), cut(name(headline(check)), _LONGEST))))
     return f"{verdict}  {what}"
 
 

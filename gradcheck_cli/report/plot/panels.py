@@ -26,7 +26,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.report import heatmap as axes
+from gradcheck_cli.report import heatmap
 from gradcheck_cli.report.heatmap import LEVELS, NOTHING, NOTHING_FILL, NOTHING_LABEL, levels_of
 from gradcheck_cli.report.text import cut, name, shape, short
 from gradcheck_cli.results.measures import Curve, Health, Layer
@@ -142,7 +142,7 @@ _RING: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markeredgeco
 def draw_heat(panel: FigureBase, check: Check, picture: Picture) -> None:
     """The heatmap with its legend."""
     tile = picture.tile
-    title = textwrap.fill(f"relative error, {axes.cells(check, tile)}", _LINE, break_long_words=False)
+    title = textwrap.fill(f"relative error, {heatmap.cells(check, tile)}", _LINE, break_long_words=False)
     panel.suptitle(title, fontsize=10, parse_math=False)
     side = _CELLS if len(tile.sizes) == 2 else _CELLS // ceil(sqrt(len(tile.cells)))
     cells = shrunk(tile.cells, (len(tile.cells), side, side) if len(tile.sizes) == 3 else (side, side))
@@ -158,9 +158,9 @@ def _matrix(panel: FigureBase, check: Check, tile: Tile, levels: Array) -> list[
     """Rows for entries of x, columns for those of y."""
     pane = panel.subplots()
     _show(pane, levels, tile.sizes, "auto")
-    _ticks(pane.yaxis, lambda i: axes.row(check, tile, i), tile.sizes[0], 6)
-    few = 2 if len(axes.column(check, tile, tile.sizes[1] - 1)) > _LONG else 6
-    _ticks(pane.xaxis, lambda i: axes.column(check, tile, i), tile.sizes[1], few)
+    _ticks(pane.yaxis, lambda i: heatmap.row(check, tile, i), tile.sizes[0], 6)
+    few = 2 if len(heatmap.column(check, tile, tile.sizes[1] - 1)) > _LONG else 6
+    _ticks(pane.xaxis, lambda i: heatmap.column(check, tile, i), tile.sizes[1], few)
     return [pane]
 
 
@@ -174,7 +174,7 @@ def _images(panel: FigureBase, check: Check, tile: Tile, levels: Array) -> list[
     for at, pane in enumerate(panes[:count]):
         _show(pane, levels[at], (height, width), "equal" if 1 / 3 < height / width < 3 else "auto")
         if images > 1:
-            pane.set_title(axes.image(check, tile, -(-at * images // count)), fontsize=8)
+            pane.set_title(heatmap.image(check, tile, -(-at * images // count)), fontsize=8)
         for axis, shown in ((pane.xaxis, at + across >= count), (pane.yaxis, at % across == 0 and height > 1)):
             axis.set_major_locator(MaxNLocator(4, integer=True))
             axis.set_tick_params(left=shown, bottom=shown, labelleft=shown, labelbottom=shown)
@@ -216,7 +216,7 @@ def _mark(panes: Sequence[Axes], check: Check, tile: Tile, curve: Curve) -> None
     column = _position(curve.y, check.y_shape, "im y" in curve.part)
     pane = panes[0]
     if len(tile.sizes) == 3:
-        image, row, column = axes.unraveled(row if tile.over == "x" else column, tile.sizes)
+        image, row, column = heatmap.unraveled(row if tile.over == "x" else column, tile.sizes)
         pane = panes[image * len(panes) // tile.sizes[0]]
     pane.plot([column], [row], markersize=14, clip_on=False, **_RING)
 
