@@ -12,6 +12,7 @@ import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -48,15 +49,48 @@ def differing(installed: Path, checkout: Path) -> list[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests in each, in a random order")
+    parser.addoption("--part", metavar="K/N", help="run the K-th of N parts, from 1; together they are all")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked as slow is left out unless it is asked for; the order is what --shuffle makes it."""
+    """Leaves slow tests out unless they are asked for; then --part and --shuffle say which run, and in which order."""
+    mark_the_rest(items)
+    if config.option.part:
+        keep(config, items, part(items, config.option.part))
     if not whole(config):
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        keep(config, items, [item for item in items if not item.get_closest_marker("slow")])
     if config.option.shuffle is not None:
         items[:] = shuffled(items, config.option.shuffle)
+
+
+def mark_the_rest(items: list[pytest.Item]) -> None:
+    """Marks as slow all cases but one in n of a test that is marked `one_in(n)`, and of each operator the first.
+
+    Which ones stay follows from their names alone, so that a new case changes nothing for the others.
+    """
+    seen = set[tuple[str, str]]()
+    for item in items:
+        if (mark := item.get_closest_marker("one_in")) is None:
+            continue
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        group = item.nodeid.partition("[")[0], getattr(params.get("case"), "op", "")
+        if group in seen and crc32(item.nodeid.encode()) % mark.args[0]:
+            item.add_marker("slow")
+        seen.add(group)
+
+
+def part(items: list[pytest.Item], which: str) -> list[pytest.Item]:
+    """Every N-th test, from the K-th on."""
+    k, n = map(int, which.split("/"))
+    return items[k - 1 :: n]
+
+
+def keep(config: pytest.Config, items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
+    """Deselects all but the chosen."""
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = chosen
 
 
 def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:

@@ -124,6 +124,7 @@ def model_of(case: Case) -> gc.Model:
     return gc.Model(Source(graph, case.id, opset={"": 21}), gc.OPS)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", list(first_cases()), ids=lambda c: c.id)
 def test_gradients_of_every_operator_are_saved_in_float64(case: Case, tmp_path: Path):
     model = model_of(case)

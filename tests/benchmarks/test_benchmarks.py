@@ -92,6 +92,7 @@ def test_a_goal_without_results_is_not_measured(goal: Goal):
     assert goal.row({})[2:] == ("not measured", "-")
 
 
+@pytest.mark.slow
 def test_every_goal_finds_its_figures_in_what_the_quick_suites_give():
     """But for those of models that a quick run leaves out, and of peers that are not here."""
     quick = {

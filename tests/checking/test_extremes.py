@@ -57,6 +57,7 @@ WAYS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("net", NETS)
 def test_right_rules_do_not_fail(net: str, value: str):
@@ -104,6 +105,7 @@ UNITS = {  # the same functions in other units: nodes from u to v, constants, an
 }  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("way", [*WAYS[:2], {"method": "richardson"}], ids=str)
 @pytest.mark.parametrize(
     ("outer", "inner"), [(-300, -300), (300, -300), (-300, 300), (300, 300), (-100, 100), (40, -7)]

@@ -117,6 +117,7 @@ def test_at_a_tie_the_slopes_from_both_sides_decide_whatever_the_method(name: st
         assert rough or (record.status, record.code) == expected, way
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TIES)
 def test_at_a_tie_no_way_fails_and_what_has_no_slope_does_not_pass(name: str):
     tested, value, verdicts = TIES[name]
@@ -268,6 +269,7 @@ DEEP = {  # every unit is tied at x = 0
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["full", "directional"])
 @pytest.mark.parametrize("name", DEEP)
 def test_where_many_units_are_tied_no_convention_fails(name: str, mode: str):

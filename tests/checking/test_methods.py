@@ -163,6 +163,7 @@ ROUGH = [{}, {"mode": "directional"}, {"method": "richardson"}, {"method": "cent
          {"method": "central", "delta": 1e-3}]  # fmt: skip
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("way", ROUGH, ids=str)
 @pytest.mark.parametrize("name", HARD)
 def test_where_numbers_are_hard_right_rules_do_not_fail_and_wrong_ones_do_not_pass(name: str, way: dict[str, Any]):
@@ -244,6 +245,7 @@ def deep(layers: int) -> gc.Model:
     return model(*nodes, ("Tanh", f"h{layers}", "y"), x=(6,), constants=weights)
 
 
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("seed", range(5))
 def test_in_a_deep_model_an_error_of_a_millionth_fails_though_differences_cannot_see_it(seed: int):
     """The complex step is exact to rounding, and differences do not say otherwise."""

@@ -270,6 +270,7 @@ def test_memory_stays_within_the_limit(name: str, tmp_path: Path) -> None:
         assert re.search(r"--memory-limit \d+[GM]iB|no room for it|need less|at most", said)
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_within_the_limit(tmp_path: Path) -> None:
     weights = np.zeros((1, 80_000_000), np.float32)
     models.save(tmp_path / "m.onnx", "m (float[1,1] x) => (float[1,N] y) { y = MatMul (x, W) }", W=weights)
@@ -304,6 +305,7 @@ def test_sizes_at_which_the_forward_run_does_not_fit_give_way_to_smaller_ones(tm
     assert any("N=2, H=32, W=40 would take more than the memory limit" in note for note in record["notes"])
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("option", "value", "code"), [("--timeout", "2s", "GC601"), ("--memory-limit", "256MiB", "GC602")]
 )

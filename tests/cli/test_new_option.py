@@ -131,6 +131,7 @@ def test_the_python_api_takes_it_as_a_keyword(folder: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_bundles_keep_it_and_reproduce_repeats_it(folder: Path) -> None:
     def failing(*args: str) -> dict[str, Any]:
         ask = ("wrong.gradcheck.yaml", "--save-failures", "saved", "--output-format", "json", *args)
@@ -148,6 +149,7 @@ def test_bundles_keep_it_and_reproduce_repeats_it(folder: Path) -> None:
     assert failing("--tempo", "presto")["bundle"] != record["bundle"]
 
 
+@pytest.mark.slow
 def test_a_run_over_many_models_keeps_it_for_the_next_time(folder: Path) -> None:
     run(folder, "zoo", "mlp.onnx", "--tempo", "largo", "--run", "kept")
     place = folder / "kept" / "run.json"

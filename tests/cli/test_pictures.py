@@ -230,6 +230,7 @@ def test_nothing_compared_is_nothing_drawn(gradcheck: Command, folder: Path):
     assert not (folder / "p.png").exists()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("case", SIZES)
 def test_every_kind_of_picture_can_be_drawn(case: str, tmp_path: Path):
     plot.write(pictured(case), str(tmp_path / "p.png"))
@@ -247,6 +248,7 @@ CURVES = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
 def test_every_curve_can_be_drawn(curve: Curve | None, tmp_path: Path):
     check = pictured("images")
@@ -255,6 +257,7 @@ def test_every_curve_can_be_drawn(curve: Curve | None, tmp_path: Path):
     assert ElementTree.parse(tmp_path / "p.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kinds", [list(HOSTILE)[i : i + 3] for i in range(0, len(HOSTILE), 3)], ids="+".join)
 def test_names_stand_in_a_plot_and_do_nothing_more(kinds: list[str], tmp_path: Path):
     names = [HOSTILE[kind] for kind in kinds] + [""] * (3 - len(kinds))

@@ -214,6 +214,7 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
             assert ran.stderr == "error GC201: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_names_in_any_script_reach_any_terminal(folder: Path, encoding: str) -> None:
     models.named(folder / "wide.onnx", "入力", "потеря")

@@ -99,6 +99,7 @@ def test_coloring_has_an_effect(gradcheck: Command, folder: Path) -> None:
     assert colors[1] == {}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name, value", EFFECTIVE.items(), ids=EFFECTIVE)
 def test_a_setting_has_an_effect(gradcheck: Command, folder: Path, name: str, value: str) -> None:
     plain = outcome(gradcheck, folder)

@@ -124,6 +124,7 @@ def begun(folder: Path) -> Counter[str]:
     return Counter(path.name.partition("-")[0] for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_however_a_process_ends_there_is_a_record_and_the_worker_stays(two: Started) -> None:
     found = run(two.address, ["right", "dies SIGSEGV", "exits 3", "babbles text", "right", "several a,bad b,c"])
     assert {name: [record["code"] for record in records] for name, records in found.items()} == {
@@ -154,6 +155,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_nothing_counts_twice(tw
     assert until(lambda: all(map(is_gone, children)))  # those of the killed worker too
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_workers_is_a_record_and_the_others_pass(started: Started) -> None:
     started.schedule()
     for _ in range(2):
@@ -165,6 +167,7 @@ def test_a_job_that_kills_its_workers_is_a_record_and_the_others_pass(started: S
     assert [records[0]["status"] for records in found.values()] == ["pass"] * 6
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_thought_dead_and_comes_back_counts_for_nothing(started: Started, tmp_path: Path) -> None:
     started.schedule(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="4s")
     stopped = started.work()
@@ -183,6 +186,7 @@ def test_a_worker_that_was_thought_dead_and_comes_back_counts_for_nothing(starte
     assert max(begun(folder).values()) > 1  # one was done again
 
 
+@pytest.mark.slow
 def test_what_no_worker_has_the_memory_for_fails_at_once_and_says_who_has_most(two: Started) -> None:
     two.work(memory="6e9")
     assert until(lambda: len(_workers(two)) == 3)
@@ -210,6 +214,7 @@ def test_no_two_jobs_have_memory_that_there_is_only_once(started: Started) -> No
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_goes_away_is_said_and_what_is_finished_stays(two: Started, tmp_path: Path) -> None:
     finished: list[str] = []
     folder = tmp_path / "begun"
@@ -228,6 +233,7 @@ def test_a_scheduler_that_goes_away_is_said_and_what_is_finished_stays(two: Star
     assert until(lambda: all(map(is_gone, children)), 60)
 
 
+@pytest.mark.slow
 def test_a_worker_without_the_native_kernels_is_not_like_this_machine(two: Started) -> None:
     two.work(GRADCHECK_KERNELS="numpy")
     assert until(lambda: len(_workers(two)) == 3)
@@ -251,6 +257,7 @@ def test_workers_that_differ_are_listed_before_anything_is_sent(two: Started, tm
     assert ": numpy 1.2.3 (here " in others[0]
 
 
+@pytest.mark.slow
 def test_files_that_a_worker_does_not_see_are_sent_along(two: Started) -> None:
     """What /proc/self/cwd means is up to the process: another folder for each worker."""
     Path("here.txt").write_text("it says so")
@@ -262,6 +269,7 @@ def test_files_that_a_worker_does_not_see_are_sent_along(two: Started) -> None:
     assert (records[0]["message"], records[0]["path"]) == ("it says so", os.path.abspath("here.txt"))
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("where, said", [
     ("nowhere", "'nowhere' is no Dask scheduler; write tcp://HOST:8786, the path of a scheduler file, or local:N"),
     ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127.0.0.1:9"),

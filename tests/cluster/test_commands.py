@@ -74,6 +74,7 @@ def test_records_are_those_of_one_machine_whether_models_are_seen_or_sent(starte
     assert "gradcheck-" not in Path("sent/results.jsonl").read_text()  # nothing tells where they were laid out
 
 
+@pytest.mark.slow
 def test_a_failure_on_a_worker_is_saved_here_and_can_be_run_again(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_failure_on_a_worker_is_saved_here_and_can_be_run_again(
     assert record["code"] in out
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_workers_and_resume_does_the_rest(started: Started) -> None:
     for index in range(12):
         os.link("models/conv.onnx", f"models/conv{index}.onnx")
@@ -109,6 +111,7 @@ def test_ctrl_c_stops_the_workers_and_resume_does_the_rest(started: Started) -> 
     assert len(after) >= 16
 
 
+@pytest.mark.slow
 def test_a_jacobian_in_parts_has_the_same_record_by_any_number_of_workers(folder: Path) -> None:
     found = []
     for count in (1, 2, 3):
@@ -123,6 +126,7 @@ def test_a_jacobian_in_parts_has_the_same_record_by_any_number_of_workers(folder
         ]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_it_compares_loses_no_part(started: Started) -> None:
     given = ["models/conv.onnx", "--dim", "N=32", "--points", "20"]
     with subprocess.Popen(
@@ -146,6 +150,7 @@ def busy(address: str) -> list[str]:
         return [worker for worker, tasks in client.processing().items() if tasks]
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("args, said", [
     (("zoo", "models", "--dask", "nowhere"), "'nowhere' is no Dask scheduler; write tcp://HOST:8786"),
     (("zoo", "models", "--dask", "tcp://127.0.0.1:9"), "no Dask scheduler answers at tcp://127.0.0.1:9"),

@@ -378,6 +378,7 @@ def gradients_of(graph: Graph, feeds: Feeds, ops: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("written", [*MODELS, *LAYERS], ids=by_id)
 def test_one_file_is_right_for_every_count_condition_and_size(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")
@@ -386,6 +387,7 @@ def test_one_file_is_right_for_every_count_condition_and_size(written: Written, 
     assert_right_everywhere(model, outputs, tmp_path / "g.onnx", written)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("written", [*MODELS, *LAYERS[::3]], ids=by_id)
 def test_the_gradient_of_a_file_with_a_gradient_is_right_as_well(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")
@@ -540,6 +542,7 @@ def named(graph: onnx.GraphProto) -> list[str]:
     return [*own, *(name for g in inner for name in named(g))]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("written", MODELS, ids=by_id)
 def test_second_derivatives_are_right_as_well_and_no_name_is_given_again_at_any_level(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")

@@ -130,6 +130,7 @@ def operators_with_an_axis() -> list[Case]:
     return [case for case in cases if any(case.feeds[n].ndim for n in case.floats())]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("case", operators_with_an_axis(), ids=lambda c: c.id[:60])
 def test_every_operator_has_gradients_for_every_size_of_its_first_axis(case: Case, tmp_path: Path):
     model, size = model_of(case, 0)

@@ -267,6 +267,7 @@ def run(model: onnx.ModelProto) -> list[np.ndarray]:
     return session.run(None, feeds)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("case, opset", list(every_opset()))
 def test_newest_form_computes_what_the_old_file_computes(case: Case, opset: int) -> None:
     model = model_of(case, opset)

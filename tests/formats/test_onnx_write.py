@@ -88,6 +88,7 @@ def assert_same(before: object, after: object) -> None:
     assert_rounded(after, before, roundings=256)  # of layers, one after the other
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("path", REAL or [pytest.param(None, marks=pytest.mark.skip("no shared models"))], ids=str)
 def test_real_models_compute_the_same_once_read_and_written(path: Path) -> None:
     data = path.read_bytes()
@@ -357,6 +358,7 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert read(tmp_path / "net.onnx").nodes == 1
 
 
+@pytest.mark.slow
 def test_more_than_two_gigabytes_are_written_and_read(tmp_path: Path) -> None:
     constants = {name: np.full(1 << 28, index, F4) for index, name in enumerate(("a", "b", "c"))}
     write(one("Sum", *constants, constants=constants), tmp_path / "net.onnx")

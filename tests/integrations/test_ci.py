@@ -101,6 +101,7 @@ def test_the_action_passes_what_a_baseline_knows(project: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.one_in(4)
 @needs_bash
 @pytest.mark.parametrize("text", ["$(touch pwned)", "`touch pwned`", "; touch pwned", "' ; touch pwned ; '"])
 def test_no_input_of_the_action_is_run(project: Path, text: str) -> None:
@@ -145,6 +146,7 @@ def test_the_job_for_github_runs(project: Path) -> None:
 # GitLab
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_job_for_gitlab_runs(project: Path) -> None:
     job = yaml.safe_load(GITLAB.read_text("utf-8"))["gradcheck"]

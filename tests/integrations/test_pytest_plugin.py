@@ -53,6 +53,7 @@ def test_each_check_is_a_test(suite: Path) -> None:
     assert ran.returncode == 1
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_find_the_same(suite: Path) -> None:
     pytest.importorskip("xdist")
     ran = run(suite, "-q", "-n", "2")
@@ -93,6 +94,7 @@ def test_a_waiver_that_no_longer_holds_fails(suite: Path) -> None:
     assert "FAIL GC203 passes, but is expected to give fail (ACME-412)" in ran.stdout
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "args, said",
     [
@@ -115,6 +117,7 @@ def test_a_spec_that_cannot_be_read_fails_with_line_and_column(suite: Path) -> N
     assert "bad.gradcheck.yaml:3:15: unknown key 'detla'" in ran.stdout
 
 
+@pytest.mark.slow
 def test_checks_can_be_chosen_by_marker_and_left_alone(suite: Path) -> None:
     assert "1 deselected" in run(suite, "-q", "-m", "gradcheck", "--strict-markers").stdout
     assert "1 passed, 5 deselected" in run(suite, "-q", "-m", "not gradcheck").stdout

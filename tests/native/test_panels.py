@@ -76,6 +76,7 @@ def test_packed_matmul_of_every_number_of_columns_up_to_two_panels(isa, left, ri
             same(native.matmul(a, b), a, b)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("m, n, k", [
     (5, 1025, 9), (15, 1024, 256), (15, 1025, 257), (169, 33, 256), (169, 1, 8200), (169, 65, 385), (7, 2049, 5),
     (337, 17, 513), (29, 1041, 769),
@@ -87,6 +88,7 @@ def test_matmul_beyond_a_block(isa, left, right, m, n, k):
         same(native.matmul(turned(a, turn_a), turned(b, turn_b)), a, b)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("rows", [1, 4, 5, 8, 9])
 @pytest.mark.parametrize("left, right", PAIRS)
 def test_few_rows_by_a_large_matrix(isa, left, right, rows):
@@ -141,6 +143,7 @@ def test_conv_with_kernels_of_every_length_up_to_two_panels(isa, left, right):
         assert np.array_equal(got, np.einsum("nchot,mcht->nmo", seen, w)[:, :, None]), taps
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("channels", [1, 3, 17])
 @pytest.mark.parametrize("left, right", PAIRS)
 def test_conv_transpose_of_every_width_and_few_or_many_channels(isa, left, right, channels):

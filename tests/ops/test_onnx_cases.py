@@ -58,6 +58,7 @@ def test_the_outputs_are_those_of_onnx(name: str) -> None:
     compare(name, run(name, "model"))
 
 
+@pytest.mark.one_in(6)
 def test_the_outputs_in_float64_are_those_of_onnx(name: str) -> None:
     if reason := skip_reason(name) or matching(name, FLOAT64):
         pytest.skip(reason)

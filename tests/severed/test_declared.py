@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+import pytest
 
 from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.errors import GradcheckError
@@ -33,6 +34,7 @@ def flows(case: Case) -> dict[tuple[int, int], bool]:
     return found
 
 
+@pytest.mark.slow
 def test_operands_without_a_derivative_are_those_that_are_declared() -> None:
     alive, declared = defaultdict[tuple[str, str, int], bool](bool), defaultdict[tuple[str, str, int], bool](bool)
     for case in CASES:

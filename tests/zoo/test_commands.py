@@ -399,6 +399,7 @@ def ended_by(by: signal.Signals, folder: Path, count: int) -> tuple[int, str] | 
     return None if process.returncode == 0 else (process.returncode, err)
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("by, code", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
 def test_a_run_that_is_ended_goes_on_and_repeats_nothing(folder: Path, zoo: Command, by: signal.Signals, code: int):
     count = 12

@@ -155,12 +155,14 @@ def resident(what: str) -> int:
     return int(lines[what].split()[0]) << 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_model_that_does_harm_has_a_record(name: str, found: dict[str, list[dict[str, Any]]]) -> None:
     assert {record["code"] for record in found[name]} <= HOSTILE[name][1], found[name]
     assert all(record["peak_rss_mb"] < 1.5 * (MEMORY >> 20) for record in found[name])
 
 
+@pytest.mark.slow
 def test_models_beside_them_are_checked(found: dict[str, list[dict[str, Any]]]) -> None:
     beside = {
         name: {record["status"] for record in records} for name, records in found.items() if name.startswith("right")
@@ -169,6 +171,7 @@ def test_models_beside_them_are_checked(found: dict[str, list[dict[str, Any]]]) 
     assert set().union(*beside.values()) == {"pass"}
 
 
+@pytest.mark.slow
 def test_the_driver_takes_no_memory_for_them(found: dict[str, list[dict[str, Any]]]) -> None:
     """What a model is known to ask for is asked in its own process."""
     assert found["driver"][0]["grown"] < 256 << 20

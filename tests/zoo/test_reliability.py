@@ -152,7 +152,7 @@ def killed(scene: Scene, victim: str, rng: random.Random) -> str:
     return victim if process.returncode == -signal.SIGKILL or (victim == "child" and children) else ""
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_each_check_is_recorded_once_as_if_undisturbed(scene: Scene, count: int) -> None:
     """Driver, children, or both; `--rerun failed` then does again what a killed child could not end."""
     assert scene.to_the_end(run="undisturbed")[0] == 1
@@ -185,6 +185,7 @@ def repaired(scene: Scene, expected: dict[str, list[dict[str, Any]]]) -> None:
     shutil.rmtree(scene.folder / "failures", ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_when_the_server_of_its_processes_is_killed(scene: Scene) -> None:
     """Jobs that ran then are lost as if each had crashed; the others are not."""
     process = scene.start()
@@ -257,6 +258,7 @@ def test_a_read_only_folder_is_one_error(scene: Scene) -> None:
 REPORTS = ("full.json", "right.jsonl", "full.xml")
 
 
+@pytest.mark.slow
 def test_reports_that_cannot_be_written_keep_no_other_from_being_and_lose_nothing(scene: Scene) -> None:
     for name in ("full.json", "full.xml"):
         (scene.folder / name).symlink_to("/dev/full")
@@ -277,6 +279,7 @@ def test_an_output_that_is_full_is_one_error_and_the_records_are_kept(scene: Sce
     assert len(scene.records()) == MODELS + 6
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("gone", [lambda f: shutil.rmtree(f / "models"), lambda f: (f / "models/00.onnx").unlink()])
 def test_models_that_are_gone_when_a_run_goes_on_are_told(scene: Scene, gone: Callable[[Path], None]) -> None:
     process = scene.start("-j", "1")
@@ -294,6 +297,7 @@ def test_models_that_are_gone_when_a_run_goes_on_are_told(scene: Scene, gone: Ca
 # --- two at once
 
 
+@pytest.mark.slow
 def test_of_runs_in_one_folder_one_goes_and_the_others_are_told(scene: Scene) -> None:
     started = [scene.start() for _ in range(4)]
     ended = [(process.communicate(timeout=600)[1], process.returncode) for process in started]
