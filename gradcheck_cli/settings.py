@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
-    from gradcheck_cli.graph import Array
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 Mode: TypeAlias = Literal["auto", "full", "nodes", "directional", "sampled"]
 Method: TypeAlias = Literal["auto", "complex-step", "richardson", "central", "forward"]
@@ -138,12 +140,6 @@ def _setting(
 def _of_run(name: str, kind: Kind, panel: Panel, help: str, at: str = "", default: Any = None, **more: Any) -> Option:
     """An option of the run, which says nothing of how a model is checked."""
     return _option(default, kind, panel, help, at, name=name, **{"role": "run", **more})
-
-
-def _share() -> int:
-    from gradcheck_cli.graph.memory import share
-
-    return share()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -306,8 +302,8 @@ class Settings:
         None, "seconds", "Limits", "Time for each model: 30s, 10m, 1h. [default: none]", "reproduce diff resume file",
         form="TIME", role="limit", zoo="Time for each model: 30s, 10m, 1h. [default: 10m]", settings="Seconds.",
     )  # fmt: skip
-    memory_limit: int = _setting(  # bytes that a check may take beside what it starts with
-        _share, "bytes", "Limits",
+    memory_limit: int | None = _setting(  # bytes that a check may take beside what it starts with; None: by the machine
+        None, "bytes", "Limits",
         "Memory for each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
         "reproduce diff file", form="SIZE", role="limit",
         zoo="Memory for each model, all of its processes. [default: 8GiB]",

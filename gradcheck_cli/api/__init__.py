@@ -17,6 +17,7 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import mapped, plain
+from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.model import Model, Tensor, arguments, call_options
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
@@ -166,7 +167,7 @@ def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tupl
 
     if not possible():
         raise UsageError("isolate=True needs a system that can fork processes, which this one cannot.")
-    return run(call, Bounds(settings.timeout, settings.memory_limit))
+    return run(call, Bounds(settings.timeout, allowed(settings.memory_limit)))
 
 
 def save(

@@ -23,7 +23,7 @@ from gradcheck_cli.compare.ties import judged_together, projected_together
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph.memory import exhausted, is_of_memory
+from gradcheck_cli.graph.memory import allowed, exhausted, is_of_memory
 from gradcheck_cli.jacobian.columns import Columns
 from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.jacobian.jacobian import Backward
@@ -256,4 +256,4 @@ class Comparing:
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise LimitError(f"{pair.title} took more than {self.settings.timeout:g} s")
 
-        return Budget(self.settings.memory_limit, pair.jobs or self.settings.jobs, progress)
+        return Budget(allowed(self.settings.memory_limit), pair.jobs or self.settings.jobs, progress)

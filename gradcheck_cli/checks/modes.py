@@ -20,6 +20,7 @@ from gradcheck_cli.compare.partial import DOT_TESTS, Part, entries_at_ties, proj
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, partial_work
 from gradcheck_cli.jacobian.directions import Directions, reals
 from gradcheck_cli.jacobian.jacobian import Backward
@@ -48,7 +49,7 @@ def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings, 
     costs = [(pair, sides[pair.y].cost(pair.x)) for pair in pairs]
     left = work_for(settings)
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
-        fits = cost.memory <= settings.memory_limit
+        fits = cost.memory <= allowed(settings.memory_limit)
         if settings.mode == "full" and not fits:
             raise too_large(cost, sides[pair.y], pair.x)
         left -= cost.work

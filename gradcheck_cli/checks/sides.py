@@ -22,7 +22,7 @@ from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, Un
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.graph.containers import described
-from gradcheck_cli.graph.memory import owned, spell
+from gradcheck_cli.graph.memory import allowed, owned, spell
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
 from gradcheck_cli.jacobian.directions import reals
@@ -94,7 +94,9 @@ class Sides:
             program, settings = self.program(x), self.settings
             work = forward_work(program) * (reals(self.value(x)) + _BACKWARD * reals(self.value(self.y)))
             colors = settings.coloring and work >= COLORED_WORK + COLORED_STEP * len(program.steps)
-            self._structures[x] = Structure(program, Budget(settings.memory_limit, settings.jobs), colors=colors)
+            self._structures[x] = Structure(
+                program, Budget(allowed(settings.memory_limit), settings.jobs), colors=colors
+            )
         return self._structures[x]
 
     def cost(self, x: str) -> Cost:
@@ -104,7 +106,7 @@ class Sides:
         cost = full_cost(program, rows, columns, live)
         if self.settings.forward == "onnxruntime":  # which evaluates each row by itself
             return replace(cost, work=cost.work + _PROBES * rows * forward_work(program))
-        if cost.work < SOON or cost.memory > self.settings.memory_limit:
+        if cost.work < SOON or cost.memory > allowed(self.settings.memory_limit):
             return cost
         coloring = self.structure(x).coloring if pattern_work(program, rows) <= SOON else None
         if coloring is not None:

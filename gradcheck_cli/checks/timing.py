@@ -29,7 +29,7 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph import Array, Graph, is_inexact
-from gradcheck_cli.graph.memory import generous, owned, spell
+from gradcheck_cli.graph.memory import allowed, generous, owned, spell
 from gradcheck_cli.jacobian.cost import HELD, SOON, forward_work, pattern_work
 from gradcheck_cli.jacobian.directions import Directions, reals
 from gradcheck_cli.jacobian.jacobian import EPS, JITTERED, Backward, beside, by_complex_step
@@ -183,7 +183,7 @@ class PairTimings:
 
     def __init__(self, side: Sides, xs: Sequence[str], settings: Settings) -> None:
         self.side, self.xs, self.settings = side, tuple(xs), settings
-        self.budget = Budget(settings.memory_limit, 1)
+        self.budget = Budget(allowed(settings.memory_limit), 1)
         self.columns = np.zeros(0, int)
         self.found: list[Array] = []
         self._largest: PairTiming | None = None
@@ -301,7 +301,7 @@ def pass_over_an_entry(count: int = 1 << 20) -> float:
 
 def threads(sides: Sides, x: str, graph: Graph, mode: str) -> int:
     """Number of threads on which a pair fits the memory limit in a mode: all, one, or none."""
-    most = max(sides.settings.memory_limit, FREE)
+    most = max(allowed(sides.settings.memory_limit), FREE)
     each = dict.fromkeys((sides.settings.jobs, 1))
     return next((jobs for jobs in each if needed(sides, x, graph, mode, jobs) <= most), 0)
 
@@ -309,9 +309,10 @@ def threads(sides: Sides, x: str, graph: Graph, mode: str) -> int:
 def beyond(sides: Sides, x: str, graph: Graph, mode: str) -> LimitError:
     """The error for a pair that does not fit the memory limit in any mode; it names the limit that is needed."""
     weights, size = sum(v.nbytes for v in graph.constants.values()), needed(sides, x, graph, mode, 1)
+    limit = allowed(sides.settings.memory_limit)
     of = f", {spell(weights)} of it for the model's weights" if weights > FREE else ""
     return LimitError(
-        f"d {sides.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(sides.settings.memory_limit)}.  "
+        f"d {sides.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(limit)}.  "
         f"--memory-limit {generous(size)} allows it; smaller sizes (--x-shape, --dim) need less",
         code="GC602",
     )
@@ -330,7 +331,7 @@ def working(sides: Sides, x: str, mode: str, jobs: int) -> float:
     """Bytes beside the model: the forward run, x and y, and a backward pass, or a large weight's cotangent if more."""
     tape, program, settings = sides.tape, sides.program(x), sides.settings
     turn = max((recipe.like.nbytes for recipe in tape.values.recipes.values()), default=0)
-    probe, limit, count = program.bytes_per_probe(), settings.memory_limit, _ALONG.get(mode, DOT_TESTS)
+    probe, limit, count = program.bytes_per_probe(), allowed(settings.memory_limit), _ALONG.get(mode, DOT_TESTS)
     sizes = sides.value(x).nbytes, sides.value(sides.y).nbytes
     ends = sum(size * (_ENDS + _EACH * directions_within(size, count, limit)) for size in sizes)
     chunk = probe * Budget(limit, jobs).chunk(probe, program.worth)

@@ -28,7 +28,7 @@ from gradcheck_cli.cli.resolve import refuse_idle_rounding, resolve
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph.memory import exhausted, held, share
+from gradcheck_cli.graph.memory import allowed, exhausted, held
 from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.points.targets import choose_y, globs_said
 from gradcheck_cli.results.record import Check, ModelInfo
@@ -131,7 +131,7 @@ class Checker:
     def _checked(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
         layers = self._layers(task)
         timeout, memory = limits(layers)
-        with held(memory or share()), time_limit(timeout):
+        with held(allowed(memory)), time_limit(timeout):
             source = task.load()
             settings = self._settings(source, layers)
             if self.alone:

@@ -27,7 +27,7 @@ from gradcheck_cli.cli.resolve import dims_of, refuse_idle_rounding, resolve
 from gradcheck_cli.errors import GradcheckError, UsageError, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph.memory import exhausted, held, share
+from gradcheck_cli.graph.memory import allowed, exhausted, held
 from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.results.record import COMPARISON, Check, ModelInfo, Report
 from gradcheck_cli.settings import options_at
@@ -66,7 +66,7 @@ def _bounded(layers: Sequence[Mapping[str, Any]], call: Callable[[], T]) -> T:
     timeout, memory = limits(layers)
     if (timeout is None and memory is None) or not possible():
         return call()
-    return isolated(call, Bounds(timeout, memory or share()))
+    return isolated(call, Bounds(timeout, allowed(memory)))
 
 
 def _checks(
@@ -77,7 +77,7 @@ def _checks(
     progress.begin(name)
     with ExitStack() as stack:
         stack.callback(progress.done)
-        stack.enter_context(held(given.get("memory_limit") or share()))
+        stack.enter_context(held(allowed(given.get("memory_limit"))))
         stack.enter_context(time_limit(given.get("timeout")))
         a, b = (_model(path, given) for path in (first, second))
         settings = resolve(a, [_USUAL, *({k: v for k, v in layer.items() if k != "given"} for layer in layers)])

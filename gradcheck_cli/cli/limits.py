@@ -20,7 +20,7 @@ from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.formats.untrusted import is_opening
-from gradcheck_cli.graph.memory import held, share
+from gradcheck_cli.graph.memory import allowed, held
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.isolation import Bounds
@@ -105,7 +105,7 @@ def bounds_of(task: Task, layers: Sequence[Mapping[str, Any]]) -> Bounds | None:
         return None
     from gradcheck_cli.checks.isolation import Bounds  # where one is needed
 
-    return Bounds(timeout, memory or share())
+    return Bounds(timeout, allowed(memory))
 
 
 def run(call: Callable[[], T], bounds: Bounds, *, ask: bool) -> T:
@@ -128,7 +128,7 @@ def _large(task: Task, layers: Sequence[Mapping[str, Any]]) -> bool:
     with suppress(OSError):
         if os.path.getsize(task.model or task.path) > _LARGE_FILE:
             return True
-    with suppress(GradcheckError, MemoryError, RecursionError, ValueError, OverflowError), held(share()):
+    with suppress(GradcheckError, MemoryError, RecursionError, ValueError, OverflowError), held(allowed()):
         from gradcheck_cli.points.sizes import outlook
 
         source = task.load()

@@ -20,7 +20,7 @@ from gradcheck_cli.formats import read
 from gradcheck_cli.formats.onnx.file import fields_of
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 from gradcheck_cli.formats.untrusted import inside, opened
-from gradcheck_cli.graph.memory import exhausted, share
+from gradcheck_cli.graph.memory import allowed, exhausted
 
 _FIELD = 20  # of a model in a file: its training information
 
@@ -262,7 +262,7 @@ class Planner:
         def whole(index: int) -> Callable[[], Task]:
             return lambda: self._of_spec(path)[index]
 
-        found = run(told, Bounds(self.given.get("timeout"), self.given.get("memory_limit") or share()))
+        found = run(told, Bounds(self.given.get("timeout"), allowed(self.given.get("memory_limit"))))
         return [replace(task, whole=whole(index)) for index, task in enumerate(found)]
 
     def _of_spec(self, path: str) -> list[Task]:

@@ -26,7 +26,7 @@ from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats import SPEC_SUFFIXES, read
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import content, sha256_of
-from gradcheck_cli.graph.memory import installed
+from gradcheck_cli.graph.memory import allowed, installed
 from gradcheck_cli.results.record import strict
 from gradcheck_cli.settings import SETTINGS, Numbers, Option, Settings
 from gradcheck_cli.zoo.saved_values import ValueReader, ValueWriter, write_arrays
@@ -234,7 +234,7 @@ def _settings(entry: Mapping[str, Any], reader: ValueReader, folder: Path) -> Se
     kept = [(SETTINGS[name], value) for name, value in entry.items() if value is not None]
     given = {option.field: _setting(option, value, reader, folder) for option, value in kept if option.kind != "data"}
     found = Settings(**given)
-    jobs, memory = min(found.jobs, os.cpu_count() or 1), min(found.memory_limit, installed())
+    jobs, memory = min(found.jobs, os.cpu_count() or 1), min(allowed(found.memory_limit), installed())
     return replace(found, jobs=jobs, memory_limit=memory)
 
 
@@ -255,7 +255,8 @@ def _setting(option: Option, entry: Any, reader: ValueReader, folder: Path) -> A
 
 def _settings_entry(settings: Settings, writer: ValueWriter) -> dict[str, Any]:
     """Settings as JSON, with the writer's keys for arrays; without shipped values, which are stored with drawn ones."""
-    entry = {name: _entry(option, getattr(settings, name), writer) for name, option in SETTINGS.items()}
+    kept = replace(settings, memory_limit=allowed(settings.memory_limit))  # it decides what is checked, and how
+    entry = {name: _entry(option, getattr(kept, name), writer) for name, option in SETTINGS.items()}
     return {name: value for name, value in entry.items() if value is not None and SETTINGS[name].kind != "data"}
 
 

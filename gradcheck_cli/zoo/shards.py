@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
-from gradcheck_cli.graph.memory import spell
+from gradcheck_cli.graph.memory import allowed, spell
 from gradcheck_cli.zoo.cluster import connected, gone, is_on, workers_of
 from gradcheck_cli.zoo.parcel import difference, versions
 from gradcheck_cli.zoo.worker import MEMORY, GivenUp, is_given_up
@@ -38,7 +38,7 @@ class SharedInput:
 
 def on_workers(settings: Settings) -> Settings:
     """Settings of parts if no memory limit is given: workers have less memory than this machine."""
-    return replace(settings, memory_limit=min(settings.memory_limit, _OF_A_PART))
+    return replace(settings, memory_limit=min(allowed(settings.memory_limit), _OF_A_PART))
 
 
 def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
@@ -47,7 +47,7 @@ def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
     def ask(count: int, points: Points) -> Iterator[tuple[int, Shares]]:
         shared = SharedInput(replace(source, drawn=points), replace(settings, test_data=None, jobs=1))
         with connected(where) as client:
-            yield from _compared(client, shared, count, settings.memory_limit)
+            yield from _compared(client, shared, count, allowed(settings.memory_limit))
 
     return ask
 

@@ -49,4 +49,5 @@ def test_without_groups_it_is_the_machine(tmp_path: Path) -> None:
 
 
 def test_the_default_limit_is_half_of_it() -> None:
-    assert Settings().memory_limit == memory.most() // 2
+    assert memory.allowed(Settings().memory_limit) == memory.most() // 2
+    assert memory.allowed(1) == 1

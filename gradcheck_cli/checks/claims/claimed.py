@@ -53,6 +53,7 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array
+from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.jacobian.cost import FULL_WORK
 from gradcheck_cli.jacobian.jacobian import JITTERED
 from gradcheck_cli.op import Ops
@@ -232,7 +233,7 @@ def plan(pair: Pair, here: ClaimAtPoint, left: float) -> float:
     """Sets the mode of a claim by the work `left` for full comparisons; returns the work left after it."""
     sides, settings = here.sides, here.sides.settings
     cost = sides.cost(pair.x)
-    fits = cost.memory <= settings.memory_limit
+    fits = cost.memory <= allowed(settings.memory_limit)
     if settings.mode == "full" and not fits:
         raise too_large(cost, sides, pair.x)
     wanted = {"auto": "full" if fits and cost.work <= left else "directional", "nodes": "directional"}

@@ -25,6 +25,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, describe, is_inexact
 from gradcheck_cli.graph.containers import Map, elements
 from gradcheck_cli.graph.containers import Sequence as Several
+from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.jacobian.directions import flat, reals
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
@@ -287,7 +288,7 @@ class Encounter:
         """The cotangents of y, as many as the memory limit allows."""
         if y not in self.weights:
             entries = sum(self.a.size(x) for x in self.xs if self.a.floating(x))
-            room = max(1, self.a.settings.memory_limit // (_HELD * max(entries, 1)))
+            room = max(1, allowed(self.a.settings.memory_limit) // (_HELD * max(entries, 1)))
             self.weights[y] = self.a.weights(y, min(EXACT, room), min(DRAWN, room))
         return self.weights[y]
 
@@ -366,7 +367,7 @@ class Run:
 
         NoGradientError if an operator on the way has no rule.
         """
-        named, budget = self.tape.named, Budget(self.settings.memory_limit, self.settings.jobs)
+        named, budget = self.tape.named, Budget(allowed(self.settings.memory_limit), self.settings.jobs)
         with self.tape.aside():
             return Backward(self.tape, named[y].name, [named[x].name for x in xs]).along(weights, budget)
 
