@@ -25,9 +25,8 @@ jacobian points
 ops engine
 autodiff verdict
 op formats results
-settings
 graph native
-errors
+errors settings
 """
 DOORS = {"__init__", "__main__", "pytest_plugin", "backend"}  # they open on api and cli; nothing inside imports them
 FLOOR = {name: -i for i, line in enumerate(FLOORS.split("\n")) for name in line.split()}
