@@ -351,7 +351,7 @@ class Selecting:
     def _prepares(self, edge: Edge, x: str) -> bool:
         """True for elementwise computation, casts, rounding and layout whose result holds no numbers of other tensors."""
         op = self.flow.ops.get(edge.node.key)
-        if op is None or not (op.lift is elementwise or op.lays_out(edge.operand)):
+        if op is None or not (op.batching is elementwise or op.lays_out(edge.operand)):
             return False
         beside = {each.source for each in self.flow.into(edge.target) if each.cut not in _SELECTS} - {edge.source}
         return beside.isdisjoint(self._fed) and (not beside or beside.isdisjoint(self._moved(self.others - {x})))
@@ -398,7 +398,7 @@ class Dependence:
 
 def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
     """Adds the outputs of a step to `values` and `shapes` if they depend on them."""
-    read = () if step.op.lift is shape_only else step.operands
+    read = () if step.op.batching is shape_only else step.operands
     counted = {step.operands[i] for i in step.op.sized_by or () if i < len(step.operands)}
     moved = not shapes.isdisjoint(step.operands)
     if "kept" in step.metadata:

@@ -192,4 +192,4 @@ def _sums(flow: Flow, edge: Edge) -> bool:
 
 
 def _is_elementwise(flow: Flow, edge: Edge) -> bool:
-    return operator_of(flow.ops, edge.node).lift is elementwise
+    return operator_of(flow.ops, edge.node).batching is elementwise

@@ -193,7 +193,7 @@ def _depending(tape: Tape, fed: Iterable[str]) -> set[str]:
     """Names of what depends on the values of what was fed."""
     found = set(fed)
     for step in tape.steps:
-        read = step.statics if step.op.lift is shape_only else (*step.operands, *step.statics)
+        read = step.statics if step.op.batching is shape_only else (*step.operands, *step.statics)
         if not found.isdisjoint(read):
             found.update(n for n in step.node.outputs if n)
     return found

@@ -30,7 +30,7 @@ from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, E
 from gradcheck_cli.verdict.rule import epsilon
 
 _OWN = "gradcheck_cli."
-_DECLARED = ("forward", "lift", "linear", "analytic", "step", "reads", "ways")
+_DECLARED = ("forward", "batching", "linear", "analytic", "step", "reads", "ways")
 _ENTRIES = 3  # of an operand that are moved alone, beside a random direction of all of them
 _PLACES = 8  # entries of which it is looked at what reads them
 _LARGE = 1 << 18  # entries of an operand and its result from which on fewer steps are tried
@@ -139,7 +139,7 @@ class _Attempt:
     @cached_property
     def plain(self) -> Op:
         """The operator with nothing declared that could be wrong."""
-        return replace(self.step.op, lift=loop, linear=(), reads=None, ways=None)
+        return replace(self.step.op, batching=loop, linear=(), reads=None, ways=None)
 
     @property
     def large(self) -> bool:
@@ -163,13 +163,13 @@ class _Attempt:
             yield Directions(value, np.sort(rng.permutation(count)[:_ENTRIES]))
 
     def _stacked(self, op: Op, said: list[str]) -> Op:
-        """The lift, held against probe after probe."""
-        if op.lift is loop or all(self._alike(op, probed) for probed in self._subsets()):
+        """The batching rule, held against probe after probe."""
+        if op.batching is loop or all(self._alike(op, probed) for probed in self._subsets()):
             return op
         said.append(
-            "runs probe by probe: its kernel gives something else for a stack of probes, as its lift says it is"
+            "runs probe by probe: its kernel gives something else for a stack of probes, as its batching rule says it is"
         )
-        return replace(op, lift=loop, reads=None, ways=None)
+        return replace(op, batching=loop, reads=None, ways=None)
 
     def _subsets(self) -> Iterator[tuple[str, ...]]:
         yield from ((name,) for name in self.operands)
@@ -183,13 +183,13 @@ class _Attempt:
                   for n in probed}  # fmt: skip
         operands = [stacks.get(n, known[n]) if n else None for n in self.step.operands]
         live = [n in stacks for n in self.step.operands]
-        alone, together = (self._lifted(each, operands, live) for each in (self.plain, op))
+        alone, together = (self._batched(each, operands, live) for each in (self.plain, op))
         return alone is None or (together is not None and _same(alone, together))
 
-    def _lifted(self, op: Op, operands: Sequence[Array | None], live: Sequence[bool]) -> list[Array] | None:
+    def _batched(self, op: Op, operands: Sequence[Array | None], live: Sequence[bool]) -> list[Array] | None:
         """What a stack gives; None where that is an error."""
         try:
-            made = op.lift(op.forward, operands, live, self.step.metadata)
+            made = op.batching(op.forward, operands, live, self.step.metadata)
         except Exception:  # of a kernel of others anything may come
             return None
         return [np.asarray(y) for y in (made if op.many else (made,))]
@@ -198,8 +198,8 @@ class _Attempt:
         """The word for what an entry of the result is made from, held against entries that move."""
         if all(self._inside(op, x, y) for x, y in self.pairs):
             return op
-        said.append("may read all of its operands: its kernel reads entries that its lift, or its `reads`, leaves out")
-        return replace(op, lift=loop, reads=None, ways=None)
+        said.append("may read all of its operands: its kernel reads entries that `batching`, or `reads`, leaves out")
+        return replace(op, batching=loop, reads=None, ways=None)
 
     def _inside(self, op: Op, x: str, y: str) -> bool:
         """No entry of y moves with an entry of x that it does not read."""

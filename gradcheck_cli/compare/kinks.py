@@ -133,7 +133,7 @@ def _one_moves(program: Program, step: int, part: Directions) -> Array:
     """Rows in which a single operand of what is tied depends on x: a tie of several may count all of them in full."""
     tied = program.tape.steps[step]
     names = [n for n in tied.operands if n in program.reached and is_inexact(program.tape.values[n].dtype)]
-    if tied.op.lift is elementwise and len(names) == 1:
+    if tied.op.batching is elementwise and len(names) == 1:
         return np.ones(part.count, bool)
     before = Program(program.tape, program.probes, list(dict.fromkeys(names)))
     if not before.analytic or len(set(names)) < len(names):

@@ -56,7 +56,7 @@ class Pushforward:
             made = self.linear(step, tangents)
             if made is None:  # only operands that select carry a tangent
                 return {}
-        elif step.op.lift is elementwise and not step.op.many:
+        elif step.op.batching is elementwise and not step.op.many:
             made = self._slope_tangent(index, step, tangents, live)
         elif (local := self._lines(index, step, tangents, live)) is not None:
             made = _along_lines(local, np.asarray(tangents[step.operands[0]]), step.metadata["axis"])
@@ -87,7 +87,7 @@ class Pushforward:
             chosen = {t[turn] for t in turns if turn < len(t)}
             operands = [self._part(step, i, chosen, groups, tangents) for i in range(len(live))]
             probed = [i in chosen for i in range(len(live))]
-            made = lifted(step, step.op.forward, operands, probed, self.shapes(step))
+            made = batched(step, step.op.forward, operands, probed, self.shapes(step))
             total = made if total is None else _plus(total, made)
         return total
 
@@ -173,7 +173,7 @@ class Pushforward:
             for n, p in zip(step.operands, live, strict=True)
         ]
         bases = [self.tape.values[n] if n else None for n in step.node.outputs]
-        made = lifted(step, _continued(step), operands, live, self.shapes(step), bases)
+        made = batched(step, _continued(step), operands, live, self.shapes(step), bases)
         results = [_slope_of(y, h) for y in (made if step.op.many else (made,))]
         return tuple(results) if step.op.many else results[0]
 
@@ -183,7 +183,7 @@ def linear_groups(step: Step) -> Sequence[Sequence[int]]:
     return [(i,) for i in range(len(step.operands))] if step.op.linear == "each" else step.op.linear
 
 
-def lifted(
+def batched(
     step: Step,
     kernel: Kernel,
     operands: Sequence[Stack | None],
@@ -198,11 +198,11 @@ def lifted(
     if any(isinstance(x, Patch) for x in operands):
         made = None
         if step.op.way is not None and all(isinstance(x, Patch) for x, p in zip(operands, probed, strict=True) if p):
-            restricted = Restricted(step.op.way, kernel, step.op.lift, step.metadata, shapes)
+            restricted = Restricted(step.op.way, kernel, step.op.batching, step.metadata, shapes)
             made = restricted(operands, bases or [None] * len(shapes))
         if made is not None:
             return made if step.op.many else made[0]
-    return step.op.lift(kernel, [dense(x) for x in operands], probed, step.metadata)
+    return step.op.batching(kernel, [dense(x) for x in operands], probed, step.metadata)
 
 
 def _along_lines(local: Array, tangent: Array, axis: int) -> Array:
@@ -352,7 +352,7 @@ class Linear(Through):
         """The tangents that the step makes, by name."""
         ((_, step),) = self.steps
         operands = [self._operand(step, i, live) for i in range(len(self.moving))]
-        made = step.op.lift(step.op.forward, operands, self.moving, step.metadata)
+        made = step.op.batching(step.op.forward, operands, self.moving, step.metadata)
         pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
         return {name: value for name, value in pairs if name in self.outputs}
 
@@ -379,7 +379,7 @@ class _Planner:
         if not moving or not outputs or (groups and not any(i in g for g in groups for i in moving)):
             return through  # it makes no tangent
         self.live.update(outputs)
-        if step.op.lift is elementwise and not step.op.many and self._plain(step, moving):
+        if step.op.batching is elementwise and not step.op.many and self._plain(step, moving):
             terms = self._linear(step, moving) if step.op.linear else self._slopes(index, step, moving)
             if terms is not None:
                 return Formula(outputs[0], self.values.like(outputs[0]).shape, _FLOAT64, *terms)

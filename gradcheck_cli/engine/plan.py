@@ -23,7 +23,7 @@ def steps_between(steps: Sequence[Step], probes: Sequence[str], targets: set[str
     """The steps of a tape that probes reach and targets need, with their numbers."""
 
     def through(step: Step, reached: Collection[str]) -> list[str]:
-        reads = {*(() if step.op.lift is shape_only else step.operands), *step.statics}
+        reads = {*(() if step.op.batching is shape_only else step.operands), *step.statics}
         fed = any(n in reached for n in step.node.outputs)
         return [] if fed or reads.isdisjoint(reached) else [n for n in step.node.outputs if n]
 
@@ -81,7 +81,7 @@ class Planned(Ready):
         if self.direct and even:
             made = step.op.forward(*operands, **step.metadata)
         else:
-            made = step.op.lift(step.op.forward, operands, [probed for _, probed in self.operands], step.metadata)
+            made = step.op.batching(step.op.forward, operands, [probed for _, probed in self.operands], step.metadata)
         return made if step.op.many else (made,)
 
 
@@ -122,7 +122,7 @@ def joined(steps: Sequence[Planned], outputs: Collection[str], values: Values) -
 def _formula(ready: Planned, values: Values) -> Formula | None:
     """The expression of an elementwise step of exact operations on floating-point numbers of one dtype; else None."""
     step, (name, dtype, _) = ready.step, ready.results[0]
-    if step.op.lift is not elementwise or step.op.many or ready.decides or ready.rebound or step.metadata:
+    if step.op.batching is not elementwise or step.op.many or ready.decides or ready.rebound or step.metadata:
         return None
     plain = dtype in _CHAINED and all(n and n not in values.recipes and values[n].dtype == dtype for n in step.operands)
     reads = [n if probed else values[n] for n, probed in ready.operands] if plain else []
@@ -147,5 +147,5 @@ def _ready(index: int, step: Step, reached: Collection[str], dies: tuple[str, ..
     operands = tuple((n, n in reached) for n in step.operands)
     rank = max((like[n].ndim for n in step.operands if n), default=0)
     full = all(like[n].ndim == rank for n, probed in operands if probed)
-    direct = step.op.lift is trailing or (step.op.lift is elementwise and full)
+    direct = step.op.batching is trailing or (step.op.batching is elementwise and full)
     return Planned(results, dies, index, step, operands, direct, any(n in reached for n in step.statics), decides)

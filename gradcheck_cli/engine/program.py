@@ -20,7 +20,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.chunks import Decisions, Outcome, gathered
-from gradcheck_cli.engine.jvp import Pushforward, Stage, lifted, linear_groups, staged
+from gradcheck_cli.engine.jvp import Pushforward, Stage, batched, linear_groups, staged
 from gradcheck_cli.engine.plan import Joined, Planned, joined, planned, steps_between
 from gradcheck_cli.engine.rounding import coarsened, factors, jittered, of_probe
 from gradcheck_cli.errors import GradcheckError
@@ -215,7 +215,7 @@ class Program:
         made = _on_boxes(self._pushforward, step, live, rounded=jitter is not None) if _carries(step, live) else None
         if made is None:
             live.update(_whole(step, live))
-            made = self._lifted(step, step.op.forward, self._rounded(step, live, jitter))
+            made = self._batched(step, step.op.forward, self._rounded(step, live, jitter))
         results = made if step.op.many else (made,)
         return results if jitter is None else tuple(_rounded_result(y, step, i, jitter) for i, y in enumerate(results))
 
@@ -227,13 +227,13 @@ class Program:
             return live
         return {n: live[n] * factors(live[n], jitter) for n in step.operands if n in live}
 
-    def _lifted(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
+    def _batched(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
         values = self.tape.values
         operands = [None if not n else live[n] if n in live else values.operand(step.op, n) for n in step.operands]
         probed = [bool(n) and n in live for n in step.operands]
         if any(n in live for n in step.statics):
             return self._rebound(step, kernel, live)
-        return step.op.lift(kernel, operands, probed, step.metadata)
+        return step.op.batching(kernel, operands, probed, step.metadata)
 
     def _rebound(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
         """Results of a step whose metadata depends on the probe: it is bound and run for each probe."""
@@ -268,7 +268,7 @@ class Program:
         ]
         if step.op.branch is not None:
             here = self._branch(index, step, step.op.branch)
-            decided.append((np.asarray(self._lifted(step, step.op.branch, live)), here, False))
+            decided.append((np.asarray(self._batched(step, step.op.branch, live)), here, False))
         for stack, here, discrete in decided:
             changed = np.asarray(stack != here).reshape(stack.shape[0], -1)
             if changed.any():
@@ -277,7 +277,7 @@ class Program:
 
     def _branch(self, index: int, step: Step, branch: Kernel) -> Array:
         """The branch that a step takes at the point; kept unless finding it is a mere comparison."""
-        values, kept = self.tape.values, self._branches if step.op.lift is not elementwise else {}
+        values, kept = self.tape.values, self._branches if step.op.batching is not elementwise else {}
         if index not in kept:
             kept[index] = np.asarray(branch(*[values[n] if n else None for n in step.operands], **step.metadata))
         return kept[index]
@@ -374,7 +374,7 @@ def _on_boxes(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], *
     operands = [stacks.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
     probed = [n in stacks for n in step.operands]
     known = [] if bases is None else [bases[n] if n else None for n in step.node.outputs]
-    return lifted(step, step.op.forward, operands, probed, pushforward.shapes(step), known)
+    return batched(step, step.op.forward, operands, probed, pushforward.shapes(step), known)
 
 
 def _linear_on_boxes(
@@ -420,7 +420,7 @@ def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) 
     if plain and all(isinstance(x, Patch) and x.base is not None for x in probed):
         assert step.op.way is not None
         assert step.op.branch is not None
-        way = Restricted(step.op.way, step.op.branch, step.op.lift, step.metadata, pushforward.shapes(step))
+        way = Restricted(step.op.way, step.op.branch, step.op.batching, step.metadata, pushforward.shapes(step))
         differing = way.differing(operands)
     return np.arange(probed[0].shape[0]) if differing is None else differing
 

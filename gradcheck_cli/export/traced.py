@@ -198,7 +198,7 @@ def _shapes_read(model: Model, tape: Tape, outputs: Sequence[str], steps: Sequen
                 yield from (*unit.operands, *unit.outputs)
     own = set(model.graph.tensors)
     for step in steps:
-        if own.isdisjoint(step.node.outputs) and "kept" not in step.metadata and step.op.lift is not shape_only:
+        if own.isdisjoint(step.node.outputs) and "kept" not in step.metadata and step.op.batching is not shape_only:
             yield from (*step.operands, *step.node.outputs)
 
 

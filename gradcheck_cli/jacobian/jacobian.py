@@ -146,7 +146,7 @@ class Backward:
         return found
 
     def at_ones(self) -> list[Array]:
-        """Cotangents `(x_size,)` of each x for a y that is weighed by ones, as the tape computed them: without a lift."""
+        """Cotangents `(x_size,)` of each x for a y that is weighed by ones, as the tape computed them, without stacks."""
         return [self._nothing(x, range(1))[0] if ct is None else derivatives(ct.value[None])[0]
                 for ct, x in zip(self.cts, self.xs, strict=True)]  # fmt: skip
 

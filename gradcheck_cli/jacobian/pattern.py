@@ -123,7 +123,7 @@ def _step(program: Program, step: Step, sets: Mapping[str, Array]) -> dict[str, 
         return {}
     shapes = tuple(values[n].shape if n and n in values else () for n in step.node.outputs)
     operands = tuple(values[n] if n else None for n in step.operands)
-    node = Reading(operands, step.metadata, shapes, selecting(step), partial(_lifted, step))
+    node = Reading(operands, step.metadata, shapes, selecting(step), partial(_batched, step))
     word = reads(step)
     if any(n in sets for n in step.statics) or _alike(step, sets, program):
         word, own = everything, given  # of metadata nothing is known; of equal sets there is one union
@@ -133,8 +133,8 @@ def _step(program: Program, step: Step, sets: Mapping[str, Array]) -> dict[str, 
 
 
 def reads(step: Step) -> Reads:
-    """What a step reads: as its operator says, or is lifted, else everything."""
-    return step.op.reads or (same_place if step.op.lift is elementwise else everything)
+    """What a step reads: as its operator says, or as an elementwise one does, else everything."""
+    return step.op.reads or (same_place if step.op.batching is elementwise else everything)
 
 
 def selecting(step: Step) -> tuple[bool, ...]:
@@ -154,8 +154,8 @@ def _alike(step: Step, sets: Mapping[str, Array], program: Program) -> bool:
     return all(np.array_equal(first, other) for other in others)
 
 
-def _lifted(step: Step, operands: Operands, probed: Sequence[bool]) -> Any:
-    return step.op.lift(step.op.forward, operands, probed, step.metadata)
+def _batched(step: Step, operands: Operands, probed: Sequence[bool]) -> Any:
+    return step.op.batching(step.op.forward, operands, probed, step.metadata)
 
 
 def _fitting(sets: Array, shape: tuple[int, ...]) -> Array:

@@ -21,7 +21,7 @@ from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, res
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.graph.containers import COMPOUND, described
 from gradcheck_cli.graph.memory import require, require_broadcast
-from gradcheck_cli.op.batching import Kernel, Lift, elementwise, loop, shape_only
+from gradcheck_cli.op.batching import BatchingRule, Kernel, elementwise, loop, shape_only
 from gradcheck_cli.op.box_rules import Ways, same_place
 from gradcheck_cli.op.sparsity import Reads
 
@@ -134,7 +134,7 @@ class Op:
               `composed` it is written in symbolic functions of `Var`s and records the nodes it is made of.
     vjp       `(ct, ans, *primals, **metadata) -> one cotangent or None per primal`; `ct` and `ans` are tuples if `many`.
               None: there is no rule (a composed operator needs none).  `zero`: nothing flows, by nature.
-    lift      the batching rule: runs the kernel for a stack of probes (`gradcheck_cli/op/batching.py`).
+    batching  the batching rule: runs the kernel for a stack of probes (`gradcheck_cli/op/batching.py`).
     static    metadata that ONNX passes as an input: keyword -> index of that input.
     linear    groups of operands; the operator is a sum over the groups of something linear in each operand of the
               group.  "each": every operand is a group of its own.
@@ -190,14 +190,14 @@ class Op:
               the result; it looks for "maxima" in windows.
     elsewhere  how onnxruntime rounds inside: relative "to one", by "rough" formulas of its own, or in "narrow" numbers.
 
-    The declarations `lift`, `linear`, `analytic`, `step`, `reads` and `ways` of a foreign operator are tried in a
+    The declarations `batching`, `linear`, `analytic`, `step`, `reads` and `ways` of a foreign operator are tried in a
     check, at the values that the kernel has there; a declaration that does not hold is ignored.
     """
 
     name: str
     forward: Kernel
     vjp: Vjp | None = None
-    lift: Lift = loop
+    batching: BatchingRule = loop
     domain: str = ""
     static: Mapping[str, int] = field(default_factory=dict)
     linear: tuple[tuple[int, ...], ...] | Literal["each"] = ()
@@ -250,7 +250,7 @@ class Op:
     @property
     def way(self) -> Ways | None:
         """Its box rule, None if none is known."""
-        return self.ways or (same_place if self.lift is elementwise and not self.many else None)
+        return self.ways or (same_place if self.batching is elementwise and not self.many else None)
 
     @property
     def differentiable(self) -> bool:
@@ -274,7 +274,7 @@ class Op:
     @property
     def is_layer(self) -> bool:
         """It is a layer where weights are among its operands."""
-        return (self.lift is not elementwise and self.linear != "each") if self.layer is None else self.layer
+        return (self.batching is not elementwise and self.linear != "each") if self.layer is None else self.layer
 
     @property
     def takes_part(self) -> bool:
@@ -287,7 +287,7 @@ class Op:
             return "sizes"
         if self.cuts is not None:
             return self.cuts(attrs, operand, output)
-        return ("sizes" if self.lift is shape_only else "decides") if self.vjp is zero else ""
+        return ("sizes" if self.batching is shape_only else "decides") if self.vjp is zero else ""
 
     @cached_property
     def signature(self) -> Signature:
@@ -297,7 +297,7 @@ class Op:
     @cached_property
     def on_compounds(self) -> Op:
         """The operator on sequences, optionals and maps."""
-        return replace(self, forward=self.compound or self.forward, composed=True, vjp=None, lift=loop)
+        return replace(self, forward=self.compound or self.forward, composed=True, vjp=None, batching=loop)
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -499,7 +499,7 @@ def bind(
         if index >= len(inputs) or inputs[index] is None:
             raise ModelError(f"{op.name} needs its input {index}, which is left out")
     operands = inputs if len(positions) == len(inputs) else [inputs[i] for i in positions]
-    if op.lift is elementwise and len(operands) > 1:
+    if op.batching is elementwise and len(operands) > 1:
         require_broadcast(operands)
     return positions, (op.bind or negative_axes)(metadata, *operands)
 

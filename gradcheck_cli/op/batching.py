@@ -15,7 +15,7 @@ from gradcheck_cli.graph import Array
 
 Kernel: TypeAlias = Callable[..., Any]
 Operands: TypeAlias = Sequence[Array | None]
-Lift: TypeAlias = Callable[[Kernel, Operands, Sequence[bool], Mapping[str, Any]], Any]
+BatchingRule: TypeAlias = Callable[[Kernel, Operands, Sequence[bool], Mapping[str, Any]], Any]
 
 
 class Ragged(Exception):
@@ -63,24 +63,24 @@ def merged(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata:
     return outputs.reshape(*x.shape[:2], *outputs.shape[1:])
 
 
-def on(*allowed: int, lift: Lift = trailing) -> Lift:
-    """The rule `lift` if only the operands `allowed` are probed, else `loop`."""
+def on(*allowed: int, rule: BatchingRule = trailing) -> BatchingRule:
+    """`rule` if only the operands `allowed` are probed, else `loop`."""
 
-    def lifted(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    def batched(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
         known = all(i in allowed for i, p in enumerate(probed) if p)
-        return (lift if known else loop)(kernel, operands, probed, metadata)
+        return (rule if known else loop)(kernel, operands, probed, metadata)
 
-    return lifted
+    return batched
 
 
-def prefix(keyword: str) -> Lift:
+def prefix(keyword: str) -> BatchingRule:
     """For a probed operand 0 and a shape in metadata `keyword`, which gets the probe axis in front."""
 
-    def lifted(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    def batched(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
         shape = (stack_size(operands, probed), *metadata[keyword])
         return kernel(*operands, **{**metadata, keyword: shape})
 
-    return on(0, lift=lifted)
+    return on(0, rule=batched)
 
 
 def shape_only(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:

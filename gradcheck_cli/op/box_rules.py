@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op.batching import Kernel, Lift
+from gradcheck_cli.op.batching import BatchingRule, Kernel
 from gradcheck_cli.op.boxes import (
     Box,
     Patch,
@@ -77,7 +77,7 @@ class Restricted:
 
     ways: Ways
     kernel: Kernel
-    lift: Lift
+    batching: BatchingRule
     metadata: Mapping[str, Any]
     shapes: Sequence[Shape]
 
@@ -146,7 +146,7 @@ class Restricted:
         probed = [part is not x for part, x in zip(parts, operands, strict=True)]
         if not count:
             return np.zeros((0, *extent(way.out)))
-        made = self.lift(self.kernel, parts, probed, way.metadata)
+        made = self.batching(self.kernel, parts, probed, way.metadata)
         values = np.asarray(made[number] if isinstance(made, tuple) else made)
         return values if way.share == 1 else way.share * values
 

@@ -302,7 +302,7 @@ SHAPE: list[Op] = [
     reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
     Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", reads=moved,
        ways=box_rules.transposed, moves="all"),
-    Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, lift=expand_stack), static={"shape": 1}, bind=bind_expand,
+    Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, rule=expand_stack), static={"shape": 1}, bind=bind_expand,
        linear="each", reads=moved, ways=box_rules.expanded, integers={1: (1, 1)}, moves="all"),
     Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True, reads=moved,
        ways=box_rules.cut, moves="part"),

@@ -91,8 +91,8 @@ def transform_vjp(op: str) -> Vjp:
     return vjp
 
 
-def _own(name: str, forward: Kernel, vjp: Vjp, lift: Any = elementwise, **more: Any) -> Op:
-    return Op(name, forward, vjp, lift, domain=DOMAIN, **more)
+def _own(name: str, forward: Kernel, vjp: Vjp, batching: Any = elementwise, **more: Any) -> Op:
+    return Op(name, forward, vjp, batching, domain=DOMAIN, **more)
 
 
 def dft(x: Array, *, dft_length: int = 0, axis: int = -2, inverse: int = 0, onesided: int = 0) -> Array:

@@ -348,7 +348,7 @@ def _moved(graph: Graph, node: Node, axes: tuple[int | None, ...], ops: Ops) -> 
         if given is None and len(node.inputs) > 1 and node.inputs[1] in graph.constants:
             given = graph.constants[node.inputs[1]].reshape(-1).tolist()
         return None if given is None else _stretched(axes, given, node.op == "Unsqueeze")
-    return axes if op.same_axes or op.lift is elementwise else None
+    return axes if op.same_axes or op.batching is elementwise else None
 
 
 def _stretched(axes: tuple[int | None, ...], given: Sequence[int], more: bool) -> tuple[int | None, ...] | None:

@@ -46,7 +46,7 @@ def noisy() -> Table:
 
 def swapped_in_the_rule() -> Table:
     """The rule of Tanh by a multiplication that swaps probes, which no forward run has."""
-    swapping = dataclasses.replace(gc.OPS["", "Mul"], name="Swapped", lift=backwards)
+    swapping = dataclasses.replace(gc.OPS["", "Mul"], name="Swapped", batching=backwards)
     rule = lambda ct, y, x: (ct.tape.apply("Swapped", ct, 1.0 - y * y),)  # noqa: E731
     return {**with_rule("Tanh", rule), ("", "Swapped"): swapping}
 
@@ -89,7 +89,7 @@ BREACHES = {
         "two identical backward passes give different gradients: the rule of node 1 Tanh 'a' gives others each time"),
     "a kernel that draws": Breach(
         noisy, "GC106", "two identical forward runs give different results, from node 1 Tanh 'a' on"),
-    "a lift of the rule that swaps": Breach(
+    "a batching rule of the rule that swaps": Breach(
         swapped_in_the_rule, "GC101",
         "a probe's result depends on the probes beside it, "
         "from Swapped 'a_grad/Swapped' in the gradient of node 1 Tanh 'a' on"),
@@ -117,9 +117,9 @@ def test_a_law_that_does_not_hold_fails_with_its_name_and_its_node(name: str, te
 
 
 @pytest.mark.parametrize("rule, status", [(right, "pass"), (lambda ct, y, x: 1.001 * right(ct, y, x), "fail")])
-@pytest.mark.parametrize("lift", [backwards, leaking])
-def test_a_lift_that_is_wrong_is_taken_back_and_the_verdict_is_that_on_the_rule(lift: Any, rule: Any, status: str):
-    table = tanh(lift=lift, vjp=lambda ct, y, x: (rule(ct, y, x),))
+@pytest.mark.parametrize("batching", [backwards, leaking])
+def test_a_wrong_batching_rule_is_taken_back_and_the_verdict_is_that_on_the_rule(batching: Any, rule: Any, status: str):
+    table = tanh(batching=batching, vjp=lambda ct, y, x: (rule(ct, y, x),))
     record = check(VECTOR, ops=table)
     assert record.status == status
     assert "node 1 Tanh 'a' runs probe by probe: its kernel gives something else for a stack" in " ".join(record.notes)
@@ -221,8 +221,8 @@ def test_what_is_right_along_every_axis_and_wrong_between_them_fails_the_dot_tes
 
     It takes a generator, so that nobody tries it before: its draws are its own.
     """
-    forward, lift = lambda x, *, rng=None: np.maximum(x, 0), gc.OPS["", "Relu"].lift
-    ramp = gc.Op("Ramp", forward, lambda ct, y, x, *, rng=None: (ct,), lift, linear=((0,),))
+    forward, rule = lambda x, *, rng=None: np.maximum(x, 0), gc.OPS["", "Relu"].batching
+    ramp = gc.Op("Ramp", forward, lambda ct, y, x, *, rng=None: (ct,), rule, linear=((0,),))
     tested = model(("Ramp", "x", "h"), ("Mul", "h h", "y"))
     record = check(tested, value=[0.5, 1.0, 1.5, 2.0], ops={**gc.OPS, ("", "Ramp"): ramp})
     assert (record.status, record.code, record.entries["failed"]) == ("fail", "GC101", 0)

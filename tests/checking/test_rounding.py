@@ -47,7 +47,7 @@ def test_beside_large_terms_that_cancel_a_wrong_rule_fails(factor: float):
     nodes = ("MatMul", "x w", "h"), ("Softmax", "h", "s"), ("Exp", "x", "e"), ("Concat", "s e", "y", {"axis": 0})
     tested = model(*nodes, x=(6,), constants={"w": 1e6 * EQUAL})
     right = gc.OPS["", "Exp"]
-    wrong = {**gc.OPS, ("", "Exp"): gc.Op("Exp", right.forward, lambda ct, y, x: (ct * y * factor,), right.lift)}
+    wrong = {**gc.OPS, ("", "Exp"): gc.Op("Exp", right.forward, lambda ct, y, x: (ct * y * factor,), right.batching)}
     assert check(tested, value=POINT).status == "pass"
     assert check(tested, value=POINT, ops=wrong).status == "fail"
 

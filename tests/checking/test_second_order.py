@@ -80,7 +80,7 @@ def detached(ct: Any, y: Any, x: Any) -> tuple[Any]:
     return (ct * ct.tape.apply("Detach", y),)
 
 
-DETACH = {("", "Detach"): gc.Op("Detach", lambda x: x + 0, zero, gc.OPS["", "Exp"].lift)}
+DETACH = {("", "Detach"): gc.Op("Detach", lambda x: x + 0, zero, gc.OPS["", "Exp"].batching)}
 
 
 def test_a_rule_that_keeps_values_is_right_once():
@@ -130,7 +130,7 @@ def test_what_is_no_gradient_of_anything_is_not_symmetric():
         a, b = sym.split(x, (1, 1), 0)
         return (ct * sym.concat([b, -a], 0),)
 
-    square = gc.Op("HalfSquare", lambda x: x * x / 2, lambda ct, y, x: turned(ct, y, x), gc.OPS["", "Exp"].lift)
+    square = gc.Op("HalfSquare", lambda x: x * x / 2, lambda ct, y, x: turned(ct, y, x), gc.OPS["", "Exp"].batching)
     tested = model(("HalfSquare", "x", "h"), ("ReduceSum", "h", "y", {"keepdims": 0}), x=(2,))
     ops = {**gc.OPS, ("", "HalfSquare"): square}
     loaded = gc.Model(tested.source, ops)

@@ -26,14 +26,14 @@ TESTED = model(("MatMul", "x a", "h"), ("Relu", "h", "r"), ("Softmax", "r", "s")
 
 
 def one_at_a_time(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-    """A lift that can run no stacks of several probes."""
+    """A batching rule that can run no stacks of several probes."""
     if any(p and x is not None and len(x) > 1 for x, p in zip(operands, probed, strict=True)):
         raise ValueError
     made = kernel(*[x[0] if p and x is not None else x for x, p in zip(operands, probed, strict=True)], **metadata)
     return made[None]
 
 
-UNSTACKED = {**gc.OPS, ("", "Softmax"): replace(gc.OPS["", "Softmax"], lift=one_at_a_time)}
+UNSTACKED = {**gc.OPS, ("", "Softmax"): replace(gc.OPS["", "Softmax"], batching=one_at_a_time)}
 tables = pytest.mark.parametrize("ops", [gc.OPS, UNSTACKED], ids=["stacks", "one at a time"])
 
 

@@ -272,7 +272,7 @@ class Block:
     @property
     def plain(self) -> bool:
         """True for an elementwise operator."""
-        return all(unit.op.lift is elementwise for unit in self.units)
+        return all(unit.op.batching is elementwise for unit in self.units)
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,7 @@ def _blamed(found: Compared, rows: Array, live: Array) -> Array:
     """
     alone, theory = found.alone, found.comparison.theoretical[rows]
     ended, moves = _slopes(found, found.directions.rows[rows])
-    if alone.unit.op.lift is elementwise and alone.rows(found.operand) == alone.columns:
+    if alone.unit.op.batching is elementwise and alone.rows(found.operand) == alone.columns:
         moves = found.directions.rows[rows][:, None] == np.arange(alone.columns)
     sound = live & ended & (moves | ended.all(axis=1, keepdims=True))
     if found.weights is None:
@@ -321,7 +321,7 @@ def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, 
     found = compare_along(
         program, theory, directions, Job("auto", None, _tolerance(alone), alone.budget), weights
     ).comparison
-    return Compared(alone, operand, directions, weights, _above_rounding(found, alone.unit.op.lift is elementwise))
+    return Compared(alone, operand, directions, weights, _above_rounding(found, alone.unit.op.batching is elementwise))
 
 
 def _tolerance(alone: Alone) -> Tolerance:

@@ -299,7 +299,7 @@ def _of_maker(tape: Tape, step: Step, rank: int) -> int:
 
 def _main_operand(tape: Tape, step: Step) -> str | None:
     """The first operand of the result's size and rank, for an elementwise step or a transposition."""
-    if step.op.lift is not elementwise and step.op.name != "Transpose":
+    if step.op.batching is not elementwise and step.op.name != "Transpose":
         return None
     made = tape.values[step.node.outputs[0]]
     operands = ((n, tape.values.like(n)) for n in step.operands if n in tape.values)

@@ -238,8 +238,8 @@ def _expert_weights(codes: Var, scales: Var | None, zero: Var | None, bits: int,
     shape = experts, rows, blocks, columns // blocks
     if blocks * shape[3] != columns or scales.size != experts * rows * blocks:
         raise ValueError(f"scales {list(scales.shape)} do not fit {[experts, rows]} rows of {blocks} blocks")
-    lifted = sym.reshape(numbers, shape) - _zeros(zero, bits, shape, scales.dtype)
-    return sym.reshape(lifted * sym.reshape(scales, (experts, rows, blocks, 1)), (experts, rows, columns))
+    shifted = sym.reshape(numbers, shape) - _zeros(zero, bits, shape, scales.dtype)
+    return sym.reshape(shifted * sym.reshape(scales, (experts, rows, blocks, 1)), (experts, rows, columns))
 
 
 def _zeros(zero: Var | None, bits: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:

@@ -30,7 +30,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_the_lift_with_probed_indices_equals_the_loop(case: Case, count: int) -> None:
+def test_the_batching_rule_with_probed_indices_equals_the_loop(case: Case, count: int) -> None:
     (step,) = case.tape().steps
     rng = np.random.default_rng(count)
     stacks = [stack(x, count, rng) for x in case.inputs]
@@ -38,9 +38,9 @@ def test_the_lift_with_probed_indices_equals_the_loop(case: Case, count: int) ->
     for kernel, probed in itertools.product(kernels, itertools.product([False, True], repeat=len(stacks))):
         if any(probed):
             operands = [s if p else x for s, x, p in zip(stacks, case.inputs, probed, strict=True)]
-            lifted = step.op.lift(kernel, operands, probed, step.metadata)
+            batched = step.op.batching(kernel, operands, probed, step.metadata)
             expected = loop(kernel, operands, probed, step.metadata)
-            assert_rounded(np.broadcast_to(lifted, expected.shape), expected, roundings=expected.size)
+            assert_rounded(np.broadcast_to(batched, expected.shape), expected, roundings=expected.size)
 
 
 def stack(x: np.ndarray[Any, Any], count: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
