@@ -30,7 +30,7 @@ from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, E
 from gradcheck_cli.verdict.rule import epsilon
 
 _OWN = "gradcheck_cli."
-_DECLARED = ("forward", "batching", "linear", "analytic", "step", "reads", "ways")
+_DECLARED = ("forward", "batching", "linear", "analytic", "step", "sparsity", "boxes")
 _ENTRIES = 3  # of an operand that are moved alone, beside a random direction of all of them
 _PLACES = 8  # entries of which it is looked at what reads them
 _LARGE = 1 << 18  # entries of an operand and its result from which on fewer steps are tried
@@ -139,7 +139,7 @@ class _Attempt:
     @cached_property
     def plain(self) -> Op:
         """The operator with nothing declared that could be wrong."""
-        return replace(self.step.op, batching=loop, linear=(), reads=None, ways=None)
+        return replace(self.step.op, batching=loop, linear=(), sparsity=None, boxes=None)
 
     @property
     def large(self) -> bool:
@@ -169,7 +169,7 @@ class _Attempt:
         said.append(
             "runs probe by probe: its kernel gives something else for a stack of probes, as its batching rule says it is"
         )
-        return replace(op, batching=loop, reads=None, ways=None)
+        return replace(op, batching=loop, sparsity=None, boxes=None)
 
     def _subsets(self) -> Iterator[tuple[str, ...]]:
         yield from ((name,) for name in self.operands)
@@ -198,8 +198,8 @@ class _Attempt:
         """The word for what an entry of the result is made from, held against entries that move."""
         if all(self._inside(op, x, y) for x, y in self.pairs):
             return op
-        said.append("may read all of its operands: its kernel reads entries that `batching`, or `reads`, leaves out")
-        return replace(op, batching=loop, reads=None, ways=None)
+        said.append("may read all of its operands: its kernel reads entries that `batching`, or `sparsity`, leaves out")
+        return replace(op, batching=loop, sparsity=None, boxes=None)
 
     def _inside(self, op: Op, x: str, y: str) -> bool:
         """No entry of y moves with an entry of x that it does not read."""
@@ -220,10 +220,10 @@ class _Attempt:
 
     def _boxed(self, op: Op, said: list[str]) -> Op:
         """The word for how boxes go through it, held against whole stacks."""
-        if op.ways is None or all(self._whole(op, x, y) for x, y in self.pairs):
+        if op.boxes is None or all(self._whole(op, x, y) for x, y in self.pairs):
             return op
-        said.append("makes stacks whole: boxes do not go through its kernel as its `ways` says")
-        return replace(op, ways=None)
+        said.append("makes stacks whole: boxes do not go through its kernel as its `boxes` says")
+        return replace(op, boxes=None)
 
     def _whole(self, op: Op, x: str, y: str) -> bool:
         value = self.tape.values[x]

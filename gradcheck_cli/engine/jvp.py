@@ -145,7 +145,7 @@ class Pushforward:
 
         None where running the kernel for each probe costs less, or where they are not finite.
         """
-        if step.op.reads is not lines or len(live) != 1 or isinstance(tangents[step.operands[0]], Patch):
+        if step.op.sparsity is not lines or len(live) != 1 or isinstance(tangents[step.operands[0]], Patch):
             return None
         x, axis = self.tape.values[step.operands[0]], step.metadata["axis"]
         n = x.shape[axis] if x.ndim else 0
@@ -197,8 +197,10 @@ def batched(
     """
     if any(isinstance(x, Patch) for x in operands):
         made = None
-        if step.op.way is not None and all(isinstance(x, Patch) for x, p in zip(operands, probed, strict=True) if p):
-            restricted = Restricted(step.op.way, kernel, step.op.batching, step.metadata, shapes)
+        if step.op.box_rule is not None and all(
+            isinstance(x, Patch) for x, p in zip(operands, probed, strict=True) if p
+        ):
+            restricted = Restricted(step.op.box_rule, kernel, step.op.batching, step.metadata, shapes)
             made = restricted(operands, bases or [None] * len(shapes))
         if made is not None:
             return made if step.op.many else made[0]

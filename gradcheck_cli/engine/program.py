@@ -365,10 +365,10 @@ def _on_boxes(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], *
     patches = [x for x in stacks.values() if isinstance(x, Patch)]
     if rounded and step.op.backward_stable:
         return None
-    if step.op.way is None or len(patches) < len(stacks) or not live.keys().isdisjoint(step.statics):
+    if step.op.box_rule is None or len(patches) < len(stacks) or not live.keys().isdisjoint(step.statics):
         return None
     bases = None if any(p.base is None for p in patches) else pushforward.tape.values
-    if step.op.linear and step.op.way not in VALUES:
+    if step.op.linear and step.op.box_rule not in VALUES:
         moves = {n: p.moves() for n, p in stacks.items() if isinstance(p, Patch)}
         return _linear_on_boxes(pushforward, step, moves, bases)
     operands = [stacks.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
@@ -416,12 +416,14 @@ def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) 
     """The probes that take another branch; all probes where their boxes alone do not tell."""
     operands = [live.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
     probed, differing = [live[n] for n in step.operands if n in live], None
-    plain = step.op.way is not None and pushforward.finite(step.operands)  # NaN differs from itself
+    plain = step.op.box_rule is not None and pushforward.finite(step.operands)  # NaN differs from itself
     if plain and all(isinstance(x, Patch) and x.base is not None for x in probed):
-        assert step.op.way is not None
+        assert step.op.box_rule is not None
         assert step.op.branch is not None
-        way = Restricted(step.op.way, step.op.branch, step.op.batching, step.metadata, pushforward.shapes(step))
-        differing = way.differing(operands)
+        restricted = Restricted(
+            step.op.box_rule, step.op.branch, step.op.batching, step.metadata, pushforward.shapes(step)
+        )
+        differing = restricted.differing(operands)
     return np.arange(probed[0].shape[0]) if differing is None else differing
 
 

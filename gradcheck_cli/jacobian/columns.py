@@ -68,7 +68,7 @@ class Columns:
         return found if moved else self.backward.spreads(values, self.budget)
 
     def _shorter(self) -> Iterator[Way]:
-        """Ways that take less work than a pass for each column, the shortest first."""
+        """BoxRule that take less work than a pass for each column, the shortest first."""
         program, columns = self.backward.program, reals(self.backward.seed.value)
         least = (COLORED_WORK + COLORED_STEP * len(program.steps)) / forward_work(program)  # passes that are worth it
         if columns < least or not all(structure.colors for structure in self.structures):

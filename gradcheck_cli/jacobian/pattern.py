@@ -18,7 +18,7 @@ from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op.batching import Operands, elementwise
-from gradcheck_cli.op.sparsity import Reading, Reads, everything, same_place
+from gradcheck_cli.op.sparsity import EvaluatedNode, SparsityRule, everything, same_place
 
 BITS = 64  # of a word
 
@@ -123,18 +123,18 @@ def _step(program: Program, step: Step, sets: Mapping[str, Array]) -> dict[str, 
         return {}
     shapes = tuple(values[n].shape if n and n in values else () for n in step.node.outputs)
     operands = tuple(values[n] if n else None for n in step.operands)
-    node = Reading(operands, step.metadata, shapes, selecting(step), partial(_batched, step))
-    word = reads(step)
+    node = EvaluatedNode(operands, step.metadata, shapes, selecting(step), partial(_batched, step))
+    rule = sparsity_rule(step)
     if any(n in sets for n in step.statics) or _alike(step, sets, program):
-        word, own = everything, given  # of metadata nothing is known; of equal sets there is one union
-    made = word(own, node)
+        rule, own = everything, given  # of metadata nothing is known; of equal sets there is one union
+    made = rule(own, node)
     by_output = [made] * len(shapes) if isinstance(made, np.ndarray) else made
     return {name: _fitting(by_output[i], shapes[i]) for i, name in outputs}
 
 
-def reads(step: Step) -> Reads:
-    """What a step reads: as its operator says, or as an elementwise one does, else everything."""
-    return step.op.reads or (same_place if step.op.batching is elementwise else everything)
+def sparsity_rule(step: Step) -> SparsityRule:
+    """The sparsity rule of a step: its operator's own, that of elementwise ones, or `everything`."""
+    return step.op.sparsity or (same_place if step.op.batching is elementwise else everything)
 
 
 def selecting(step: Step) -> tuple[bool, ...]:

@@ -211,7 +211,7 @@ def _moved(step: Step, places: Mapping[str, Array], values: Values) -> dict[str,
     if not given and places.keys().isdisjoint(step.statics):
         return {}
     chooses = any(n in places for n, selects in zip(step.operands, selecting(step), strict=True) if selects)
-    if step.op.reads is not moved or chooses or not places.keys().isdisjoint(step.statics):
+    if step.op.sparsity is not moved or chooses or not places.keys().isdisjoint(step.statics):
         raise TypeError
     operands = [
         places[n] if n in places else values[n] if n and selects else np.zeros(values[n].shape, int) if n else None

@@ -22,8 +22,8 @@ from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.graph.containers import COMPOUND, described
 from gradcheck_cli.graph.memory import require, require_broadcast
 from gradcheck_cli.op.batching import BatchingRule, Kernel, elementwise, loop, shape_only
-from gradcheck_cli.op.box_rules import Ways, same_place
-from gradcheck_cli.op.sparsity import Reads
+from gradcheck_cli.op.box_rules import BoxRule, same_place
+from gradcheck_cli.op.sparsity import SparsityRule
 
 Vjp: TypeAlias = Callable[..., Any]
 Metadata: TypeAlias = Mapping[str, Any]
@@ -140,10 +140,10 @@ class Op:
               group.  "each": every operand is a group of its own.
     analytic  the kernel takes complex operands and decides on their real parts, so that a complex step goes through.
     step      the kernel's analytic continuation, if `forward` does something else on complex operands (Abs, Max).
-    reads     the sparsity rule: the operands' entries that an entry of a result depends on
+    sparsity  the sparsity rule: the operands' entries that an entry of a result depends on
               (`gradcheck_cli/op/sparsity.py`).  None: the entries at the same place if its batching rule is
               `elementwise`, else all entries.
-    ways      the box rule: the box of a result that a box of an operand reaches (`gradcheck_cli/op/box_rules.py`).
+    boxes     the box rule: the box of a result that a box of an operand reaches (`gradcheck_cli/op/box_rules.py`).
               None: the same box if its batching rule is `elementwise`; else stacks are made whole.
     branch    `(*arrays, **metadata) -> array`: the active piece of a piecewise operator, entry by entry.
     ordered   it compares values, so that it has no meaning for complex numbers.
@@ -190,7 +190,7 @@ class Op:
               the result; it looks for "maxima" in windows.
     elsewhere  how onnxruntime rounds inside: relative "to one", by "rough" formulas of its own, or in "narrow" numbers.
 
-    The declarations `batching`, `linear`, `analytic`, `step`, `reads` and `ways` of a foreign operator are tried in a
+    The declarations `batching`, `linear`, `analytic`, `step`, `sparsity` and `boxes` of a foreign operator are tried in a
     check, at the values that the kernel has there; a declaration that does not hold is ignored.
     """
 
@@ -204,8 +204,8 @@ class Op:
     composed: bool = False
     analytic: bool = True
     step: Kernel | None = None
-    reads: Reads | None = None
-    ways: Ways | None = None
+    sparsity: SparsityRule | None = None
+    boxes: BoxRule | None = None
     branch: Kernel | None = None
     bind: Callable[..., dict[str, Any]] | None = None
     many: bool = False
@@ -248,9 +248,9 @@ class Op:
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
     @property
-    def way(self) -> Ways | None:
+    def box_rule(self) -> BoxRule | None:
         """Its box rule, None if none is known."""
-        return self.ways or (same_place if self.batching is elementwise and not self.many else None)
+        return self.boxes or (same_place if self.batching is elementwise and not self.many else None)
 
     @property
     def differentiable(self) -> bool:

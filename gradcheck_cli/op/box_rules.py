@@ -34,7 +34,7 @@ from gradcheck_cli.op.boxes import (
 )
 
 Boxes: TypeAlias = "Sequence[Box | None]"  # of the operands, None for one that no probe reaches
-Ways: TypeAlias = "Callable[[Boxes, Site], Sequence[Way] | None]"  # a box rule: gives one `Way` for each output
+BoxRule: TypeAlias = "Callable[[Boxes, NodeShapes], Sequence[OutputBoxes] | None]"  # gives one for each output
 _COPY = 16  # copying an entry of an operand for a probe takes as long as this many products
 _PAYS = 0.5  # share of a whole stack: larger boxes are made whole
 _WORTH = 1 << 18  # entries that boxes must save: fewer are computed sooner than cut out
@@ -42,7 +42,7 @@ _SUMMED = 8  # products that are added in the time of one entry of another resul
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class NodeShapes:
     """One evaluated node: shapes of its operands and outputs, its metadata."""
 
     operands: tuple[Shape | None, ...]
@@ -51,7 +51,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class OutputBoxes:
     """One output's boxes, as a rule gives them.
 
     out       the boxes of the result; they may reach beyond it, where nothing is
@@ -75,7 +75,7 @@ class Way:
 class Restricted:
     """A kernel with its batching rule and box rule, and the shapes of its outputs."""
 
-    ways: Ways
+    rule: BoxRule
     kernel: Kernel
     batching: BatchingRule
     metadata: Mapping[str, Any]
@@ -86,16 +86,16 @@ class Restricted:
     ) -> tuple[Stack, ...] | None:
         """Results for operands of which some are patches, upon `bases`; None if it has to run on whole stacks."""
         operands, probes = _together(operands)
-        ways = self._ways(operands, len(probes))
-        if ways is None:
+        outputs = self._by_rule(operands, len(probes))
+        if outputs is None:
             return None
         first = next(x for x in operands if isinstance(x, Patch))
         made = []
-        for number, (way, full, base) in enumerate(zip(ways, self.shapes, bases, strict=True)):
-            kept = np.broadcast_to(way.reached, len(probes))
-            values = self._values(number, way, operands, kept)
+        for number, (output, full, base) in enumerate(zip(outputs, self.shapes, bases, strict=True)):
+            kept = np.broadcast_to(output.reached, len(probes))
+            values = self._values(number, output, operands, kept)
             own = first.count, full, base, first.most, first.room
-            patch = Patch(values, some(way.out, kept), probes[kept], *own).within()
+            patch = Patch(values, some(output.out, kept), probes[kept], *own).within()
             small = patch.values.size <= _PAYS * first.count * math.prod(full)
             made.append(patch if small or first.count > first.most else patch.dense())
         return tuple(made)
@@ -103,41 +103,43 @@ class Restricted:
     def differing(self, operands: Sequence[Array | Patch | None]) -> Array | None:
         """The probes whose result differs from that for their bases; None if it has to run on whole stacks."""
         operands, probes = _together(operands)
-        ways = self._ways(operands, len(probes))
-        if ways is None:
+        outputs = self._by_rule(operands, len(probes))
+        if outputs is None:
             return None
         here = [x.unmoved() if isinstance(x, Patch) else x for x in operands]
         every = np.ones(len(probes), bool)
-        mine, bare = (self._values(0, ways[0], each, every) for each in (operands, here))
+        mine, bare = (self._values(0, outputs[0], each, every) for each in (operands, here))
         return probes[in_any_entry(np.asarray(mine != bare))]
 
-    def _ways(self, operands: Sequence[Array | Patch | None], count: int) -> Sequence[Way] | None:
+    def _by_rule(self, operands: Sequence[Array | Patch | None], count: int) -> Sequence[OutputBoxes] | None:
         """The boxes of each output; None if they are not known or do not pay."""
         boxes = [x.box if isinstance(x, Patch) else None for x in operands]
         shapes = tuple(None if x is None else x.full if isinstance(x, Patch) else x.shape for x in operands)
-        ways = self.ways(boxes, Site(shapes, self.metadata, tuple(self.shapes)))
-        if ways is None or not all(self._pays(*pair, operands, count) for pair in zip(ways, self.shapes, strict=False)):
+        outputs = self.rule(boxes, NodeShapes(shapes, self.metadata, tuple(self.shapes)))
+        if outputs is None or not all(
+            self._pays(*pair, operands, count) for pair in zip(outputs, self.shapes, strict=False)
+        ):
             return None
-        return ways
+        return outputs
 
-    def _pays(self, way: Way, full: Shape, operands: Sequence[Any], count: int) -> bool:
+    def _pays(self, output: OutputBoxes, full: Shape, operands: Sequence[Any], count: int) -> bool:
         """True if results or operands are far smaller than whole stacks, and fit into memory where those do not."""
-        patches = [(x, need) for x, need in zip(operands, way.needs, strict=True) if isinstance(x, Patch)]
-        first, reached = patches[0][0], int(np.count_nonzero(np.broadcast_to(way.reached, count)))
-        made, whole = reached * math.prod(extent(way.out)), first.count * math.prod(full)
+        patches = [(x, need) for x, need in zip(operands, output.needs, strict=True) if isinstance(x, Patch)]
+        first, reached = patches[0][0], int(np.count_nonzero(np.broadcast_to(output.reached, count)))
+        made, whole = reached * math.prod(extent(output.out)), first.count * math.prod(full)
         if first.count > first.most:
             if made > first.room:
                 return False
-        elif whole * max(way.terms, _SUMMED) - made * max(way.summed, _SUMMED) < _WORTH * _SUMMED:
+        elif whole * max(output.terms, _SUMMED) - made * max(output.summed, _SUMMED) < _WORTH * _SUMMED:
             return False
         if made <= _PAYS * whole:
             return True
         read = sum(reached * math.prod(extent(need or x.box)) for x, need in patches)
         return read <= _PAYS * sum(first.count * math.prod(x.full) for x, _ in patches)
 
-    def _values(self, number: int, way: Way, operands: Sequence[Any], kept: Array) -> Array:
+    def _values(self, number: int, output: OutputBoxes, operands: Sequence[Any], kept: Array) -> Array:
         """One output, in the boxes of some probes."""
-        needs = way.needs
+        needs = output.needs
         if not kept.all():
             operands = [x.only(kept) if isinstance(x, Patch) else x for x in operands]
             needs = [need and some(need, kept) for need in needs]
@@ -145,10 +147,10 @@ class Restricted:
         parts = [_part(x, need, count) for x, need in zip(operands, needs, strict=True)]
         probed = [part is not x for part, x in zip(parts, operands, strict=True)]
         if not count:
-            return np.zeros((0, *extent(way.out)))
-        made = self.batching(self.kernel, parts, probed, way.metadata)
+            return np.zeros((0, *extent(output.out)))
+        made = self.batching(self.kernel, parts, probed, output.metadata)
         values = np.asarray(made[number] if isinstance(made, tuple) else made)
-        return values if way.share == 1 else way.share * values
+        return values if output.share == 1 else output.share * values
 
 
 def _together(operands: Sequence[Any]) -> tuple[list[Any], Array]:
@@ -166,50 +168,50 @@ def _part(x: Any, need: Box | None, count: int) -> Any:
     return windows(x, need, count)
 
 
-def same_place(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def same_place(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Elementwise: the box that holds those of all operands, which broadcast."""
-    (y,) = site.outputs
-    pairs = zip(boxes, site.operands, strict=True)
+    (y,) = node.outputs
+    pairs = zip(boxes, node.operands, strict=True)
     out = _union([_raised(box, x, y) for box, x in pairs if box is not None and x is not None], y)
-    return [Way(out, [None if x is None else _lowered(out, x) for x in site.operands], site.metadata)]
+    return [OutputBoxes(out, [None if x is None else _lowered(out, x) for x in node.operands], node.metadata)]
 
 
-def along(*axes: int | str) -> Ways:
+def along(*axes: int | str) -> BoxRule:
     """The box of the first operand, extended to all of some axes, counted from the end or named by metadata."""
 
-    def ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+    def rule(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
         if boxes[0] is None or any(box is not None for box in boxes[1:]):
             return None
-        box, chosen = list(boxes[0]), _chosen(axes, site, len(boxes[0]))
+        box, chosen = list(boxes[0]), _chosen(axes, node, len(boxes[0]))
         for axis in chosen:
-            box[axis] = Span(0, site.operands[0][axis])  # type: ignore[index]
+            box[axis] = Span(0, node.operands[0][axis])  # type: ignore[index]
         needs = [tuple(box), *(None for _ in boxes[1:])]
-        return [Way(_reduced(box, chosen, y), needs, site.metadata) for y in site.outputs]
+        return [OutputBoxes(_reduced(box, chosen, y), needs, node.metadata) for y in node.outputs]
 
-    return ways
+    return rule
 
 
-def summed(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def summed(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """A sum along `axes`, of differences: only the box counts."""
-    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    box, x, (y,) = boxes[0], node.operands[0], node.outputs
     assert box is not None
     assert x is not None
-    return [Way(_reduced(box, _chosen(("axes",), site, len(x)), y), [box], site.metadata)]
+    return [OutputBoxes(_reduced(box, _chosen(("axes",), node, len(x)), y), [box], node.metadata)]
 
 
-def averaged(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def averaged(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """A mean along `axes`, of differences: the mean over the box, times its share of the axes."""
-    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    box, x, (y,) = boxes[0], node.operands[0], node.outputs
     assert box is not None
     assert x is not None
-    chosen = _chosen(("axes",), site, len(x))
+    chosen = _chosen(("axes",), node, len(x))
     share = float(np.prod([box[a].length / x[a] for a in chosen]))
-    return [Way(_reduced(box, chosen, y), [box], site.metadata, share=share)]
+    return [OutputBoxes(_reduced(box, chosen, y), [box], node.metadata, share=share)]
 
 
-def products(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def products(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """A matrix product: rows of the box by all columns, or all rows by columns; sums are cut to the box if it is narrow."""
-    (a, b), (y,) = site.operands, site.outputs
+    (a, b), (y,) = node.operands, node.outputs
     if a is None or b is None or min(len(a), len(b)) < 2 or None not in boxes:
         return None
     left = boxes[1] is None
@@ -224,39 +226,39 @@ def products(boxes: Boxes, site: Site) -> Sequence[Way] | None:
     beside, whole = _lowered(front, other[:-2]), Span(0, across)
     if left:
         needs = [(*lead, free, inner), (*beside, inner, whole)]
-        return [Way((*front, free, whole), needs, site.metadata, terms=length, summed=inner.length)]
+        return [OutputBoxes((*front, free, whole), needs, node.metadata, terms=length, summed=inner.length)]
     needs = [(*beside, whole, inner), (*lead, inner, free)]
-    return [Way((*front, whole, free), needs, site.metadata, terms=length, summed=inner.length)]
+    return [OutputBoxes((*front, whole, free), needs, node.metadata, terms=length, summed=inner.length)]
 
 
-def transposed(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def transposed(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Transpose: axes in another order."""
     box = boxes[0]
     assert box is not None
-    return [Way(tuple(box[p] for p in site.metadata["perm"]), [box], site.metadata)]
+    return [OutputBoxes(tuple(box[p] for p in node.metadata["perm"]), [box], node.metadata)]
 
 
-def expanded(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def expanded(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Expand: all along the axes that are repeated."""
-    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    box, x, (y,) = boxes[0], node.operands[0], node.outputs
     assert box is not None
     assert x is not None
     out = _raised(box, x, y)
-    return [Way(out, [box], {**site.metadata, "shape": extent(out)})]
+    return [OutputBoxes(out, [box], {**node.metadata, "shape": extent(out)})]
 
 
-def joined(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def joined(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Concat: the box that holds those of all operands, and all of the axis."""
-    axis, (y,) = site.metadata["axis"], site.outputs
+    axis, (y,) = node.metadata["axis"], node.outputs
     found = [[*box[:axis], Span(0, y[axis]), *box[len(box) + axis + 1 :]] for box in boxes if box is not None]
     out = _union([tuple(box) for box in found], y)
-    needs = [None if x is None else (*out[:axis], Span(0, x[axis]), *out[len(out) + axis + 1 :]) for x in site.operands]
-    return [Way(out, needs, site.metadata)]
+    needs = [None if x is None else (*out[:axis], Span(0, x[axis]), *out[len(out) + axis + 1 :]) for x in node.operands]
+    return [OutputBoxes(out, needs, node.metadata)]
 
 
-def sliced(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def sliced(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Slice: the part of the box that lies in the slice; `starts`, `ends` and `steps` are relative to it."""
-    box, metadata, (y,) = boxes[0], site.metadata, site.outputs
+    box, metadata, (y,) = boxes[0], node.metadata, node.outputs
     if box is None or min(metadata["steps"], default=1) < 1:
         return None
     need, out, reached, ends = list(box), list(box), np.True_, []
@@ -266,26 +268,26 @@ def sliced(boxes: Boxes, site: Site) -> Sequence[Way] | None:
         reached = reached & meets
         ends.append(need[axis].length)
     own = {**metadata, "starts": (0,) * len(ends), "ends": tuple(ends)}
-    return [Way(tuple(out), [tuple(need)], own, reached=reached)]
+    return [OutputBoxes(tuple(out), [tuple(need)], own, reached=reached)]
 
 
-def cut(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def cut(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Split: the part of the box that lies in each piece."""
-    box, axis, start, found = boxes[0], site.metadata["axis"], 0, []
+    box, axis, start, found = boxes[0], node.metadata["axis"], 0, []
     assert box is not None
-    for number, length in enumerate(site.metadata["split"][: len(site.outputs)]):
+    for number, length in enumerate(node.metadata["split"][: len(node.outputs)]):
         need, out = list(box), list(box)
         first, taken, meets = _taken(box[axis], start, 1, length)
         need[axis], out[axis] = Span(first + start, taken), Span(first, taken)
-        sizes = tuple(taken if i == number else 0 for i in range(len(site.outputs)))
-        found.append(Way(tuple(out), [tuple(need)], {**site.metadata, "split": sizes}, reached=meets))
+        sizes = tuple(taken if i == number else 0 for i in range(len(node.outputs)))
+        found.append(OutputBoxes(tuple(out), [tuple(need)], {**node.metadata, "split": sizes}, reached=meets))
         start += length
     return found
 
 
-def reshaped(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def reshaped(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Reshape: a box that is one run of entries along all axes that are joined or split."""
-    box, x, (y,) = boxes[0], site.operands[0], site.outputs
+    box, x, (y,) = boxes[0], node.operands[0], node.outputs
     assert box is not None
     assert x is not None
     need: list[Span] = []
@@ -297,11 +299,11 @@ def reshaped(boxes: Boxes, site: Site) -> Sequence[Way] | None:
             return None
         need, out = [*need, *part], [*out, *spans]
     shape = {"shape": extent(tuple(out))}
-    return [Way(tuple(out), [tuple(need)], {**site.metadata, **shape})]
+    return [OutputBoxes(tuple(out), [tuple(need)], {**node.metadata, **shape})]
 
 
 # Rules that work on values as on differences.
-VALUES: frozenset[Ways] = frozenset({same_place, transposed, expanded, joined, sliced, cut, reshaped})
+VALUES: frozenset[BoxRule] = frozenset({same_place, transposed, expanded, joined, sliced, cut, reshaped})
 
 
 def _matched(x: Shape, y: Shape) -> list[tuple[range, range]]:
@@ -396,10 +398,10 @@ def _reduced(box: Sequence[Span], axes: Sequence[int], y: Shape) -> Box:
     return tuple(Span(0, n) if whole else span for span, whole, n in zip(spans, chosen, y, strict=True))
 
 
-def _chosen(axes: Sequence[int | str], site: Site, rank: int) -> list[int]:
+def _chosen(axes: Sequence[int | str], node: NodeShapes, rank: int) -> list[int]:
     """Axes counted from the end: given, or named by metadata."""
     found: list[int] = []
     for name in axes:
-        value = site.metadata[name] if isinstance(name, str) else name
+        value = node.metadata[name] if isinstance(name, str) else name
         found.extend(value if isinstance(value, tuple | list) else [value])
     return [axis - rank if axis >= 0 else axis for axis in found]

@@ -18,11 +18,13 @@ import numpy as np
 from gradcheck_cli.graph import Array
 
 Sets: TypeAlias = "Sequence[Array | None]"  # of the operands, None for one that depends on nothing
-Reads: TypeAlias = "Callable[[Sets, Reading], Array | Sequence[Array]]"  # gives sets of the result, or of each output
+SparsityRule: TypeAlias = (
+    "Callable[[Sets, EvaluatedNode], Array | Sequence[Array]]"  # sets of the result, or of each output
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EvaluatedNode:
     """One evaluated node: its operands and metadata, the shapes of its outputs.
 
     `selects` has a flag for each operand: it only chooses entries of the others, so nothing depends on its numbers.
@@ -41,20 +43,20 @@ class Reading:
         return None if found is None or operand is None else np.broadcast_to(found, (len(found), *operand.shape))
 
 
-def everything(sets: Sets, node: Reading) -> Sequence[Array]:
+def everything(sets: Sets, node: EvaluatedNode) -> Sequence[Array]:
     """Each entry depends on all entries of all operands."""
     flat = [np.bitwise_or.reduce(s.reshape(len(s), -1), axis=1) for s in sets if s is not None]
     union = reduce(np.bitwise_or, flat)
     return [union.reshape(-1, *(1,) * len(shape)) for shape in node.shapes]
 
 
-def same_place(sets: Sets, node: Reading) -> Array:
+def same_place(sets: Sets, node: EvaluatedNode) -> Array:
     """Each entry depends on the entries at the same place; operands broadcast."""
     rank = max(x.ndim for x in node.operands if x is not None)
     return reduce(np.bitwise_or, [_raised(s, rank) for s in sets if s is not None])
 
 
-def first(sets: Sets, node: Reading) -> Array:
+def first(sets: Sets, node: EvaluatedNode) -> Array:
     """Each entry depends on the entry of the first operand at the same place, and on no other operand."""
     if sets[0] is not None:
         return sets[0]
@@ -62,10 +64,10 @@ def first(sets: Sets, node: Reading) -> Array:
     return np.zeros((words, *(1,) * len(node.shapes[0])), np.uint64)
 
 
-def along(*axes: int | str) -> Reads:
+def along(*axes: int | str) -> SparsityRule:
     """Each entry depends on all entries of the first operand along some axes, counted from the end or named by metadata."""
 
-    def read(sets: Sets, node: Reading) -> Array | Sequence[Array]:
+    def read(sets: Sets, node: EvaluatedNode) -> Array | Sequence[Array]:
         known = all(not isinstance(name, str) or name in node.metadata for name in axes)
         if not known or sets[0] is None or any(s is not None for s in sets[1:]):
             return everything(sets, node)
@@ -79,7 +81,7 @@ def along(*axes: int | str) -> Reads:
 lines = along("axis")  # for a result of the same shape: each line along `axis` depends on that line
 
 
-def moved(sets: Sets, node: Reading) -> Any:
+def moved(sets: Sets, node: EvaluatedNode) -> Any:
     """Each entry is a copy of one entry: the kernel runs on the sets.  Entries that it fills in depend on nothing."""
     if any(s is not None and selects for s, selects in zip(sets, node.selects, strict=True)):
         return everything(sets, node)
@@ -91,7 +93,7 @@ def moved(sets: Sets, node: Reading) -> Any:
     return node.run(operands, [s is not None for s in sets])
 
 
-def products(sets: Sets, node: Reading) -> Array:
+def products(sets: Sets, node: EvaluatedNode) -> Array:
     """A matrix product: a row of the first and a column of the second; an operand of rank 1 is one row or column."""
     (a, b), (x, y) = node.operands, sets
     assert a is not None

@@ -20,10 +20,10 @@ from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
     Ints,
     auto_padding,
-    conv_reads,
-    conv_transpose_reads,
-    conv_transpose_ways,
-    conv_ways,
+    conv_boxes,
+    conv_sparsity,
+    conv_transpose_boxes,
+    conv_transpose_sparsity,
     distributed,
     explicit_pads,
     misfit,
@@ -248,9 +248,9 @@ def _settled_transpose(metadata: dict[str, Any], space: Ints, kernel: Ints) -> d
 
 
 CONV: list[Op] = [
-    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, reads=conv_reads, ways=conv_ways,
+    Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, sparsity=conv_sparsity, boxes=conv_boxes,
        roles=trained(1, 2), space="windows", channels=1, cost="taps"),
     Op("ConvTranspose", conv_transpose, conv_transpose_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv_transpose,
-       reads=conv_transpose_reads, ways=conv_transpose_ways, roles=trained(1, 2), space="windows", channels=1,
+       sparsity=conv_transpose_sparsity, boxes=conv_transpose_boxes, roles=trained(1, 2), space="windows", channels=1,
        cost="spread taps"),
 ]  # fmt: skip

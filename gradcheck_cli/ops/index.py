@@ -252,18 +252,18 @@ def range_vjp(ct: Var, y: Var, start: Var, limit: Var, delta: Var) -> tuple[Var,
 
 
 INDEX: list[Op] = [
-    Op("Gather", gather, gather_vjp, gather_stack, bind=bind_gather, linear=((0,),), reads=moved, cuts=deciding(1),
+    Op("Gather", gather, gather_vjp, gather_stack, bind=bind_gather, linear=((0,),), sparsity=moved, cuts=deciding(1),
        integers={1: Along("axis")}, moves="picked", cost="picks"),
-    Op("GatherElements", gather_elements, gather_elements_vjp, aligned, bind=bind_elements, linear=((0,),), reads=moved,
+    Op("GatherElements", gather_elements, gather_elements_vjp, aligned, bind=bind_elements, linear=((0,),), sparsity=moved,
        cuts=deciding(1), integers={1: Along("axis")}, moves="picked", cost="picks"),
-    Op("GatherND", gather_nd, gather_nd_vjp, gather_nd_stack, bind=bind_gather_nd, linear=((0,),), reads=moved,
+    Op("GatherND", gather_nd, gather_nd_vjp, gather_nd_stack, bind=bind_gather_nd, linear=((0,),), sparsity=moved,
        cuts=deciding(1), moves="picked", cost="picks"),
-    Op("Compress", compress, compress_vjp, on(0), bind=bind_compress, linear=((0,),), reads=moved, cuts=deciding(1),
+    Op("Compress", compress, compress_vjp, on(0), bind=bind_compress, linear=((0,),), sparsity=moved, cuts=deciding(1),
        sized_by=(1,), moves="selected"),
     Op("OneHot", one_hot, one_hot_vjp, on(0, 1), static={"depth": 1}, bind=bind_one_hot, branch=hot_entries,
        linear=((1,),), cuts=deciding(0), integers={0: Along(None, of=1), 1: (3, 5)}, like=2),
     Op("NonZero", non_zero, zero, integral=(0,), sized_by=(0,)),
     Op("ReverseSequence", reverse_sequence, reverse_sequence_vjp, on(0), bind=bind_reverse_sequence, linear=((0,),),
-       reads=moved, cuts=deciding(1), integers={1: Along("time_axis", lengths=True)}),
+       sparsity=moved, cuts=deciding(1), integers={1: Along("time_axis", lengths=True)}),
     Op("Range", range_, range_vjp, ordered=True, cuts=deciding(1), integers={1: (2, 3), 2: (1, 1)}, sized_by=(0, 1, 2)),
 ]  # fmt: skip

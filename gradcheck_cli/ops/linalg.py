@@ -137,9 +137,9 @@ def inverse_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
 
 
 LINALG: list[Op] = [
-    Op("Det", det, det_vjp, trailing, bind=bind_square, reads=along(-2, -1), backward_stable=True),
+    Op("Det", det, det_vjp, trailing, bind=bind_square, sparsity=along(-2, -1), backward_stable=True),
     Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN,
-       step=cofactors_near_real, bind=bind_square, reads=along(-2, -1), backward_stable=True),
-    Op("Inverse", inverse, inverse_vjp, trailing, domain="com.microsoft", bind=bind_square, reads=along(-2, -1),
+       step=cofactors_near_real, bind=bind_square, sparsity=along(-2, -1), backward_stable=True),
+    Op("Inverse", inverse, inverse_vjp, trailing, domain="com.microsoft", bind=bind_square, sparsity=along(-2, -1),
        backward_stable=True),
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, box_rules, composite, trained
 from gradcheck_cli.op.batching import Kernel, Operands
-from gradcheck_cli.op.sparsity import Reading, Sets, products
+from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, products
 from gradcheck_cli.ops.index import along
 from gradcheck_cli.ops.reduce import total
 
@@ -234,7 +234,7 @@ def _placed(x: Var, found: dict[str, int], term: str, shape: tuple[int, ...]) ->
     return x
 
 
-def einsum_reads(sets: Sets, node: Reading) -> Array:
+def einsum_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule: all entries that share the letters of the result; those on a diagonal are not told apart."""
     terms, result = split_equation(node.metadata["equation"])
     found = [_for_result(s, t, result) for s, t in zip(sets, terms, strict=True) if s is not None]
@@ -253,9 +253,9 @@ def _for_result(sets: Array, term: str, result: str) -> Array:
 
 
 MATMUL: list[Op] = [
-    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), reads=products, ways=box_rules.products, widens=True,
+    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), sparsity=products, boxes=box_rules.products, widens=True,
        channels=-1, cost="products"),
     composite("Gemm", gemm, roles=trained(0, 1, 2), channels=-1),
-    Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),), reads=einsum_reads,
+    Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),), sparsity=einsum_sparsity,
        cost="products"),
 ]  # fmt: skip

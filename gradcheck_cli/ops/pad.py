@@ -247,13 +247,13 @@ def trilu_vjp(ct: Var, y: Var, x: Var, *, k: int, upper: int) -> tuple[Var]:
 
 
 PAD: list[Op] = [
-    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", reads=moved, ways=box_rules.sliced,
+    Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", sparsity=moved, boxes=box_rules.sliced,
        static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}, integers={2: (2, 3), 4: (1, 1)}, moves="part",
        same_axes=True, cost="picks"),
-    Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each", reads=moved,
+    Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each", sparsity=moved,
        same_axes=True),
     composite("CenterCropPad", center_crop_pad, static={"shape": 1}),
-    Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each", reads=moved,
+    Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each", sparsity=moved,
        integers={1: (1, 2)}, moves="all"),
-    Op("Trilu", trilu, trilu_vjp, on(0), static={"k": 1}, bind=bind_trilu, linear="each", reads=moved),
+    Op("Trilu", trilu, trilu_vjp, on(0), static={"k": 1}, bind=bind_trilu, linear="each", sparsity=moved),
 ]  # fmt: skip

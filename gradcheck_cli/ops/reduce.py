@@ -294,7 +294,7 @@ def _shifted(x: Var, axis: int, by: int, reverse: int) -> Var:
 
 def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
     """A reduction with a rule."""
-    known = {"static": {"axes": 1}, "bind": bind_reduction, "reads": along("axes"), "ways": box_rules.along("axes")}
+    known = {"static": {"axes": 1}, "bind": bind_reduction, "sparsity": along("axes"), "boxes": box_rules.along("axes")}
     return Op(name, forward, vjp, on(0), **{**known, **more})
 
 
@@ -311,8 +311,8 @@ def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:
 
 
 REDUCE: list[Op] = [
-    reducing("ReduceSum", reduction(total), sum_vjp, linear="each", ways=box_rules.summed),
-    reducing("ReduceMean", reduction(average), mean_vjp, linear="each", ways=box_rules.averaged),
+    reducing("ReduceSum", reduction(total), sum_vjp, linear="each", boxes=box_rules.summed),
+    reducing("ReduceMean", reduction(average), mean_vjp, linear="each", boxes=box_rules.averaged),
     choosing("ReduceMax", np.maximum, np.argmax, "ArgMax"),
     choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
     reducing("ReduceProd", reduction(product), prod_vjp),
@@ -323,11 +323,11 @@ REDUCE: list[Op] = [
     reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),
     reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x)), valid={0: POSITIVE}),
     *(
-        Op(name, arg_extremum(pick), zero, on(0), bind=with_axis(0), ordered=True, reads=along("axis"), cuts=rounding,
+        Op(name, arg_extremum(pick), zero, on(0), bind=with_axis(0), ordered=True, sparsity=along("axis"), cuts=rounding,
            integral=(0,))
         for name, pick in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
     ),
     Op("CumSum", cumsum, cumsum_vjp, on(0), static={"axis": 1}, bind=bind_cumulation, linear="each",
-       reads=along("axis"), integers={1: (0, 0)}, same_axes=True),
+       sparsity=along("axis"), integers={1: (0, 0)}, same_axes=True),
     composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation, integers={1: (0, 0)}),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Interval, Op, from_end
 from gradcheck_cli.op.batching import on
-from gradcheck_cli.op.sparsity import Reading, Sets
+from gradcheck_cli.op.sparsity import EvaluatedNode, Sets
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, checked
 
@@ -142,7 +142,7 @@ def resize(
     return y if y.dtype == x.dtype else _rounded(y, x.dtype)
 
 
-def resize_reads(sets: Sets, node: Reading) -> Array:
+def resize_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule: the entries that are sampled, along one axis after the other."""
     found = node.whole(sets, 0)
     assert found is not None
@@ -320,5 +320,5 @@ def _rounded(y: Array, dtype: np.dtype[Any]) -> Array:
 
 RESIZE: list[Op] = [
     Op("Resize", resize, resize_vjp, on(0), static={"roi": 1, "scales": 2, "sizes": 3}, bind=bind_resize,
-       reads=resize_reads, valid={2: Interval(1.0, 2.0)}, space="resized", elsewhere="rough"),
+       sparsity=resize_sparsity, valid={2: Interval(1.0, 2.0)}, space="resized", elsewhere="rough"),
 ]  # fmt: skip

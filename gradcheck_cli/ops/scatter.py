@@ -18,7 +18,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, composite, deciding, from_end
 from gradcheck_cli.op.batching import Kernel, Operands, aligned, loop, stack_size
-from gradcheck_cli.op.sparsity import Reading, Reads, Sets
+from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, SparsityRule
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
 
 Rows: TypeAlias = tuple[Array, Array, Array]  # data (L, N, *inner), row numbers (M,), updates (L, M, *inner)
@@ -106,7 +106,7 @@ def scattering(rows: Callable[..., Rows], function: Callable[..., Array]) -> Ker
     return kernel
 
 
-def scatter_reads(rows: Callable[..., Rows]) -> Reads:
+def scatter_sparsity(rows: Callable[..., Rows]) -> SparsityRule:
     """The sparsity rule: the data at the same place, and every update for that place."""
 
     def united(data: Array, index: Array, updates: Array, reduction: str) -> Array:
@@ -114,7 +114,7 @@ def scatter_reads(rows: Callable[..., Rows]) -> Reads:
         np.bitwise_or.at(out.swapaxes(0, 1), index, updates.swapaxes(0, 1))
         return out
 
-    def read(sets: Sets, node: Reading) -> Array:
+    def read(sets: Sets, node: EvaluatedNode) -> Array:
         data, indices, updates = node.operands
         assert data is not None
         assert updates is not None
@@ -294,9 +294,9 @@ def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Arra
 SCATTER: list[Op] = [
     Op("ScatterND", scatter_nd, scatter_nd_vjp, scatter_nd_stack, bind=bind_scatter_nd,
        step=scattering(slices, combine_near_real), branch=scattering(slices, winner),
-       reads=scatter_reads(slices), cuts=deciding(1)),
+       sparsity=scatter_sparsity(slices), cuts=deciding(1)),
     Op("ScatterElements", scatter_elements, scatter_elements_vjp, scatter_stack, bind=bind_scatter_elements,
        step=scattering(entries, combine_near_real), branch=scattering(entries, winner),
-       reads=scatter_reads(entries), cuts=deciding(1)),
+       sparsity=scatter_sparsity(entries), cuts=deciding(1)),
     composite("TensorScatter", tensor_scatter, bind=bind_tensor_scatter),
 ]  # fmt: skip

@@ -291,7 +291,7 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 
 def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
     """An operator that keeps entries in their order."""
-    known = {"bind": binding, "linear": "each", "reads": moved, "ways": box_rules.reshaped, "moves": "all"}
+    known = {"bind": binding, "linear": "each", "sparsity": moved, "boxes": box_rules.reshaped, "moves": "all"}
     return Op(name, forward, reshape_vjp, prefix("shape"), **known, **more)
 
 
@@ -300,17 +300,17 @@ SHAPE: list[Op] = [
     reshaping("Flatten", flatten, bind_flatten),
     reshaping("Squeeze", squeeze, bind_squeeze, static={"axes": 1}),
     reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
-    Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", reads=moved,
-       ways=box_rules.transposed, moves="all"),
+    Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", sparsity=moved,
+       boxes=box_rules.transposed, moves="all"),
     Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, rule=expand_stack), static={"shape": 1}, bind=bind_expand,
-       linear="each", reads=moved, ways=box_rules.expanded, integers={1: (1, 1)}, moves="all"),
-    Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True, reads=moved,
-       ways=box_rules.cut, moves="part"),
-    Op("Concat", concat, concat_vjp, aligned, linear="each", reads=moved, ways=box_rules.joined, moves="joined",
+       linear="each", sparsity=moved, boxes=box_rules.expanded, integers={1: (1, 1)}, moves="all"),
+    Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True, sparsity=moved,
+       boxes=box_rules.cut, moves="part"),
+    Op("Concat", concat, concat_vjp, aligned, linear="each", sparsity=moved, boxes=box_rules.joined, moves="joined",
        same_axes=True),
     Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each", cuts=narrowing, like=None, moves="all",
        straight="rounds"),
-    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),), reads=first,
+    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),), sparsity=first,
        cuts=deciding(1), like=1, moves="all", same_axes=True, straight="rounds"),
     Op("Shape", shape_of, zero, shape_only, integral=(0,), sized_by=None),
     Op("Size", size, zero, shape_only, integral=(0,), sized_by=None),

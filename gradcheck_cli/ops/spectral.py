@@ -242,7 +242,7 @@ def _window(name: str, *weights: float) -> Op:
 
 SPECTRAL: list[Op] = [
     Op("DFT", dft, dft_vjp, on(0), static={"dft_length": 1, "axis": 2}, bind=bind_dft, linear="each", normwise=True,
-       reads=along("axis", -1), integers={1: (5, 8), 2: (-2, -2)}, elsewhere="rough"),
+       sparsity=along("axis", -1), integers={1: (5, 8), 2: (-2, -2)}, elsewhere="rough"),
     composite("STFT", stft, static={"frame_step": 1, "frame_length": 3}, integers={1: (1, 3), 3: (4, 4)},
               elsewhere="rough"),
     _window("HannWindow", 0.5, 0.5),
@@ -258,7 +258,7 @@ SPECTRAL: list[Op] = [
     _own("Conj", np.conj, lambda ct, y, x: (sym.conj(ct),), linear="each"),
     _own("Angle", np.angle, angle_vjp, branch=beyond_cut, analytic=False),
     _own("FFT", transform(np.fft.fft), transform_vjp("FFT"), trailing, linear="each", normwise=True,
-         reads=along("axis")),
+         sparsity=along("axis")),
     _own("IFFT", transform(np.fft.ifft), transform_vjp("IFFT"), trailing, linear="each", normwise=True,
-         reads=along("axis")),
+         sparsity=along("axis")),
 ]  # fmt: skip

@@ -16,9 +16,9 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.native.geometry import Windows
 from gradcheck_cli.native.reference import combined
-from gradcheck_cli.op.box_rules import Boxes, Site, Way
+from gradcheck_cli.op.box_rules import Boxes, NodeShapes, OutputBoxes
 from gradcheck_cli.op.boxes import Box, Span, clipped
-from gradcheck_cli.op.sparsity import Reading, Sets
+from gradcheck_cli.op.sparsity import EvaluatedNode, Sets
 
 Ints = Sequence[int]
 _POOLED = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
@@ -125,14 +125,14 @@ def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
     return np.asarray(numbers.flat[0] if (numbers == numbers.flat[0]).all() else numbers)
 
 
-def pool_reads(sets: Sets, node: Reading) -> Array:
+def pool_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule of pools: the entries of each window."""
     x = node.whole(sets, 0)
     assert x is not None
     return combined(x, along(x, *(node.metadata[k] for k in _POOLED)), np.bitwise_or, 0)
 
 
-def conv_reads(sets: Sets, node: Reading) -> Array:
+def conv_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule of Conv: the window in all channels of a group; filter and bias of the channel of y."""
     x, w, group = node.whole(sets, 0), node.whole(sets, 1), node.metadata["group"]
     found = [_bias(sets, node)]
@@ -148,7 +148,7 @@ def conv_reads(sets: Sets, node: Reading) -> Array:
     return reduce(np.bitwise_or, [sets for sets in found if sets is not None])
 
 
-def conv_transpose_reads(sets: Sets, node: Reading) -> Array:
+def conv_transpose_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule of ConvTranspose: entries in all channels of a group whose windows reach the place."""
     x, w, group = node.whole(sets, 0), node.whole(sets, 1), node.metadata["group"]
     found = [_bias(sets, node)]
@@ -161,7 +161,7 @@ def conv_transpose_reads(sets: Sets, node: Reading) -> Array:
     return reduce(np.bitwise_or, [sets for sets in found if sets is not None])
 
 
-def _overlaid(x: Array, node: Reading) -> Array:
+def _overlaid(x: Array, node: EvaluatedNode) -> Array:
     """The union over entries of the windows that each fills, cropped to the result."""
     assert node.operands[1] is not None
     metadata, kernel = node.metadata, node.operands[1].shape[2:]
@@ -182,41 +182,41 @@ def _by_group(x: Array, group: int) -> Array:
     return np.asarray(np.bitwise_or.reduce(x.reshape(words, n, group, c // group, *space), axis=3))
 
 
-def _to_channels(x: Array, node: Reading) -> Array:
+def _to_channels(x: Array, node: EvaluatedNode) -> Array:
     """Sets by group, repeated for the channels of y."""
     group = x.shape[2]
     return x if group == 1 else np.repeat(x, node.shapes[0][1] // group, axis=2)
 
 
-def _by_channel(sets: Array, node: Reading) -> Array:
+def _by_channel(sets: Array, node: EvaluatedNode) -> Array:
     """Sets `(W, M)` in a shape that broadcasts over all images and places of y."""
     return sets.reshape(len(sets), 1, sets.shape[1], *(1,) * (len(node.shapes[0]) - 2))
 
 
-def _bias(sets: Sets, node: Reading) -> Array | None:
+def _bias(sets: Sets, node: EvaluatedNode) -> Array | None:
     b = node.whole(sets, 2) if len(sets) > 2 else None
     return None if b is None else _by_channel(b, node)
 
 
-def conv_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def conv_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """The box rule of Conv: the windows that see a box, in all channels; around it are zeros."""
     if boxes[0] is None or any(box is not None for box in boxes[1:]):
         return None
-    (x, w), (y,) = site.operands[:2], site.outputs
+    (x, w), (y,) = node.operands[:2], node.outputs
     assert x is not None
     assert w is not None
-    need, out, reached = _seeing(boxes[0][2:], w[2:], site.metadata, y[2:])
-    images, own = boxes[0][0], {**site.metadata, "pads": (0,) * (2 * len(need))}
+    need, out, reached = _seeing(boxes[0][2:], w[2:], node.metadata, y[2:])
+    images, own = boxes[0][0], {**node.metadata, "pads": (0,) * (2 * len(need))}
     needs = [(images, Span(0, x[1]), *need), *(None for _ in boxes[1:])]
     terms = math.prod(w[1:])
-    return [Way((images, Span(0, y[1]), *out), needs, own, reached=reached, terms=terms, summed=terms)]
+    return [OutputBoxes((images, Span(0, y[1]), *out), needs, own, reached=reached, terms=terms, summed=terms)]
 
 
-def conv_transpose_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def conv_transpose_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """The box rule of ConvTranspose: the entries that the windows of a box fill, in all channels."""
     if boxes[0] is None or any(box is not None for box in boxes[1:]):
         return None
-    (x, w), (y,), metadata = site.operands[:2], site.outputs, site.metadata
+    (x, w), (y,), metadata = node.operands[:2], node.outputs, node.metadata
     assert x is not None
     assert w is not None
     geometry = zip(boxes[0][2:], w[2:], metadata["strides"], metadata["dilations"], metadata["pads"], strict=False)
@@ -226,18 +226,18 @@ def conv_transpose_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
     own = {**metadata, "pads": (0,) * (2 * rank), "output_padding": (0,) * rank}
     needs = [(images, Span(0, x[1]), *boxes[0][2:]), *(None for _ in boxes[1:])]
     terms = max(1, math.prod(w) * math.prod(x[2:]) // math.prod(y[1:]))
-    return [Way((images, Span(0, y[1]), *out), needs, own, terms=terms, summed=terms)]
+    return [OutputBoxes((images, Span(0, y[1]), *out), needs, own, terms=terms, summed=terms)]
 
 
-def pool_ways(boxes: Boxes, site: Site) -> Sequence[Way] | None:
+def pool_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """The box rule of pools: the windows that see a box, of its own channels; None if padding may matter."""
-    box, metadata = boxes[0], site.metadata
+    box, metadata = boxes[0], node.metadata
     counted = metadata.get("count_include_pad") and "p" not in metadata
-    if box is None or metadata["ceil_mode"] or len(site.outputs) > 1 or (any(metadata["pads"]) and not counted):
+    if box is None or metadata["ceil_mode"] or len(node.outputs) > 1 or (any(metadata["pads"]) and not counted):
         return None
-    need, out, reached = _seeing(box[2:], metadata["kernel_shape"], metadata, site.outputs[0][2:])
+    need, out, reached = _seeing(box[2:], metadata["kernel_shape"], metadata, node.outputs[0][2:])
     own = {**metadata, "pads": (0,) * (2 * len(need))}
-    return [Way((*box[:2], *out), [(*box[:2], *need)], own, reached=reached)]
+    return [OutputBoxes((*box[:2], *out), [(*box[:2], *need)], own, reached=reached)]
 
 
 def _seeing(

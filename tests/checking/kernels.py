@@ -319,7 +319,7 @@ KERNELS = [
     kernel("a softmax, declared elementwise", softmax, softmax_rule, batching=elementwise),
     kernel("running sums, declared elementwise", lambda x: np.cumsum(x, axis=-1), sums_rule, batching=elementwise),
     kernel("a norm, declared trailing", np.linalg.norm, norm_rule, batching=trailing),
-    kernel("neighbours, declared to read one place", neighbours, neighbours_rule, batching=loop, reads=same_place),
+    kernel("neighbours, declared to read one place", neighbours, neighbours_rule, batching=loop, sparsity=same_place),
     kernel("neighbours, declared elementwise", neighbours, neighbours_rule, batching=elementwise),
 ]  # fmt: skip
 

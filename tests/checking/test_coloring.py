@@ -146,7 +146,7 @@ def test_a_failure_where_y_depends_on_x_has_the_code_of_a_wrong_gradient() -> No
 @pytest.mark.parametrize("method", METHODS)
 def test_a_word_that_says_too_little_is_found_out_and_changes_no_verdict(method: Method) -> None:
     tested = model(("Softmax", "x", "s"), ("Sin", "s", "y"), x=(20, 20))
-    wrong = {**gc.OPS, ("", "Softmax"): replace(gc.OPS["", "Softmax"], reads=same_place)}
+    wrong = {**gc.OPS, ("", "Softmax"): replace(gc.OPS["", "Softmax"], sparsity=same_place)}
     believed, told = (check(tested, mode="full", method=method, ops=ops) for ops in (wrong, gc.OPS))
     assert (believed.status, believed.entries) == (told.status, told.entries)
     assert (believed.coloring, told.coloring) == ({}, {"rows": 400, "colors": 20})
@@ -157,7 +157,7 @@ def test_a_word_that_says_too_little_is_found_out_and_changes_no_verdict(method:
 
 def test_a_missing_entry_is_seen_though_both_sides_miss_it() -> None:
     """A rule without its sum term, and a word that leaves out what that is about: groups alone would agree with it."""
-    rule = replace(gc.OPS["", "Softmax"], reads=same_place, vjp=lambda ct, y, x, axis: (ct * y * (1.0 - y),))
+    rule = replace(gc.OPS["", "Softmax"], sparsity=same_place, vjp=lambda ct, y, x, axis: (ct * y * (1.0 - y),))
     tested = model(("Softmax", "x", "y"), x=(24, 24))
     assert check(tested, mode="full", ops={**gc.OPS, ("", "Softmax"): rule}).status == "fail"
 
