@@ -22,7 +22,7 @@ from gradcheck_cli.engine.rounding import factors
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import Kernel, elementwise
 from gradcheck_cli.op.box_rules import Restricted, same_place
-from gradcheck_cli.op.boxes import Patch, Shape, Stack, dense
+from gradcheck_cli.op.boxes import BoxStack, Shape, Stack, dense
 from gradcheck_cli.op.fusion import Chain, Formula, expressed, parts, total
 from gradcheck_cli.op.sparsity import lines
 
@@ -124,7 +124,7 @@ class Pushforward:
                     _product, [self.slope(index, step, i), tangents[step.operands[i]]], [False, True], shape
                 )
                 total = term if total is None else _through(np.add, [total, term], [True, True], shape)
-        if isinstance(total, Patch) or total.shape[1:] == shape:
+        if isinstance(total, BoxStack) or total.shape[1:] == shape:
             return total
         return np.broadcast_to(total, (total.shape[0], *shape))
 
@@ -145,7 +145,7 @@ class Pushforward:
 
         None where running the kernel for each probe costs less, or where they are not finite.
         """
-        if step.op.sparsity is not lines or len(live) != 1 or isinstance(tangents[step.operands[0]], Patch):
+        if step.op.sparsity is not lines or len(live) != 1 or isinstance(tangents[step.operands[0]], BoxStack):
             return None
         x, axis = self.tape.values[step.operands[0]], step.metadata["axis"]
         n = x.shape[axis] if x.ndim else 0
@@ -195,10 +195,10 @@ def batched(
 
     `shapes` and `bases` belong to the results; without bases they are zero outside of their boxes.
     """
-    if any(isinstance(x, Patch) for x in operands):
+    if any(isinstance(x, BoxStack) for x in operands):
         made = None
         if step.op.box_rule is not None and all(
-            isinstance(x, Patch) for x, p in zip(operands, probed, strict=True) if p
+            isinstance(x, BoxStack) for x, p in zip(operands, probed, strict=True) if p
         ):
             restricted = Restricted(step.op.box_rule, kernel, step.op.batching, step.metadata, shapes)
             made = restricted(operands, bases or [None] * len(shapes))
@@ -215,8 +215,8 @@ def _along_lines(local: Array, tangent: Array, axis: int) -> Array:
 
 
 def _through(kernel: Kernel, operands: Sequence[Stack], probed: Sequence[bool], shape: Shape) -> Stack:
-    """The results of an elementwise function for stacks of tangents, on their boxes where all are patches."""
-    if all(isinstance(x, Patch) == p for x, p in zip(operands, probed, strict=True)):
+    """The results of an elementwise function for stacks of tangents, on their boxes where all are box stacks."""
+    if all(isinstance(x, BoxStack) == p for x, p in zip(operands, probed, strict=True)):
         made = Restricted(same_place, kernel, elementwise, {}, [shape])(operands, [None])
         if made is not None:
             return made[0]
@@ -225,7 +225,7 @@ def _through(kernel: Kernel, operands: Sequence[Stack], probed: Sequence[bool], 
 
 def _moved(x: Array, tangent: Stack, h: Array) -> Stack:
     """The stack `x + i h t`."""
-    if isinstance(tangent, Patch):
+    if isinstance(tangent, BoxStack):
         along = replace(tangent, values=1j * (_behind(h[tangent.probes], tangent.values.ndim) * tangent.values))
         return along.upon(x)
     return x + 1j * (_behind(h, tangent.ndim) * tangent)
@@ -233,7 +233,7 @@ def _moved(x: Array, tangent: Stack, h: Array) -> Stack:
 
 def _slope_of(y: Stack, h: Array) -> Stack:
     """The imaginary part by h."""
-    if isinstance(y, Patch):
+    if isinstance(y, BoxStack):
         return replace(y, values=np.imag(y.values) / _behind(h[y.probes], y.values.ndim), base=None)
     return np.imag(y) / _behind(h, np.ndim(y))
 
@@ -255,10 +255,10 @@ def _smallest(x: Array) -> float:
 
 def _size_by_probe(tangent: Stack) -> Array:
     """The largest magnitude in each probe's tangent, 1 where it is zero or not finite, `(P,)`."""
-    values = tangent.values if isinstance(tangent, Patch) else tangent
+    values = tangent.values if isinstance(tangent, BoxStack) else tangent
     size = np.abs(values).max(axis=tuple(range(1, values.ndim)), initial=0.0)
     size = np.where((size > 0) & np.isfinite(size), size, 1.0)
-    if not isinstance(tangent, Patch):
+    if not isinstance(tangent, BoxStack):
         return size
     sizes = np.ones(tangent.count)
     sizes[tangent.probes] = size
@@ -279,7 +279,7 @@ def _product(slope: Array, tangent: Array) -> Array:
 def _plus(a: Any, b: Any) -> Any:
     if isinstance(a, tuple):
         return tuple(_plus(x, y) for x, y in zip(a, b, strict=True))
-    return _through(np.add, [a, b], [True, True], a.full if isinstance(a, Patch) else a.shape[1:])
+    return _through(np.add, [a, b], [True, True], a.full if isinstance(a, BoxStack) else a.shape[1:])
 
 
 def staged(

@@ -2,7 +2,7 @@
 
 A probe on x gives values for the numerical Jacobian, a probe on the seed of the backward pass a column of the
 theoretical one, a tangent at x its image by the complex step.  Tensors that no probe reaches were computed once, by the
-tape.  A stack may be a `Patch`, values that differ in a box for each probe from a base: the values at the point, or zero.
+tape.  A stack may be a `BoxStack`: values that differ in a box for each probe from those of the point, or from zero.
 Steps with a box rule compute on the boxes alone.
 """
 
@@ -25,11 +25,10 @@ from gradcheck_cli.engine.plan import Joined, Planned, joined, planned, steps_be
 from gradcheck_cli.engine.rounding import coarsened, factors, jittered, of_probe
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.op import bind
-from gradcheck_cli.op import boxes as patch
+from gradcheck_cli.op import bind, boxes
 from gradcheck_cli.op.batching import Kernel, Ragged, elementwise, loop
 from gradcheck_cli.op.box_rules import VALUES, Restricted
-from gradcheck_cli.op.boxes import Crowded, Patch, Stack, as_stack, dense, filled, in_any_entry, part, taken, windows
+from gradcheck_cli.op.boxes import BoxStack, Crowded, Stack, as_stack, dense, filled, in_any_entry, part, taken, windows
 
 _BUSY = 512 << 10  # bytes: computing a result of this size takes far longer than calling the kernel
 
@@ -105,18 +104,18 @@ class Program:
     ) -> Outcome:
         """Outputs for probed values `stacks` of shape `(P, *shape)`, and the branches crossed if asked for.
 
-        A patch has the values of the point as its base, or none, for a program of zeros at zeros.  With `jitter` every
+        A box stack has the values of the point as its base, or none, for a program of zeros at zeros.  With `jitter` every
         result is moved by some `ROUNDINGS`, in all probes alike: outputs move as far as rounding may carry them.
         """
         count = next(iter(stacks.values())).shape[0]
         if jitter is not None:  # bases are rounded too
-            stacks = {n: s if isinstance(s, Patch) and s.base is None else filled(s) for n, s in stacks.items()}
+            stacks = {n: s if isinstance(s, BoxStack) and s.base is None else filled(s) for n, s in stacks.items()}
         drawn = deepcopy(jitter)  # a probe that has to run alone is rounded as in the stack
         try:
             with np.errstate(all="ignore"):
                 made = self._run(dict(stacks), count, branches, jitter)
         except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
-            if any(isinstance(s, Patch) for s in stacks.values()):
+            if any(isinstance(s, BoxStack) for s in stacks.values()):
                 parts = _pieces(stacks, count)
                 return gathered([self.run(part, branches=branches, jitter=jitter) for _, part in parts])
             if count > 1:
@@ -142,7 +141,7 @@ class Program:
     ) -> tuple[Array, ...]:
         """The same from step `start` on, where `live` holds the tangents of all tensors before it."""
         for position in range(start, len(self.steps)):
-            if jitter is None and not any(isinstance(stack, Patch) for stack in live.values()):
+            if jitter is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
                 self._carry(live, position)
                 break
             index, step = self.steps[position]
@@ -152,7 +151,7 @@ class Program:
             except Crowded:
                 parts = _pieces(live, count, self._more(position))
                 rest = (self._tangents(part, n, deepcopy(jitter), position) for n, part in parts)
-                return patch.joined(rest, count)
+                return boxes.joined(rest, count)
             live.update(made)
             for name in self.dies.get(position, ()):
                 live.pop(name, None)
@@ -174,7 +173,7 @@ class Program:
         crossed: dict[int, Array] = {}
         decisions = Decisions.none(count)
         for position in range(start, len(self.steps)):
-            if jitter is None and not any(isinstance(stack, Patch) for stack in live.values()):
+            if jitter is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
                 self._run_whole(live, branches, crossed, decisions, position)
                 break
             ready = self._plan[position]
@@ -258,7 +257,7 @@ class Program:
     ) -> None:
         """Notes the decisions of a step that differ from those at the point."""
         values = self.tape.values
-        if _carries(step, live) or any(isinstance(y, Patch) for y in results):
+        if _carries(step, live) or any(isinstance(y, BoxStack) for y in results):
             self._compare_few(index, step, live, results, crossed, decisions)
             return
         decided = [
@@ -291,7 +290,7 @@ class Program:
         crossed: dict[int, Array],
         decisions: Decisions,
     ) -> None:
-        """The same for patches: only probes that may decide differently are made whole and compared."""
+        """The same for box stacks: only probes that may decide differently are made whole and compared."""
         rows = _deviating(self._pushforward, step, live, results)
         if not len(rows):
             return
@@ -335,8 +334,8 @@ class Program:
 
 
 def _carries(step: Step, live: Mapping[str, Stack]) -> bool:
-    """True if an operand of the step is a patch."""
-    return any(isinstance(live.get(n), Patch) for n in step.operands)
+    """True if an operand of the step is a box stack."""
+    return any(isinstance(live.get(n), BoxStack) for n in step.operands)
 
 
 def _whole(step: Step, live: Mapping[str, Stack]) -> dict[str, Array]:
@@ -347,29 +346,29 @@ def _whole(step: Step, live: Mapping[str, Stack]) -> dict[str, Array]:
 def _pieces(live: Mapping[str, Stack], count: int, more: float = 1.0) -> Iterator[tuple[int, dict[str, Any]]]:
     """The live stacks as whole arrays, in parts of as many probes as memory allows, each with its number of probes.
 
-    A patch knows this number for the whole run; it is `more` times as large for the steps that are left.
+    A box stack knows this number for the whole run; it is `more` times as large for the steps that are left.
     """
-    most = min([count, *(max(1, int(x.most * more)) for x in live.values() if isinstance(x, Patch))])
+    most = min([count, *(max(1, int(x.most * more)) for x in live.values() if isinstance(x, BoxStack))])
     for start in range(0, count, most):
         piece = range(start, min(start + most, count))
         yield len(piece), {n: filled(part(x, piece)) for n, x in live.items()}
 
 
 def _on_boxes(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], *, rounded: bool) -> Any:
-    """Results of a step computed on the boxes of its patches; None where it has to run on whole stacks.
+    """Results of a step computed on the boxes of its operands; None where it has to run on whole stacks.
 
     A linear step adds its result for the differences to its result at the point, which rounds no worse than computing all
     anew.  `rounded`: rounding errors are measured; those of a backward stable operator come from whole operands.
     """
     stacks = {n: live[n] for n in step.operands if n in live}
-    patches = [x for x in stacks.values() if isinstance(x, Patch)]
+    box_stacks = [x for x in stacks.values() if isinstance(x, BoxStack)]
     if rounded and step.op.backward_stable:
         return None
-    if step.op.box_rule is None or len(patches) < len(stacks) or not live.keys().isdisjoint(step.statics):
+    if step.op.box_rule is None or len(box_stacks) < len(stacks) or not live.keys().isdisjoint(step.statics):
         return None
-    bases = None if any(p.base is None for p in patches) else pushforward.tape.values
+    bases = None if any(p.base is None for p in box_stacks) else pushforward.tape.values
     if step.op.linear and step.op.box_rule not in VALUES:
-        moves = {n: p.moves() for n, p in stacks.items() if isinstance(p, Patch)}
+        moves = {n: p.moves() for n, p in stacks.items() if isinstance(p, BoxStack)}
         return _linear_on_boxes(pushforward, step, moves, bases)
     operands = [stacks.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
     probed = [n in stacks for n in step.operands]
@@ -390,7 +389,7 @@ def _linear_on_boxes(
     if bases is None:
         return made
     base = bases[step.node.outputs[0]]
-    return made.upon(base) if isinstance(made, Patch) else base + made
+    return made.upon(base) if isinstance(made, BoxStack) else base + made
 
 
 def _deviating(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], results: Sequence[Stack]) -> Array:
@@ -407,7 +406,7 @@ def _deviating(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], 
 
 def _differing(result: Stack, here: Array) -> Array:
     """The probes whose result differs from that at the point."""
-    if not isinstance(result, Patch):
+    if not isinstance(result, BoxStack):
         return np.flatnonzero(in_any_entry(result != here))
     return result.probes[in_any_entry(result.values != windows(here, result.box, len(result.probes)))]
 
@@ -417,7 +416,7 @@ def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) 
     operands = [live.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
     probed, differing = [live[n] for n in step.operands if n in live], None
     plain = step.op.box_rule is not None and pushforward.finite(step.operands)  # NaN differs from itself
-    if plain and all(isinstance(x, Patch) and x.base is not None for x in probed):
+    if plain and all(isinstance(x, BoxStack) and x.base is not None for x in probed):
         assert step.op.box_rule is not None
         assert step.op.branch is not None
         restricted = Restricted(

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.op.boxes import Patch, windows
+from gradcheck_cli.op.boxes import BoxStack, windows
 
 _OF_ONE = {"Sigmoid"}  # other implementations have an absolute error of eps, however small the result
 ROUNDINGS = 16.0  # units of rounding by which results are moved: more than chance can cancel
@@ -22,11 +22,11 @@ ROUNDINGS = 16.0  # units of rounding by which results are moved: more than chan
 def jittered(values: Any, step: Step, rng: np.random.Generator) -> Any:
     """A stack of results of a step, moved.
 
-    A patch upon zeros stays a patch, unless the error depends on the whole array (`normwise`) or on the probe (`Apart`).
+    A box stack upon zeros stays one, unless the error depends on the whole array (`normwise`) or on the probe (`Apart`).
     """
     if not is_inexact(values.dtype):
         return values
-    if isinstance(values, Patch):
+    if isinstance(values, BoxStack):
         if step.op.normwise or isinstance(rng, Apart):
             return jittered(values.dense(), step, rng)
         by = factors(np.broadcast_to(values.dtype.type(0), (1, *values.full)), rng)[0]
@@ -54,7 +54,7 @@ def coarsened(values: Any, step: Step, output: int, rng: np.random.Generator, *,
     noise = trial.noise[output] if trial is not None and trial.noise else None
     if trial is None or noise is None:
         return values
-    values = values.dense() if isinstance(values, Patch) else values
+    values = values.dense() if isinstance(values, BoxStack) else values
     by = ROUNDINGS * rng.uniform(-1.7, 1.7, (1, *values.shape[1:]))
     if not tangent:
         return values + by * noise

@@ -40,7 +40,7 @@ class Directions:
         return None if self.given is not None else self.rows[piece.start : piece.stop]
 
     def tangents(self, piece: range, x: Array, room: Room | None) -> Stack:
-        """Some of the directions as tangents of x; patches of single entries if there is room for them."""
+        """Some of the directions as tangents of x; a box stack of single entries if there is room for them."""
         entries = self.entries(piece)
         if entries is None or room is None:
             return shaped(self.block(piece), x)
@@ -55,7 +55,7 @@ class Directions:
         return shaped(moved.astype(self.here.dtype, copy=False), x)
 
     def room(self, program: Program, budget: Budget, doubled: int = 1) -> tuple[int, Room | None]:
-        """Bytes that one of them counts as, and the room that patches have; see `units`."""
+        """Bytes that one of them counts as, and the room that box stacks have; see `units`."""
         whole, x = doubled * program.bytes_per_probe(), program.tape.values[program.probes[0]]
         narrow = self.entries(range(0)) is not None
         room = units.wanted_room(program, x, self.count, whole, budget) if narrow else None

@@ -1,6 +1,6 @@
 """What probing a single entry of x costs, where it reaches little of the model: a few are followed, and counted.
 
-Stacks in which each probe moves a single real: patches of one entry each, where enough is computed from them.
+Stacks in which each probe moves a single real: box stacks of one entry each, where enough is computed from them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import OPERATIONS, SOON, forward_work, step_work
 from gradcheck_cli.jacobian.pattern import selecting
 from gradcheck_cli.op.batching import Ragged
-from gradcheck_cli.op.boxes import Crowded, Patch, Span, Stack
+from gradcheck_cli.op.boxes import BoxStack, Crowded, Span, Stack
 from gradcheck_cli.op.sparsity import moved
 
-_NARROW = 16  # times as many probes go on together, as long as they are patches
-_LARGE_STACK = 32  # bytes of whole stacks for an entry that patches may hold: a quarter of them
+_NARROW = 16  # times as many probes go on together, as long as they are box stacks
+_LARGE_STACK = 32  # bytes of whole stacks for an entry that box stacks may hold: a quarter of them
 _FEWEST = 16  # entries of a tensor whose boxes are small beside it
-_PROBE, _HELD = 1 << 10, 64  # bytes of a probe that is a patch: of what is known of it, and of each entry
+_PROBE, _HELD = 1 << 10, 64  # bytes of a probe of a box stack: of what is known of it, and of each entry
 _UNIT_STEP = 1e7  # operations of all probes from which on a step takes far longer than to find its boxes
 _works: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
 
 
 class Room(NamedTuple):
-    """What patches have: how many `probes` may be whole at once, and how many `entries` they hold until then."""
+    """Limits of box stacks: how many `probes` may be whole at once, and how many `entries` they hold until then."""
 
     probes: int
     entries: int
 
 
 def wanted_room(program: Program, x: Array, count: int, bytes_per_probe: int, budget: Budget) -> Room | None:
-    """The room for a patch of each of some entries of x; None where they are worth no patches."""
+    """The room for a box of each of some entries of x; None where they are worth no box stack."""
     if x.size < _FEWEST or count * work(program) < _UNIT_STEP * len(program.steps):
         return None
     probes = budget.chunk(bytes_per_probe, program.worth)
@@ -55,29 +55,29 @@ def bytes_each(bytes_per_probe: int, room: Room | None, entries: float = math.in
     return int(max(min(bytes_per_probe // _NARROW, _PROBE + _HELD * entries), 1))
 
 
-def tangents(x: Array, reals: Array, room: Room) -> Patch:
+def tangents(x: Array, reals: Array, room: Room) -> BoxStack:
     """Unit tangents: of each probe one of the reals of x, `(P,)`; of a complex x the imaginary parts come second."""
     parts = np.ones(len(reals)) if x.dtype.kind != "c" else np.where(reals < x.size, 1, 1j)
-    return _patch(x, reals, parts, None, room)
+    return _box_stack(x, reals, parts, None, room)
 
 
-def cotangents(y: Array, reals: Array, room: Room) -> Patch:
+def cotangents(y: Array, reals: Array, room: Room) -> BoxStack:
     """Cotangents that pick one of the reals of y each: 1 a real part, -i an imaginary one."""
     parts = np.ones(len(reals)) if y.dtype.kind != "c" else np.where(reals < y.size, 1, -1j)
-    return _patch(y, reals, parts.astype(y.dtype), None, room)
+    return _box_stack(y, reals, parts.astype(y.dtype), None, room)
 
 
-def values(x: Array, reals: Array, offsets: Array, room: Room) -> Patch:
+def values(x: Array, reals: Array, offsets: Array, room: Room) -> BoxStack:
     """x, of which each probe moves one of the reals by an offset."""
     here = x.reshape(-1)[reals % x.size]
     moved = here + (offsets if x.dtype.kind != "c" else np.where(reals < x.size, 1, 1j) * offsets)
-    return _patch(x, reals, moved.astype(x.dtype), x, room)
+    return _box_stack(x, reals, moved.astype(x.dtype), x, room)
 
 
-def _patch(x: Array, reals: Array, entries: Array, base: Array | None, room: Room) -> Patch:
+def _box_stack(x: Array, reals: Array, entries: Array, base: Array | None, room: Room) -> BoxStack:
     box = tuple(Span(start, 1) for start in np.unravel_index(reals % x.size, x.shape))
     stacked = entries.reshape(-1, *(1,) * x.ndim)
-    return Patch(stacked, box, np.arange(len(reals)), len(reals), x.shape, base, room.probes, room.entries)
+    return BoxStack(stacked, box, np.arange(len(reals)), len(reals), x.shape, base, room.probes, room.entries)
 
 
 def work(program: Program) -> float:
@@ -89,7 +89,7 @@ def work(program: Program) -> float:
 
 _FOLLOWED = 4  # entries
 _STEP = 1e4  # operations that a step counts as for each probe, however little it computes
-_LARGE = 32  # bytes of a whole stack for an entry that patches may hold, as when all entries are probed
+_LARGE = 32  # bytes of a whole stack for an entry that box stacks may hold, as when all entries are probed
 _UNKNOWN = (
     Crowded,
     Ragged,
@@ -127,7 +127,7 @@ def reach(program: Program) -> Reach:
 
 
 def soon(program: Program, room: Room | None) -> float:
-    """How many probes are done in a second at most, as predicted; with `room` they are patches of single entries."""
+    """How many probes are done in a second at most, as predicted; with `room` they are box stacks of single entries."""
     return OPERATIONS / max(1.0, work(program) if room is None else probe_work(program))
 
 
@@ -226,7 +226,7 @@ def _moved(step: Step, places: Mapping[str, Array], values: Values) -> dict[str,
 
 def _held(stack: Stack) -> float:
     """Entries of a tensor that each probe holds."""
-    return (stack.values if isinstance(stack, Patch) else stack).size / _FOLLOWED
+    return (stack.values if isinstance(stack, BoxStack) else stack).size / _FOLLOWED
 
 
 def _share(stacks: Mapping[str, Stack], values: Values) -> float:

@@ -21,7 +21,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.op.batching import BatchingRule, Kernel
 from gradcheck_cli.op.boxes import (
     Box,
-    Patch,
+    BoxStack,
     Shape,
     Span,
     Stack,
@@ -82,50 +82,47 @@ class Restricted:
     shapes: Sequence[Shape]
 
     def __call__(
-        self, operands: Sequence[Array | Patch | None], bases: Sequence[Array | None]
+        self, operands: Sequence[Array | BoxStack | None], bases: Sequence[Array | None]
     ) -> tuple[Stack, ...] | None:
-        """Results for operands of which some are patches, upon `bases`; None if it has to run on whole stacks."""
+        """Results for operands of which some are box_stacks, upon `bases`; None if it has to run on whole stacks."""
         operands, probes = _together(operands)
         outputs = self._by_rule(operands, len(probes))
         if outputs is None:
             return None
-        first = next(x for x in operands if isinstance(x, Patch))
+        first = next(x for x in operands if isinstance(x, BoxStack))
         made = []
         for number, (output, full, base) in enumerate(zip(outputs, self.shapes, bases, strict=True)):
             kept = np.broadcast_to(output.reached, len(probes))
             values = self._values(number, output, operands, kept)
             own = first.count, full, base, first.most, first.room
-            patch = Patch(values, some(output.out, kept), probes[kept], *own).within()
-            small = patch.values.size <= _PAYS * first.count * math.prod(full)
-            made.append(patch if small or first.count > first.most else patch.dense())
+            stack = BoxStack(values, some(output.out, kept), probes[kept], *own).within()
+            small = stack.values.size <= _PAYS * first.count * math.prod(full)
+            made.append(stack if small or first.count > first.most else stack.dense())
         return tuple(made)
 
-    def differing(self, operands: Sequence[Array | Patch | None]) -> Array | None:
+    def differing(self, operands: Sequence[Array | BoxStack | None]) -> Array | None:
         """The probes whose result differs from that for their bases; None if it has to run on whole stacks."""
         operands, probes = _together(operands)
         outputs = self._by_rule(operands, len(probes))
         if outputs is None:
             return None
-        here = [x.unmoved() if isinstance(x, Patch) else x for x in operands]
+        here = [x.unmoved() if isinstance(x, BoxStack) else x for x in operands]
         every = np.ones(len(probes), bool)
         mine, bare = (self._values(0, outputs[0], each, every) for each in (operands, here))
         return probes[in_any_entry(np.asarray(mine != bare))]
 
-    def _by_rule(self, operands: Sequence[Array | Patch | None], count: int) -> Sequence[OutputBoxes] | None:
+    def _by_rule(self, operands: Sequence[Array | BoxStack | None], count: int) -> Sequence[OutputBoxes] | None:
         """The boxes of each output; None if they are not known or do not pay."""
-        boxes = [x.box if isinstance(x, Patch) else None for x in operands]
-        shapes = tuple(None if x is None else x.full if isinstance(x, Patch) else x.shape for x in operands)
+        boxes = [x.box if isinstance(x, BoxStack) else None for x in operands]
+        shapes = tuple(None if x is None else x.full if isinstance(x, BoxStack) else x.shape for x in operands)
         outputs = self.rule(boxes, NodeShapes(shapes, self.metadata, tuple(self.shapes)))
-        if outputs is None or not all(
-            self._pays(*pair, operands, count) for pair in zip(outputs, self.shapes, strict=False)
-        ):
-            return None
-        return outputs
+        pairs = zip(outputs or (), self.shapes, strict=False)
+        return outputs if all(self._pays(*pair, operands, count) for pair in pairs) else None
 
     def _pays(self, output: OutputBoxes, full: Shape, operands: Sequence[Any], count: int) -> bool:
         """True if results or operands are far smaller than whole stacks, and fit into memory where those do not."""
-        patches = [(x, need) for x, need in zip(operands, output.needs, strict=True) if isinstance(x, Patch)]
-        first, reached = patches[0][0], int(np.count_nonzero(np.broadcast_to(output.reached, count)))
+        box_stacks = [(x, need) for x, need in zip(operands, output.needs, strict=True) if isinstance(x, BoxStack)]
+        first, reached = box_stacks[0][0], int(np.count_nonzero(np.broadcast_to(output.reached, count)))
         made, whole = reached * math.prod(extent(output.out)), first.count * math.prod(full)
         if first.count > first.most:
             if made > first.room:
@@ -134,14 +131,14 @@ class Restricted:
             return False
         if made <= _PAYS * whole:
             return True
-        read = sum(reached * math.prod(extent(need or x.box)) for x, need in patches)
-        return read <= _PAYS * sum(first.count * math.prod(x.full) for x, _ in patches)
+        read = sum(reached * math.prod(extent(need or x.box)) for x, need in box_stacks)
+        return read <= _PAYS * sum(first.count * math.prod(x.full) for x, _ in box_stacks)
 
     def _values(self, number: int, output: OutputBoxes, operands: Sequence[Any], kept: Array) -> Array:
         """One output, in the boxes of some probes."""
         needs = output.needs
         if not kept.all():
-            operands = [x.only(kept) if isinstance(x, Patch) else x for x in operands]
+            operands = [x.only(kept) if isinstance(x, BoxStack) else x for x in operands]
             needs = [need and some(need, kept) for need in needs]
         count = int(np.count_nonzero(kept))
         parts = [_part(x, need, count) for x, need in zip(operands, needs, strict=True)]
@@ -154,14 +151,14 @@ class Restricted:
 
 
 def _together(operands: Sequence[Any]) -> tuple[list[Any], Array]:
-    """Operands whose patches all have boxes for the same probes, and these probes."""
-    probes = all_probes([x for x in operands if isinstance(x, Patch)])
-    return [x.of(probes) if isinstance(x, Patch) else x for x in operands], probes
+    """Operands whose box stacks all have boxes for the same probes, and these probes."""
+    probes = all_probes([x for x in operands if isinstance(x, BoxStack)])
+    return [x.of(probes) if isinstance(x, BoxStack) else x for x in operands], probes
 
 
 def _part(x: Any, need: Box | None, count: int) -> Any:
     """The part of one operand that a kernel gets."""
-    if isinstance(x, Patch):
+    if isinstance(x, BoxStack):
         return x.window(tuple(Span(0, n) for n in x.full) if need is None else need)
     if x is None or need is None or extent(need) == x.shape:
         return x

@@ -44,11 +44,11 @@ def some(box: Box, kept: Array) -> Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
+class BoxStack:
     """Values `(Q, *extent(box))` in the boxes of the probes number `probes` `(Q,)`, of `count` probes.
 
     `base`, a tensor of shape `full`, has the values of all other entries and all other probes; None stands for zeros.
-    At most `most` probes may be made whole at once, and a patch of more than `most` may hold at most `room` entries.
+    At most `most` probes may be made whole at once, and a stack of more than `most` may hold at most `room` entries.
     """
 
     values: Array
@@ -72,7 +72,7 @@ class Patch:
     def dtype(self) -> np.dtype[Any]:
         return self.values.dtype
 
-    def astype(self, dtype: np.dtype[Any], *, copy: bool = True) -> Patch:
+    def astype(self, dtype: np.dtype[Any], *, copy: bool = True) -> BoxStack:
         return replace(self, values=self.values.astype(dtype, copy=copy))
 
     def dense(self) -> Array:
@@ -99,22 +99,22 @@ class Patch:
         around = np.zeros(shape, dtype) if self.base is None else windows(self.base, need, shape[0]).astype(dtype)
         return _overlaid(self.values, offsets, around)
 
-    def moves(self) -> Patch:
+    def moves(self) -> BoxStack:
         """The differences from the base."""
         if self.base is None:
             return self
         return replace(self, values=self.values - windows(self.base, self.box, len(self.probes)), base=None)
 
-    def unmoved(self) -> Patch:
+    def unmoved(self) -> BoxStack:
         """The base's values in the same boxes."""
         base = np.zeros(self.full) if self.base is None else self.base
         return replace(self, values=windows(base, self.box, len(self.probes)))
 
-    def upon(self, base: Array) -> Patch:
+    def upon(self, base: Array) -> BoxStack:
         """Its values, which are differences, added to a base."""
         return replace(self, values=self.values + windows(base, self.box, len(self.probes)), base=base)
 
-    def of(self, probes: Array) -> Patch:
+    def of(self, probes: Array) -> BoxStack:
         """The same with a box for each of `probes`, a superset of its own."""
         if len(probes) == len(self.probes):
             return self
@@ -125,16 +125,16 @@ class Patch:
         values[at] = self.values
         return replace(self, values=values, box=box, probes=probes)
 
-    def only(self, kept: Array) -> Patch:
+    def only(self, kept: Array) -> BoxStack:
         """The same without the boxes of some probes, which are like the base there."""
         return replace(self, values=self.values[kept], box=some(self.box, kept), probes=self.probes[kept])
 
-    def taken(self, rows: Array) -> Patch:
+    def taken(self, rows: Array) -> BoxStack:
         """The probes number `rows`, in order, as a stack of their own."""
         here = self.only(np.isin(self.probes, rows))
         return replace(here, probes=np.searchsorted(rows, here.probes), count=len(rows))
 
-    def within(self) -> Patch:
+    def within(self) -> BoxStack:
         """The same with boxes that do not reach beyond the tensor."""
         if all(_inside(span, n) for span, n in zip(self.box, self.full, strict=True)):
             return self
@@ -145,22 +145,22 @@ class Patch:
         return replace(self, values=self.window(box), box=box)
 
 
-Stack: TypeAlias = Array | Patch
+Stack: TypeAlias = Array | BoxStack
 
 
 def as_stack(values: Any) -> Any:
-    """The values as a patch or an array."""
-    return values if isinstance(values, Patch) else np.asarray(values)
+    """The values as a box stack or an array."""
+    return values if isinstance(values, BoxStack) else np.asarray(values)
 
 
 def dense(stack: Any) -> Any:
-    """The stack as an array; Crowded if a patch has too many probes."""
-    return stack.dense() if isinstance(stack, Patch) else stack
+    """The stack as an array; Crowded if a box stack has too many probes."""
+    return stack.dense() if isinstance(stack, BoxStack) else stack
 
 
 def part(stack: Stack, piece: range) -> Stack:
     """Consecutive probes of a stack."""
-    if not isinstance(stack, Patch):
+    if not isinstance(stack, BoxStack):
         return stack[piece.start : piece.stop]
     here = stack.only((stack.probes >= piece.start) & (stack.probes < piece.stop))
     return replace(here, probes=here.probes - piece.start, count=len(piece))
@@ -168,7 +168,7 @@ def part(stack: Stack, piece: range) -> Stack:
 
 def filled(stack: Stack) -> Array:
     """The stack as an array, whatever its number of probes."""
-    return stack.filled() if isinstance(stack, Patch) else stack
+    return stack.filled() if isinstance(stack, BoxStack) else stack
 
 
 def joined(parts: Iterable[Sequence[Array]], count: int) -> tuple[Array, ...]:
@@ -185,7 +185,7 @@ def joined(parts: Iterable[Sequence[Array]], count: int) -> tuple[Array, ...]:
 
 def taken(stack: Stack, rows: Array) -> Array:
     """The probes number `rows`, in order, as an array."""
-    return stack.taken(rows).dense() if isinstance(stack, Patch) else stack[rows]
+    return stack.taken(rows).dense() if isinstance(stack, BoxStack) else stack[rows]
 
 
 def in_any_entry(stack: Array) -> Array:
@@ -203,12 +203,12 @@ def windows(x: Array, box: Box, count: int) -> Array:
     return np.asarray(_slid(x, [box[d].length for d in moving], moving)[tuple(box[d].start for d in moving)])
 
 
-def all_probes(patches: Sequence[Patch]) -> Array:
-    """The probes that have a box in any of the patches."""
-    first = patches[0].probes
-    if all(p.probes is first or np.array_equal(p.probes, first) for p in patches):
+def all_probes(stacks: Sequence[BoxStack]) -> Array:
+    """The probes that have a box in any of the stacks."""
+    first = stacks[0].probes
+    if all(s.probes is first or np.array_equal(s.probes, first) for s in stacks):
         return first
-    return reduce(np.union1d, [p.probes for p in patches])
+    return reduce(np.union1d, [s.probes for s in stacks])
 
 
 def _slid(x: Array, lengths: Sequence[int], axes: Sequence[int], front: int = 0, *, writeable: bool = False) -> Array:

@@ -253,9 +253,9 @@ def _for_result(sets: Array, term: str, result: str) -> Array:
 
 
 MATMUL: list[Op] = [
-    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), sparsity=products, boxes=box_rules.products, widens=True,
-       channels=-1, cost="products"),
+    Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), sparsity=products, boxes=box_rules.products,
+       widens=True, channels=-1, cost="products"),
     composite("Gemm", gemm, roles=trained(0, 1, 2), channels=-1),
-    Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),), sparsity=einsum_sparsity,
-       cost="products"),
+    Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),),
+       sparsity=einsum_sparsity, cost="products"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Patches go through every operator, and through whole graphs, as whole stacks do: values, tangents and branches."""
+"""Box stacks go through every operator, and through whole graphs, as whole stacks do: values, tangents and branches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.jacobian import spread as units
 from gradcheck_cli.jacobian.jacobian import Backward
-from gradcheck_cli.op.boxes import Patch, Span
+from gradcheck_cli.op.boxes import BoxStack, Span
 from gradcheck_cli.ops import OPS
 from tests.checking.small import model
 from tests.ops.case import Case
@@ -26,14 +26,14 @@ PROBES = 5
 ROOMS = [units.Room(2, 1 << 20), units.Room(PROBES, 1 << 20)]  # too little for all to be whole at once, and enough
 
 
-def patch(rng: np.random.Generator, full: tuple[int, ...], base: np.ndarray | None, dtype: np.dtype) -> Patch:
+def box_stack(rng: np.random.Generator, full: tuple[int, ...], base: np.ndarray | None, dtype: np.dtype) -> BoxStack:
     """Boxes of one random shape, for some of the probes, with values near the base."""
     probes = np.flatnonzero(rng.random(PROBES) < 0.8)
     lengths = [int(rng.integers(1, max(n // 2, 1) + 1)) if n else 0 for n in full]
     starts = [rng.integers(0, n - m + 1, len(probes)) for n, m in zip(full, lengths, strict=True)]
     box = tuple(Span(start, m) for start, m in zip(starts, lengths, strict=True))
     room = ROOMS[int(rng.integers(len(ROOMS) + 1)) % len(ROOMS)]
-    found = Patch(np.zeros((len(probes), *lengths), dtype), box, probes, PROBES, full, base, *room)
+    found = BoxStack(np.zeros((len(probes), *lengths), dtype), box, probes, PROBES, full, base, *room)
     moves = rng.normal(size=found.values.shape).astype(dtype)
     return replace(found, values=moves if base is None else (found.unmoved().values * (1 + 1e-3 * moves)).astype(dtype))
 
@@ -52,7 +52,7 @@ def test_values_in_boxes_are_those_of_whole_stacks(case: Case, seed: int) -> Non
     tape, rng = case.tape(), np.random.default_rng(seed)
     for x in case.floats():
         program, here = Program(tape, [x], [tape.named[y].name for y in case.outputs]), tape.values[x]
-        moved = patch(rng, here.shape, here, here.dtype)
+        moved = box_stack(rng, here.shape, here, here.dtype)
         mine, whole = (program.run({x: each}, branches=True) for each in (moved, moved.filled()))
         for a, b in zip(mine.outputs, whole.outputs, strict=True):
             same(a, b, 1e-12)
@@ -75,7 +75,7 @@ def test_tangents_in_boxes_are_those_of_whole_stacks(case: Case, seed: int) -> N
     for x in case.floats():
         program, here = Program(tape, [x], floats), tape.values[x]
         if program.analytic and floats:
-            tangent = patch(rng, here.shape, None, here.dtype)
+            tangent = box_stack(rng, here.shape, None, here.dtype)
             for a, b in zip(*(program.tangents({x: each}) for each in (tangent, tangent.filled())), strict=True):
                 same(a, b, 1e-11)
             moved = (program.tangents({x: each}, np.random.default_rng(seed)) for each in (tangent, tangent.filled()))
