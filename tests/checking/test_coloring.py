@@ -58,6 +58,7 @@ def test_a_model_takes_as_few_groups_as_its_structure_allows(tested: gc.Model, r
     assert found.evaluations["complex"] <= colors + 1  # and one to see that the groups add up
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("tested", [m for m, rows, _ in MODELS.values() if rows < 600], ids=SMALL)
 def test_a_verdict_is_the_same_without_groups(tested: gc.Model, method: Method) -> None:

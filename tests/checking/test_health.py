@@ -208,6 +208,7 @@ def test_the_steepest_step_is_named():
     assert (found.spot.node, found.spot.op, found.factor < 1e-4) == (4, "Sigmoid", True)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("outer", [-100, 0, 100])
 @pytest.mark.parametrize("inner", [-100, 0, 100])
 def test_units_of_x_and_y_do_not_matter(outer: int, inner: int):

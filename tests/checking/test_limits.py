@@ -69,6 +69,7 @@ print(record.status, record.entries["checked"], resource.getrusage(resource.RUSA
 """
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rows, columns, method, factor", [
     (400, 1000, "auto", 1.0), (400, 1000, "auto", 1.001), (400, 1000, "richardson", 1.0),
     (2, 100_000, "auto", 1.0), (2, 100_000, "auto", 1.001),

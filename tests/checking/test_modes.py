@@ -26,6 +26,7 @@ def page(record: Check) -> str:
     return " ".join(render("full", Report((record,))).split())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("mutant", **names(MUTANTS))
 def test_every_mode_passes_right_rules_and_fails_wrong_ones(mutant: Mutant, mode: str):

@@ -105,6 +105,7 @@ LOST: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @every_mode
 @pytest.mark.parametrize("rows", [3, 20])
 @pytest.mark.parametrize(("value", "at"), [(np.nan, "all"), (np.inf, "the last")])

@@ -142,7 +142,7 @@ MUCH = {  # graphs by name, with the exit codes that they may have within 256 Mi
         "m (float[8] x) => (float[1] y) <int64[2] a = {8, 1}, int64[2] b = {1, 1}, int64[2] n = {1, 30000000}> {"
         "  r = Reshape (x, a)  e = Expand (r, n)  s = ReduceSum <keepdims = 1> (e)  y = Reshape (s, b) }", {6}),
 }  # fmt: skip
-FIRST = {"an input", "Expand", "a large product", "a product", "a Jacobian of 290 MB", "a constant"}
+FIRST = {"a product", "a constant"}
 
 
 def _external(folder: Path) -> str:
@@ -279,6 +279,7 @@ def test_a_large_file_is_read_within_the_limit(tmp_path: Path) -> None:
     assert size < 128 + BESIDE
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("more", [(), ("--memory-limit", "1GiB")])
 @pytest.mark.parametrize("name", ["a loop", *(pytest.param(n, marks=pytest.mark.slow) for n in TIME if n != "a loop")])
 def test_time_stays_within_the_limit(name: str, more: tuple[str, ...], tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def outcome(gradcheck: Command, place: Path, *args: str) -> tuple[Any, ...]:
     return ran.code, *(text.replace(f"{place}/", "") for text in texts)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file open when time was up
 @every_option
 def test_an_option_has_an_effect(gradcheck: Command, place: Path, each: Said) -> None:

@@ -138,6 +138,7 @@ def test_however_a_process_ends_there_is_a_record_and_the_worker_stays(two: Star
     assert all(process.poll() is None for process in two.processes)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_loses_nothing_and_nothing_counts_twice(two: Started, tmp_path: Path) -> None:
     folder = tmp_path / "begun"
     folder.mkdir()
@@ -206,6 +207,7 @@ def _workers(started: Started) -> list[str]:
         return list(client.scheduler_info(n_workers=-1)["workers"])
 
 
+@pytest.mark.slow
 def test_no_two_jobs_have_memory_that_there_is_only_once(started: Started) -> None:
     started.schedule()
     started.work(memory=str(2 * GIB), threads=3)

@@ -66,6 +66,7 @@ def test_models_pass_with_the_right_table_and_fail_with_the_others(name: str, se
     assert set(found.values()) == {("fail", "GC101", SUSPECTS[name][1])}
 
 
+@pytest.mark.one_in(3)
 @each
 @pytest.mark.parametrize("of_x", POWERS)
 def test_units_of_x_and_y_change_no_verdict(name: str, of_x: int, seed: int) -> None:
@@ -89,6 +90,7 @@ def test_the_order_of_coordinates_changes_no_verdict(name: str, seed: int) -> No
     require_same(permuted(host, seed), name, seed)
 
 
+@pytest.mark.one_in(3)
 @each
 def test_a_repeated_batch_changes_no_verdict(name: str, seed: int) -> None:
     host = network(name, seed)

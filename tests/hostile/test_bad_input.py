@@ -298,6 +298,7 @@ FOUND = {  # graph, exit code, message
 }  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("text, expected, message", FOUND.values(), ids=FOUND)
 @pytest.mark.parametrize("ways", [*WAYS, ("--points", "2"), ("--params",)], ids=" ".join)
 def test_what_mutants_found(ways: tuple[str, ...], text: str, expected: int, message: str, run: Run) -> None:
