@@ -209,6 +209,6 @@ def save(
 def _value(tape: Tape, name: str) -> Any:
     if name in tape.blocked:
         raise tape.blocked[name]
-    if name in tape.compounds:
-        return plain(mapped(lambda var: np.array(var.value), tape.compounds[name]))
+    if name in tape.containers:
+        return plain(mapped(lambda var: np.array(var.value), tape.containers[name]))
     return np.array(tape.named[name].value)

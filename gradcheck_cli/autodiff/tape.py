@@ -22,10 +22,10 @@ from gradcheck_cli.autodiff.evaluation import Where, bound, run
 from gradcheck_cli.autodiff.weights import Values, turns
 from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError
 from gradcheck_cli.graph import Array, Node
-from gradcheck_cli.graph.containers import COMPOUND, Compound
+from gradcheck_cli.graph.containers import CONTAINERS, Container
 from gradcheck_cli.op import DTYPES, Op, Ops, fitting, for_operands, no_forward
 
-Operand: TypeAlias = "Var | Compound | complex | np.generic | Array | None"
+Operand: TypeAlias = "Var | Container | complex | np.generic | Array | None"
 MAX_STEPS = 200_000  # an unrolled loop of an untrusted model must end
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _FLOAT, _COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
@@ -241,7 +241,7 @@ class Large(Var):
 
 
 _TENSORS = {Var, Large, type(None)}
-_VALUES = (Var, type(None), *COMPOUND)
+_VALUES = (Var, type(None), *CONTAINERS)
 
 
 class Tape:
@@ -252,7 +252,7 @@ class Tape:
     fixed      `constants` and tensors computed from them alone, and "" (an operand that is left out)
     guards     tensors whose values decided the control flow
     named      `Var`s of the tensors of the traced graph, by name
-    compounds  its sequences, optionals and maps as records of `Var`s
+    containers  its sequences, optionals and maps as records of `Var`s
     blocked    tensors that could not be computed, with the reason
     general    True if the same steps are to hold for other sizes
     drawing    indices of the model's nodes that drew random numbers
@@ -268,7 +268,7 @@ class Tape:
         self.fixed: set[str] = {""}
         self.guards: list[str] = []
         self.named: dict[str, Var] = {}
-        self.compounds: dict[str, Compound] = {}
+        self.containers: dict[str, Container] = {}
         self.blocked: dict[str, GradcheckError] = {}
         self.reserved: set[str] = set()
         self.drawing: set[int] = set()

@@ -10,7 +10,7 @@ from gradcheck_cli.autodiff.evaluation import Where
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import GradcheckError, ModelError
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.graph.containers import COMPOUND, mapped, placed, typed
+from gradcheck_cli.graph.containers import CONTAINERS, mapped, placed, typed
 from gradcheck_cli.op import Ops
 
 
@@ -83,7 +83,7 @@ def result(tape: Tape, name: str) -> Any:
     """The value of a traced tensor: an array, or a record of arrays for a sequence, an optional or a map."""
     if name in tape.blocked:
         raise tape.blocked[name]
-    return mapped(lambda x: x.value, tape.compounds[name] if name in tape.compounds else tape.named[name])
+    return mapped(lambda x: x.value, tape.containers[name] if name in tape.containers else tape.named[name])
 
 
 def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[str]) -> None:
@@ -111,8 +111,8 @@ def _held(tape: Tape, name: str, value: Any, declared: TensorType | None) -> Any
 
 def _keep(tape: Tape, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
-        if isinstance(value, COMPOUND):
-            tape.compounds[name] = value
+        if isinstance(value, CONTAINERS):
+            tape.containers[name] = value
         else:
             tape.named[name] = value
 

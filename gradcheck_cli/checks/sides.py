@@ -182,7 +182,7 @@ def require_shape(wanted: Mapping[str, Sequence[int]], tape: Tape, y: str) -> No
 
 def is_floating(tape: Tape, name: str) -> bool:
     """True for a float tensor, and for a tensor that was not computed, whose type only the run could show."""
-    return name not in tape.compounds and (name not in tape.named or inexact(tape.named[name]))
+    return name not in tape.containers and (name not in tape.named or inexact(tape.named[name]))
 
 
 def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str]) -> None:
@@ -190,8 +190,8 @@ def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str
     dtypes = {name: var.dtype.name for name, var in tape.named.items()}
     for option, names in (("--x", xs), ("--y", ys)):
         for name in names:
-            if name in tape.compounds:
-                raise UsageError(f"{option} {shown(name)} is {described(tape.compounds[name])}, no tensor.")
+            if name in tape.containers:
+                raise UsageError(f"{option} {shown(name)} is {described(tape.containers[name])}, no tensor.")
             if name in tape.named and not inexact(tape.named[name]):
                 after = first_float_after(graph, name, dtypes) if option == "--x" else None
                 hint = f" First float tensor after it: {_described(graph, tape, after)}" if after else ""

@@ -101,12 +101,12 @@ def alone(pair: Pair, side: Sides, timing: PairTiming, settings: Settings) -> fl
     probes = groups(side, pair.x, rows) if pair.mode == "full" else rows
     audited = 1 if pair.mode in ("directional", "nodes") else AUDITED
     seconds = timing.values.seconds(_JITTER * JITTERED + 2 * len(CHEAP_RUNGS) * audited, 2)
-    seconds += timing.tangents.seconds(_LAWS[1], _LAWS[1])
+    seconds += timing.jvp.seconds(_LAWS[1], _LAWS[1])
     if method in ("richardson", "central", "forward"):
         seconds += timing.values.seconds(probes * _DIFFERENCES) / _speedup(settings)
     else:
         left = rows * timing.left
-        seconds += timing.tangents.seconds(probes + _JITTER * JITTERED * left) / _speedup(settings)
+        seconds += timing.jvp.seconds(probes + _JITTER * JITTERED * left) / _speedup(settings)
         seconds += timing.values.seconds(2 * len(ALL_RUNGS) * left) / _speedup(settings)
     seconds += _REST[1] * _STEP * len(program.steps)
     return seconds + rows * columns * _PASSES * pass_over_an_entry()
@@ -173,7 +173,7 @@ class Stacks:
 class PairTiming:
     """Timings of one pair, and `left`: the fraction of its rows that the complex step leaves open."""
 
-    tangents: Stacks
+    jvp: Stacks
     values: Stacks
     left: float
 
@@ -201,7 +201,7 @@ class PairTimings:
         if self._largest is None:
             self._largest = self.of(largest, alone=False)
         share = forward_work(self.side.program(x)) / forward_work(self.side.program(largest))
-        return replace(self._largest, tangents=self._largest.tangents * share, values=self._largest.values * share)
+        return replace(self._largest, jvp=self._largest.jvp * share, values=self._largest.values * share)
 
     def of(self, x: str, *, alone: bool = True) -> PairTiming:
         """Timing of one pair by probes of single entries (`alone`) or by random directions."""
@@ -215,7 +215,7 @@ class PairTimings:
             rows = spread(rng, reals(here), count)
             return Directions(here, rows if alone else rng.normal(size=(count, reals(here))))
 
-        def tangents(count: int) -> None:
+        def jvp(count: int) -> None:
             numbers[:] = [by_complex_step(program, directions(count), self.budget)]
 
         def values(count: int) -> None:
@@ -224,7 +224,7 @@ class PairTimings:
 
         most = self._most(program)
         real = stacks(values, most)
-        complex_ = stacks(tangents, most) if program.obstacle is None else Stacks(0.0, 0.0)
+        complex_ = stacks(jvp, most) if program.obstacle is None else Stacks(0.0, 0.0)
         program.evaluations.clear()  # timed runs do not count as evaluations of the check
         program.evaluations.update(before)
         left = self._left(x, rows, numbers[0]) if numbers and alone else 0.0

@@ -139,7 +139,7 @@ def _one_moves(program: Program, step: int, part: Directions) -> Array:
     if not before.analytic or len(set(names)) < len(names):
         return np.zeros(part.count, bool)
     x = program.tape.values[program.probes[0]]
-    moved = before.tangents({program.probes[0]: part.block(range(part.count)).reshape(-1, *x.shape)})
+    moved = before.jvp({program.probes[0]: part.block(range(part.count)).reshape(-1, *x.shape)})
     return np.asarray(sum(np.count_nonzero(flat_stack(t), axis=1) for t in moved) == 1)
 
 

@@ -5,7 +5,7 @@ elementwise ones multiply by a slope that is computed once for all probes, steps
 multiply by the Jacobian of each line, all others run at `x + i h t` (the complex step).
 
 `Pushforward` does this for one step and is the reference.  For whole stacks `staged` prepares all steps of a program
-once: elementwise steps that follow one another become chains of products and sums.
+once: elementwise steps that follow one another are fused into one pass of products and sums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import Kernel, elementwise
 from gradcheck_cli.op.box_rules import Restricted, same_place
 from gradcheck_cli.op.boxes import BoxStack, Shape, Stack, dense
-from gradcheck_cli.op.fusion import Chain, Formula, expressed, parts, total
+from gradcheck_cli.op.fusion import Formula, FusedSteps, expressed, segments, total
 from gradcheck_cli.op.sparsity import lines
 
 Numbered: TypeAlias = tuple[int, Step]  # a step of the tape and its number
@@ -290,11 +290,11 @@ def staged(
     drafts = [planner.draft(*numbered) for numbered in steps]
     formulas = [draft if isinstance(draft, Formula) else None for draft in drafts]
     stages = []
-    for part in parts([step.node for _, step in steps], formulas, outputs, lambda n: values.like(n).shape, 1):
-        draft, mine = drafts[part.steps[0]], [steps[s] for s in part.steps]
-        if part.chain is not None:
-            draft = Chained(pushforward, mine, part.chain)
-        stages.append(Stage(draft if isinstance(draft, Through) else Through(pushforward, mine), part.dies))
+    for segment in segments([step.node for _, step in steps], formulas, outputs, lambda n: values.like(n).shape, 1):
+        draft, mine = drafts[segment.steps[0]], [steps[s] for s in segment.steps]
+        if segment.fused is not None:
+            draft = FusedThrough(pushforward, mine, segment.fused)
+        stages.append(Stage(draft if isinstance(draft, Through) else Through(pushforward, mine), segment.dies))
     return stages
 
 
@@ -328,14 +328,14 @@ class Through:
 
 
 @dataclass(frozen=True, slots=True)
-class Chained(Through):
-    """Steps that run as one chain; where the chain cannot, one by one."""
+class FusedThrough(Through):
+    """Steps that run as one fused kernel; where it cannot run, one by one."""
 
-    chain: Chain
+    fused: FusedSteps
 
     def make(self, live: Tangents) -> Tangents:
         """The tangents that later steps read."""
-        made = self.chain.run(live)
+        made = self.fused.run(live)
         return Through.make(self, live) if made is None else made
 
 
@@ -373,7 +373,7 @@ class _Planner:
         self.values = pushforward.tape.values
 
     def draft(self, index: int, step: Step) -> Formula | Through:
-        """The formula of a step that can be part of a chain, or a stage of its own."""
+        """The formula of a step that can be fused, or a stage of its own."""
         moving = [i for i, n in enumerate(step.operands) if n and n in self.live]
         outputs = [n for n in step.node.outputs if n and is_inexact(self.values.like(n).dtype)]
         through = Through(self.pushforward, [(index, step)])

@@ -1,4 +1,4 @@
-"""The steps of a program, prepared once for all chunks of probes: operands of each kernel, and chains of steps."""
+"""The steps of a program, prepared once for all chunks of probes: operands of each kernel, and fused steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gradcheck_cli.autodiff.weights import Values
 from gradcheck_cli.graph import Array, between, is_inexact
 from gradcheck_cli.op.batching import elementwise, shape_only, trailing
 from gradcheck_cli.op.boxes import as_stack
-from gradcheck_cli.op.fusion import Chain, Formula, expressed, parts
+from gradcheck_cli.op.fusion import Formula, FusedSteps, expressed, segments
 
 _CHAINED = (np.dtype(np.float32), np.dtype(np.float64))
-_FEWEST = 2  # steps of a chain: NumPy runs a single step as fast
+_FEWEST = 2  # steps that are fused: NumPy runs a single step as fast
 
 
 def steps_between(steps: Sequence[Step], probes: Sequence[str], targets: set[str]) -> list[tuple[int, Step]]:
@@ -86,15 +86,15 @@ class Planned(Ready):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined(Ready):
-    """Steps that run as one chain."""
+class Fused(Ready):
+    """Steps that run as one fused kernel."""
 
     steps: Sequence[Planned]
-    chain: Chain
+    fused: FusedSteps
 
     def run(self, live: Mapping[str, Array], values: Values, *, even: bool) -> Sequence[Any]:
-        """Results of the chain for whole stacks."""
-        made = self.chain.run(live)
+        """Results of the fused kernel for whole stacks."""
+        made = self.fused.run(live)
         if made is None:
             made = dict(live)
             for step in self.steps:
@@ -102,20 +102,20 @@ class Joined(Ready):
         return [made[name] for name, _, _ in self.results]
 
 
-def joined(steps: Sequence[Planned], outputs: Collection[str], values: Values) -> list[Planned | Joined]:
-    """The same steps, with elementwise ones that follow one another joined into chains."""
+def fused(steps: Sequence[Planned], outputs: Collection[str], values: Values) -> list[Planned | Fused]:
+    """The same steps, with elementwise ones that follow one another fused."""
     nodes = [ready.step.node for ready in steps]
     formulas = [_formula(ready, values) for ready in steps]
-    found: list[Planned | Joined] = []
-    for part in parts(nodes, formulas, outputs, lambda n: values.like(n).shape, _FEWEST):
-        mine = [steps[s] for s in part.steps]
-        if part.chain is None:
-            found.append(replace(mine[0], dies=tuple(part.dies)))
+    found: list[Planned | Fused] = []
+    for segment in segments(nodes, formulas, outputs, lambda n: values.like(n).shape, _FEWEST):
+        mine = [steps[s] for s in segment.steps]
+        if segment.fused is None:
+            found.append(replace(mine[0], dies=tuple(segment.dies)))
         else:
             results = {each[0]: each for ready in mine for each in ready.results}
-            wanted = tuple(results[name] for name in part.chain.results)
-            alone = [replace(ready, dies=()) for ready in mine]  # later parts may still read these
-            found.append(Joined(wanted, tuple(part.dies), alone, part.chain))
+            wanted = tuple(results[name] for name in segment.fused.results)
+            alone = [replace(ready, dies=()) for ready in mine]  # later segments may still read these
+            found.append(Fused(wanted, tuple(segment.dies), alone, segment.fused))
     return found
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.chunks import Decisions, Outcome, gathered
 from gradcheck_cli.engine.jvp import Pushforward, Stage, batched, linear_groups, staged
-from gradcheck_cli.engine.plan import Joined, Planned, joined, planned, steps_between
+from gradcheck_cli.engine.plan import Fused, Planned, fused, planned, steps_between
 from gradcheck_cli.engine.rounding import coarsened, factors, jittered, of_probe
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
@@ -47,7 +47,7 @@ class Program:
         self._branches: dict[int, Array] = {}
         self._preparing = Lock()
         self._stages: dict[Any, list[Stage]] = {}  # by the first step, and the tensors that carry tangents there
-        self._chained: dict[int, list[Planned | Joined]] = {}
+        self._fused: dict[int, list[Planned | Fused]] = {}
 
     @cached_property
     def _plan(self) -> list[Planned]:
@@ -126,7 +126,7 @@ class Program:
         self._count("real", count)
         return made
 
-    def tangents(self, stacks: Mapping[str, Stack], jitter: np.random.Generator | None = None) -> tuple[Array, ...]:
+    def jvp(self, stacks: Mapping[str, Stack], jitter: np.random.Generator | None = None) -> tuple[Array, ...]:
         """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `jitter` as in `run`.
 
         Every discrete decision is that of the point.
@@ -134,9 +134,9 @@ class Program:
         count = next(iter(stacks.values())).shape[0]
         self._count("complex", count)
         with np.errstate(all="ignore"):
-            return self._tangents(dict(stacks), count, jitter)
+            return self._jvp(dict(stacks), count, jitter)
 
-    def _tangents(
+    def _jvp(
         self, live: dict[str, Stack], count: int, jitter: np.random.Generator | None, start: int = 0
     ) -> tuple[Array, ...]:
         """The same from step `start` on, where `live` holds the tangents of all tensors before it."""
@@ -150,7 +150,7 @@ class Program:
                 made = made if jitter is None else _rounded_tangents(made, step, jitter)
             except Crowded:
                 parts = _pieces(live, count, self._more(position))
-                rest = (self._tangents(part, n, deepcopy(jitter), position) for n, part in parts)
+                rest = (self._jvp(part, n, deepcopy(jitter), position) for n, part in parts)
                 return boxes.joined(rest, count)
             live.update(made)
             for name in self.dies.get(position, ()):
@@ -194,7 +194,7 @@ class Program:
         """Takes the values `live`, whole stacks, through all steps from `start` on."""
         values = self.tape.values
         even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
-        for ready in self._joined(start):
+        for ready in self._segments(start):
             if isinstance(ready, Planned) and ready.rebound:
                 results = self._results(ready.step, live, None)
             else:
@@ -203,11 +203,11 @@ class Program:
                 self._compare(ready.index, ready.step, live, results, crossed, decisions)
             even = ready.keep(live, results) and even
 
-    def _joined(self, start: int) -> Sequence[Planned | Joined]:
+    def _segments(self, start: int) -> Sequence[Planned | Fused]:
         with self._preparing:
-            if start not in self._chained:
-                self._chained[start] = joined(self._plan[start:], self.outputs, self.tape.values)
-        return self._chained[start]
+            if start not in self._fused:
+                self._fused[start] = fused(self._plan[start:], self.outputs, self.tape.values)
+        return self._fused[start]
 
     def _results(self, step: Step, live: dict[str, Any], jitter: np.random.Generator | None) -> Sequence[Any]:
         """Results of a step for live values, computed on their boxes where it has a box rule."""

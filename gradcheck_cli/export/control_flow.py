@@ -205,6 +205,6 @@ class Scanned(Layer):
 SCANNED = recurrent(Scanned)
 _NODES = [
     composite("If", if_),
-    composite("Loop", loop, compound=subgraphs.loop),
-    composite("Scan", scan, compound=subgraphs.scan),
+    composite("Loop", loop, containers=subgraphs.loop),
+    composite("Scan", scan, containers=subgraphs.scan),
 ]

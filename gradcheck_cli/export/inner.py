@@ -20,7 +20,7 @@ from gradcheck_cli.autodiff.trace import Body, names_within
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.export.runs import needed
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
-from gradcheck_cli.graph.containers import COMPOUND, described
+from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.op import Op, Ops
 
 NUMBER, FLAG = TensorType(np.dtype(np.int64), ()), TensorType(np.dtype(np.bool_), ())  # first inputs of a Loop's body
@@ -224,7 +224,7 @@ def closed(body: Body) -> Graph:
 
 def reads_containers(body: Body) -> bool:
     """True if a body reads sequences, optionals or maps from outside."""
-    return any(isinstance(body.around.get(name), COMPOUND) for name in body.graph.captures)
+    return any(isinstance(body.around.get(name), CONTAINERS) for name in body.graph.captures)
 
 
 def captured(*graphs: Graph) -> tuple[str, ...]:

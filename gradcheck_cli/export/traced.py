@@ -167,7 +167,7 @@ def _names(model: Model, tape: Tape, outputs: Sequence[str]) -> Names:
 def _fed(tape: Tape, feeds: Mapping[str, Any]) -> set[str]:
     """Names of fed tensors, with the tensors inside fed containers."""
     return {*(n for n in feeds if n in tape.values),
-            *(v.name for n in feeds if n in tape.compounds for v in inside(tape.compounds[n]))}  # fmt: skip
+            *(v.name for n in feeds if n in tape.containers for v in inside(tape.containers[n]))}  # fmt: skip
 
 
 def _passing(model: Model, tape: Tape, outputs: Sequence[str], feeds: Collection[str]) -> frozenset[str]:

@@ -40,8 +40,8 @@ class Map:
     values: Any
 
 
-Compound: TypeAlias = Sequence | Optional | Map
-COMPOUND = (Sequence, Optional, Map)
+Container: TypeAlias = Sequence | Optional | Map
+CONTAINERS = (Sequence, Optional, Map)
 
 
 def placed(name: str, value: Any, put: Put) -> Any:
@@ -87,8 +87,8 @@ def plain(value: Any) -> Any:
 
 def typed(value: Any, declared: TensorType | None, where: str) -> Any:
     """A user's value for a tensor of the declared type: a record for lists, dicts and None, else an array."""
-    if declared is None or declared.kind == "tensor" or isinstance(value, COMPOUND):
-        return value if isinstance(value, COMPOUND) else np.asarray(value)
+    if declared is None or declared.kind == "tensor" or isinstance(value, CONTAINERS):
+        return value if isinstance(value, CONTAINERS) else np.asarray(value)
     if declared.kind == "optional":
         return Optional(None if value is None else typed(value, declared.inner, where))
     if declared.kind == "sequence" and isinstance(value, list | tuple):

@@ -237,7 +237,7 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ji
 
     def run(piece: range) -> Array:
         rng = None if jitter is None else np.random.default_rng(jitter)
-        return program.tangents({x: directions.tangents(piece, here, room)}, rng)[0]
+        return program.jvp({x: directions.tangents(piece, here, room)}, rng)[0]
 
     size, room = directions.room(program, budget, doubled=2)
     for piece, tangent in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):

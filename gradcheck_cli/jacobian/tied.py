@@ -261,7 +261,7 @@ def _along(program: Program, moves: Moves, budget: Budget, jitter: int | None = 
     def run(piece: range) -> list[Array]:
         rng = None if jitter is None else np.random.default_rng(jitter)
         some = {n: shaped(v[piece.start : piece.stop], values[n]) for n, v in moves.items()}
-        return [flat_stack(np.asarray(t)) for t in program.tangents(some, rng)]
+        return [flat_stack(np.asarray(t)) for t in program.jvp(some, rng)]
 
     made = [part for _, part in in_chunks(run, count, 2 * program.bytes_per_probe(), budget, program.worth)]
     return [np.concatenate(column) for column in zip(*made, strict=True)]

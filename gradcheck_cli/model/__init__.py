@@ -157,7 +157,7 @@ class Model:
         if name in self.graph.types or name in self.graph.constants:
             return self.graph.types.get(name, TensorType()).kind
         tape = self.sample()
-        made = tape.compounds.get(name) if isinstance(tape, Tape) else None
+        made = tape.containers.get(name) if isinstance(tape, Tape) else None
         return "tensor" if made is None else type(made).__name__.lower()
 
     def known_dtype(self, name: str) -> np.dtype[Any] | None:

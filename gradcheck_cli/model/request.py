@@ -71,8 +71,8 @@ def derive(tape: Tape, request: Request) -> list[Var | None]:
     for name in request.reads:
         if name in tape.blocked:
             raise tape.blocked[name]
-        if name in tape.compounds:
-            raise UsageError(f"{name!r} is {described(tape.compounds[name])}: only tensors have gradients.")
+        if name in tape.containers:
+            raise UsageError(f"{name!r} is {described(tape.containers[name])}: only tensors have gradients.")
     with tape.scope(request.scope), tape.from_node(-1, {}):
         seeds: dict[str, Var] = {}
         for i, (y, given) in enumerate(zip(request.ys, request.grad_ys, strict=True)):

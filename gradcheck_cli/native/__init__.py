@@ -1,4 +1,4 @@
-"""Matrix products, convolutions, pools and elementwise chains: the interface to the compiled kernels.
+"""Matrix products, convolutions, pools and fused elementwise operations: the interface to the compiled kernels.
 
 They run in C++ for float32, float64, complex64 and complex128 (extrema also for int8 and uint8) and in
 NumPy (`reference`) for everything else, or everywhere if `GRADCHECK_KERNELS=numpy`.  The kernels release
@@ -8,12 +8,12 @@ within `single_threaded()`.  `GRADCHECK_ISA` (avx512, avx2, baseline) overrules 
 
 from __future__ import annotations
 
-from .chains import NAMES, by_numpy, chain
+from .elementwise import NAMES, by_numpy, fused
 from .pools import added, maxima, sums, taken, winners
 from .products import conv, conv_transpose, matmul
 from .selection import info, single_threaded, use
 
 __all__ = [
-    "NAMES", "added", "by_numpy", "chain", "conv", "conv_transpose", "info", "matmul", "maxima", "single_threaded", "sums",
+    "NAMES", "added", "by_numpy", "conv", "conv_transpose", "fused", "info", "matmul", "maxima", "single_threaded", "sums",
     "taken", "use", "winners",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 
 from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, respelled
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
-from gradcheck_cli.graph.containers import COMPOUND, described
+from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.graph.memory import require, require_broadcast
 from gradcheck_cli.op.batching import BatchingRule, Kernel, elementwise, loop, shape_only
 from gradcheck_cli.op.box_rules import BoxRule, same_place
@@ -152,7 +152,7 @@ class Op:
               a factorization of a matrix.
     stored    it works on the bits of numbers: its kernel gets the dtypes that the model names, not wider ones.
     widens    an operand in a narrower floating-point dtype than the others gives the same result.
-    compound  the operator on sequences, optionals or maps, written in symbolic functions of the tensors inside.
+    containers  the operator on sequences, optionals or maps, written in symbolic functions of the tensors inside.
               None: it takes tensors only.
     cuts      `(attributes, operand, output) -> Cut`: the reason why an output has no derivative by an operand, by nature
               (`rounding`, `deciding`).  None: there is none by any operand if the rule is `zero`, else by static ones.
@@ -214,7 +214,7 @@ class Op:
     backward_stable: bool = False
     stored: bool = False
     widens: bool = False
-    compound: Kernel | None = None
+    containers: Kernel | None = None
     cuts: Cuts | None = None
     inner: Graph | None = None
     valid: Valid = field(default_factory=dict)
@@ -295,9 +295,9 @@ class Op:
         return Signature(self.forward, self.static)
 
     @cached_property
-    def on_compounds(self) -> Op:
+    def on_containers(self) -> Op:
         """The operator on sequences, optionals and maps."""
-        return replace(self, forward=self.compound or self.forward, composed=True, vjp=None, batching=loop)
+        return replace(self, forward=self.containers or self.forward, composed=True, vjp=None, batching=loop)
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -448,12 +448,12 @@ def operator_of(ops: Ops, node: Node) -> Op:
 
 def for_operands(op: Op, operands: Sequence[Any], where: Callable[[], str]) -> Op:
     """The operator in its form for these operands; ModelError for a container if it takes tensors only."""
-    other = next(((i, x) for i, x in enumerate(operands) if isinstance(x, COMPOUND)), None)
+    other = next(((i, x) for i, x in enumerate(operands) if isinstance(x, CONTAINERS)), None)
     if other is None:
         return op
-    if op.compound is None:
+    if op.containers is None:
         raise ModelError(f"{where()} takes tensors; its input {other[0]} is {described(other[1])}")
-    return op.on_compounds
+    return op.on_containers
 
 
 def fitting(number: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:

@@ -1,7 +1,7 @@
-"""Chains: elementwise steps that follow one another, run in one pass over memory and without the interpreter's lock.
+"""Fusion of elementwise steps that follow one another: they run in one pass over memory, without the interpreter's lock.
 
-A step takes part if its kernel is in the table `EXACT`: an expression of exact operations, each of which rounds as
-NumPy's does, on stacks and constants.  Results that only later steps of a chain read never become arrays.
+A step is fused if its kernel is in the table `FUSIBLE`: an expression of exact operations, each of which rounds as
+NumPy's does, on stacks and constants.  Results that only later fused steps read never become arrays.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gradcheck_cli.graph import Array, Node
 
 Shape: TypeAlias = tuple[int, ...]
 Expression: TypeAlias = "str | float | Array | tuple[str, Any, Any]"  # a stack, a constant, or an operation on two
-_LONGEST = 24  # formulas in a chain: their blocks share a cache
-_WIDEST = 64  # stacks and constants that a chain reads
+_LONGEST = 24  # formulas that are fused: their blocks share a cache
+_WIDEST = 64  # stacks and constants that fused steps read
 _MOST = 16  # operands in an expression
 
 
@@ -38,7 +38,7 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class FusedSteps:
     """Formulas compiled for one native call: from live stacks (by name, with shapes) and constants to results."""
 
     live: Mapping[str, Shape]
@@ -59,27 +59,27 @@ class Chain:
             missing = rank - len(shape)
             stacks.append(stack.reshape(count, *(1,) * missing, *shape) if missing else stack)
         shape = (count, *self.shape)
-        made = native.chain(self.code, [*stacks, *self.constants], shape, len(self.results), self.hidden)
+        made = native.fused(self.code, [*stacks, *self.constants], shape, len(self.results), self.hidden)
         return None if made is None else dict(zip(self.results, made, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Steps, by number, that run at once: a chain, or one step alone; and the names of tensors that nothing reads later."""
+class Segment:
+    """Steps, by number, that run at once, fused or one step alone, and the tensors that nothing reads later."""
 
     steps: Sequence[int]
-    chain: Chain | None
+    fused: FusedSteps | None
     dies: Sequence[str]
 
 
-def parts(
+def segments(
     nodes: Sequence[Node],
     formulas: Sequence[Formula | None],
     outputs: Collection[str],
     shapes: Callable[[str], Shape],
     least: int,
-) -> Iterator[Part]:
-    """Yields the steps as parts, in an order in which operands come first; chains have at least `least` formulas."""
+) -> Iterator[Segment]:
+    """Yields the steps as segments, in an order in which operands come first; at least `least` formulas are fused."""
     found = list(_grouped(formulas, least))
     last = {n: i for i, steps in enumerate(found) for s in steps for n in nodes[s].inputs}
     for i, steps in enumerate(found):
@@ -87,13 +87,13 @@ def parts(
         dies = [n for n in named if n and last.get(n, i) <= i and n not in outputs]
         mine = [f for s in steps if (f := formulas[s]) is not None]
         wanted = [f.name for f in mine if f.name not in dies]
-        yield Part(steps, linked(mine, wanted, shapes) if wanted and len(mine) >= least else None, dies)
+        yield Segment(steps, linked(mine, wanted, shapes) if wanted and len(mine) >= least else None, dies)
 
 
 def _grouped(formulas: Sequence[Formula | None], least: int) -> Iterator[list[int]]:
     """Numbers of the steps that run at once: groups of formulas that follow one another, other steps alone."""
-    for chained, run in groupby(range(len(formulas)), key=lambda i: formulas[i] is not None):
-        if not chained:
+    for fusible, run in groupby(range(len(formulas)), key=lambda i: formulas[i] is not None):
+        if not fusible:
             yield from ([i] for i in run)
             continue
         number = {f.name: i for i in run if (f := formulas[i]) is not None}
@@ -129,8 +129,8 @@ def _joins(formula: Formula, group: Sequence[Formula]) -> bool:
     return len(formula.reads) + sum(len(f.reads) for f in group) <= _WIDEST
 
 
-def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callable[[str], Shape]) -> Chain:
-    """The chain of formulas of one shape and dtype; the results `wanted` become stacks, `shapes` gives those of
+def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callable[[str], Shape]) -> FusedSteps:
+    """Formulas of one shape and dtype, fused; the results `wanted` become stacks, `shapes` gives those of
     operands.
     """
     code, made = Code(), dict[str, int]()
@@ -140,7 +140,7 @@ def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callabl
     packed, hidden = code.packed([made[name] for name in results])
     live = {name: shapes(name) for name in code.live}
     constants = [np.asarray(value, formulas[0].dtype) for value in code.constants.values()]
-    return Chain(live, constants, results, formulas[0].shape, packed, hidden)
+    return FusedSteps(live, constants, results, formulas[0].shape, packed, hidden)
 
 
 @dataclass(slots=True)
@@ -214,13 +214,13 @@ class Computation:
     def run(self, arrays: Mapping[str, Array], shape: Shape) -> list[Array]:
         """The results, of a shape over which arrays broadcast."""
         operands = [*(arrays[name] for name in self.operands), *self.constants]
-        made = native.chain(self.code, operands, shape, self.results, self.hidden)
+        made = native.fused(self.code, operands, shape, self.results, self.hidden)
         return native.by_numpy(self.code, operands, shape, self.results, self.hidden) if made is None else made
 
 
 def expressed(kernel: Callable[..., Any], operands: Sequence[Expression]) -> Expression | None:
-    """The expression of a kernel on operands; None if it is not in `EXACT`, or has too many operands."""
-    expression = EXACT.get(kernel)
+    """The expression of a kernel on operands; None if it is not in `FUSIBLE`, or has too many operands."""
+    expression = FUSIBLE.get(kernel)
     return None if expression is None or len(operands) > _MOST else expression(*operands)
 
 
@@ -249,7 +249,7 @@ def total(*terms: Expression) -> Expression:
 
 
 # By kernel, not by name: an operator that is handed in with another kernel is not mistaken for this one.
-EXACT: Mapping[Callable[..., Any], Callable[..., Expression]] = {
+FUSIBLE: Mapping[Callable[..., Any], Callable[..., Expression]] = {
     np.add: lambda a, b: ("add", a, b),
     np.subtract: lambda a, b: ("subtract", a, b),
     np.multiply: lambda a, b: ("multiply", a, b),

@@ -38,7 +38,7 @@ _FLOWS = {  # remarks on the gradient
     **dict.fromkeys([("", "Round"), ("", "Floor"), ("", "Ceil")], _THROUGH),
     **dict.fromkeys([("", "QuantizeLinear"), ("", "DynamicQuantizeLinear")], _THROUGH),
 }
-_COMPOUND = {"seq(": "sequence", "map(": "map", "optional(": "optional"}  # ONNX's types of containers
+_CONTAINERS = {"seq(": "sequence", "map(": "map", "optional(": "optional"}  # ONNX's types of containers
 _FOR_COMPLEX = ("Angle", "Complex", "Conj", "FFT", "IFFT", "Imag", "Real")  # in the domain gradcheck: ONNX lacks them
 _DTYPES = {("gradcheck", name): {"x": ("float32", "float64", "complex64", "complex128")} for name in _FOR_COMPLEX}
 
@@ -172,7 +172,7 @@ def _named(types: Iterable[str]) -> tuple[str, ...]:
     """ONNX's types by NumPy's names of their dtypes, in ONNX's order; then the kinds of containers."""
     given = set(types)
     tensors = [dtype for text, dtype in _dtype_names().items() if text in given]
-    return (*tensors, *(kind for mark, kind in _COMPOUND.items() if any(text.startswith(mark) for text in given)))
+    return (*tensors, *(kind for mark, kind in _CONTAINERS.items() if any(text.startswith(mark) for text in given)))
 
 
 @cache

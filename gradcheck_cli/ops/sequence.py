@@ -15,7 +15,7 @@ from gradcheck_cli.autodiff.tape import MAX_STEPS, Tape, Var
 from gradcheck_cli.autodiff.trace import Body
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import TensorType
-from gradcheck_cli.graph.containers import COMPOUND, Optional, Sequence, described, element, mapped
+from gradcheck_cli.graph.containers import CONTAINERS, Optional, Sequence, described, element, mapped
 from gradcheck_cli.op import Op, as_given, composite, from_end
 from gradcheck_cli.op.batching import Kernel
 
@@ -125,14 +125,14 @@ def element_of(value: Any, *, index: int) -> Any:
 def items_of(value: Any) -> tuple[Any, ...]:
     """The elements of a sequence."""
     if not isinstance(value, Sequence):
-        kind = described(value) if isinstance(value, COMPOUND) else "a tensor"
+        kind = described(value) if isinstance(value, CONTAINERS) else "a tensor"
         raise ValueError(f"a sequence is needed, not {kind}")
     return value.items
 
 
 def _position(position: Any, count: int, most: int) -> int:
     """A position counted from the front; a negative one counts from the end."""
-    if isinstance(position, COMPOUND) or position.size != 1 or position.dtype.kind not in "iu":
+    if isinstance(position, CONTAINERS) or position.size != 1 or position.dtype.kind not in "iu":
         raise ValueError(f"a position is one integer, not {described(position)}")
     at = int(position.tape.guard(position).item())
     if not -count <= at <= most:
@@ -162,7 +162,7 @@ def _sizes(split: Any, length: int) -> list[int]:
 
 
 def _own(name: str, forward: Kernel, **more: Any) -> Op:
-    return composite(name, forward, compound=forward, bind=as_given, **more)
+    return composite(name, forward, containers=forward, bind=as_given, **more)
 
 
 SEQUENCE: list[Op] = [

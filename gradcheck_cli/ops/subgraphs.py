@@ -16,7 +16,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import MAX_STEPS, Var
 from gradcheck_cli.autodiff.trace import Body
 from gradcheck_cli.errors import LimitError
-from gradcheck_cli.graph.containers import COMPOUND, described, mapped
+from gradcheck_cli.graph.containers import CONTAINERS, described, mapped
 from gradcheck_cli.op import Op, composite, from_end
 
 _FORWARD, _REVERSE = 0, 1
@@ -120,7 +120,7 @@ def _no_rows(body: Body, name: str, axis: int) -> Var:
 
 
 def _require_tensor(value: Any, what: str) -> None:
-    if value is None or isinstance(value, COMPOUND):
+    if value is None or isinstance(value, CONTAINERS):
         raise ValueError(f"{what} is {'nothing' if value is None else described(value)}; it must be a tensor")
 
 
@@ -154,6 +154,6 @@ def _handed_on(value: Any) -> Any:
 
 CONTROL_FLOW: list[Op] = [
     composite("If", if_, like=None),
-    composite("Loop", loop, compound=loop, integers={0: (2, 3), 1: (1, 1)}, like=None),
-    composite("Scan", scan, compound=scan),
+    composite("Loop", loop, containers=loop, integers={0: (2, 3), 1: (1, 1)}, like=None),
+    composite("Scan", scan, containers=scan),
 ]

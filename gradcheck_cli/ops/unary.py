@@ -179,7 +179,7 @@ UNARY: list[Op] = [
     unary("Acosh", np.arccosh, lambda ct, y, x: ct / (sym.sqrt(x - 1.0) * sym.sqrt(x + 1.0)),
           valid={0: Interval(1.1, 3.0, 1.0, np.inf)}),
     unary("Atanh", np.arctanh, lambda ct, y, x: ct / ((1.0 - x) * (1.0 + x)), valid={0: INSIDE_ONE}),
-    unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each", compound=identity_inside, moves="all"),
+    unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each", containers=identity_inside, moves="all"),
     unary("Floor", np.floor, step=_real_part(np.floor), branch=lambda x: np.floor(x.real), ordered=True, cuts=rounding,
           straight="rounds"),
     unary("Ceil", np.ceil, step=_real_part(np.ceil), branch=lambda x: np.ceil(x.real), ordered=True, cuts=rounding,

@@ -182,7 +182,7 @@ def _inside_outputs(source: Source, settings: Settings, ops: Ops) -> list[str]:
     if not names:
         return []
     tape = find_point(source, settings, ops, names).tape
-    held = {n: v for name in names if name in tape.compounds for n, v in elements(name, tape.compounds[name]).items()}
+    held = {n: v for name in names if name in tape.containers for n, v in elements(name, tape.containers[name]).items()}
     return [name for name, var in held.items() if is_inexact(var.dtype)]
 
 

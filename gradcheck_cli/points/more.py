@@ -174,7 +174,7 @@ class Further:
         reached = graph.reached_from(moving)
         for node in graph.nodes:
             op = self.ops.get(node.key)
-            if op is not None and (op.composed or op.compound is not None):
+            if op is not None and (op.composed or op.containers is not None):
                 static = (node.inputs[i] for i in op.static.values() if i < len(node.inputs))
                 if not reached.isdisjoint(static):
                     return True

@@ -22,7 +22,7 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import MAX_RANK, Array, Graph, TensorType, is_inexact
-from gradcheck_cli.graph.containers import COMPOUND
+from gradcheck_cli.graph.containers import CONTAINERS
 from gradcheck_cli.graph.memory import exhausted, release, require_shape
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import (
@@ -64,7 +64,7 @@ def as_computed(
 
 
 def _fitted(name: str, value: Any, computed: Var, fixed: bool) -> Any:
-    if isinstance(value, COMPOUND):
+    if isinstance(value, CONTAINERS):
         return value
     array: Array = np.asarray(value)
     if array.ndim == 0:
@@ -321,7 +321,7 @@ def _given(settings: Settings, name: str) -> bool:
 
 def _as_declared(graph: Graph, name: str, value: Any, settings: Settings, dims: Mapping[str, int]) -> Any:
     """A given value in the kind of numbers that the tensor holds; a scalar fills it."""
-    if isinstance(value, COMPOUND):
+    if isinstance(value, CONTAINERS):
         return value
     array, constant = np.asarray(value), graph.constants.get(name)
     dtype = graph.types.get(name, TensorType()).dtype if constant is None else constant.dtype

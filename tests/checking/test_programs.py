@@ -119,9 +119,9 @@ def test_lines_are_differentiated_once_for_many_probes(op: str, axis: int, dtype
     tape = trace(model((op, "x", "y", {"axis": axis}), x=x.shape).graph, {"x": x}, ops=ops)
     program = Program(tape, [tape.named["x"].name], [tape.named["y"].name])
     tangents = np.random.default_rng(2).normal(size=(40, *x.shape)).astype(x.dtype)
-    each = [program.tangents({program.probes[0]: t[None]})[0] for t in tangents]
+    each = [program.jvp({program.probes[0]: t[None]})[0] for t in tangents]
     counted.clear()
-    [many] = program.tangents({program.probes[0]: tangents})
+    [many] = program.jvp({program.probes[0]: tangents})
     np.testing.assert_allclose(many, np.concatenate(each), rtol=0, atol=64 * np.finfo(dtype).eps)
     assert counted == {x.shape[axis]: 1}  # probes of one run, and not 40
 
@@ -156,7 +156,7 @@ def test_values_on_the_tape_and_stacks_given_are_never_written_to() -> None:
         value.flags.writeable = False
     program.run({x: stack}, branches=True)
     program.run({x: stack}, jitter=np.random.default_rng(0))
-    program.tangents({x: stack})
+    program.jvp({x: stack})
     backward.along(np.ones((4, tape.values[y].size)), Budget(jobs=1))
     assert (stack == given).all()
     assert all((tape.values[name] == value).all() for name, value in before.items())

@@ -19,7 +19,7 @@ from gradcheck_cli.ops import OPS
 from tests.ops.case import Case
 
 X_SIZE, Y_SIZE = 4, 3
-COMPOUND = {  # they make no tensors but sequences, optionals and maps, for which there are no cotangents
+CONTAINERS = {  # they make no tensors but sequences, optionals and maps, for which there are no cotangents
     "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceMap", "SplitToSequence",
          "Optional",
     "ZipMap", "MapConstruct", "CastMap", "DictVectorizer",
@@ -141,7 +141,7 @@ def with_rules(cases: Sequence[Case]) -> list[Case]:
 
 def composed(cases: Sequence[Case]) -> list[Case]:
     """Cases of operators that are differentiated by what they are composed of, and could have a rule instead."""
-    return [c for c in cases if OPS[c.domain, c.op].vjp is None and c.op not in COMPOUND | {"If"}]
+    return [c for c in cases if OPS[c.domain, c.op].vjp is None and c.op not in CONTAINERS | {"If"}]
 
 
 def one_of_each(cases: Sequence[Case], seed: int = 0) -> list[Case]:

@@ -31,9 +31,7 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
-READING = tuple(
-    f"gradcheck_cli.{name}" for name in ("formats", "results", "zoo", "bundles", "cli", "compound", "options")
-)
+READING = tuple(f"gradcheck_cli.{name}" for name in ("formats", "results", "zoo", "cli", "graph", "settings"))
 SECONDS, MEMORY = 20.0, 3 << 30  # that one file may take
 _PAUSE = 2.0  # seconds between two words about how many there were
 

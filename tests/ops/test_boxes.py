@@ -76,9 +76,9 @@ def test_tangents_in_boxes_are_those_of_whole_stacks(case: Case, seed: int) -> N
         program, here = Program(tape, [x], floats), tape.values[x]
         if program.analytic and floats:
             tangent = box_stack(rng, here.shape, None, here.dtype)
-            for a, b in zip(*(program.tangents({x: each}) for each in (tangent, tangent.filled())), strict=True):
+            for a, b in zip(*(program.jvp({x: each}) for each in (tangent, tangent.filled())), strict=True):
                 same(a, b, 1e-11)
-            moved = (program.tangents({x: each}, np.random.default_rng(seed)) for each in (tangent, tangent.filled()))
+            moved = (program.jvp({x: each}, np.random.default_rng(seed)) for each in (tangent, tangent.filled()))
             for a, b in zip(*moved, strict=True):
                 same(a, b, 1e-11)
 
@@ -128,7 +128,7 @@ def test_single_entries_go_through_a_graph_as_whole_stacks_do(name: str, room: u
     rows = np.arange(here.size)
     tangents = units.tangents(here, rows, room)
     values = units.values(here, rows, np.linspace(1e-3, 2e-3, len(rows)), room)
-    for a, b in zip(*(program.tangents({x: each}) for each in (tangents, tangents.filled())), strict=True):
+    for a, b in zip(*(program.jvp({x: each}) for each in (tangents, tangents.filled())), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
     mine, whole = (program.run({x: each}, branches=True) for each in (values, values.filled()))
     np.testing.assert_allclose(mine.outputs[0], whole.outputs[0], rtol=1e-13, atol=1e-14)

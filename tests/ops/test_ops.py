@@ -73,7 +73,7 @@ def test_the_complex_step_agrees_with_the_vjp(case: Case) -> None:
             program = Program(tape, [x], [y])
             if not program.analytic:
                 continue
-            (numerical,) = program.tangents({x: unit_stack(tape.values[x].shape)})
+            (numerical,) = program.jvp({x: unit_stack(tape.values[x].shape)})
             rows = by_rule.reshape(by_rule.shape[0], tape.values[x].size).T.reshape(numerical.shape)
             np.testing.assert_allclose(rows, numerical, rtol=1e-11, atol=1e-13)
 
@@ -88,8 +88,8 @@ def test_tangents_of_several_operands_add_up(case: Case) -> None:
             continue
         rng = np.random.default_rng(0)
         stacks = {x: rng.normal(size=(3, *tape.values[x].shape)) for x in xs}
-        (together,) = program.tangents(stacks)
-        alone = [Program(tape, [x], [y]).tangents({x: stacks[x]})[0] for x in xs]
+        (together,) = program.jvp(stacks)
+        alone = [Program(tape, [x], [y]).jvp({x: stacks[x]})[0] for x in xs]
         np.testing.assert_allclose(together, np.sum(alone, axis=0), rtol=1e-11, atol=1e-13)
 
 

@@ -159,7 +159,7 @@ class Claiming:
         blocked = next((tape.blocked[n] for n in (*claim.ys, claim.x) if n in tape.blocked), None)
         if blocked is not None:
             raise blocked
-        odd = next((n for n in (*claim.ys, claim.x) if n in tape.compounds or tape.named[n].dtype.kind != "f"), None)
+        odd = next((n for n in (*claim.ys, claim.x) if n in tape.containers or tape.named[n].dtype.kind != "f"), None)
         if odd is not None:
             raise UsageError(f"--grad: claims are about tensors of real numbers, and {shown(odd)!r} is none.")
         if is_numbers(claim):

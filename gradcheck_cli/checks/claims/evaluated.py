@@ -78,7 +78,7 @@ def _run(name: str, tape: Tape, graph: Graph, own: Sequence[str]) -> Answer:
     """A tensor on a tape; `moved` starts from the graph's leaves, `rounded` from constants of its `own`."""
     if name in tape.blocked:
         raise tape.blocked[name]
-    if name in tape.compounds or name not in tape.named:
+    if name in tape.containers or name not in tape.named:
         raise UsageError(f"{shown(name)!r} is no tensor that holds numbers.")
     there = [n for n in graph.tensors if n in tape.named and graph.producer(n) is None]
     leaves = [n for n in there if is_inexact(tape.named[n].dtype)]

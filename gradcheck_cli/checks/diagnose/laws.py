@@ -224,7 +224,7 @@ class Laws:
         v[:, some.start : some.stop] = self.rng.normal(size=(1, len(some)))
 
         def forth(jitter: np.random.Generator | None = None) -> Array:
-            return self.u * flat_stack(program.tangents({program.probes[0]: shaped(v, x)}, jitter)[0])[0]
+            return self.u * flat_stack(program.jvp({program.probes[0]: shaped(v, x)}, jitter)[0])[0]
 
         there, back = forth(), self._rows[position][1] * v[0]
         accepted = apart(comparison, np.abs(v[0, some.start : some.stop]), np.abs(self.u))

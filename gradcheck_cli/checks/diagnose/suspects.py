@@ -229,7 +229,7 @@ def _slopes(tape: Tape, units: Sequence[Unit], x: str, v: Array, budget: Budget)
         return None
     program, here = Program(tape, [x], names), tape.values[x]
     if program.analytic:
-        made: Sequence[Array] = program.tangents({x: shaped(v[None], here)})
+        made: Sequence[Array] = program.jvp({x: shaped(v[None], here)})
         return {n: np.asarray(t)[0] for n, t in zip(names, made, strict=True)}
     size = rms(scales(flat(here))) or 1.0
     steps = size * np.array([_NEAR, -_NEAR, _NEARER, -_NEARER])

@@ -356,7 +356,7 @@ class Run:
         """The tensors in an output: itself, or those inside a sequence, an optional or a map, with a map's keys."""
         if name in self.tape.named:
             return {"": self.tape.named[name].value}
-        return _inside(self.tape.compounds[name]) if name in self.tape.compounds else {}
+        return _inside(self.tape.containers[name]) if name in self.tape.containers else {}
 
     def floating(self, name: str) -> bool:
         """True for a tensor of floats or complex numbers."""

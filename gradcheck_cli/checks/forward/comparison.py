@@ -146,7 +146,7 @@ class Primal:
             raise Unanswered("nothing was computed that could be compared")
         if inner := [name for name in point.feeds if name not in graph.inputs]:
             raise Unanswered(f"{inner[0]!r} is given a value, and is no input")
-        if opened := [n for n in graph.inputs if n.partition("[")[0] in point.tape.compounds]:
+        if opened := [n for n in graph.inputs if n.partition("[")[0] in point.tape.containers]:
             raise Unanswered(f"input {opened[0].partition('[')[0]!r} is no tensor")
         asked = self._comparable(point)
         feeds = narrowed(self.source, point)
@@ -157,8 +157,8 @@ class Primal:
         whole = {*outputs} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
         data = b"" if whole else part_of(path, outputs)
         key = "\0".join((path, self.source.sha256, *(() if whole else outputs)))
-        maps = {k: v for name in outputs if name in point.tape.compounds
-                for k, v in _maps(name, point.tape.compounds[name])}  # fmt: skip
+        maps = {k: v for name in outputs if name in point.tape.containers
+                for k, v in _maps(name, point.tape.containers[name])}  # fmt: skip
         alone = any(node.key in _RANGE_PER_THREAD for node in graph.nodes)
         threads = 1 if alone else min(self.settings.jobs, 4)
         return Question(key, path, feeds, outputs, data, str(Path(path).parent), threads, maps=maps)

@@ -186,7 +186,9 @@ class PieceRuns:
 
     def _any_of(self, *words: str) -> bool:
         """True if an operator of the piece rounds in one of these ways, or has no single steps."""
-        return any(operator_of(self.runs.ops, n).elsewhere in words or _compound(n) for n in self.piece.graph.nodes)
+        return any(
+            operator_of(self.runs.ops, n).elsewhere in words or _takes_containers(n) for n in self.piece.graph.nodes
+        )
 
     def _largest(self) -> float:
         """The largest operand, or 1."""
@@ -209,7 +211,7 @@ class PieceRuns:
         return bool((gaps(ours, theirs) <= apart).all())
 
 
-def _compound(node: Node) -> bool:
+def _takes_containers(node: Node) -> bool:
     """True for a node of many steps: one with a body, or of onnxruntime's own domain."""
     return node.domain == "com.microsoft" or any(True for _ in node.subgraphs)
 

@@ -15,7 +15,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import MAX_STEPS, Var
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.graph.containers import COMPOUND, Map, Sequence, described
+from gradcheck_cli.graph.containers import CONTAINERS, Map, Sequence, described
 from gradcheck_cli.op import Op, composite, zero
 from gradcheck_cli.op.batching import Kernel
 from gradcheck_cli.ops.ml.classic import as_matrix
@@ -192,7 +192,7 @@ def map_construct(x: Var, *, keys: tuple[Any, ...]) -> Map:
 
 def _map(value: Any) -> Map:
     if not isinstance(value, Map):
-        raise ValueError(f"a map is needed, not {described(value) if isinstance(value, COMPOUND) else 'a tensor'}")
+        raise ValueError(f"a map is needed, not {described(value) if isinstance(value, CONTAINERS) else 'a tensor'}")
     return value
 
 
@@ -206,7 +206,7 @@ def _picked(found: Map, keys: tuple[Any, ...]) -> Var:
 
 
 def _own(name: str, forward: Kernel) -> Op:
-    return composite(name, forward, domain=DOMAIN, compound=forward)
+    return composite(name, forward, domain=DOMAIN, containers=forward)
 
 
 TABLES: list[Op] = [

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
-from gradcheck_cli.graph.containers import COMPOUND, described
+from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.graph.containers import Sequence as Tensors
 from gradcheck_cli.op import Op, as_given
 from gradcheck_cli.ops.onnxruntime.fused import fused
@@ -193,7 +193,7 @@ def _tensors(sequence: Any) -> tuple[Var, ...]:
 
 
 def _single(x: Any) -> Any:
-    if isinstance(x, COMPOUND):
+    if isinstance(x, CONTAINERS):
         raise ValueError(f"a tensor is needed, not {described(x)}")
     return x
 
@@ -226,7 +226,7 @@ def _signal(update: Var | None, like: Var) -> Var:
 
 
 def _of_sequences(name: str, forward: Callable[..., Any]) -> Op:
-    return fused(name, forward, compound=forward, bind=as_given)
+    return fused(name, forward, containers=forward, bind=as_given)
 
 
 TRAINING_STEPS: list[Op] = [

@@ -1,4 +1,4 @@
-"""Elementwise chains: exact operations one after the other, on blocks of arrays that stay in the cache."""
+"""Fused elementwise operations: exact ones, one after the other, on blocks of arrays that stay in the cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = tuple(OPERATIONS)
 _DTYPES = {np.dtype(np.float32): False, np.dtype(np.float64): True}
 
 
-def chain(
+def fused(
     code: bytes, operands: Sequence[Array], shape: tuple[int, ...], results: int, hidden: int
 ) -> list[Array] | None:
     """The results of some instructions on operands that broadcast over `shape`: `results` arrays, bit for bit NumPy's.

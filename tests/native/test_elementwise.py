@@ -71,7 +71,7 @@ def test_a_chain_gives_what_its_operations_give_one_by_one(isa, shape, dtype):
         operands = [laid_out(rng, shape, dtype) for _ in range(rng.integers(1, 6))]
         results, hidden = int(rng.integers(1, 4)), int(rng.integers(0, 4))
         code = drawn(rng, len(operands), results, hidden, int(rng.integers(1, 12)))
-        same(native.chain(code, operands, shape, results, hidden), interpreted(code, operands, shape, results))
+        same(native.fused(code, operands, shape, results, hidden), interpreted(code, operands, shape, results))
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 70), min_size=0, max_size=5))
@@ -81,7 +81,7 @@ def test_any_shape_does(seed, sizes):
     operands = [laid_out(rng, shape, "float64") for _ in range(3)]
     code = drawn(rng, 3, 2, 2, 6)
     with native.use("native"):
-        same(native.chain(code, operands, shape, 2, 2), interpreted(code, operands, shape, 2))
+        same(native.fused(code, operands, shape, 2, 2), interpreted(code, operands, shape, 2))
 
 
 def test_numbers_that_lie_across_boundaries_are_copied_first():
@@ -89,7 +89,7 @@ def test_numbers_that_lie_across_boundaries_are_copied_first():
     raw[:] = np.arange(10)
     add = bytes((native.NAMES.index("add"), 1, 0, 0, 0))
     with native.use("native"):
-        [made] = native.chain(add, [raw], (10,), 1, 0)
+        [made] = native.fused(add, [raw], (10,), 1, 0)
     np.testing.assert_array_equal(made, 2.0 * np.arange(10))
 
 
@@ -97,12 +97,12 @@ def test_numbers_that_lie_across_boundaries_are_copied_first():
 def test_what_is_not_of_one_real_dtype_is_left_to_numpy(dtypes):
     copy = bytes((native.NAMES.index("copy"), len(dtypes), 0, 0, 0))
     with native.use("native"):
-        assert native.chain(copy, [np.zeros(3, dtype) for dtype in dtypes], (3,), 1, 0) is None
+        assert native.fused(copy, [np.zeros(3, dtype) for dtype in dtypes], (3,), 1, 0) is None
 
 
 def test_numpy_runs_everything_if_told_to():
     with native.use("numpy"):
-        assert native.chain(bytes(5), [np.zeros(3)], (3,), 1, 0) is None
+        assert native.fused(bytes(5), [np.zeros(3)], (3,), 1, 0) is None
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_numpy_runs_everything_if_told_to():
 )
 def test_instructions_that_cannot_be_are_refused(code, operand, hidden):
     with native.use("native"), pytest.raises(ValueError, match="chain"):
-        native.chain(code, [np.zeros(operand)], (3,), 1, hidden)
+        native.fused(code, [np.zeros(operand)], (3,), 1, hidden)

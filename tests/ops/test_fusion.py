@@ -1,4 +1,4 @@
-"""Elementwise steps that run as one chain give what they give one by one: values to the last bit, tangents to rounding."""
+"""Elementwise steps that are fused give what they give one by one: values to the last bit, tangents to rounding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROBES = 3
 
 
 def both(make: Any) -> list[Any]:
-    """What is made with chains, and without."""
+    """What is made with fusion, and without."""
     found = []
     for kind in ("native", "numpy"):
         with native.use(kind):
@@ -38,7 +38,7 @@ def both(make: Any) -> list[Any]:
 
 @pytest.mark.one_in(6)
 @every_case
-def test_every_operator_gives_with_chains_what_it_gives_without(case: Case) -> None:
+def test_every_operator_gives_with_fusion_what_it_gives_without(case: Case) -> None:
     tape, rng = case.tape(), np.random.default_rng(3)
     xs, names = case.floats(), [tape.named[y].name for y in case.outputs]
     stacks = {x: tape.values[x] + 1e-3 * rng.normal(size=(PROBES, *tape.values[x].shape)) for x in xs}
@@ -52,7 +52,7 @@ def test_every_operator_gives_with_chains_what_it_gives_without(case: Case) -> N
     floats = [n for n in names if is_inexact(tape.values[n].dtype)]
     if floats and Program(tape, xs, floats).analytic:
         moves = {x: rng.normal(size=stack.shape).astype(stack.dtype) for x, stack in stacks.items()}
-        for a, b in zip(*both(lambda: Program(tape, xs, floats).tangents(moves)), strict=True):
+        for a, b in zip(*both(lambda: Program(tape, xs, floats).jvp(moves)), strict=True):
             agree(a, b)
 
 
@@ -106,7 +106,7 @@ def test_tangents_are_the_same_to_rounding_whether_slopes_are_finite_or_not(seed
     tape, rng = traced(graph(seed)), np.random.default_rng(seed)
     x, outputs = tape.named["x"].name, [tape.named[n].name for n in ("y", "t6", "t21")]
     moves = rng.normal(size=(5, 3, 4))
-    for a, b in zip(*both(lambda: Program(tape, [x], outputs).tangents({x: moves})), strict=True):
+    for a, b in zip(*both(lambda: Program(tape, [x], outputs).jvp({x: moves})), strict=True):
         size = np.abs(b[np.isfinite(b)]).max(initial=0.0)
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12 * size)
 
@@ -155,6 +155,6 @@ def test_a_group_reads_nothing_that_is_made_in_a_later_one() -> None:
     assert len(found) < 6
 
 
-def test_no_chain_reads_more_than_its_code_can_name() -> None:
+def test_fused_steps_read_no_more_than_their_code_can_name() -> None:
     lines = [(f"t{i}", (3,), (f"u{i}", f"v{i}")) for i in range(300)]
     assert all(sum(len(f.reads) for f in group) + len(group) < 255 for group in grouped(formulas(*lines)))
