@@ -113,12 +113,12 @@ def compare_along(
 
 
 def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
-    """The comparison without failures where x itself is so small or so large that rules cannot square it."""
+    """The comparison without failures where what moves in x is so small or so large that rules cannot square it."""
     size = np.abs(directions.here)
     extreme = (size > 0) & ((size < 1 / HUGE) | (size > HUGE))
-    rows = extreme[directions.rows] if directions.given is None else np.full(directions.count, extreme.any())
-    if not rows.any():
+    if not extreme.any():
         return comparison
+    rows = extreme[directions.rows] if directions.given is None else (directions.given[:, extreme] != 0).any(axis=1)
     failed = (comparison.status == Status.FAIL) & rows[:, None]
     return replace(comparison, status=np.where(failed, Status.UNDERFLOW, comparison.status).astype(np.int8))
 

@@ -86,8 +86,9 @@ class Directions:
 
     @cached_property
     def _typical(self) -> float:
-        """The root mean square of the scales of all entries, 1 of nothing."""
-        return rms(scales(self.here)) if self.here.size else 1.0
+        """The root mean square of the scales of all entries that move, 1 of nothing."""
+        here = self.here if self.given is None else self.here[self.given.any(axis=0)]
+        return rms(scales(here)) if here.size else 1.0
 
     def fixed(self, delta: float) -> Array:
         """The same step for every direction, (rows,), made exact along unit vectors."""

@@ -78,7 +78,7 @@ def split_to_sequence(x: Var, split: Var | None = None, *, axis: int = 0, keepdi
     axis = from_end(axis, x.ndim)
     sizes = [1] * x.shape[axis] if split is None else _sizes(split, x.shape[axis])
     if len(sizes) > MAX_STEPS:
-        raise LimitError(f"a sequence of {len(sizes):,} tensors; at most {MAX_STEPS:,} are possible")
+        raise LimitError(f"a sequence of {len(sizes):,} tensors; at most {MAX_STEPS:,} are possible", code="GC602")
     pieces = sym.split(x, sizes, axis) if sizes else ()
     return Sequence(tuple(pieces if keepdims or split is not None else (sym.squeeze(p, (axis,)) for p in pieces)))
 

@@ -57,9 +57,11 @@ PAGES = {
         "positive the cotangent of log is 0 and its slope infinity or NaN, and 0 * inf is NaN. Every rule is right by "
         "itself. Likewise the square root under a Where, a norm or a power at 0, a division that a mask removes again, "
         "padding that is sliced off. The suspect is the node that leaves its domain; its diagnosis names the one that "
-        "does not take its result. Where no trap is found, the suspect's rule gives no number.",
+        "does not take its result. Or the slope itself is infinite at the edge of a domain, as that of Sqrt at 0: the "
+        "diagnosis says which operand is there. Where no trap is found, the suspect's rule gives no number.",
         "Clamp the operand inside of the branch, before the operator and not after it: where(c, log(where(c, x, 1)), 0) "
-        "or where(c, log(max(x, eps)), 0) instead of where(c, log(x), 0).",
+        "or where(c, log(max(x, eps)), 0) instead of where(c, log(x), 0). At the edge of a domain keep it away from there, "
+        "as in sqrt(x + eps) or asin(clip(x, eps - 1, 1 - eps)).",
     ),
     "GC104": Page(
         "not a subgradient",
@@ -256,9 +258,9 @@ PAGES = {
     "GC602": Page(
         "memory",
         "The check needs more memory than --memory-limit in every mode, or there was none left.",
-        "One run of the model at these sizes, or tensors of which several copies are needed. The limit is half of what the "
-        "machine or its control group has, unless one is given; `auto` has tried smaller sizes, one thread, nodes and "
-        "directional before.",
+        "One run of the model at these sizes, tensors of which several copies are needed, or a sequence of more tensors "
+        "than a run holds. The limit is half of what the machine or its control group has, unless one is given; `auto` has "
+        "tried smaller sizes, one thread, nodes and directional before.",
         "The --memory-limit that the message names; smaller sizes (--x-shape, --dim).",
     ),
     "GC603": Page(

@@ -107,3 +107,30 @@ def test_a_rule_that_gives_half_too_much_is_caught_at_the_sizes_chosen(op: str, 
     assert (right.status, record.status, record.code) == ("pass", "fail", "GC101"), record.message
     assert min(record.dims.values()) > 1
     assert 5 in record.dims.values()
+
+
+MASKS = [-1e4, float(np.finfo(np.float32).min), -1e300, -np.inf]
+
+
+def causal(low: float, keys: int = 8) -> gc.Model:
+    """Attention whose scores of later keys are `low`: in half of the Softmax's operand no difference moves anything."""
+    net = Net(0)
+    q, k, v = (net.add("MatMul", "x", net.weight(4, 4)) for _ in range(3))
+    scores = net.add("MatMul", q, net.add("Transpose", k, perm=(0, 2, 1)))
+    net.constants["mask"] = np.triu(np.full((keys, keys), low), 1)
+    chances = net.add("Softmax", net.add("Add", scores, "mask"), axis=-1)
+    return net.model(net.add("MatMul", chances, v), (2, keys, 4))
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes"])
+@pytest.mark.parametrize("low", MASKS)
+def test_behind_a_mask_the_node_is_named_by_the_entries_that_matter(low: float, mode: Any):
+    model = causal(low)
+    settings: dict[str, Any] = {"forward": "internal", "mode": mode}
+    [right], [wrong] = (gc.check(model, ops=ops, **settings).checks for ops in (gc.OPS, off("Softmax")))
+    assert (right.status, wrong.status, wrong.code) == ("pass", "fail", "GC101")
+    assert wrong.suspect is not None
+    assert (wrong.suspect.op, wrong.suspect.unchecked) == ("Softmax", 0)
+    assert "1.5 times" in wrong.suspect.diagnosis
+    i, j = wrong.suspect.index[-2:] if wrong.suspect.index else (0, 1)
+    assert j <= i

@@ -43,6 +43,43 @@ def test_the_suspect_leaves_its_domain_and_the_diagnosis_names_the_trap_and_its_
     assert ("in the branch that node" in record.message) == (hidden_by == "Where")
 
 
+EDGES = {  # nodes between x and y, the operator whose slope is infinite, and the number at which it is
+    "Acosh of 1": ((("Mul", "x x", "s"), ("Add", "s one", "a"), ("Acosh", "a", "b")), "Acosh", 1),
+    "Asin of 1": ((("Mul", "x x", "s"), ("Sub", "one s", "a"), ("Asin", "a", "b")), "Asin", 1),
+    "Acos of 1": ((("Mul", "x x", "s"), ("Sub", "one s", "a"), ("Acos", "a", "b")), "Acos", 1),
+    "Sqrt of 0": ((("Mul", "x x", "s"), ("Sqrt", "s", "b")), "Sqrt", 0),
+    "Pow of 0": ((("Mul", "x x", "s"), ("Pow", "s half", "b")), "Pow", 0),
+    "a norm of 0": ((("Mul", "x zero", "w"), ("Mul", "w w", "s"), ("ReduceSum", "s", "t"), ("Sqrt", "t", "r"),
+                     ("Add", "x r", "b")), "Sqrt", 0),
+}  # fmt: skip
+
+
+@every_mode
+@pytest.mark.parametrize("name", EDGES)
+def test_at_the_edge_of_a_domain_the_suspect_is_the_node_with_the_infinite_slope(name: str, mode: Any):
+    nodes, op, number = EDGES[name]
+    tested = model(*nodes, ("Sin", "b", "y"), constants={"one": 1.0, "zero": 0.0, "half": 0.5})
+    record = check(tested, np.array([0.5, 0.0, 0.3, 0.7]), mode=mode)
+    assert (record.status, record.code) == ("fail", "GC103")
+    assert record.suspect is not None
+    assert record.suspect.op == op
+    assert f" is {number}" in record.suspect.diagnosis
+    assert "the edge of a domain" in record.suspect.diagnosis
+    assert "keep its operand away from there" in record.suspect.diagnosis
+    assert f" {op} " in record.message
+    if name in ("Sqrt of 0", "Pow of 0"):
+        assert "0 * inf = NaN at node 0 Mul" in record.suspect.diagnosis
+
+
+@every_mode
+def test_a_logarithm_of_0_under_an_exponential_is_the_suspect(mode: Any):
+    nodes = ("Mul", "x x", "s"), ("Log", "s", "l"), ("Exp", "l", "y")
+    record = check(model(*nodes), np.array([0.5, 0.0, 0.3, 0.7]), mode=mode)
+    assert record.code == "GC103"
+    assert record.suspect is not None
+    assert record.suspect.op == "Log"
+
+
 @every_mode
 def test_with_the_operand_clamped_it_passes(mode: Any):
     tested = model(("Sub", "one x", "a"), ("Max", "a low", "safe"), ("Log", "safe", "b"), *PIECES, constants=ONE)

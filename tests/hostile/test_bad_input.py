@@ -222,6 +222,8 @@ GRAPHS = {  # nodes from x to y, shape of x, constant w, exit code, message
     "61 dimensions": ("y = Tanh(x)", ",".join("1" * 61), None, 4, "input 'x' has 61 dimensions; at most 60 are possible"),
     "61 dimensions inside": ("i = Cast<to=7>(w) y = Unsqueeze(x, i)", ",".join("1" * 60), W([0]), 4,
                              "the result has 61 dimensions; at most 60 are possible"),
+    "too many pieces": ("s = SplitToSequence<axis=0>(x) y = ConcatFromSequence<axis=0>(s)", "3000000", None, 6,
+                        "GC602: a sequence of 3,000,000 tensors; at most 200,000 are possible"),
     "no nodes": ("", "2", None, 4, ""),
     "a node without inputs": ("y = Add()", "2", None, 4, "node 0 Add 'y'"),
     "a node of itself": ("y = Add(x, y)", "2", None, 4, "'y'"),

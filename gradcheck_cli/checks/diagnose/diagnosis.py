@@ -106,7 +106,8 @@ def _searched(compared: Compared) -> tuple[int | None, float]:
     column = int(np.argmax(np.max(np.abs(compared.comparison.theoretical - compared.comparison.numerical), axis=0)))
     weights = compared.weights[column : column + 1]
     given = alone.backward.along(weights, alone.budget)[alone.operands.index(operand)][0]
-    x, signs = alone.tape.values[operand], np.random.default_rng(0).normal(size=n)
+    x, moved = alone.tape.values[operand], compared.directions.given.any(axis=0)
+    signs = np.where(moved, np.random.default_rng(0).normal(size=n), 0.0)
 
     def gaps(parts: Array) -> Array:
         right = by_complex_step(program, Directions(x, parts), alone.budget) @ weights[0]

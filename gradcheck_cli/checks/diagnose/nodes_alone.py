@@ -50,6 +50,7 @@ SMALL_ENTRY = 1e-2  # of the largest entry of a column: the least size that erro
 _SAFETY = 4.0  # factor on the rounding that a few runs show
 _AT_TIES = 16  # entries at a tie that are compared one by one
 _THIRD = 2.0**-190  # third-order term of the complex step: below its square, and below any slope
+_BEYOND = 2.0**60  # ratio to the next smaller entry from which the larger ones are probed apart
 _TO_EDGE = 2.0**-10, 2.0**-30, 2.0**-50  # steps, in units of the scale of x, along which an infinite slope grows
 _STEEPER, _GROWN = 8.0, 2.0  # growth from the first step, and from the second, up to which a slope is finite
 _NONFINITE = 8  # entries without a finite cotangent that are compared one by one
@@ -201,12 +202,28 @@ def _projections(
     if not np.isfinite(theory.values).all():
         return None
     found = _judged(alone, operand, Directions(x, v), theory, weights)
+    if found.status != "wrong" and known is None and (usual := _in_proportion(flat(x))) is not None:
+        beside = _projections(alone, position, seed, live, usual)
+        found = beside if beside is not None and beside.status == "wrong" else found
     program = alone.programs[operand]
     if found.status == "right" or program.obstacle is not None or not len(tied := _tied(program, alone.budget)):
         return found
     weights[:, tied] = 0
     beside = _beside_ties(alone, operand, Directions(x, v), _theory(alone, position, v, weights), weights)
     return beside if beside.status == "wrong" else _at_ties(alone, position, tied[:_AT_TIES]) or beside
+
+
+def _in_proportion(here: Array) -> Array | None:
+    """Entries that are not beyond all proportion to the rest, as a mask of -inf or -1e38 is; None if all are alike.
+
+    A step in proportion to those would be none for them and far too large for the others.
+    """
+    sizes = np.unique(np.abs(here[here != 0]))
+    sizes = sizes[np.isfinite(sizes)]
+    with np.errstate(over="ignore"):
+        gaps = np.flatnonzero(sizes[1:] / sizes[:-1] > _BEYOND)
+    usual = np.abs(here) <= (sizes[gaps[0]] if len(gaps) else np.finfo(float).max)
+    return None if usual.all() or not usual.any() else usual
 
 
 def _unusual(alone: Alone, position: int, seed: int) -> Compared:

@@ -7,7 +7,8 @@ all nodes add up to the whole failure.
 
 If every node is right, either cotangents are not summed at a tensor with several consumers, or the trap of 0 * inf
 makes NaN: `where(x > 0, log(x), 0)` is finite everywhere, but Where hands log a cotangent of 0 where x is not positive,
-and 0 / 0 is NaN.  There the model has to keep the operand inside of the domain.
+and 0 / 0 is NaN.  There the model has to keep the operand inside of the domain; so it has where a slope is infinite at
+the edge of a domain: sqrt(x * x) at 0.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _NEAR, _NEARER = 2.0**-7, 2.0**-9  # steps of differences, in units of the scale
 _SHARE = 4  # slopes of all tensors may take one fourth of the memory
 _SLIGHT = 1e-3  # share of the failure below which a node has no part in it
 _CURE = "clamp its operand inside of the branch, as in where(c, f(where(c, x, 1)), ...), not its result"
+_AWAY = "keep its operand away from there, as in f(x + eps) or f(clip(x, low + eps, high - eps))"
 _UNTOLD = {"GC301": "a tie of the model", "GC303": "rounding"}  # reasons for an inconclusive dot test, by code
 
 
@@ -317,16 +319,17 @@ def _flows(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """The node with a result, or a slope, that is not finite where nobody uses it."""
+    """The node with a result, or a slope, that is not finite: where nobody uses it, or at the edge of its domain."""
 
     unit: Unit
     position: int  # among the nodes on the way
     what: str  # "0 * inf = NaN in the branch that node 3 Where 'd' does not take"
+    cure: str = _CURE
 
     @property
     def diagnosis(self) -> str:
         """The fault of the node, and its cure."""
-        return f"the gradient is {self.what}: {_CURE}"
+        return f"the gradient is {self.what}: {self.cure}"
 
     @property
     def message(self) -> str:
@@ -335,7 +338,7 @@ class Trap:
 
 
 def trap_of(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Trap | None:
-    """The trap behind the first NaN of a backward pass; None if it does not come from cotangents of zero."""
+    """The trap behind the first cotangent of a backward pass that is not finite; None if a rule cannot be run."""
     pending = {name: np.array(ct) for name, ct in cts.items()}
     for at in reversed(range(len(units))):
         unit = units[at]
@@ -346,11 +349,33 @@ def trap_of(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Trap | 
         if made is None:
             return None
         if any(not np.isfinite(ct).all() for _, ct in made):
-            silent = any((ct == 0).any() for ct in given.values())
-            return _named(tape, units, at, pending) if silent else None
+            return _named(tape, units, at, pending) if _silent(given, made) else _at_edge(tape, units, at, made)
         for name, ct in made:
             pending[name] = pending[name] + ct if name in pending else ct
     return None
+
+
+def _silent(given: Mapping[str, Array], made: Sequence[tuple[str, Array]]) -> bool:
+    """True if cotangents of zero become some that are not finite, entry by entry where shapes tell them apart."""
+    lost = [~np.isfinite(ct) for _, ct in made]
+    return any((ct[each] == 0).any() if each.shape == ct.shape else (ct == 0).any()
+               for ct in given.values() for each in lost if each.any())  # fmt: skip
+
+
+def _at_edge(tape: Tape, units: Sequence[Unit], at: int, made: Sequence[tuple[str, Array]]) -> Trap | None:
+    """The trap of a unit whose slope is infinite: it says at which number, and where 0 * inf makes NaN of it."""
+    name, ct = next((name, ct) for name, ct in made if not np.isfinite(ct).all())
+    if not _finite(tape, [*units[at].operands, *units[at].outputs]):
+        return None
+    place = tuple(int(i) for i in np.argwhere(~np.isfinite(ct))[0])
+    at_place = f" at {list(place)}" if place else ""
+    slope = "NaN" if np.isnan(ct[place]) else "infinite"
+    what = f"{slope} where {name!r} is {tape.values[name][place]:.6g}{at_place}, the edge of a domain"
+    before = next((unit for unit in reversed(units[:at]) if name in unit.outputs), None)
+    if before is not None and np.isinf(ct).any():
+        spoiled = any(np.isnan(flow).any() for _, flow in pulled(tape, before, {name: ct}) or [])
+        what += f", and 0 * inf = NaN at {node_of(before)}" if spoiled else ""
+    return Trap(units[at], at, what, _AWAY)
 
 
 def _named(tape: Tape, units: Sequence[Unit], at: int, pending: dict[str, Array]) -> Trap:
@@ -398,31 +423,25 @@ def suspect_record(survey: Survey, graph: Graph) -> Suspect | None:
     if not survey.wrong:
         return None
     first, *others = survey.wrong
-    found = first.symptom
-    return Suspect(
-        **identity(first.unit, graph),
-        rel_err=found.error,
-        at=found.operand,
-        passed=survey.checked - survey.failed,
-        tried=survey.checked,
-        index=found.index,
-        diagnosis=found.diagnosis,
-        before=first.position,
-        after=survey.total - first.position - 1,
-        unchecked=survey.open,
-        others=tuple(each.unit.place.of(each.unit.op.name, each.unit.place.label) for each in others),
-    )
+    found = replace(_suspect(first, first.symptom.diagnosis, survey, graph), at=first.symptom.operand)
+    named = tuple(each.unit.place.of(each.unit.op.name, each.unit.place.label) for each in others)
+    return replace(found, rel_err=first.symptom.error, index=first.symptom.index, others=named)
 
 
 def trapped(trap: Trap, survey: Survey, graph: Graph) -> Suspect:
     """The node of a trap as the record names it."""
+    return _suspect(trap, trap.diagnosis, survey, graph)
+
+
+def _suspect(node: WrongNode | Trap, diagnosis: str, survey: Survey, graph: Graph) -> Suspect:
+    """A node as the record names it, with the number of nodes around it that are right."""
     return Suspect(
-        **identity(trap.unit, graph),
-        passed=survey.checked,
+        **identity(node.unit, graph),
+        passed=survey.checked - survey.failed,
         tried=survey.checked,
-        diagnosis=trap.diagnosis,
-        before=trap.position,
-        after=survey.total - trap.position - 1,
+        diagnosis=diagnosis,
+        before=node.position,
+        after=survey.total - node.position - 1,
         unchecked=survey.open,
     )
 

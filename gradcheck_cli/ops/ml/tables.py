@@ -155,7 +155,7 @@ def zip_map(x: Var, *, classlabels_int64s: tuple[int, ...] = (), classlabels_str
     if rows.ndim != 2 or rows.shape[1] != len(labels) or len(set(labels)) < len(labels):
         raise ValueError(f"{len(labels)} labels do not name the columns of {list(x.shape)}")
     if rows.shape[0] > MAX_STEPS:
-        raise LimitError(f"a sequence of {rows.shape[0]:,} maps; at most {MAX_STEPS:,} are possible")
+        raise LimitError(f"a sequence of {rows.shape[0]:,} maps; at most {MAX_STEPS:,} are possible", code="GC602")
     pieces = sym.split(rows, (1,) * rows.shape[0], 0) if rows.shape[0] else ()
     return Sequence(tuple(Map(labels, sym.identity(sym.squeeze(piece, (0,)))) for piece in pieces))
 
