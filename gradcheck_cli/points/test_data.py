@@ -20,7 +20,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType, is_inexact
 from gradcheck_cli.points.dims import declared_shape, symbol
 from gradcheck_cli.settings import ANY, Settings
-from gradcheck_cli.verdict.rule import epsilon
+from gradcheck_cli.verdict.rule import difference, epsilon, farthest, sizes
 
 BESIDE = "test_data_set_0"
 _RELATIVE = 1e-3  # what ONNX's own tests allow, and more where the dtype has fewer digits
@@ -84,13 +84,8 @@ class Expected:
         there = self.outputs[y]
         file, bound = f"{self.folder}/output_{self.graph.outputs.index(y)}.pb", _bound(there)
         how = difference(ours, there, bound * sizes(there) + _ABSOLUTE)
-        if ours.shape != there.shape:
-            return Apart(np.inf, np.inf, bound, f"{y!r} is not what {file} says: {how}")
-        gap, size = gaps(ours, there), sizes(there)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            relative = np.where(gap == 0, 0.0, gap / size)
-        errors = float(np.max(gap, initial=0.0)), float(np.max(relative, initial=0.0))
-        return Apart(*errors, bound, f"{y!r} is not what {file} says: {how}" if how else "")
+        told = f"{y!r} is not what {file} says: {how}" if how else ""
+        return Apart(*farthest(ours, there, sizes(there)), bound, told)
 
 
 def shipped_with(source: Source, settings: Settings, sizes: Mapping[str, int]) -> Shipped:
@@ -172,41 +167,6 @@ def _check_fit(graph: Graph, name: str, array: Array, where: str, settings: Sett
 
 def _floating(value: Any) -> bool:
     return isinstance(value, np.ndarray) and is_inexact(value.dtype)
-
-
-def difference(computed: Array, other: Array, allowed: Array | float) -> str:
-    """Where a result is farther from another one than allowed, or nothing."""
-    if computed.shape != other.shape:
-        return f"its shape is {_shape(computed.shape)} here and {_shape(other.shape)} there"
-    gap = gaps(computed, other)
-    apart = gap > allowed
-    if not apart.any():
-        return ""
-    worst = np.unravel_index(int(np.argmax(np.where(apart, gap, -1.0))), gap.shape)
-    count, place = int(apart.sum()), _shape(tuple(map(int, worst)))
-    here, there = wide(computed)[worst], wide(other)[worst]
-    return f"{count} of {gap.size} entries differ, most of all {place}: {here:.6g} here, {there:.6g} there"
-
-
-def gaps(computed: Array, other: Array) -> Array:
-    """How far entries are apart: 0 for the same infinity and for two NaNs, infinity where only one is finite."""
-    here, there = wide(computed), wide(other)
-    with np.errstate(invalid="ignore"):
-        gap = np.abs(here - there)
-        same = (here == there) | (np.isnan(here) & np.isnan(there))
-    return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
-
-
-def sizes(there: Array) -> Array:
-    """What rounding is relative to: an entry, or a tenth of the largest, whose rounding reaches small ones."""
-    size = np.abs(wide(there))
-    size = np.where(np.isfinite(size), size, 0.0)
-    return np.asarray(np.maximum(size, np.max(size, initial=0.0) / 10))
-
-
-def wide(values: Array) -> Array:
-    """Values in double precision."""
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def _bound(shipped: Array) -> float:

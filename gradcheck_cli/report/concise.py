@@ -139,8 +139,12 @@ def said_of(check: Check) -> tuple[str, str, str]:
 
 def not_judged(check: Check) -> str:
     """(2 at a kink; 516 of 262,144 not judged: underflow): what a check that passed does not say of every entry."""
-    if check.nodes or check.of_two_models:
+    if check.nodes or (check.of_two_models and check.mode != "full"):
         return ""
+    if check.of_two_models:
+        every = check.entries.get("total", 0)
+        left = every - check.entries.get("checked", 0)
+        return f" ({left:,} of {every:,} not judged: not finite in both)" if left else ""
     kinks, left = check.entries.get("kink_ok", 0), check.entries.get("left_out", 0)
     open_ = check.entries.get("inconclusive", 0) + left
     parts = [f"{kinks:,} at a kink"] if kinks else []

@@ -6,6 +6,7 @@ inconclusive, never a pass and never a failure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -21,6 +22,7 @@ UNIT = 2.0**-53
 RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
 _COMPARABLE = 64.0  # sizes of x within this factor are of one scale
+FLOOR = 10.0  # errors of results of two implementations are at least relative to the largest entry divided by this
 GROUND = 1e-2  # share of a column's largest entry that relative errors are at least relative to
 _LEAST = float(np.finfo(float).smallest_subnormal)
 UNDERFLOW = 1e-250  # products of numbers below this lose digits
@@ -56,6 +58,7 @@ class Tolerance:
     rtol: float = RTOL
     atol: float = ATOL
     negligible: float = NEGLIGIBLE  # relative to the largest entry for the same y
+    floor: float = math.inf  # an entry counts as at least that largest one divided by this
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,12 @@ def largest_by_column(theoretical: Array, numerical: Array) -> Array:
 
 def allowance(size: Array, largest: Array, tolerance: Tolerance) -> Array:
     """The difference allowed for entries of this magnitude: by rtol, atol, and the negligible share of their ground."""
-    return tolerance.rtol * size + (tolerance.negligible * largest + tolerance.atol)
+    return tolerance.rtol * _floored(size, largest, tolerance) + (tolerance.negligible * largest + tolerance.atol)
+
+
+def _floored(size: Array, largest: Array, tolerance: Tolerance) -> Array:
+    """The sizes that rtol is relative to."""
+    return size if tolerance.floor == math.inf else np.asarray(np.maximum(size, largest / tolerance.floor))
 
 
 def magnitude(theoretical: Array, numerical: Array) -> Array:
@@ -205,6 +213,70 @@ def screened(
             trifle = tolerance.negligible * ground.at(rows) + tolerance.atol  # `~(gap <= ...)`: NaN does not pass
             np.multiply(~(gap <= trifle), np.int8(Status.NOISE), out=status[rows])
     return status
+
+
+def held(one: Array, other: Array, tolerance: Tolerance, ground: Ground, rounding: Array | float = 0.0) -> Comparison:
+    """The comparison of numbers that two implementations give: beyond the tolerance and `rounding` an entry fails.
+
+    Entries that are NaN, or the same infinity, in both are left out.
+    """
+    gap, rounding = gaps(one, other), np.broadcast_to(rounding, one.shape)
+    failed = gap > allowance(magnitude(one, other), ground.at(), tolerance) + rounding
+    status = np.where(failed, Status.FAIL, np.where(np.isfinite(one) | failed, Status.PASS, Status.LEFT_OUT))
+    return Comparison(one, other, rounding, status.astype(np.int8), tolerance, known=ground)
+
+
+def gaps(one: Array, other: Array) -> Array:
+    """Distances of entries: 0 for two NaNs and for the same infinity, infinite where only one is finite."""
+    here, there = wide(one), wide(other)
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(here - there)
+        same = (here == there) | (np.isnan(here) & np.isnan(there))
+    return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
+
+
+def agree(one: Array, other: Array, allowed: Array | float) -> bool:
+    """True if two results have one shape and are nowhere farther apart than allowed."""
+    return one.shape == other.shape and not bool((gaps(one, other) > allowed).any())
+
+
+def sizes(values: Array) -> Array:
+    """Sizes that rounding is relative to: an entry, or a tenth of the largest, whose rounding reaches small ones."""
+    size = np.abs(wide(values))
+    size = np.where(np.isfinite(size), size, 0.0)
+    return np.asarray(np.maximum(size, np.max(size, initial=0.0) / FLOOR))
+
+
+def farthest(one: Array, other: Array, size: Array | float) -> tuple[float, float]:
+    """The largest difference, and the largest relative to `size`; infinite if the shapes differ."""
+    if one.shape != other.shape:
+        return math.inf, math.inf
+    gap = gaps(one, other)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(gap == 0, 0.0, gap / size)
+    return float(np.max(gap, initial=0.0)), float(np.max(relative, initial=0.0))
+
+
+def difference(one: Array, other: Array, allowed: Array | float) -> str:
+    """Sentence on the entry that differs most of those that are farther apart than allowed; "" if there is none."""
+    if one.shape != other.shape:
+        return f"its shape is {_place(one.shape)} here and {_place(other.shape)} there"
+    gap = gaps(one, other)
+    apart = gap > allowed
+    if not apart.any():
+        return ""
+    worst = np.unravel_index(int(np.argmax(np.where(apart, gap, -1.0))), gap.shape)
+    most = f"{_place(worst)}: {wide(one)[worst]:.6g} here, {wide(other)[worst]:.6g} there"
+    return f"{int(apart.sum())} of {gap.size} entries differ, most of all {most}"
+
+
+def _place(position: Sequence[Any]) -> str:
+    return f"[{','.join(map(str, position))}]"
+
+
+def wide(values: Array) -> Array:
+    """Values in double precision."""
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def judge(
@@ -298,14 +370,15 @@ def pattern(theoretical: float, numerical: float, sizes: Sequence[int] = ()) -> 
 
 def needed(comparison: Comparison) -> tuple[float, float]:
     """The rtol alone, and the atol alone, with which every entry would pass."""
-    relative, absolute = 0.0, 0.0
+    relative, absolute, tolerance = 0.0, 0.0, comparison.tolerance
     for rows in () if comparison.clean else blocks(*comparison.status.shape):
         failed = comparison.status[rows] == Status.FAIL
         theoretical, numerical = comparison.theoretical[rows][failed], comparison.numerical[rows][failed]
         gap = np.abs(theoretical - numerical)
-        finite = np.isfinite(gap)
-        ratio = gap[finite] / magnitude(theoretical, numerical)[finite]
-        relative = max(relative, float(np.max(ratio, initial=0.0)))
+        finite, size = np.isfinite(gap), magnitude(theoretical, numerical)
+        if tolerance.floor < math.inf:
+            size = _floored(size, np.broadcast_to(comparison.ground.at(rows), failed.shape)[failed], tolerance)
+        relative = max(relative, float(np.max(gap[finite] / size[finite], initial=0.0)))
         absolute = max(absolute, float(np.max(gap[finite], initial=0.0)))
     return relative, absolute
 
@@ -316,17 +389,21 @@ def errors(comparison: Comparison) -> tuple[float, float]:
     Entries that could not be judged do not count, unless none could.
     """
     theoretical, numerical, ground = comparison.theoretical, comparison.numerical, comparison.ground
-    some = not comparison.clean and comparison.count(*PASSED, Status.FAIL) > 0
+    judged = comparison.count(*PASSED, Status.FAIL) > 0
     absolute, relative = 0.0, 0.0
     for rows in blocks(*theoretical.shape):
         with np.errstate(invalid="ignore", divide="ignore"):
             gap = theoretical[rows] - numerical[rows]
             np.abs(gap, out=gap)
-            if some:
-                gap[~np.isin(comparison.status[rows], (*PASSED, Status.FAIL))] = 0.0
+            if not comparison.clean:
+                status = comparison.status[rows]
+                gap[~np.isin(status, (*PASSED, Status.FAIL)) if judged else status == Status.LEFT_OUT] = 0.0
+                gap[np.isnan(gap) & (status == Status.FAIL)] = np.inf  # no number is as far away as NaN
             absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
             size = magnitude(theoretical[rows], numerical[rows])
-            np.maximum(size, np.maximum(GROUND * ground.at(rows), _LEAST), out=size)  # 0 / 0 counts as no error
+            largest = ground.at(rows)
+            least = np.maximum(GROUND * largest, largest / comparison.tolerance.floor)
+            np.maximum(size, np.maximum(least, _LEAST), out=size)  # 0 / 0 counts as no error
             np.divide(gap, size, out=gap)
         relative = float(np.maximum(relative, np.max(gap, initial=0.0)))
     return absolute, relative

@@ -96,6 +96,15 @@ x -> y                             A             B  rel err    noise  pattern
 """
 
 
+def test_a_row_that_passes_says_what_was_finite_in_neither_model(diff: Command, tmp_path: Path) -> None:
+    text = "a (float[4] x) => (float[4] y) { y = Add (x, c) }"
+    onnx.save(net(text, c=[np.nan, np.inf, 1.0, 0.0]), tmp_path / "odd.onnx")
+    ran = diff("odd.onnx", "odd.onnx", "--points", "1")
+    assert ran.code == 0
+    said = [line.partition("PASS  ")[2] for line in ran.out.splitlines() if "PASS" in line]
+    assert said == ["(2 of 4 not judged: not finite in both)", "(8 of 16 not judged: not finite in both)"]
+
+
 def test_less_precise_models_say_what_tolerance_that_means(diff: Command) -> None:
     ran = diff("head.onnx", "half.onnx")
     assert ran.code == 0

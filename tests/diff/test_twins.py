@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradcheck_cli.checks.diff.model_runs import between, outputs_held
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.verdict.rule import Status
 from tests.checking.small import scaled, with_rule
-from tests.diff.twins import BIAS, DIFFERENT, HEAD, IN, MLP, SAME, SQUARE, Twins, V, W, diff, net, statuses
+from tests.diff.twins import BIAS, BOTH, DIFFERENT, HEAD, IN, MLP, SAME, SQUARE, Twins, V, W, diff, net, statuses
 
 
 def ids(twins: Sequence[Twins]) -> list[str]:
@@ -185,9 +187,64 @@ def test_what_cannot_run_is_said_of_the_model_that_cannot() -> None:
     assert found["y"].message.startswith("b.onnx: ")
 
 
-def test_an_output_that_is_nowhere_finite_is_left_open() -> None:
+def test_an_output_that_is_nowhere_finite_is_left_open_and_so_is_its_derivative() -> None:
     text = "a (float[3] x) => (float[3] y) { s = Sub (x, c)  y = Log (s) }"
-    assert statuses(Twins("", net(text, c=1e9), net(text, c=1e9)))["y"] == "inconclusive GC302"
+    found = statuses(Twins("", net(text, c=1e9), net(text, c=1e9)))
+    assert found == {"y": "inconclusive GC302", "y/x": "inconclusive GC302"}
+
+
+PLUS = "a (float[4] x) => (float[4] y) { y = Add (x, c) }"
+ODD = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "one": 1.0}
+
+
+@pytest.mark.parametrize("one", ODD)
+@pytest.mark.parametrize("other", ODD)
+def test_entries_that_are_not_finite_are_the_same_or_count_as_different(one: str, other: str) -> None:
+    a, b = (net(PLUS, c=[value, 1.0, 2.0, 0.0]) for value in (ODD[one], ODD[other]))
+    found = diff(Twins("", a, b), points=1)["y"]
+    left = one == other and not np.isfinite(ODD[one])
+    assert found.status == ("pass" if one == other else "fail")
+    assert found.entries == {"total": 4, "checked": 4 - left, "failed": int(one != other), "inconclusive": 0}
+    assert found.max_abs_err == (0.0 if one == other else np.inf)
+    assert [e.y for e in found.worst] == ([(0,)] if one != other else [])
+
+
+def test_entries_that_differ_in_infinity_alone_are_entries_that_were_compared() -> None:
+    found = diff(Twins("", net(PLUS, c=np.inf), net(PLUS, c=-np.inf)), points=3)["y"]
+    assert (found.status, found.code, found.message) == ("fail", "GC110", "")
+    assert found.entries == {"total": 12, "checked": 12, "failed": 12, "inconclusive": 0}
+
+
+def test_derivatives_of_entries_that_are_not_finite_are_left_out() -> None:
+    same = net(PLUS, c=[np.nan, np.inf, 2.0, 0.0])
+    found = diff(Twins("", same, same), points=1)
+    assert found["y/x"].status == "pass"
+    assert found["y/x"].entries == {"total": 16, "checked": 8, "failed": 0, "inconclusive": 0}
+
+
+def test_models_without_entries_are_not_compared() -> None:
+    text = "a (float[0,4] x) => (float[0,4] y) { y = Tanh (x) }"
+    found = diff(Twins("", net(text), net(text)))
+    assert {key: f"{c.status} {c.code} {c.exit_code}" for key, c in found.items()} == dict.fromkeys(
+        BOTH, "error GC701 7"
+    )
+    assert found["y"].message == "it has no entries at these sizes: nothing was compared"
+
+
+def test_a_parameter_that_is_infinite_in_one_model_alone_is_not_the_same() -> None:
+    text = "a (float[4] x) => (float[4] y) {{ m = Add (x, {0})  y = Exp (m) }}"
+    a, b = np.array([0.0, 0.1, 0.2, -np.inf]), np.array([0.0, 0.1, 0.2, -1e9])
+    found = diff(Twins("", net(text.format("c"), c=a), net(text.format("d"), d=b)), params=True)
+    assert "y/c" not in found
+    assert "y/c" in diff(Twins("", net(text.format("c"), c=a), net(text.format("d"), d=a)), params=True)
+
+
+def test_real_numbers_are_complex_numbers_without_imaginary_parts() -> None:
+    a = np.array([1.0, 2.0])
+    for imaginary, failed in ((0.0, 0), (1.0, 1)):
+        b = a + np.array([0.0, imaginary * 1j])
+        for one, other in ((a, b), (b, a)):
+            assert outputs_held(one, other, between(1e-6, 0.0)).count(Status.FAIL) == failed
 
 
 def test_projections_stand_for_outputs_that_are_large() -> None:

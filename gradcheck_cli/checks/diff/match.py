@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.checks.diff.agreement import Loss
+from gradcheck_cli.checks.diff.model_runs import PrecisionLoss
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType, is_inexact
 from gradcheck_cli.points.dims import declared_shape, symbol
 from gradcheck_cli.points.point import in_its_dtype
-from gradcheck_cli.points.test_data import gaps, wide
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.verdict.rule import agree, magnitude, wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ def handed_over(a: Source, b: Source, known: Partners, feeds: Mapping[str, Any],
     return found
 
 
-def same_parameters(a: Source, b: Source, weights: Sequence[str], given: Mapping[str, str], by: Loss) -> dict[str, str]:
+def same_parameters(
+    a: Source, b: Source, weights: Sequence[str], given: Mapping[str, str], by: PrecisionLoss
+) -> dict[str, str]:
     """Parameters of A and those of B with the same values: as the user says, by name, or the only ones.
 
     A parameter that one model stores in several tensors has no partner, since its gradient would be a sum.
@@ -105,7 +107,7 @@ def same_parameters(a: Source, b: Source, weights: Sequence[str], given: Mapping
     return {name: other for name, other in found.items() if other in b.graph.constants}
 
 
-def _same(a: Source, mine: str, b: Source, other: str, by: Loss) -> bool:
+def _same(a: Source, mine: str, b: Source, other: str, by: PrecisionLoss) -> bool:
     """True if two parameters differ by no more than the loss of precision."""
     here, there = a.graph.constants[mine], b.graph.constants[other]
     if here.shape != there.shape or not (is_inexact(here.dtype) and is_inexact(there.dtype)):
@@ -114,11 +116,9 @@ def _same(a: Source, mine: str, b: Source, other: str, by: Loss) -> bool:
     return _near(here.reshape(-1)[few], there.reshape(-1)[few], there, by) and _near(here, there, there, by)
 
 
-def _near(here: Array, there: Array, whole: Array, by: Loss) -> bool:
-    allowed = by.rounding * np.maximum(np.abs(wide(here)), np.abs(wide(there)))
-    if by.step:
-        allowed = allowed + by.step * float(np.max(np.abs(whole), initial=0.0))
-    return bool((gaps(here, there) <= 4 * allowed).all())
+def _near(here: Array, there: Array, whole: Array, by: PrecisionLoss) -> bool:
+    largest = float(np.max(np.abs(whole), initial=0.0, where=np.isfinite(whole))) if by.step else 0.0
+    return agree(here, there, 4 * (by.rounding * magnitude(wide(here), wide(there)) + by.step * largest))
 
 
 def _cast(b: Graph, name: str, value: Any, dtype: str) -> Any:

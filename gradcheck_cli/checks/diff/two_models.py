@@ -20,10 +20,20 @@ from gradcheck_cli.autodiff.evaluation import quietly
 from gradcheck_cli.autodiff.severed import Severance
 from gradcheck_cli.checks.assemble import failed_record, model_of, peak_rss_mb, versions
 from gradcheck_cli.checks.comparing import Listener
-from gradcheck_cli.checks.diff.agreement import KEPT, Compared, Counted, Tolerance, loss, precision
-from gradcheck_cli.checks.diff.first_difference import Encounter, Key, KeyOutcome, Run, first_difference, last_agreement
+from gradcheck_cli.checks.diff.first_difference import first_difference, last_agreement
 from gradcheck_cli.checks.diff.match import handed_over, names, partners, same_parameters, with_sizes_of
+from gradcheck_cli.checks.diff.model_runs import (
+    BothRuns,
+    Key,
+    KeyOutcome,
+    ModelPrecision,
+    ModelRun,
+    between,
+    differs,
+)
 from gradcheck_cli.checks.severing import CODE, cut_off, sentence, severance_of
+from gradcheck_cli.checks.tally import KEPT, PointResult, Tally
+from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import describe, is_inexact
@@ -39,7 +49,7 @@ from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reache
 from gradcheck_cli.results.measures import Severed
 from gradcheck_cli.results.record import COMPARISON, Check, Entry, Forward, Suspect
 from gradcheck_cli.settings import ANY, Settings
-from gradcheck_cli.verdict.rule import ATOL, RTOL
+from gradcheck_cli.verdict.rule import ATOL, RTOL, Comparison, Status, Tolerance, errors, pattern, worst
 
 OUTPUTS, GRADIENTS = "GC110", "GC111"
 _BESIDE = 2  # points close to one with a difference, which may be a tie
@@ -70,14 +80,14 @@ class ModelDiff:
         self, a: Source, b: Source, settings: Settings, given: Mapping[str, str], ops: Ops, ops_of_b: Ops
     ) -> None:
         require(a.graph, [*(settings.x or ()), *(settings.y or ()), *settings.extra_feed_dict], a.uri)
-        self.precisions = precision(a), precision(b)
+        self.precisions = ModelPrecision.of(a), ModelPrecision.of(b)
         self.idle = settings.straight_through and not (rounds(a, settings, ops) or rounds(b, settings, ops_of_b))
         (a, ops), (b, ops_of_b) = through(a, settings, ops), through(b, settings, ops_of_b)
         self.ops, self.ops_of_b = ops_for(a, ops), ops_for(b, ops_of_b)
         self.a, self.b, self.names = a, b, names(a.uri, b.uri)
         self.known = partners(a, b, given)
         self.settings = with_sizes_of(b, a, self.known.inputs, settings)
-        self.loss = loss(*self.precisions)
+        self.loss = self.precisions[0].loss(self.precisions[1])
         self.ys = {y: self._partner(y) for y in settings.y or a.graph.outputs}
         xs = self._xs()
         inputs = {*a.graph.free_inputs}  # B may lack some, on which nothing depends there
@@ -130,7 +140,7 @@ class ModelDiff:
     def _beside_a(self, feeds: Mapping[str, Any], failures: list[Failure]) -> Failure | None:
         """The failure of B with the feeds of A, and the dimensions of A that lead to it."""
         theirs = handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
-        run, graph = Run.of(self.b, theirs, self._targets_of_b, self.settings, self.ops_of_b), self.b.graph
+        run, graph = ModelRun.of(self.b, theirs, self._targets_of_b, self.settings, self.ops_of_b), self.b.graph
         failure = failure_of(graph, run.tape, self._targets_of_b)
         if failure is None:
             return None
@@ -160,17 +170,16 @@ class ModelDiff:
 
     def _at(self, index: int, point: Point) -> None:
         """Compares both models at one point."""
-        both = self._encounter(point.feeds, point)
+        both = self._both(point.feeds, point)
         outcomes = both.compared(self.loss, self.ops)
-        differing = [k for k, each in outcomes.items() if isinstance(each, Compared) and each.failed.any()]
+        differing = [key for key, each in outcomes.items() if differs(each)]
         beside = self._beside(both, differing)
         differing = [key for key in differing if key not in beside]
         if differing and (drawn := self._drawn(both)):
             outcomes.update((key, PointError(drawn, code="GC303")) for key in differing)
         for key, outcome in outcomes.items():
             found = self.found.setdefault(key, KeyResult(key, self._tolerance(key)))
-            found.describe(both)
-            found.add(index, beside.get(key, outcome))
+            found.add(index, beside.get(key, outcome), both)
             if key in beside:
                 found.notes.append(f"at point {index} it differs, and beside it it does not: a decision is tied there")
             elif key in differing and found.suspect is None:
@@ -179,32 +188,34 @@ class ModelDiff:
 
     def _on_flow(self, key: Key, outcome: KeyOutcome, *, differs: bool) -> Iterator[str]:
         """Notes on a derivative that is zero in one of the models."""
-        if not key.x or not isinstance(outcome, Compared):
+        if not key.x or not isinstance(outcome, Comparison):
             return
         a, b = (bool(precision.step) and not self.settings.straight_through for precision in self.precisions)
         if differs and a != b:
             yield f"{self.names[b]} quantizes: nothing flows through integers, unless with --straight-through"
-        elif outcome.a.any() != outcome.b.any():
-            yield f"it is zero in {self.names[bool(outcome.a.any())]}"
+        else:
+            here, there = (bool(np.nan_to_num(each).any()) for each in (outcome.theoretical, outcome.numerical))
+            if here != there:
+                yield f"it is zero in {self.names[here]}"
 
-    def _encounter(self, feeds: Mapping[str, Any], point: Point | None = None) -> Encounter:
+    def _both(self, feeds: Mapping[str, Any], point: Point | None = None) -> BothRuns:
         """Both models with the same feeds; the run of `point` is reused."""
         settings, theirs = self.settings, handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
         if settings.dtype == "model":  # both get numbers that the less precise one can hold
             point, feeds = None, {n: self._rounded(n, v, theirs) for n, v in feeds.items()}
             theirs = handed_over(self.a, self.b, self.known, feeds, settings.dtype)
-        a = Run(self.a, feeds, point.tape, settings) if point is not None else Run.of(
+        a = ModelRun(self.a, feeds, point.tape, settings) if point is not None else ModelRun.of(
             self.a, feeds, [*self.ys, *self.xs], settings, self.ops
         )  # fmt: skip
-        b = Run.of(self.b, theirs, self._targets_of_b, settings, self.ops_of_b)
-        return Encounter(a, b, self.ys, self.xs, self.pairs, self._tolerance, self.names)
+        b = ModelRun.of(self.b, theirs, self._targets_of_b, settings, self.ops_of_b)
+        return BothRuns(a, b, self.ys, self.xs, self.pairs, self._tolerance, self.names)
 
     def _rounded(self, name: str, value: Any, theirs: Mapping[str, Any]) -> Any:
         other = self.known.of(name, self.b.graph)
         held = theirs.get(other) if other is not None and _is_float(value) else None
         return value if held is None else in_its_dtype(self.a.graph, name, held)
 
-    def _drawn(self, both: Encounter) -> str:
+    def _drawn(self, both: BothRuns) -> str:
         """Message that one of the models draws random numbers, which differ in each run; "" if none does."""
         for run, ops, name in ((both.a, self.ops, self.names[0]), (both.b, self.ops_of_b, self.names[1])):
             nodes = enumerate(run.source.graph.nodes)
@@ -213,14 +224,14 @@ class ModelDiff:
                 return f"{drawing[0]} of {name} draws random numbers, and no two models draw the same"
         return ""
 
-    def _beside(self, both: Encounter, keys: Collection[Key]) -> dict[Key, Compared]:
+    def _beside(self, both: BothRuns, keys: Collection[Key]) -> dict[Key, Comparison]:
         """Keys that agree at points close by: at a tie both models may be right."""
-        found: dict[Key, Compared] = {}
+        found: dict[Key, Comparison] = {}
         for number in range(_BESIDE if both.a.piecewise or both.b.piecewise else 0):
             if not keys or (feeds := self._moved_a_little(both.a.feeds, number)) is None:
                 return {}
-            outcomes = self._encounter(feeds).compared(self.loss, self.ops, keys)
-            found = {k: each for k, each in outcomes.items() if isinstance(each, Compared) and not each.failed.any()}
+            outcomes = self._both(feeds).compared(self.loss, self.ops, keys)
+            found = {k: each for k, each in outcomes.items() if isinstance(each, Comparison) and not differs(each)}
             keys = list(found)
         return found
 
@@ -233,23 +244,24 @@ class ModelDiff:
                 found[name] = value + (_NEAR * largest * rng.uniform(-1, 1, value.shape)).astype(value.dtype)
         return None if all(found[name] is feeds[name] for name in feeds) else found
 
-    def _suspect(self, both: Encounter, key: Key, outcome: KeyOutcome) -> Suspect | None:
+    def _suspect(self, both: BothRuns, key: Key, outcome: KeyOutcome) -> Suspect | None:
         """The node at which a difference begins; for a derivative only where its output agrees."""
-        if not isinstance(outcome, Compared) or key.y not in self.ys or self.looked >= _LOOKS:
+        if not isinstance(outcome, Comparison) or key.y not in self.ys or self.looked >= _LOOKS:
             return None
         self.looked += 1
+        error = errors(outcome)[1]
         if not key.x:
-            return first_difference(both, key.y, outcome.error, self.loss.rtol)
+            return first_difference(both, key.y, error, self.loss.rtol)
         if self.found[Key(key.y)].failed:  # the cause of the difference
             return None
-        row = int(np.argmax(np.max(np.where(outcome.failed, outcome.gap, 0.0), axis=1)))
-        return last_agreement(both, key.y, key.x, both.weights[key.y][row : row + 1], outcome.error, self.loss.rtol)
+        _, column = worst(outcome, 1)[0]
+        return last_agreement(both, key.y, key.x, both.weights[key.y][column : column + 1], error, self.loss.rtol)
 
     def _tolerance(self, key: Key) -> Tolerance:
         """The tolerance of the settings, or that by the less precise model."""
         rtol, atol = ([v[n] for n in (key.x, key.y, ANY) if n in v] for v in (self.settings.rtol, self.settings.atol))
         least = ATOL if self.settings.dtype == "float64" else self.loss.atol
-        return Tolerance(next(iter(rtol), self.loss.rtol), next(iter(atol), least))
+        return between(next(iter(rtol), self.loss.rtol), next(iter(atol), least))
 
     def _xs(self) -> dict[str, str | None]:
         """Tensors to differentiate by, with their partners in B."""
@@ -307,37 +319,43 @@ class KeyResult:
     tolerance: Tolerance
     shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # of x and of y
     total: int = 0
-    counted: list[Counted] = field(default_factory=list)  # at each point
+    tallies: list[Tally] = field(default_factory=list)  # at each point
     error: GradcheckError | None = None
     unlike: str = ""
     suspect: Suspect | None = None
     notes: list[str] = field(default_factory=list)
 
-    def add(self, index: int, outcome: KeyOutcome) -> None:
+    def add(self, index: int, outcome: KeyOutcome, both: BothRuns) -> None:
         """Adds the result of a point."""
-        if isinstance(outcome, Compared):
-            self.counted.append(outcome.counted(index))
+        named, none = both.a.tape.named, np.zeros(())
+        x, y = (named[name].value if name in named else none for name in (self.key.x, self.key.y))
+        self.shapes, self.total = (x.shape, y.shape), math.prod(reals(named[n].value) for n in self.key if n in named)
+        if isinstance(outcome, Comparison):
+            entries = y if not self.key.x or both.is_exact(self.key.y) else none  # sums of entries have no index
+            self.tallies.append(PointResult(index, Found(outcome, COMPARISON), x, entries, projected=False).tally)
         elif isinstance(outcome, GradcheckError):
             self.error = self.error or outcome
         else:
             self.unlike = self.unlike or outcome
 
-    def describe(self, both: Encounter) -> None:
-        """Takes shapes and sizes from a point."""
-        named = both.a.tape.named
-        values = [named[n].value if n in named else None for n in (self.key.x, self.key.y)]
-        self.shapes = tuple(() if v is None else v.shape for v in values)  # type: ignore[assignment]
-        self.total = math.prod(reals(v) for v in values if v is not None)
-
     @property
     def failed(self) -> int:
         """Number of entries that differ."""
-        return sum(each.failed for each in self.counted)
+        return sum(each.count(Status.FAIL) for each in self.tallies)
 
     @property
     def errors(self) -> tuple[float, float]:
         """The largest errors, absolute and relative."""
-        return tuple(max((each.errors[i] for each in self.counted), default=0.0) for i in range(2))  # type: ignore[return-value]
+        absolute, relative = zip((0.0, 0.0), *(each.errors for each in self.tallies), strict=True)
+        return max(absolute), max(relative)
+
+    @property
+    def worst(self) -> Iterator[Entry]:
+        """The entries that differ most, with the kind of mistake in B that each looks like."""
+        found = (each for tally in self.tallies for each in tally.worst)
+        ordered = sorted(found, key=lambda each: (*each.rank[:2], each.entry.point, each.rank[3]))
+        for entry in (each.entry for each in ordered[:KEPT]):
+            yield replace(entry, pattern=pattern(entry.numerical, entry.theoretical, sum(self.shapes, ())))
 
 
 def record_of(found: KeyResult, plain: Check) -> Check:
@@ -364,27 +382,25 @@ def record_of(found: KeyResult, plain: Check) -> Check:
 
 def _summary(found: KeyResult, code: str) -> dict[str, Any]:
     """The fields of a record that come from the comparisons at all points."""
-    every = found.counted
-    checked = sum(each.entries - each.open for each in every)
-    status = "fail" if found.failed else "pass" if checked else "inconclusive"
-    nothing = "it has no entry that is finite" if any(each.entries for each in every) else "it has no entries"
+    every = found.tallies
+    compared = sum(sum(each.statuses) for each in every)
+    checked = compared - sum(each.count(Status.LEFT_OUT) for each in every)
+    open_ = ("inconclusive", "GC302", "it has no entry that is finite")
+    empty = ("error", "GC701", "it has no entries at these sizes: nothing was compared")
+    passed = ("pass", "", "") if checked else open_ if compared else empty
+    status, code, message = ("fail", code, "") if found.failed else passed
     return {
         "status": status,
-        "code": {"fail": code, "inconclusive": "GC302"}.get(status, ""),
-        "message": "" if checked else nothing,
-        "mode": "full" if all(each.entries == found.total for each in every) else "directional",
+        "code": code,
+        "message": message,
+        "mode": "full" if all(sum(each.statuses) == found.total for each in every) else "directional",
         "entries": {"total": found.total * len(every), "checked": checked, "failed": found.failed, "inconclusive": 0},
         "max_abs_err": found.errors[0],
         "max_rel_err": found.errors[1],
         "noise": max(each.noise for each in every),
         "needed": {name: max(each.needed[i] for each in every) for i, name in enumerate(("rtol", "atol"))},
-        "worst": tuple(sorted((e for each in every for e in each.worst), key=_gap, reverse=True)[:KEPT]),
+        "worst": tuple(found.worst),
     }
-
-
-def _gap(entry: Entry) -> float:
-    gap = abs(entry.theoretical - entry.numerical)
-    return gap if gap == gap else float("inf")
 
 
 @dataclass(frozen=True, slots=True)

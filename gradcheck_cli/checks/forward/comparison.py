@@ -33,6 +33,7 @@ from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.points.test_data import Expected
 from gradcheck_cli.results.record import FORWARD, Check, FirstNode, Forward
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.verdict.rule import difference, farthest, sizes
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.forward.roundings import Roundings
@@ -176,7 +177,7 @@ class Primal:
 
     def _compare(self, asked: PendingQuestion, until: float) -> None:
         """Compares every y; node by node where the whole run leaves something open, and once if that is cheap."""
-        from gradcheck_cli.checks.forward.roundings import CLOSE, Roundings, absolute, near, relative
+        from gradcheck_cli.checks.forward.roundings import CLOSE, Roundings, near
 
         feeds, tape = asked.question.feeds, asked.point.tape
         ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].drawn]
@@ -189,7 +190,7 @@ class Primal:
             ours = tape.named[y].value
             if runs.known(y) and (y in open_ or not near(ours, theirs, CLOSE, absolute=0)):
                 ours = runs.nearest(y, theirs)
-            held.compare(f"{NAME} {WORKER.version}", absolute(ours, theirs), relative(ours, theirs))
+            held.compare(f"{NAME} {WORKER.version}", *farthest(ours, theirs, sizes(ours)))
             held.bound = max(held.bound, runs.bound(y, theirs, quick=y not in open_))
             if looked is not None and y in open_:
                 looked.judge(held, runs, theirs, self.source)
@@ -327,7 +328,6 @@ class Looked:
     def judge(self, held: ForwardResult, runs: Roundings, theirs: Array, source: Source) -> None:
         """Decides for a y whether it differs, and at which node that begins."""
         from gradcheck_cli.checks.forward.roundings import slack
-        from gradcheck_cli.points.test_data import difference
 
         graph, y = source.graph, held.y
         needed = graph.needed_for([y])

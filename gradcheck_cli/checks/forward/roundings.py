@@ -19,8 +19,7 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.jacobian.cost import terms
 from gradcheck_cli.op import Ops
-from gradcheck_cli.points.test_data import difference, gaps, sizes
-from gradcheck_cli.verdict.rule import epsilon
+from gradcheck_cli.verdict.rule import agree, difference, epsilon, farthest, gaps, sizes
 
 FLOORS = {"float32": 1e-4, "float16": 1e-2, "float64": 1e-7, "bfloat16": 5e-2}  # of the largest entry of an output
 SHARE = 0.1  # of a floor, which measured rounding has to explain
@@ -73,7 +72,7 @@ class Roundings:
         if not is_inexact(theirs.dtype) or not any(each.shape == theirs.shape for each in ours):
             return False
         limit = np.minimum(floor_of(theirs), self.measured(name) / SHARE * sizes(ours[0]))
-        return any(bool((gaps(each, theirs) <= limit).all()) for each in ours)
+        return any(agree(each, theirs, limit) for each in ours)
 
     def difference(self, name: str, theirs: Array) -> str:
         """Sentence on a difference beyond measured rounding; "" if there is none."""
@@ -138,24 +137,13 @@ def _short(value: Array) -> Array:
 
 def near(ours: Array, theirs: Array, roundings: float = _ROUNDINGS, allowed: float = 0.0, absolute: int = 1) -> bool:
     """True if two results differ by some roundings only, as sums in another order do, or by a relative error."""
-    if ours.shape != theirs.shape:
-        return False
     limit = slack(ours, theirs, roundings, allowed) if absolute else roundings * epsilon(theirs.dtype) * sizes(theirs)
-    return bool((gaps(ours, theirs) <= limit).all())
+    return agree(ours, theirs, limit)
 
 
 def relative(ours: Array, theirs: Array) -> float:
     """The largest error relative to an entry, or to a tenth of the largest one."""
-    if ours.shape != theirs.shape:
-        return float("inf")
-    gap, size = gaps(ours, theirs), sizes(ours)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.max(np.where(gap == 0, 0.0, gap / size), initial=0.0))
-
-
-def absolute(ours: Array, theirs: Array) -> float:
-    """The largest error."""
-    return float(np.max(gaps(ours, theirs), initial=0.0)) if ours.shape == theirs.shape else float("inf")
+    return farthest(ours, theirs, sizes(ours))[1]
 
 
 def slack(ours: Array, theirs: Array, roundings: float, allowed: float) -> Array:

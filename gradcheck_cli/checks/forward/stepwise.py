@@ -19,8 +19,7 @@ from gradcheck_cli.checks.forward.runtime import WORKER, Question, Refused, Unan
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.op import Ops, operator_of
-from gradcheck_cli.points.test_data import difference, gaps, sizes
-from gradcheck_cli.verdict.rule import epsilon
+from gradcheck_cli.verdict.rule import agree, difference, epsilon, sizes
 
 _BYTES = 128 << 20  # of results that one run returns
 _SMALLER = 20.0  # factor by which floors of single nodes are lower than those of whole runs
@@ -147,7 +146,7 @@ class PieceRuns:
         if ours.shape != theirs.shape or node.op == "TopK":
             return difference(ours, theirs, 0.0)
         allowed = self._allowed(name, ours, theirs)
-        if not (gaps(ours, theirs) > allowed).any() or not (gaps(own, theirs) > allowed).any():
+        if agree(ours, theirs, allowed) or agree(own, theirs, allowed):
             return ""
         return "" if self._narrow_inside(name, ours, theirs) else difference(ours, theirs, allowed)
 
@@ -208,7 +207,7 @@ class PieceRuns:
         apart, largest = MEASURED * runs.measured(name) * sizes(ours), float(np.max(sizes(theirs), initial=0.0))
         if not self._any_of("narrow"):
             apart = np.minimum(apart, FLOORS["float64"] * largest)
-        return bool((gaps(ours, theirs) <= apart).all())
+        return agree(ours, theirs, apart)
 
 
 def _takes_containers(node: Node) -> bool:
