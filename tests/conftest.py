@@ -65,16 +65,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def mark_the_rest(items: list[pytest.Item]) -> None:
-    """Marks as slow all cases but one in n of a test that is marked `one_in(n)`, and of each operator the first.
+    """Marks as slow all cases but one in n of a test that is marked `one_in(n)`; the first stays in any case.
 
-    Which ones stay follows from their names alone, so that a new case changes nothing for the others.
+    With `one_in(n, of="op")` that is the first of each value of this attribute of the case.  Which others stay follows
+    from their names alone, so that a new case changes nothing for the others.
     """
     seen = set[tuple[str, str]]()
     for item in items:
         if (mark := item.get_closest_marker("one_in")) is None:
             continue
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        group = item.nodeid.partition("[")[0], getattr(params.get("case"), "op", "")
+        group = item.nodeid.partition("[")[0], getattr(params.get("case"), mark.kwargs.get("of", ""), "")
         if group in seen and crc32(item.nodeid.encode()) % mark.args[0]:
             item.add_marker("slow")
         seen.add(group)

@@ -204,6 +204,7 @@ def test_a_plot_is_an_svg_that_says_what_it_shows(gradcheck: Command, folder: Pa
         assert text in shown
 
 
+@pytest.mark.slow
 def test_a_plot_is_the_same_whenever_it_is_drawn(folder: Path):
     for suffix in (".svg", ".png"):
         files = [folder / f"{name}{suffix}" for name in "ab"]
@@ -308,6 +309,7 @@ raise SystemExit(main(["lfs.onnx", "--plot", "p.png"]))"""
     assert ran.stderr == "error GC201: --plot needs matplotlib: python -m pip install 'gradcheck-cli[plots]'\n"
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_by_nothing_but_a_plot(folder: Path):
     code = """
 import sys
@@ -322,6 +324,7 @@ assert "matplotlib.pyplot" not in sys.modules"""
     assert (ran.returncode, ran.stderr) == (0, "note: p.png: d loss / d image\n")
 
 
+@pytest.mark.slow
 def test_a_plot_looks_the_same_whatever_its_user_has_configured(folder: Path):
     (folder / "matplotlibrc").write_text("text.usetex: True\nfont.size: 30\nbackend: tkagg\nnonsense: 3\n")
     code = "from gradcheck_cli.cli import main; raise SystemExit(main(['conv.onnx', '--plot', '{}.png']))"

@@ -89,6 +89,7 @@ def test_an_interrupt_says_so_and_keeps_what_was_printed(folder: Path) -> None:
     assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
 
 
+@pytest.mark.one_in(9)
 @posix
 @pytest.mark.parametrize(
     "line", ["ops", "wide.gradcheck.yaml", "wide.gradcheck.yaml --output-format jsonl", "schema spec"]
@@ -102,6 +103,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path, line: str) -> None:
     assert ran.returncode in (0, 141)  # 0 where all of it was in the pipe before the reader went
 
 
+@pytest.mark.one_in(9)
 @posix
 @pytest.mark.parametrize("line, closed, code", [
     ("mlp.onnx", ">&-", 0),
@@ -214,7 +216,7 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
             assert ran.stderr == "error GC201: the output cannot be written: No space left on device\n"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_names_in_any_script_reach_any_terminal(folder: Path, encoding: str) -> None:
     models.named(folder / "wide.onnx", "入力", "потеря")

@@ -61,6 +61,7 @@ AT_HAND = [(hard, next(n.op for n in hard.model.graph.nodes if n.op in SMOOTH)) 
            if any(n.op in SMOOTH for n in hard.model.graph.nodes)]  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("hard", "op"), AT_HAND, ids=lambda v: v.name.replace(" ", "-") if isinstance(v, Hard) else v)
 def test_where_it_is_hard_a_wrong_gradient_does_not_pass(hard: Hard, op: str, seed: int) -> None:
     """Off by a factor of two, unless the gradient is nothing but rounding."""

@@ -118,6 +118,7 @@ COMMENTED = {  # commands in the header of a spec, each with a remark behind it 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMENTED)
 def test_every_command_in_the_header_of_a_spec_passes(command: str, folder: Path):
     assert COMMENTED[command].split("/")[1].split(".")[0] in command
@@ -147,6 +148,7 @@ def test_every_python_example_says_what_it_prints():
     assert [f"examples/{p.name}" for p in scripts if f"examples/{p.name}" not in SHOWN] == []
 
 
+@pytest.mark.slow
 def test_every_spec_comes_out_as_its_checks_expect(folder: Path):
     specs = sorted((*ROOT.glob("specs/*.yaml"), *ROOT.glob("examples/*.gradcheck.yaml")))
     names = [f"{p.parent.name}/{p.name}" for p in specs]

@@ -156,6 +156,7 @@ def test_the_opset_is_the_lowest_that_means_the_same(graph: Graph, opset: int) -
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == opset
 
 
+@pytest.mark.slow
 def test_onnx_accepts_what_is_written_of_its_own_cases() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases divide by zero on purpose

@@ -144,6 +144,7 @@ FEEDS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name, content", [(name, content) for name, (content, _) in FEEDS.items()], ids=FEEDS)
 @pytest.mark.parametrize("option", ["--x-init-value", "--feed"])
 def test_a_file_that_holds_no_value(option: str, name: str, content: bytes | None, run: Run) -> None:

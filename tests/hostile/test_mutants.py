@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mutants")
 
 
-@settings(few, max_examples=50)
+@settings(few, max_examples=25)
 @given(names, st.lists(mutations, min_size=1, max_size=3), ways, forms)
 def test_a_mutated_model_is_checked_or_refused(
     folder: Path, bounded_memory: None, name: str, changes: list[Mutation], way: tuple[str, ...], form: str
@@ -95,7 +95,7 @@ def test_a_mutated_model_is_checked_or_refused(
     survives(folder, "mutant.onnx", mutated(MODELS[name], changes), way, form)
 
 
-@settings(few, max_examples=30)
+@settings(few, max_examples=15)
 @given(st.sampled_from(sorted(SPECS)), st.lists(edits, min_size=1, max_size=3), forms)
 def test_a_mutated_spec_is_checked_or_refused(
     folder: Path, bounded_memory: None, name: str, changes: list[Mutation], form: str

@@ -78,6 +78,7 @@ def test_a_failure_shows_the_report(suite: Path) -> None:
     assert "Traceback" not in out
 
 
+@pytest.mark.slow
 def test_options_of_a_check_are_given_as_one_types_them(suite: Path) -> None:
     ran = run(suite, "-q", "-k", "wrong and not known", "--gradcheck-args=--rtol 1 --points 2")
     assert ran.returncode == 0, ran.stdout

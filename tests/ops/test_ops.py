@@ -64,7 +64,7 @@ def test_the_vjp_is_the_transposed_jacobian(case: Case) -> None:
             assert crossed.mean() < 0.5, "the case lies on a kink"
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(10, of="op")
 @every_case
 def test_the_complex_step_agrees_with_the_vjp(case: Case) -> None:
     tape = case.tape()
@@ -78,7 +78,7 @@ def test_the_complex_step_agrees_with_the_vjp(case: Case) -> None:
             np.testing.assert_allclose(rows, numerical, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(20, of="op")
 @every_case
 def test_tangents_of_several_operands_add_up(case: Case) -> None:
     tape, xs = case.tape(), case.floats()
@@ -93,7 +93,7 @@ def test_tangents_of_several_operands_add_up(case: Case) -> None:
         np.testing.assert_allclose(together, np.sum(alone, axis=0), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(4, of="op")
 @every_case
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_lift_equals_the_loop(case: Case, count: int) -> None:
@@ -125,7 +125,7 @@ def looped_run(program: Program, stacks: dict[str, np.ndarray]) -> list[Any]:
     return [np.stack(column) for column in zip(*outputs, strict=True)]
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(30, of="op")
 @every_case
 def test_the_vjp_can_be_differentiated(case: Case) -> None:
     tape, xs = case.tape(), case.floats()

@@ -91,7 +91,7 @@ def paths(report: Report) -> dict[str, str]:
 KINDS = ("summary", "models", "operators", "single", "wrong.onnx", "right.onnx", "tie.onnx", "endless.onnx")
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_and_fit_on_a_phone(kind: str, scheme: str, shown: Open, paths: dict[str, str]):

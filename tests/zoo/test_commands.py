@@ -417,6 +417,7 @@ def test_a_run_that_is_ended_goes_on_and_repeats_nothing(folder: Path, zoo: Comm
     assert jobs("run")[: len(before)] == before
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_folder_is_refused(folder: Path, zoo: Command):
     slow(folder, 1)
     models.endless(folder / "models/endless.onnx")
@@ -430,6 +431,7 @@ def test_a_second_run_in_the_same_folder_is_refused(folder: Path, zoo: Command):
     assert f"run is in use by process {process.pid}; wait for it to end" in ran.err
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_with_one_error_and_loses_nothing(folder: Path, zoo: Command):
     slow(folder, 4)
     zoo("models/00.onnx", "models/01.onnx", "--run", "run")

@@ -152,7 +152,8 @@ def killed(scene: Scene, victim: str, rng: random.Random) -> str:
     return victim if process.returncode == -signal.SIGKILL or (victim == "child" and children) else ""
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [40])
 def test_killed_at_random_moments_each_check_is_recorded_once_as_if_undisturbed(scene: Scene, count: int) -> None:
     """Driver, children, or both; `--rerun failed` then does again what a killed child could not end."""
     assert scene.to_the_end(run="undisturbed")[0] == 1

@@ -73,6 +73,7 @@ def test_killed_two_hundred_times_nothing_that_was_done_is_lost(tmp_path: Path):
     killed_at_random(tmp_path, 200)
 
 
+@pytest.mark.slow
 def test_a_last_line_torn_at_any_byte_is_dropped_and_the_next_run_goes_on(tmp_path: Path):
     with Store(tmp_path) as store:
         store.append(*job(0))
