@@ -32,7 +32,7 @@ from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.graph.memory import allowed, generous, owned, spell
 from gradcheck_cli.jacobian.cost import HELD, SOON, forward_work, pattern_work
 from gradcheck_cli.jacobian.directions import Directions, reals
-from gradcheck_cli.jacobian.jacobian import EPS, JITTERED, Backward, beside, by_complex_step
+from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward, beside, by_complex_step
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CHEAP_RUNGS
@@ -43,7 +43,7 @@ _MOST_PROBES = 64  # in a stack that is timed
 _ONCE = 0.2  # seconds of a run that is not repeated, although a first run includes some set-up
 _NODES = 8  # timed of a survey
 _PROBE_STEP = 1e-6  # of differences that are timed
-_JITTER = 3.0  # cost of a run with rounded results, in runs
+_ROUNDED = 3.0  # cost of a run with rounded results, in runs
 _LAWS = 5.0, 3.0  # probes backward and forward for the laws
 _STEP = 1e-5  # seconds of interpreter time per step
 _REST = 30.0, 20.0  # passes over the steps for all that is not counted: for all pairs of one y, for each pair
@@ -86,7 +86,7 @@ def forecasts(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Setti
 def shared(pair: Pair, side: Sides, timings: PairTimings, timing: PairTiming, settings: Settings) -> float:
     """Seconds of what all pairs of one y share: the backward passes."""
     _, columns = size(pair, side, settings)
-    open_ = _JITTER * JITTERED if timing.left else 0.0
+    open_ = _ROUNDED * ROUNDED_RUNS if timing.left else 0.0
     stacked = timings.cotangents.seconds(columns * (1 + open_)) / _speedup(settings)
     seconds = timings.building + stacked + timings.cotangents.seconds(_LAWS[0], _LAWS[0])
     seconds += timings.survey(pair.x) if pair.mode == "nodes" else 0.0
@@ -100,13 +100,13 @@ def alone(pair: Pair, side: Sides, timing: PairTiming, settings: Settings) -> fl
     method = "richardson" if program.obstacle is not None else settings.method
     probes = groups(side, pair.x, rows) if pair.mode == "full" else rows
     audited = 1 if pair.mode in ("directional", "nodes") else AUDITED
-    seconds = timing.values.seconds(_JITTER * JITTERED + 2 * len(CHEAP_RUNGS) * audited, 2)
+    seconds = timing.values.seconds(_ROUNDED * ROUNDED_RUNS + 2 * len(CHEAP_RUNGS) * audited, 2)
     seconds += timing.jvp.seconds(_LAWS[1], _LAWS[1])
     if method in ("richardson", "central", "forward"):
         seconds += timing.values.seconds(probes * _DIFFERENCES) / _speedup(settings)
     else:
         left = rows * timing.left
-        seconds += timing.jvp.seconds(probes + _JITTER * JITTERED * left) / _speedup(settings)
+        seconds += timing.jvp.seconds(probes + _ROUNDED * ROUNDED_RUNS * left) / _speedup(settings)
         seconds += timing.values.seconds(2 * len(ALL_RUNGS) * left) / _speedup(settings)
     seconds += _REST[1] * _STEP * len(program.steps)
     return seconds + rows * columns * _PASSES * pass_over_an_entry()

@@ -25,6 +25,7 @@ from gradcheck_cli.autodiff.tape import Region, Tape
 from gradcheck_cli.compare.audit import audited
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
@@ -32,7 +33,7 @@ from gradcheck_cli.jacobian.directions import Directions, flat
 from gradcheck_cli.jacobian.grouped import Colored, grouped_complex_step, grouped_ladder, grouped_stencil
 from gradcheck_cli.jacobian.jacobian import (
     EPS,
-    JITTERED,
+    ROUNDED_RUNS,
     Backward,
     Rows,
     by_complex_step,
@@ -67,10 +68,10 @@ def moved_inside(program: Program, count: int) -> Iterator[Program]:
     """
     regions = [r for r in program.tape.regions if r.op.vjp is not None and _on(program, r)]
     for seed in range(count if regions else 0):
-        rng = np.random.default_rng([seed, 5])
+        rounding = RandomRounding.seeded([seed, 5])
         values: dict[str, Array] = {}
         for region in regions:
-            values |= _moved(program.tape, region, rng)
+            values |= _moved(program.tape, region, rounding)
         if values:
             yield Program(_with(program.tape, values), program.probes, program.outputs)
 
@@ -79,13 +80,13 @@ def _on(program: Program, region: Region) -> bool:
     return any(region.start <= index < region.stop for index, _ in program.steps)
 
 
-def _moved(tape: Tape, region: Region, rng: np.random.Generator) -> dict[str, Array]:
+def _moved(tape: Tape, region: Region, rounding: RandomRounding) -> dict[str, Array]:
     """What a composition makes, moved; nothing where that changes a decision."""
     probes = list(dict.fromkeys(n for n in region.operands if n and is_inexact(tape.values[n].dtype)))
     made = {n for step in tape.steps[region.start : region.stop] for n in step.node.outputs if n}
     within = Program(tape, probes, list(made))
     names = [n for n in made if n in within.reached and is_inexact(tape.values[n].dtype)]
-    run = Program(tape, probes, names).run({n: tape.values[n][None] for n in probes}, branches=True, jitter=rng)
+    run = Program(tape, probes, names).run({n: tape.values[n][None] for n in probes}, branches=True, rounding=rounding)
     if run.any_crossed(1).any():
         return {}
     return {n: y[0].astype(tape.values[n].dtype) for n, y in zip(names, run.outputs, strict=True)}
@@ -347,13 +348,13 @@ class Numeric:
         """Derivatives by the rules and by the kernels in long doubles, and how far rounding may carry them apart."""
         both = Both(backward, self.program.probes[0], self.job.budget)
 
-        def sides(jitter: int | None = None) -> tuple[Array, Array]:
-            given = both.by_rules(part, weights, jitter)
+        def sides(rounding: int | None = None) -> tuple[Array, Array]:
+            given = both.by_rules(part, weights, rounding)
             given = self.cleared(given) if self.weights is None else given
-            return given, self.projected(both.by_kernels(self.program, part, jitter))
+            return given, self.projected(both.by_kernels(self.program, part, rounding))
 
         given, exact = sides()
-        moved = [np.abs(one - given) + np.abs(other - exact) for one, other in map(sides, range(JITTERED))]
+        moved = [np.abs(one - given) + np.abs(other - exact) for one, other in map(sides, range(ROUNDED_RUNS))]
         return (given, exact), np.asarray(np.fmax.reduce(moved))
 
     def _exact(self, theoretical: Array) -> tuple[Array, Array, Ground]:
@@ -431,7 +432,7 @@ class Numeric:
         if not len(some):
             return status
         part, spread = self.directions.part(rows[some]), np.zeros((len(some), value.shape[1]))
-        for moved in moved_inside(self.program, JITTERED):
+        for moved in moved_inside(self.program, ROUNDED_RUNS):
             there = self.projected(by_complex_step(moved, part, self.job.budget))
             np.fmax(spread, np.abs(there - value[some]), out=spread)
         with np.errstate(invalid="ignore"):
@@ -443,13 +444,13 @@ class Numeric:
     def _blur(self, rows: Array, exact: Array) -> Array:
         """How far rounding may carry entries on either side, shape of `exact`: far where large terms cancel."""
         blur = np.zeros(exact.shape)
-        for seed in range(JITTERED if len(rows) else 0):
+        for seed in range(ROUNDED_RUNS if len(rows) else 0):
             np.fmax(blur, np.abs(self._complex(rows, seed) - exact), out=blur)
         return _SAFETY * blur
 
-    def _complex(self, rows: Array, jitter: int | None = None) -> Array:
+    def _complex(self, rows: Array, rounding: int | None = None) -> Array:
         part = self.directions if len(rows) == self.directions.count else self.directions.part(rows)
-        return self.projected(by_complex_step(self.program, part, self.job.budget, jitter))
+        return self.projected(by_complex_step(self.program, part, self.job.budget, rounding))
 
     def ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
         """Some rows by Richardson's ladder."""

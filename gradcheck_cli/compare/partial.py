@@ -20,7 +20,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.directions import Directions, flat, reals
 from gradcheck_cli.jacobian.grouped import crossed_by
-from gradcheck_cli.jacobian.jacobian import JITTERED, Backward, each_beside
+from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, each_beside
 from gradcheck_cli.jacobian.tied import MOST_TRIED, TIE, keeping_ties
 from gradcheck_cli.verdict.differences import rms, scales
 from gradcheck_cli.verdict.rule import Comparison, Status, allowance, magnitude
@@ -44,29 +44,29 @@ class Part:
         y = flat(backward.tape.values[backward.y])
         self.backward, self.directions, self.budget = backward, directions, budget
         self.weights = weights if np.isfinite(y).all() else np.where(np.isfinite(y), weights, 0.0)
-        self._found: dict[int | None, list[Array]] = {}  # by seed of the jitter
+        self._found: dict[int | None, list[Array]] = {}  # by seed of the rounding
 
     def compare(self, program: Program, position: int, job: Job) -> Found:
         """The comparison for one x."""
         here = self._values(None)[position]
         theory = Theory(
             here,
-            lambda: np.fmax.reduce([np.abs(self._values(s)[position] - here) for s in range(JITTERED)]),
+            lambda: np.fmax.reduce([np.abs(self._values(s)[position] - here) for s in range(ROUNDED_RUNS)]),
             backward=self.backward,
         )
         found = compare_along(program, theory, self.directions(position), job, self.weights)
         return replace(found, comparison=_resolved(found.comparison, program, job, self.weights))
 
-    def _values(self, jitter: int | None) -> list[Array]:
-        if jitter not in self._found:
-            self._found[jitter] = self._theoretical(jitter)
-        return self._found[jitter]
+    def _values(self, rounding: int | None) -> list[Array]:
+        if rounding not in self._found:
+            self._found[rounding] = self._theoretical(rounding)
+        return self._found[rounding]
 
-    def _theoretical(self, jitter: int | None) -> list[Array]:
+    def _theoretical(self, rounding: int | None) -> list[Array]:
         def along(position: int, cotangents: Array) -> Array:
             return self.directions(position).slopes(cotangents)
 
-        return [found.T for found in self.backward.reduced(self.weights, along, self.budget, jitter)]
+        return [found.T for found in self.backward.reduced(self.weights, along, self.budget, rounding)]
 
 
 def _resolved(comparison: Comparison, program: Program, job: Job, weights: Array) -> Comparison:

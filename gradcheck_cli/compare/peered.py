@@ -20,7 +20,7 @@ from gradcheck_cli.compare.ladder import Numeric
 from gradcheck_cli.compare.pair import Found, Job
 from gradcheck_cli.engine.chunks import in_chunks
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.engine.rounding import ROUNDINGS, Others
+from gradcheck_cli.engine.rounding import ROUNDINGS, Rounding
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, shaped
@@ -190,7 +190,7 @@ class Beside:
         """Rounding error of one value of y, as it is compared, in the model's own numbers, `(columns,)`."""
         numeric, narrow = self.numeric, self.peer.narrow
         y = flat(narrow.tape.values[narrow.outputs[0]]).astype(np.float64)
-        moved = numeric.projected(moved_by_rounding(narrow, kind=Others) - y)
+        moved = numeric.projected(moved_by_rounding(narrow, mode=Rounding.ELSEWHERE) - y)
         known = [self._rounding(y[None])[0], _finite(np.max(np.abs(moved), axis=0, initial=0.0)) / ROUNDINGS]
         for line in lines(self.program):
             offsets = _APART * (np.arange(line.count) - line.count // 2)

@@ -18,7 +18,7 @@ from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, reals, shaped
-from gradcheck_cli.jacobian.jacobian import JITTERED, Backward, forward_noise
+from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, forward_noise
 from gradcheck_cli.jacobian.tied import Moves, Tied, keeping_ties, slopes_along
 from gradcheck_cli.verdict.differences import CHEAP_RUNGS, Estimate, richardson, rms, rungs, scales
 from gradcheck_cli.verdict.rule import UNIT, Comparison, Status, Tolerance, allowance, magnitude
@@ -67,7 +67,7 @@ def _measured(program: Program, moves: Moves, budget: Budget, weights: Array | N
         size = None if weights is None else np.abs(weights)
         return wanted(found.value, weights), 8 * wanted(found.error, size)
     exact = wanted(slopes_along(program, moves, budget), weights)
-    moved = [wanted(slopes_along(program, moves, budget, seed), weights) for seed in range(JITTERED)]
+    moved = [wanted(slopes_along(program, moves, budget, seed), weights) for seed in range(ROUNDED_RUNS)]
     return exact, _SAFETY * np.fmax.reduce([np.abs(each - exact) for each in moved])
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from gradcheck_cli import native
 from gradcheck_cli.autodiff.tape import Step, Tape
-from gradcheck_cli.engine.rounding import factors
+from gradcheck_cli.engine.rounding import RandomRounding, factors
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import Kernel, elementwise
 from gradcheck_cli.op.box_rules import Restricted, same_place
@@ -43,7 +43,7 @@ class Pushforward:
         self._finite: dict[str, bool] = {}
 
     def through(
-        self, index: int, step: Step, tangents: Mapping[str, Stack], jitter: np.random.Generator | None
+        self, index: int, step: Step, tangents: Mapping[str, Stack], rounding: RandomRounding | None
     ) -> dict[str, Stack]:
         """Tangents of the step's floating-point outputs, by name, from those of its operands."""
         if not self.finite(step.operands):  # 0 * inf: entries outside of a box may be NaN
@@ -61,7 +61,7 @@ class Pushforward:
         elif (local := self._lines(index, step, tangents, live)) is not None:
             made = _along_lines(local, np.asarray(tangents[step.operands[0]]), step.metadata["axis"])
         else:
-            made = self._complex_tangent(step, tangents, live, jitter)
+            made = self._complex_tangent(step, tangents, live, rounding)
         pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
         return {name: value for name, value in pairs if name in outputs}
 
@@ -160,12 +160,12 @@ class Pushforward:
         return found if np.isfinite(found).all() else None
 
     def _complex_tangent(
-        self, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool], jitter: np.random.Generator | None
+        self, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool], rounding: RandomRounding | None
     ) -> Any:
         """The imaginary part of the kernel at `x + i h t` by h, which fits the sizes of x and t for each probe."""
         values: Mapping[str, Array] = self.tape.values
-        if jitter is not None and step.op.backward_stable:
-            values = {n: values[n] * factors(values[n][None], jitter)[0] for n in step.operands if n}
+        if rounding is not None and step.op.backward_stable:
+            values = {n: values[n] * factors(values[n][None], rounding)[0] for n in step.operands if n}
         pairs = [(values[n], tangents[n]) for n, p in zip(step.operands, live, strict=True) if p]
         h = _STEP * min(_smallest(x) for x, _ in pairs) / np.maximum.reduce([_size_by_probe(t) for _, t in pairs])
         operands = [

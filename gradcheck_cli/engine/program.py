@@ -22,7 +22,7 @@ from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.chunks import Decisions, Outcome, gathered
 from gradcheck_cli.engine.jvp import Pushforward, Stage, batched, linear_groups, staged
 from gradcheck_cli.engine.plan import Fused, Planned, fused, planned, steps_between
-from gradcheck_cli.engine.rounding import coarsened, factors, jittered, of_probe
+from gradcheck_cli.engine.rounding import RandomRounding, coarsened, factors, rounded
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import bind, boxes
@@ -100,57 +100,57 @@ class Program:
         return max(1, _BUSY * len(self.steps) // max(made, 1))
 
     def run(
-        self, stacks: Mapping[str, Stack], *, branches: bool = False, jitter: np.random.Generator | None = None
+        self, stacks: Mapping[str, Stack], *, branches: bool = False, rounding: RandomRounding | None = None
     ) -> Outcome:
         """Outputs for probed values `stacks` of shape `(P, *shape)`, and the branches crossed if asked for.
 
-        A box stack has the values of the point as its base, or none, for a program of zeros at zeros.  With `jitter` every
-        result is moved by some `ROUNDINGS`, in all probes alike: outputs move as far as rounding may carry them.
+        A box stack has the values of the point as its base, or none, for a program of zeros at zeros.  With `rounding`
+        every result is moved by some `ROUNDINGS`, so that outputs move as far as rounding may carry them.
         """
         count = next(iter(stacks.values())).shape[0]
-        if jitter is not None:  # bases are rounded too
+        if rounding is not None:  # bases are rounded too
             stacks = {n: s if isinstance(s, BoxStack) and s.base is None else filled(s) for n, s in stacks.items()}
-        drawn = deepcopy(jitter)  # a probe that has to run alone is rounded as in the stack
+        before = deepcopy(rounding)  # a probe that has to run alone is rounded as in the stack
         try:
             with np.errstate(all="ignore"):
-                made = self._run(dict(stacks), count, branches, jitter)
+                made = self._run(dict(stacks), count, branches, rounding)
         except (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError):
             if any(isinstance(s, BoxStack) for s in stacks.values()):
                 parts = _pieces(stacks, count)
-                return gathered([self.run(part, branches=branches, jitter=jitter) for _, part in parts])
+                return gathered([self.run(part, branches=branches, rounding=rounding) for _, part in parts])
             if count > 1:
-                each = ({n: filled(s)[p : p + 1] for n, s in stacks.items()} for p in range(count))
-                alone = enumerate(each)
-                return gathered([self.run(s, branches=branches, jitter=deepcopy(of_probe(drawn, p))) for p, s in alone])
+                alone = ({n: filled(s)[p : p + 1] for n, s in stacks.items()} for p in range(count))
+                own = (deepcopy(before and before.of_probe(p)) for p in range(count))
+                return gathered([self.run(s, branches=branches, rounding=r) for s, r in zip(alone, own, strict=True)])
             made = self._failed()
         self._count("real", count)
         return made
 
-    def jvp(self, stacks: Mapping[str, Stack], jitter: np.random.Generator | None = None) -> tuple[Array, ...]:
-        """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `jitter` as in `run`.
+    def jvp(self, stacks: Mapping[str, Stack], rounding: RandomRounding | None = None) -> tuple[Array, ...]:
+        """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `rounding` as in `run`.
 
         Every discrete decision is that of the point.
         """
         count = next(iter(stacks.values())).shape[0]
         self._count("complex", count)
         with np.errstate(all="ignore"):
-            return self._jvp(dict(stacks), count, jitter)
+            return self._jvp(dict(stacks), count, rounding)
 
     def _jvp(
-        self, live: dict[str, Stack], count: int, jitter: np.random.Generator | None, start: int = 0
+        self, live: dict[str, Stack], count: int, rounding: RandomRounding | None, start: int = 0
     ) -> tuple[Array, ...]:
         """The same from step `start` on, where `live` holds the tangents of all tensors before it."""
         for position in range(start, len(self.steps)):
-            if jitter is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
+            if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
                 self._carry(live, position)
                 break
             index, step = self.steps[position]
             try:
-                made = self._pushforward.through(index, step, live, jitter)
-                made = made if jitter is None else _rounded_tangents(made, step, jitter)
+                made = self._pushforward.through(index, step, live, rounding)
+                made = made if rounding is None else _rounded_tangents(made, step, rounding)
             except Crowded:
                 parts = _pieces(live, count, self._more(position))
-                rest = (self._jvp(part, n, deepcopy(jitter), position) for n, part in parts)
+                rest = (self._jvp(part, n, deepcopy(rounding), position) for n, part in parts)
                 return boxes.joined(rest, count)
             live.update(made)
             for name in self.dies.get(position, ()):
@@ -167,23 +167,23 @@ class Program:
             stage.run(live)
 
     def _run(
-        self, live: dict[str, Any], count: int, branches: bool, jitter: np.random.Generator | None, start: int = 0
+        self, live: dict[str, Any], count: int, branches: bool, rounding: RandomRounding | None, start: int = 0
     ) -> Outcome:
         """Outputs and decisions from step `start` on, where `live` holds the values of all tensors before it."""
         crossed: dict[int, Array] = {}
         decisions = Decisions.none(count)
         for position in range(start, len(self.steps)):
-            if jitter is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
+            if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
                 self._run_whole(live, branches, crossed, decisions, position)
                 break
             ready = self._plan[position]
             try:
-                results = self._results(ready.step, live, jitter)
+                results = self._results(ready.step, live, rounding)
                 if branches and ready.decides:
                     self._compare(ready.index, ready.step, live, results, crossed, decisions)
             except Crowded:
                 parts = _pieces(live, count, self._more(position))
-                rest = [self._run(part, n, branches, deepcopy(jitter), position) for n, part in parts]
+                rest = [self._run(part, n, branches, deepcopy(rounding), position) for n, part in parts]
                 return gathered(rest).after(crossed, decisions)
             ready.keep(live, results)
         return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
@@ -209,22 +209,22 @@ class Program:
                 self._fused[start] = fused(self._plan[start:], self.outputs, self.tape.values)
         return self._fused[start]
 
-    def _results(self, step: Step, live: dict[str, Any], jitter: np.random.Generator | None) -> Sequence[Any]:
+    def _results(self, step: Step, live: dict[str, Any], rounding: RandomRounding | None) -> Sequence[Any]:
         """Results of a step for live values, computed on their boxes where it has a box rule."""
-        made = _on_boxes(self._pushforward, step, live, rounded=jitter is not None) if _carries(step, live) else None
+        made = _on_boxes(self._pushforward, step, live, rounded=rounding is not None) if _carries(step, live) else None
         if made is None:
             live.update(_whole(step, live))
-            made = self._batched(step, step.op.forward, self._rounded(step, live, jitter))
+            made = self._batched(step, step.op.forward, self._rounded(step, live, rounding))
         results = made if step.op.many else (made,)
-        return results if jitter is None else tuple(_rounded_result(y, step, i, jitter) for i, y in enumerate(results))
+        return (
+            results if rounding is None else tuple(_rounded_result(y, step, i, rounding) for i, y in enumerate(results))
+        )
 
-    def _rounded(
-        self, step: Step, live: Mapping[str, Array], jitter: np.random.Generator | None
-    ) -> Mapping[str, Array]:
+    def _rounded(self, step: Step, live: Mapping[str, Array], rounding: RandomRounding | None) -> Mapping[str, Array]:
         """Probed operands, moved by some roundings if the operator's rounding is that of its operands (backward stable)."""
-        if jitter is None or not step.op.backward_stable:
+        if rounding is None or not step.op.backward_stable:
             return live
-        return {n: live[n] * factors(live[n], jitter) for n in step.operands if n in live}
+        return {n: live[n] * factors(live[n], rounding) for n in step.operands if n in live}
 
     def _batched(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
         values = self.tape.values
@@ -426,14 +426,15 @@ def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) 
     return np.arange(probed[0].shape[0]) if differing is None else differing
 
 
-def _rounded_result(y: Any, step: Step, output: int, jitter: np.random.Generator) -> Any:
+def _rounded_result(y: Any, step: Step, output: int, rounding: RandomRounding) -> Any:
     """A stack of results moved by some roundings of the step's kernel."""
-    return coarsened(jittered(as_stack(y), step, jitter), step, output, jitter)
+    return coarsened(rounded(as_stack(y), step, rounding), step, output, rounding)
 
 
-def _rounded_tangents(made: Mapping[str, Stack], step: Step, jitter: np.random.Generator) -> dict[str, Stack]:
+def _rounded_tangents(made: Mapping[str, Stack], step: Step, rounding: RandomRounding) -> dict[str, Stack]:
     """Tangents moved by some roundings of the step's kernel."""
     outputs = step.node.outputs
     return {
-        n: coarsened(jittered(t, step, jitter), step, outputs.index(n), jitter, tangent=True) for n, t in made.items()
+        n: coarsened(rounded(t, step, rounding), step, outputs.index(n), rounding, tangent=True)
+        for n, t in made.items()
     }

@@ -20,7 +20,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.coloring import Coloring, Structure, colored
 from gradcheck_cli.jacobian.cost import COLORED_STEP, COLORED_WORK, forward_work
 from gradcheck_cli.jacobian.directions import reals
-from gradcheck_cli.jacobian.jacobian import JITTERED, Backward
+from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward
 from gradcheck_cli.jacobian.pattern import Pattern
 from gradcheck_cli.verdict.rule import blocks, largest_by_column
 
@@ -30,7 +30,9 @@ _SHARE = 8  # of the memory: what passes of all colors may take at once
 _TWICE = 2  # backward passes that one of a backward pass is worth
 _NO_RULE = (GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError)
 
-Way: TypeAlias = "Callable[[int | None], list[Array] | None]"  # Jacobians, moved by a `jitter`; None where it is no way
+Way: TypeAlias = (
+    "Callable[[int | None], list[Array] | None]"  # Jacobians, moved by a `rounding`; None where it is no way
+)
 
 
 class Columns:
@@ -58,7 +60,7 @@ class Columns:
     def spreads(self) -> list[Array]:
         """How far the entries of `values` move if every result on the way is moved by some roundings."""
         values = self.values
-        moved = [] if self.way is None else [self.way(seed) for seed in range(JITTERED)]
+        moved = [] if self.way is None else [self.way(seed) for seed in range(ROUNDED_RUNS)]
         found = [np.zeros(jacobian.shape) for jacobian in values]
         for each in moved:
             if each is None:
@@ -89,11 +91,11 @@ class Columns:
             return None
         return colored(Pattern(np.concatenate([each.words for each in whole], axis=1), whole[0].rows))
 
-    def _together(self, coloring: Coloring, jitter: int | None) -> list[Array] | None:
+    def _together(self, coloring: Coloring, rounding: int | None) -> list[Array] | None:
         """By one pass for each color; no way where what is not finite may have spread beyond its entries."""
         weights = np.zeros((coloring.count, len(coloring.colors)))
         weights[coloring.colors, np.arange(len(coloring.colors))] = 1
-        answers = self.backward.along(weights, self.budget, jitter)
+        answers = self.backward.along(weights, self.budget, rounding)
         if not all(np.isfinite(each).all() for each in answers):
             return None
         found, start = [], 0
@@ -106,7 +108,7 @@ class Columns:
             start += each.shape[1]
         return found
 
-    def _by_rows(self, jitter: int | None) -> list[Array] | None:
+    def _by_rows(self, rounding: int | None) -> list[Array] | None:
         """By one pass for each entry of x, through the backward pass's own; no way where that has no rules."""
         backward, found = self.backward, []
         try:
@@ -118,7 +120,7 @@ class Columns:
                     return None
                 with backward.tape.aside():
                     again = Backward(backward.tape, ct.name, [backward.seed.name])
-                    found.append(np.ascontiguousarray(again.jacobians(self.budget, jitter)[0].T))
+                    found.append(np.ascontiguousarray(again.jacobians(self.budget, rounding)[0].T))
         except _NO_RULE:
             return None
         return found

@@ -15,7 +15,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.coloring import Coloring
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.jacobian.jacobian import (
-    JITTERED,
+    ROUNDED_RUNS,
     Rows,
     by_complex_step,
     by_differences,
@@ -149,7 +149,7 @@ def _adds_up(program: Program, rows: Colored, entries: Array, errors: Array, bud
         trifle = _TRIFLE * np.max(np.abs(entries), where=np.isfinite(entries), initial=0.0)
         wrong = gap > trifle + 8 * bound + coloring.along(_SEEN * np.abs(entries) + 8 * errors, np.abs(v))
     if wrong.any() and program.analytic:
-        moved = [by_complex_step(program, along, budget, jitter)[0] for jitter in range(JITTERED)]
+        moved = [by_complex_step(program, along, budget, rounding)[0] for rounding in range(ROUNDED_RUNS)]
         wrong &= gap > _ROUNDED * np.fmax.reduce([np.abs(each - direct) for each in moved])
     return not wrong.any()
 

@@ -21,7 +21,7 @@ from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.engine.chunks import Budget, Decisions, Outcome, any_of, in_chunks
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.engine.rounding import ROUNDINGS, Apart
+from gradcheck_cli.engine.rounding import ROUNDINGS, RandomRounding, Rounding
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian import spread as units
 from gradcheck_cli.jacobian.directions import Directions, Joined, flat, flat_stack, reals
@@ -85,7 +85,7 @@ def _parts(estimate: Estimate) -> tuple[Array, ...]:
 
 
 EPS = float(np.finfo(np.float64).eps)
-JITTERED = 4  # runs that measure rounding
+ROUNDED_RUNS = 4  # runs that measure rounding
 _TOGETHER = 16 << 20  # bytes that they may take as one stack
 
 
@@ -98,14 +98,14 @@ class Backward:
         self.cts = gradients(tape, {y: self.seed}, xs)
         self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
 
-    def jacobians(self, budget: Budget, jitter: int | None = None) -> list[Array]:
+    def jacobians(self, budget: Budget, rounding: int | None = None) -> list[Array]:
         """Theoretical Jacobians `(x_size, y_size)` by each x; zeros where y does not depend on it.
 
-        `jitter` as in `along`.
+        `rounding` as in `along`.
         """
         columns = reals(self.seed.value)
         found = [np.zeros((reals(self.tape.values[x]), columns)) for x in self.xs]
-        for piece, rows in self._chunks(None, budget, jitter):
+        for piece, rows in self._chunks(None, budget, rounding):
             for jacobian, cotangents in zip(found, rows, strict=True):
                 jacobian[:, piece.start : piece.stop] = cotangents.T  # in the order of what it is held against
         return found
@@ -115,7 +115,7 @@ class Backward:
         some roundings."""
         found = [np.zeros(jacobian.shape) for jacobian in theoretical]
         wanted = [slice(None)] * len(found) if some is None else [slice(rows.start, rows.stop) for rows in some]
-        for seed in range(JITTERED):
+        for seed in range(ROUNDED_RUNS):
             for piece, every in self._chunks(None, budget, seed):
                 for spread, jacobian, rows, cotangents in zip(found, theoretical, wanted, every, strict=True):
                     part = spread[:, piece.start : piece.stop]
@@ -134,13 +134,13 @@ class Backward:
                 ground.add(cotangents.T, cotangents.T, slice(piece.start, piece.stop))
         return found, [ground.found.of(np.asarray(rows, np.int64)) for ground, rows in zip(grounds, some, strict=True)]
 
-    def along(self, weights: Array, budget: Budget, jitter: int | None = None) -> list[Array]:
+    def along(self, weights: Array, budget: Budget, rounding: int | None = None) -> list[Array]:
         """Cotangents `(P, x_size)` of each x for weighted sums of y: `weights` are `(P, y_size)`.
 
-        With a seed `jitter` every result on the way is moved by some roundings.
+        With a seed `rounding` every result on the way is moved by some roundings.
         """
         found = [np.zeros((len(weights), reals(self.tape.values[x]))) for x in self.xs]
-        for piece, rows in self._chunks(weights, budget, jitter):
+        for piece, rows in self._chunks(weights, budget, rounding):
             for total, cotangents in zip(found, rows, strict=True):
                 total[piece.start : piece.stop] = cotangents
         return found
@@ -155,18 +155,18 @@ class Backward:
         return _as_cotangent(weights, self.seed.value)
 
     def reduced(
-        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, jitter: int | None = None
+        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, rounding: int | None = None
     ) -> list[Array]:
         """What `reduce` makes of the cotangents `(p, x_size)` of each x, piece by piece: `(P, ...)`; see `along`."""
         found: list[list[Array]] = [[reduce(i, self._nothing(x, range(0)))] for i, x in enumerate(self.xs)]
-        for _, rows in self._chunks(weights, budget, jitter):
+        for _, rows in self._chunks(weights, budget, rounding):
             for i, (made, cotangents) in enumerate(zip(found, rows, strict=True)):
                 made.append(reduce(i, cotangents))
         whole = [np.concatenate(made) for made in found]
         return [np.zeros((len(weights), *each.shape[1:])) if len(each) < len(weights) else each for each in whole]
 
     def _chunks(
-        self, weights: Array | None, budget: Budget, jitter: int | None = None
+        self, weights: Array | None, budget: Budget, rounding: int | None = None
     ) -> Iterator[tuple[range, list[Array]]]:
         """Cotangents of every x, piece by piece, for weighted sums of y or, without weights, each of its reals."""
         names = [None if ct is None else ct.name for ct in self.cts]
@@ -184,8 +184,8 @@ class Backward:
 
         def run(piece: range) -> list[Array]:
             seeds = self._seeds(weights, piece, room)
-            rng = None if jitter is None else np.random.default_rng(jitter)
-            made = iter(self.program.run({self.seed.name: seeds}, jitter=rng).outputs)
+            random = None if rounding is None else RandomRounding.seeded(rounding)
+            made = iter(self.program.run({self.seed.name: seeds}, rounding=random).outputs)
             return [
                 self._nothing(x, piece) if n is None else derivatives(next(made))
                 for n, x in zip(names, self.xs, strict=True)
@@ -221,10 +221,10 @@ def _as_cotangent(weights: Array, like: Array) -> Array:
     return weights.reshape(len(weights), *like.shape).astype(like.dtype, copy=False)
 
 
-def by_complex_step(program: Program, directions: Directions, budget: Budget, jitter: int | None = None) -> Array:
+def by_complex_step(program: Program, directions: Directions, budget: Budget, rounding: int | None = None) -> Array:
     """Derivatives of y along directions of x, `(rows, y_size)`, by the complex step: exact to rounding.
 
-    With a seed `jitter` every result on the way is moved by 16 roundings, up or down.
+    With a seed `rounding` every result on the way is moved by 16 roundings, up or down.
     """
     (x,), (y,) = program.probes, program.outputs
     here = program.tape.values[x]
@@ -232,12 +232,12 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ji
     moving = None if directions.entries(range(0)) is None else taken(program)
     if moving is not None and not (some := moving[directions.rows]).all():
         few = directions.part(np.flatnonzero(some))
-        found[some] = by_complex_step(program, few, budget, jitter) if few.count else 0.0
+        found[some] = by_complex_step(program, few, budget, rounding) if few.count else 0.0
         return found
 
     def run(piece: range) -> Array:
-        rng = None if jitter is None else np.random.default_rng(jitter)
-        return program.jvp({x: directions.tangents(piece, here, room)}, rng)[0]
+        random = None if rounding is None else RandomRounding.seeded(rounding)
+        return program.jvp({x: directions.tangents(piece, here, room)}, random)[0]
 
     size, room = directions.room(program, budget, doubled=2)
     for piece, tangent in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
@@ -350,18 +350,18 @@ def forward_noise(program: Program, seed: int = 0) -> Array:
     return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
 
 
-def moved_by_rounding(program: Program, seed: int = 0, kind: type[Apart] = Apart) -> Array:
-    """y of some runs in which every result moves by `ROUNDINGS`, `(runs, y_size)`; `kind` says whose they are.
+def moved_by_rounding(program: Program, seed: int = 0, mode: Rounding = Rounding.BY_PROBE) -> Array:
+    """y of some runs in which every result moves by `ROUNDINGS`, `(runs, y_size)`; `mode` says whose they are.
 
     Runs in which that changes a decision of the model tell nothing of rounding.
     """
     (x,) = program.probes
     here = program.tape.values[x]
-    size = JITTERED if JITTERED * program.bytes_per_probe() <= _TOGETHER else 1
+    size = ROUNDED_RUNS if ROUNDED_RUNS * program.bytes_per_probe() <= _TOGETHER else 1
     values = np.zeros((0, reals(program.tape.values[program.outputs[0]])))
-    for i in range(0, JITTERED, size):
-        apart = kind([np.random.default_rng([seed, n]) for n in range(i, i + size)])
-        moved = program.run({x: np.repeat(here[None], size, axis=0)}, branches=True, jitter=apart)
+    for i in range(0, ROUNDED_RUNS, size):
+        random = RandomRounding.seeded(*([seed, n] for n in range(i, i + size)), mode=mode)
+        moved = program.run({x: np.repeat(here[None], size, axis=0)}, branches=True, rounding=random)
         values = np.concatenate([values, flat_stack(moved.outputs[0])[~moved.any_crossed(size)]])
     return values
 

@@ -21,6 +21,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.jacobian.jacobian import (
@@ -77,7 +78,7 @@ class Both:
         outputs = Program(tape, [x], names).upon(self._tape).run({x: self._tape.values[x][None]}).outputs
         cast(_LongValues, self._tape.values).known(dict(zip(names, (y[0] for y in outputs), strict=True)))
 
-    def by_rules(self, directions: Directions, weights: Array, jitter: int | None = None) -> Array:
+    def by_rules(self, directions: Directions, weights: Array, rounding: int | None = None) -> Array:
         """Derivatives of weighted sums of y along directions of x, `(rows, len(weights))`."""
         found = np.zeros((directions.count, len(weights)))
         if self.ct is None:
@@ -85,18 +86,18 @@ class Both:
         program = Program(self.backward.tape, [self.backward.seed.name], [self.ct.name]).upon(self._tape)
 
         def run(piece: range) -> Array:
-            rng = None if jitter is None else np.random.default_rng(jitter)
+            random = None if rounding is None else RandomRounding.seeded(rounding)
             seeds = _longer(self.backward.cotangents(weights[piece.start : piece.stop]))
-            [made] = program.run({self.backward.seed.name: seeds}, jitter=rng).outputs
+            [made] = program.run({self.backward.seed.name: seeds}, rounding=random).outputs
             return directions.slopes(derivatives(made)).T
 
         for piece, slopes in in_chunks(run, len(weights), 2 * program.bytes_per_probe(), self.budget):
             found[:, piece.start : piece.stop] = slopes
         return found
 
-    def by_kernels(self, program: Program, directions: Directions, jitter: int | None = None) -> Array:
+    def by_kernels(self, program: Program, directions: Directions, rounding: int | None = None) -> Array:
         """Derivatives of y along directions of x, `(rows, y_size)`, by the complex step."""
-        return by_complex_step(program.upon(self._tape), directions, self.budget, jitter)
+        return by_complex_step(program.upon(self._tape), directions, self.budget, rounding)
 
 
 class _LongTape:

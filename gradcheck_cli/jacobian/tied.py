@@ -18,6 +18,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.engine.chunks import Budget, Decisions, in_chunks
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, reals, shaped
 from gradcheck_cli.jacobian.jacobian import beside
@@ -254,22 +255,22 @@ def _differs(here: Sequence[Array], there: Sequence[Array]) -> bool:
     return any(a.shape != b.shape or bool(np.any(a != b)) for a, b in zip(here, there, strict=True))
 
 
-def _along(program: Program, moves: Moves, budget: Budget, jitter: int | None = None) -> list[Array]:
+def _along(program: Program, moves: Moves, budget: Budget, rounding: int | None = None) -> list[Array]:
     """Derivatives of each output `(P, size)` along directions, by the complex step."""
     values, count = program.tape.values, len(next(iter(moves.values())))
 
     def run(piece: range) -> list[Array]:
-        rng = None if jitter is None else np.random.default_rng(jitter)
+        random = None if rounding is None else RandomRounding.seeded(rounding)
         some = {n: shaped(v[piece.start : piece.stop], values[n]) for n, v in moves.items()}
-        return [flat_stack(np.asarray(t)) for t in program.jvp(some, rng)]
+        return [flat_stack(np.asarray(t)) for t in program.jvp(some, random)]
 
     made = [part for _, part in in_chunks(run, count, 2 * program.bytes_per_probe(), budget, program.worth)]
     return [np.concatenate(column) for column in zip(*made, strict=True)]
 
 
-def slopes_along(program: Program, moves: Moves, budget: Budget, jitter: int | None = None) -> Array:
-    """Derivatives of y along directions of all xs of a program, `(P, y_size)`; `jitter` as for a complex step."""
-    return _along(program, moves, budget, jitter)[0]
+def slopes_along(program: Program, moves: Moves, budget: Budget, rounding: int | None = None) -> Array:
+    """Derivatives of y along directions of all xs of a program, `(P, y_size)`; `rounding` as for a complex step."""
+    return _along(program, moves, budget, rounding)[0]
 
 
 def _evened(program: Program, name: str, moves: Array) -> Array:

@@ -16,6 +16,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step, by_ladder, forward_noise
 from gradcheck_cli.jacobian.precise import wider_ladder
@@ -133,11 +134,11 @@ def test_numbers_do_not_depend_on_chunks_or_threads(budget: Budget) -> None:
     program, backward = Program(tape, [x], [y]), Backward(tape, y, [x])
     rows, noise = Directions(tape.values[x], range(tape.values[x].size)), forward_noise(program)
     weights, near = WEIGHTS[:5].repeat(3, axis=1), {"rtol": 1e-12, "atol": 1e-14}
-    for jitter in (None, 3):
-        exact = by_complex_step(program, rows, all_at_once, jitter)
-        np.testing.assert_allclose(by_complex_step(program, rows, budget, jitter), exact, **near)
-        theory = backward.along(weights, all_at_once, jitter)[0]
-        np.testing.assert_allclose(backward.along(weights, budget, jitter)[0], theory, **near)
+    for rounding in (None, 3):
+        exact = by_complex_step(program, rows, all_at_once, rounding)
+        np.testing.assert_allclose(by_complex_step(program, rows, budget, rounding), exact, **near)
+        theory = backward.along(weights, all_at_once, rounding)[0]
+        np.testing.assert_allclose(backward.along(weights, budget, rounding)[0], theory, **near)
     first = by_ladder(program, rows, CHEAP_RUNGS, noise, all_at_once)
     second = by_ladder(program, rows, CHEAP_RUNGS, noise, budget)
     np.testing.assert_allclose(second.estimate.value, first.estimate.value, rtol=1e-6, atol=1e-9)
@@ -155,7 +156,7 @@ def test_values_on_the_tape_and_stacks_given_are_never_written_to() -> None:
     for value in (stack, *tape.values.values()):
         value.flags.writeable = False
     program.run({x: stack}, branches=True)
-    program.run({x: stack}, jitter=np.random.default_rng(0))
+    program.run({x: stack}, rounding=RandomRounding.seeded(0))
     program.jvp({x: stack})
     backward.along(np.ones((4, tape.values[y].size)), Budget(jobs=1))
     assert (stack == given).all()
@@ -194,7 +195,7 @@ def test_what_no_probe_reaches_is_never_computed_again() -> None:
     program, stack = Program(tape, [x], [tape.named["y"].name]), np.ones((7, 4))
     calls.clear()
     program.run({x: stack})
-    program.run({x: stack}, branches=True, jitter=np.random.default_rng(0))
+    program.run({x: stack}, branches=True, rounding=RandomRounding.seeded(0))
     assert calls == {"Exp": 2}
 
 
@@ -205,9 +206,9 @@ def test_probes_that_have_to_run_alone_are_moved_by_roundings_as_in_a_stack() ->
     x = tape.named["x"].name
     program, stack = Program(tape, [x], [tape.named["y"].name]), np.repeat(tape.values[x][None], 3, axis=0)
     stack[1, 2] = 0  # one place less: no stack
-    together = program.run({x: stack}, jitter=np.random.default_rng(0)).outputs[0]
+    together = program.run({x: stack}, rounding=RandomRounding.seeded(0)).outputs[0]
     for p in range(3):
-        alone = program.run({x: stack[p : p + 1]}, jitter=np.random.default_rng(0)).outputs[0]
+        alone = program.run({x: stack[p : p + 1]}, rounding=RandomRounding.seeded(0)).outputs[0]
         np.testing.assert_array_equal(together[p], alone[0])
 
 

@@ -13,9 +13,9 @@ import gradcheck_cli as gc
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.engine.rounding import ROUNDINGS
+from gradcheck_cli.engine.rounding import ROUNDINGS, RandomRounding
 from gradcheck_cli.jacobian.directions import Directions, flat
-from gradcheck_cli.jacobian.jacobian import JITTERED, each_beside, forward_noise
+from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, each_beside, forward_noise
 from gradcheck_cli.op.batching import Kernel, Operands
 from tests.checking.small import model
 from tests.rounding import FUNCTION, assert_rounded
@@ -46,7 +46,9 @@ def program(ops: Any = gc.OPS) -> Program:
 def test_noise_is_the_most_that_any_of_some_runs_moves_y(ops: Any) -> None:
     tested = program(ops)
     here, y = (tested.tape.values[n] for n in (tested.probes[0], tested.outputs[0]))
-    runs = [tested.run({tested.probes[0]: here[None]}, jitter=np.random.default_rng([0, i])) for i in range(JITTERED)]
+    runs = [
+        tested.run({tested.probes[0]: here[None]}, rounding=RandomRounding.seeded([0, i])) for i in range(ROUNDED_RUNS)
+    ]
     moved = np.max([np.abs(flat(run.outputs[0][0]) - flat(y)) for run in runs], axis=0) / ROUNDINGS
     assert moved.all()
     noise, expected = forward_noise(tested), np.maximum(moved, np.finfo(float).eps * flat(y))

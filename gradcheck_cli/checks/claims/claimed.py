@@ -55,7 +55,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.jacobian.cost import FULL_WORK
-from gradcheck_cli.jacobian.jacobian import JITTERED
+from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point, feeds_at
 from gradcheck_cli.points.test_data import shipped_with
@@ -288,7 +288,7 @@ def _blur(here: ClaimAtPoint, stated: Stated, found: Found) -> Array:
     rounded = here.answer.rounded
     moved = stated.moved if rounded is None else lambda seed: here.layout.read(rounded(seed))
     plain = projected(stated.jacobian, found)
-    gaps = [np.abs(projected(moved(seed), found) - plain) for seed in range(JITTERED)]
+    gaps = [np.abs(projected(moved(seed), found) - plain) for seed in range(ROUNDED_RUNS)]
     return np.asarray(np.fmax.reduce(gaps) * (1.0 if here.answer.unit and found.weights is None else _SAFETY))
 
 

@@ -20,10 +20,11 @@ from gradcheck_cli.checks.claims.claim import Beside, Claim, Inside, Layout, as_
 from gradcheck_cli.compare.pair import Found, Job, Theory, compare_along, compare_full
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import NoGradientError, UsageError, shown
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.jacobian.coloring import Structure
-from gradcheck_cli.jacobian.jacobian import EPS, JITTERED, Backward
+from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import declared_shape
 from gradcheck_cli.settings import Numbers
@@ -85,14 +86,14 @@ def _run(name: str, tape: Tape, graph: Graph, own: Sequence[str]) -> Answer:
     program = Program(tape, [tape.named[n].name for n in leaves], [tape.named[name].name])
     units = {n: epsilon(graph.constants[n].dtype) for n in own if n in leaves}
 
-    def run(seed: int, jitter: np.random.Generator | None, moves: Mapping[str, float]) -> Array:
+    def run(seed: int, rounding: RandomRounding | None, moves: Mapping[str, float]) -> Array:
         rng = np.random.default_rng([seed, 11])
         stacks = {tape.named[n].name: _rounded(tape.named[n].value, moves.get(n, 0.0), rng)[None] for n in leaves}
-        outcome = program.run(stacks, branches=True, jitter=jitter)
+        outcome = program.run(stacks, branches=True, rounding=rounding)
         return tape.named[name].value if outcome.any_crossed(1).any() else outcome.outputs[0][0]
 
     rounded = (lambda seed: run(seed, None, units)) if units else None
-    moved = lambda seed: run(seed, np.random.default_rng(seed), {})  # noqa: E731
+    moved = lambda seed: run(seed, RandomRounding.seeded(seed), {})  # noqa: E731
     return Answer(tape.named[name].value, moved, tape=tape, graph=graph, rounded=rounded)
 
 
@@ -162,10 +163,10 @@ class Stated(Backward):
         self.jacobian, self.moved = jacobian, moved
 
     def reduced(
-        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, jitter: int | None = None
+        self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, rounding: int | None = None
     ) -> list[Array]:
         """See `Backward.reduced`."""
-        return [reduce(0, weights @ (self.jacobian if jitter is None else self.moved(jitter)).T)]
+        return [reduce(0, weights @ (self.jacobian if rounding is None else self.moved(rounding)).T)]
 
     @property
     def theory(self) -> Theory:
@@ -173,7 +174,7 @@ class Stated(Backward):
         return Theory(self.jacobian, self._spread)
 
     def _spread(self) -> Array:
-        return np.asarray(np.fmax.reduce([np.abs(self.moved(seed) - self.jacobian) for seed in range(JITTERED)]))
+        return np.asarray(np.fmax.reduce([np.abs(self.moved(seed) - self.jacobian) for seed in range(ROUNDED_RUNS)]))
 
 
 def blurred(jacobian: Array, blur: Array) -> Moved:
@@ -284,9 +285,9 @@ def _moved(tape: Tape, ct: str) -> Array:
     read = dict.fromkeys(name for step in tape.steps for name in step.operands if name and name not in made)
     leaves = [n for n in read if is_inexact(tape.values.like(n).dtype)]
     program, most = Program(tape, leaves, [ct]), np.zeros(tape.values[ct].shape)
-    for seed in range(JITTERED):
+    for seed in range(ROUNDED_RUNS):
         stacks = {n: tape.values[n][None] for n in leaves}
-        outcome = program.run(stacks, branches=True, jitter=np.random.default_rng(seed))
+        outcome = program.run(stacks, branches=True, rounding=RandomRounding.seeded(seed))
         if not outcome.any_crossed(1).any():
             np.fmax(most, np.abs(outcome.outputs[0][0] - tape.values[ct]), out=most)
     return most

@@ -18,10 +18,11 @@ from gradcheck_cli.autodiff.backward import Descended, Unit, inexact, onward, pu
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import flat, flat_stack, reals, shaped
-from gradcheck_cli.jacobian.jacobian import JITTERED, Backward
+from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward
 from gradcheck_cli.op import zero
 from gradcheck_cli.verdict.differences import scales
 from gradcheck_cli.verdict.rule import HUGE, NEGLIGIBLE, UNDERFLOW, Comparison, Status, Tolerance, apart, epsilon
@@ -223,8 +224,8 @@ class Laws:
         v = np.zeros((1, reals(x)))
         v[:, some.start : some.stop] = self.rng.normal(size=(1, len(some)))
 
-        def forth(jitter: np.random.Generator | None = None) -> Array:
-            return self.u * flat_stack(program.jvp({program.probes[0]: shaped(v, x)}, jitter)[0])[0]
+        def forth(rounding: RandomRounding | None = None) -> Array:
+            return self.u * flat_stack(program.jvp({program.probes[0]: shaped(v, x)}, rounding)[0])[0]
 
         there, back = forth(), self._rows[position][1] * v[0]
         accepted = apart(comparison, np.abs(v[0, some.start : some.stop]), np.abs(self.u))
@@ -232,7 +233,7 @@ class Laws:
         size = np.array([np.abs(there).sum(), np.abs(back).sum()])
 
         def spread() -> Array:
-            moved = [abs((forth(np.random.default_rng(seed)) - there).sum()) for seed in range(JITTERED)]
+            moved = [abs((forth(RandomRounding.seeded(seed)) - there).sum()) for seed in range(ROUNDED_RUNS)]
             return np.array([np.fmax.reduce(moved) + self._spread(position, self.u[None])[0] @ np.abs(v[0])])
 
         if self._beyond(gap, size, spread):
@@ -241,7 +242,7 @@ class Laws:
     def _spread(self, position: int, weights: Array) -> Array:
         """Bounds of the rounding errors of the cotangents for some weights, `(P, x_size)`."""
         base = self.backward.along(weights, self.budget)[position]
-        moved = (self.backward.along(weights, self.budget, seed)[position] for seed in range(JITTERED))
+        moved = (self.backward.along(weights, self.budget, seed)[position] for seed in range(ROUNDED_RUNS))
         return np.asarray(np.fmax.reduce([np.abs(each - base) for each in moved]))
 
     def _beyond(self, gap: Array, like: Array, spread: Callable[[], Array]) -> bool:
@@ -266,8 +267,8 @@ def _forward_spread(program: Program) -> Array:
     """Bounds of the rounding error of y, `(y_size,)`."""
     here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
     base, *moved = (
-        flat_stack(program.run(here, jitter=rng).outputs[0])[0]
-        for rng in (None, *map(np.random.default_rng, range(JITTERED)))
+        flat_stack(program.run(here, rounding=random).outputs[0])[0]
+        for random in (None, *map(RandomRounding.seeded, range(ROUNDED_RUNS)))
     )
     return np.asarray(np.fmax.reduce([np.abs(each - base) for each in moved]))
 

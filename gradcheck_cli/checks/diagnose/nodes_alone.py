@@ -25,7 +25,7 @@ from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, flat, reals
-from gradcheck_cli.jacobian.jacobian import EPS, JITTERED, Backward, by_complex_step, by_differences
+from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward, by_complex_step, by_differences
 from gradcheck_cli.jacobian.tied import keeping_ties
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.verdict.differences import BACKWARD, CENTRAL, FORWARD, Stencil, scales
@@ -313,12 +313,12 @@ def _slopes(found: Compared, rows: Array) -> tuple[Array, Array]:
 
 
 def _theory(alone: Alone, position: int, v: Array, weights: Array, known: Array | None = None) -> Theory:
-    def projected(jitter: int | None = None) -> Array:
-        cotangents = alone.backward.along(weights, alone.budget, jitter)[position]
+    def projected(rounding: int | None = None) -> Array:
+        cotangents = alone.backward.along(weights, alone.budget, rounding)[position]
         return np.asarray(v @ (cotangents if known is None else np.where(known, cotangents, 0.0)).T)
 
     values = projected()
-    moved = lambda: np.fmax.reduce([np.abs(projected(seed) - values) for seed in range(JITTERED)])  # noqa: E731
+    moved = lambda: np.fmax.reduce([np.abs(projected(seed) - values) for seed in range(ROUNDED_RUNS)])  # noqa: E731
     return Theory(values, moved, backward=alone.backward if known is None else None)
 
 
@@ -367,7 +367,7 @@ def _beside_ties(alone: Alone, operand: str, directions: Directions, theory: The
     """The comparison by the complex step alone, which crosses no branch; `weights` leave out entries at ties."""
     program = alone.programs[operand]
     value = by_complex_step(program, directions, alone.budget) @ weights.T
-    moved = [by_complex_step(program, directions, alone.budget, seed) @ weights.T for seed in range(JITTERED)]
+    moved = [by_complex_step(program, directions, alone.budget, seed) @ weights.T for seed in range(ROUNDED_RUNS)]
     blur = _SAFETY * (np.fmax.reduce([np.abs(each - value) for each in moved]) + theory.spread())
     largest = largest_by_column(theory.values, value)
     beyond = np.abs(theory.values - value) > allowance(magnitude(theory.values, value), largest, TOLERANCE) + blur
@@ -420,7 +420,7 @@ def _together(alone: Alone, seed: int) -> Compared | None:
     values = given(flows)
     if not np.isfinite(values).all():  # single entries decide
         return None
-    moved = [given(alone.backward.along(weights, alone.budget, number)) for number in range(JITTERED)]
+    moved = [given(alone.backward.along(weights, alone.budget, number)) for number in range(ROUNDED_RUNS)]
     rest = sum(np.abs(tied.moves[name]) @ np.abs(ct).T for name, ct in zip(alone.operands, flows, strict=True))
     spread = _SAFETY * np.fmax.reduce([np.abs(each - values) for each in moved]) + REST * rest
     found = misfit(program, tied, values, spread, TOLERANCE, alone.budget, weights)

@@ -54,7 +54,7 @@ class Roundings:
     @cached_property
     def drawn(self) -> tuple[Tape, ...]:
         """Runs in the model's dtype with inputs and parameters changed in the last place."""
-        return tuple(self._run("model", dict(self._jittered(number))) for number in range(_DRAWS))
+        return tuple(self._run("model", dict(self._rounded(number))) for number in range(_DRAWS))
 
     def known(self, name: str) -> bool:
         """True if a tensor has been computed here."""
@@ -112,7 +112,7 @@ class Roundings:
         """The most terms in a sum; a plain sum of n is off by about sqrt(n) roundings."""
         return max([1.0, *(terms(self.own, step) for step in self.own.steps)])
 
-    def _jittered(self, number: int) -> Iterator[tuple[str, Array]]:
+    def _rounded(self, number: int) -> Iterator[tuple[str, Array]]:
         rng, move = np.random.default_rng([self.seed, number]), np.sqrt(self.longest_sum)
         constants = {n: v for n, v in self.graph.constants.items() if n not in self.feeds}
         for name, value in {**constants, **self.feeds}.items():
