@@ -181,6 +181,12 @@ def test_the_hook_checks_the_files_that_it_is_given(project: Path) -> None:
 # The image
 
 
+def test_what_runs_as_on_another_processor_is_there() -> None:
+    named = re.findall(r"tests/[\w/.]+", (ROOT / ".ci" / "variant").read_text("utf-8"))
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_the_image_copies_what_there_is_and_runs_as_nobody_in_particular() -> None:
     lines = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ").splitlines()
     copied = [
