@@ -42,6 +42,18 @@ def with_installed(ops: Ops, graph: Graph) -> Ops:
     return {**added, **ops} if added else ops
 
 
+def unused_operators(source: Source, own: Ops) -> Iterator[str]:
+    """Notes on operators from outside that a check does not use, so that their rules are not checked; `own` come first."""
+    for name in source.unused:
+        yield f"the operator {name} under 'ops' is used by no model of the spec: its rule is not checked"
+    keys = {*_keys(source.graph)}
+    if keys <= own.keys() or not installed.cache_info().currsize:  # no package was asked
+        return
+    for key in sorted(keys & own.keys() & installed().keys()):
+        name = installed()[key].full_name
+        yield f"the rule for {name} of an installed package is not used: gradcheck's own comes first"
+
+
 def _keys(graph: Graph) -> Iterator[tuple[str, str]]:
     for node in graph.nodes:
         yield node.key

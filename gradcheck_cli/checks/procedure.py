@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_cli.autodiff.custom import ops_for
+from gradcheck_cli.autodiff.custom import ops_for, unused_operators
 from gradcheck_cli.autodiff.evaluation import quietly
 from gradcheck_cli.checks.assemble import Pair, model_of, record_of
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
@@ -78,8 +78,8 @@ def check(
             source, ops = through(source, settings, ops)
             part = None if elsewhere is None else Part()
             checking = Procedure(source, settings, listen, ops_for(source, ops), see, part, elsewhere)
-            records = checking.run(name, reproduce)
-            return tuple(replace(r, notes=(*r.notes, NOTHING_ROUNDS)) for r in records) if idle else records
+            said = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
+            return tuple(replace(r, notes=(*r.notes, *said)) for r in checking.run(name, reproduce))
     except MemoryError as error:
         raise exhausted(error) from error
 

@@ -54,6 +54,7 @@ class Source:
     opset: Mapping[str, int] = field(default_factory=dict)  # as declared in the file
     nodes: int = 0  # as counted in the file
     operators: tuple[OperatorBody, ...] = ()
+    unused: tuple[str, ...] = ()  # operators of its spec that no model there uses, by full name
     initializations: Mapping[str, Initialization] = field(default_factory=dict)
     steps: Mapping[str, Step] = field(default_factory=dict)  # of training, by name
     step: str = ""  # the training step that the graph is; "" for the model's own graph

@@ -78,6 +78,7 @@ def test_gradcheck_s_own_operators_come_first(model, tmp_path, monkeypatch) -> N
     install(tmp_path, monkeypatch, "acme_first", "TANH")
     [check] = gc.check(gc.load(model)).checks
     assert check.status == "pass"  # the package's Tanh is a sine
+    assert check.notes == ("the rule for Tanh of an installed package is not used: gradcheck's own comes first",)
 
 
 def test_the_command_lists_them(tmp_path, monkeypatch, capsys) -> None:

@@ -101,3 +101,40 @@ def test_python_can_give_it_for_one_check(folder: Path):
 )  # fmt: skip
 def test_only_a_slip_of_the_pen_is_taken_for_another_operator(name: str, known: str, meant: bool):
     assert respelled(name, known) == meant
+
+
+UNUSED = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [3]}}
+    nodes: "y = CALLED (x)"
+    outputs: [y]
+ops:
+  acme.Outer: {inputs: [x], outputs: [y], attrs: {by: 2.0}, forward: "h = acme.Inner (x) y = Tanh (h)"}
+  acme.Inner: {inputs: [x], outputs: [y], forward: "y = Sin (x)"}
+  acme.Lost: {inputs: [x], outputs: [y], forward: "y = Cos (x)", gradient: "dx = Identity (dy)"}
+"""
+NOTE = "the operator acme.{} under 'ops' is used by no model of the spec: its rule is not checked"
+
+
+@pytest.mark.parametrize("called, unused", [
+    ("acme.Outer <by = 3.0>", ["Lost"]), ("acme.Inner", ["Outer", "Lost"]), ("Sin", ["Outer", "Inner", "Lost"]),
+])  # fmt: skip
+def test_an_operator_of_a_spec_that_nothing_uses_is_said_to_be_unchecked(
+    called: str, unused: list[str], gradcheck: Command, folder: Path
+):
+    (folder / "net.gradcheck.yaml").write_text(UNUSED.replace("CALLED", called))
+    ran = gradcheck("net.gradcheck.yaml", "--output-format", "json")
+    [record] = json.loads(ran.out)["checks"]
+    assert (record["status"], record["notes"]) == ("pass", [NOTE.format(name) for name in unused])
+    assert "acme.Lost under" in " ".join(gradcheck("net.gradcheck.yaml").out.split())
+
+
+@pytest.mark.parametrize("op", ["acme.Thing", "acme.Other"])
+def test_an_operator_beside_a_model_that_does_not_use_it_is_said_to_be_unchecked(
+    op: str, gradcheck: Command, folder: Path
+):
+    both = SIDE_CAR.replace("ops:\n", "ops:\n  acme.Other: {inputs: [x], outputs: [y], forward: 'y = Sin (x)'}\n")
+    (folder / "net.gradcheck.yaml").write_text(both)
+    records = json.loads(gradcheck("net.onnx", "--output-format", "json").out)["checks"]
+    assert [(op == "acme.Other") == (NOTE.format(op[5:]) in record["notes"]) for record in records] == [True, True]

@@ -103,6 +103,7 @@ def _searched(compared: Compared) -> tuple[int | None, float]:
     if program.obstacle is not None or alone.work(operand) * rounds * _WAYS > _WORK:
         return None, compared.gap
     assert compared.weights is not None
+    assert compared.directions.given is not None
     column = int(np.argmax(np.max(np.abs(compared.comparison.theoretical - compared.comparison.numerical), axis=0)))
     weights = compared.weights[column : column + 1]
     given = alone.backward.along(weights, alone.budget)[alone.operands.index(operand)][0]

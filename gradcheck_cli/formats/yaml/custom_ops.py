@@ -7,7 +7,7 @@ An operator with attributes gets one body for each combination of values that no
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,7 +69,23 @@ class OperatorTable:
             graph = self._in_graph(source.graph)
         except UsageError as error:
             raise UsageError(f"{source.uri}: {error}") from None
-        return replace(source, graph=graph, operators=(*source.operators, *self.bodies))
+        return replace(
+            source, graph=graph, operators=(*source.operators, *self.bodies), unused=self.unused([graph])
+        )  # fmt: skip
+
+    def unused(self, graphs: Iterable[Graph]) -> tuple[str, ...]:
+        """Full names of the operators that none of some graphs uses, neither itself nor inside of another one."""
+        inner = {f"{body.domain}.{body.name}": [g for g in (body.forward, body.gradient) if g] for body in self.bodies}
+        ahead, used = [*graphs], set[str]()
+        while ahead:
+            for node in ahead.pop().nodes:
+                ahead.extend(node.subgraphs)
+                called = f"{node.domain}.{node.op}"
+                if called in inner and called not in used:
+                    used.add(called)
+                    ahead.extend(inner[called])
+        names = {each.partition("[")[0] for each in used}
+        return tuple(name for name in self.specs if name not in names)
 
     def _in_graph(self, graph: Graph) -> Graph:
         return replace(graph, nodes=tuple(self._in_node(node) for node in graph.nodes))

@@ -91,7 +91,8 @@ def _sources(
     document.raise_problems()
     _check_given_dims(document, sources, dims)
     groups = read_initializations(written.init, sources, here / "init", values)
-    return {name: replace(source, initializations=groups[name]) for name, source in sources.items()}
+    unused = operators.unused(source.graph for source in sources.values())
+    return {name: replace(each, initializations=groups[name], unused=unused) for name, each in sources.items()}
 
 
 def _check_given_dims(document: Document, sources: Mapping[str, Source], dims: Mapping[str, int]) -> None:
