@@ -56,6 +56,8 @@ compared         entries  max abs err  max rel err    noise
 output y [2,3]     18/18      0.0e+00      0.0e+00        0  PASS
 d y / d x [2,4]  144/144      0.0e+00      0.0e+00        0  PASS
 
+  not compared without --params: gradients by 'W', 'V', 'b'
+
 2 checks: 2 passed in TIME
 """
 
@@ -73,6 +75,8 @@ B  leaky.onnx  opset 18, com.microsoft 1, 3 nodes
 compared         entries  max abs err  max rel err    noise
 output y [2,4]     24/24      4.2e-02      7.8e-03    2e-05  FAIL
 d y / d x [2,4]  192/192      4.7e-03      1.1e+00    4e-06  FAIL
+
+  not compared without --params: gradients by 'W'
 
 FAIL GC110  output y: 24 of 24 entries differ (100%)
 entry of y                A             B  abs err  rel err    noise  pattern

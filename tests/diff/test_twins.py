@@ -133,6 +133,26 @@ def test_an_overflow_in_float16_shows_in_the_models_own_dtype() -> None:
     assert statuses(wide, dtype="model")["y"] == "fail GC110"
 
 
+def test_what_is_left_out_is_said_in_a_line_each() -> None:
+    text = (
+        "a (float[2,4] x) => (float[2,4] y, int64[2] k) "
+        "{ h = Mul (x, W)  y = Add (h, b)  k = ArgMax <axis = 1, keepdims = 0> (y) }"
+    )
+    weights = {"W": [1.5, 0.5, 0.25, 3.0], "b": [0.1, 0.2, 0.3, 0.4]}
+    a, b = net(text, **weights), net(text, **{**weights, "b": [0.1, 0.2, 0.3, 0.5]})
+    assert diff(Twins("", a, a))["y"].notes == (
+        "not compared without --params: gradients by 'W', 'b'",
+        "no gradient, since they hold no floats: 'k'",
+    )
+    assert diff(Twins("", a, b), params=True)["y"].notes == (
+        "not compared, since b.onnx has no single parameter of the same values: 'b'",
+        "no gradient, since they hold no floats: 'k'",
+    )
+    assert diff(Twins("", a, a), x=("x",), y=("y",))["y"].notes == ()
+    double = net(HEAD.replace("float", "double"), dtype=np.float64, W=W, V=V)
+    assert "a.onnx has float32, b.onnx has float64" in diff(Twins("", net(HEAD, W=W, V=V), double))["y"].notes
+
+
 def test_a_missing_output_and_another_shape_are_differences() -> None:
     two = net("a (float[3] x) => (float[3] y, float[3] z) { y = Tanh (x)  z = Exp (x) }")
     one = net("a (float[3] x) => (float[3] y) { y = Tanh (x) }")

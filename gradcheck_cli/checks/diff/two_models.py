@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -44,8 +44,9 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.more import finite_point
 from gradcheck_cli.points.point import Point, dims_behind, failure_of, in_its_dtype
+from gradcheck_cli.points.roles import weights
 from gradcheck_cli.points.sizes import SIZES, Failure
-from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, is_float, reached_past, require
 from gradcheck_cli.results.measures import Severed
 from gradcheck_cli.results.record import COMPARISON, Check, Entry, Forward, Suspect
 from gradcheck_cli.settings import ANY, Settings
@@ -55,6 +56,7 @@ OUTPUTS, GRADIENTS = "GC110", "GC111"
 _BESIDE = 2  # points close to one with a difference, which may be a tie
 _NEAR = 1e-3  # their distance, relative to the largest entry
 _LOOKS = 8  # differences that get a suspect
+_NAMED = 5  # tensors that a note names
 
 
 def compare(
@@ -287,14 +289,24 @@ class ModelDiff:
         """Notes on the comparison as a whole."""
         if self.idle:
             yield NOTHING_ROUNDS
+        a, b = (f"{name} has {each}" for name, each in zip(self.names, self.precisions, strict=True))
         if self.loss.rtol > RTOL:
-            a, b = (f"{name} has {each}" for name, each in zip(self.names, self.precisions, strict=True))
             yield f"{a}, {b}: rtol {self.loss.rtol:.1e}, unless --rtol says otherwise"
+        elif self.precisions[0] != self.precisions[1]:
+            yield f"{a}, {b}"
+        yield from self._left_out()
+
+    def _left_out(self) -> Iterator[str]:
+        """Notes on what is not compared, a line each."""
+        graph, settings = self.a.graph, self.settings
         if self.left:
-            left = ", ".join(map(repr, self.left[:5])) + (
-                f" and {more} more" if (more := len(self.left) - 5) > 0 else ""
-            )
-            yield f"not compared, since {self.names[1]} has no single parameter of the same values: {left}"
+            yield f"not compared, since {self.names[1]} has no single parameter of the same values: {_listed(self.left)}"
+        if not (settings.x or settings.params or settings.param or any(n in graph.constants for n in self.xs)):
+            trained = [name for name in weights(graph, [*self.ys]) if name not in self.xs]
+            if trained:
+                yield f"not compared without --params: gradients by {_listed(trained)}"
+        if whole := [y for y in self.ys if y in graph.tensors and not is_float(graph, y, unknown=True)]:
+            yield f"no gradient, since they hold no floats: {_listed(whole)}"
 
     def _plain(
         self, name: str, reproduce: str, dims: Mapping[str, int], notes: tuple[str, ...], seconds: float
@@ -305,6 +317,12 @@ class ModelDiff:
             dtype=self.settings.dtype, seed=self.settings.seed, points=self.settings.points, dims=dims, notes=notes,
             reproduce=reproduce, duration_s=seconds, peak_rss_mb=peak_rss_mb(), versions=versions(),
         )  # fmt: skip
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more
 
 
 def _is_float(value: Any) -> bool:
