@@ -31,6 +31,10 @@ errors settings
 DOORS = {"__init__", "__main__", "pytest_plugin", "backend"}  # they open on api and cli; nothing inside imports them
 FLOOR = {name: -i for i, line in enumerate(FLOORS.split("\n")) for name in line.split()}
 LONGEST_FUNCTION, LONGEST_FILE, MOST_FILES = 50, 600, 300
+# Names of classes that are still there twice: take off what is renamed, add none.
+STILL_TWICE = {"Answer", "Beside", "Entry", "Found", "Job", "Model", "Part", "Settings", "Site", "SpecFile", "Spot"}
+SENTENCES = ("op", "ops", "engine", "autodiff", "graph", "points", "native")  # rooms whose docstrings have a subject
+QUESTIONS = {"How", "It", "That", "Those", "What", "When", "Where", "Whether", "Which", "Who", "Whose", "Why"}
 SHAPELESS = {"core", "utils", "helpers", "common", "base"}
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("examples/*.py")])
 
@@ -81,6 +85,29 @@ def test_contributing_shows_the_same_floors():
 def test_no_two_modules_have_one_name():
     names = Counter(path.stem for path in PACKAGE.rglob("*.py"))
     assert [name for name, count in names.items() if count > 1 and name != "__init__"] == []
+
+
+def classes() -> Counter[str]:
+    """The number of classes of each name, nested ones too."""
+    trees = (ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py"))
+    return Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def test_no_two_classes_have_one_name():
+    assert {name for name, count in classes().items() if count > 1} - STILL_TWICE == set()
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    """Docstrings of a file, its own first."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
+            yield text
+
+
+@pytest.mark.parametrize("room", SENTENCES)
+def test_docstrings_are_sentences_with_a_subject(room: str):
+    texts = ((path, text) for path in sorted((PACKAGE / room).rglob("*.py")) for text in docstrings(path))
+    assert [f"{path.name}: {text}" for path, text in texts if text.split()[0].strip("'`,.") in QUESTIONS] == []
 
 
 def test_there_are_no_more_files_than_one_can_find_a_way_through():

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.tape import Place, Region, Step, Tape, Var
-from gradcheck_cli.autodiff.trace import Body
+from gradcheck_cli.autodiff.tape import NodePlace, Region, Step, Tape, Var
+from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import NoGradientError
 from gradcheck_cli.graph import Array, Node, between, is_inexact
 from gradcheck_cli.op import Op
@@ -30,7 +30,7 @@ class Unit:
     metadata: Mapping[str, Any]
     label: str
     node: Node | None
-    place: Place
+    place: NodePlace
     steps: range  # of the tape
 
     @property
@@ -114,7 +114,9 @@ def pull_back(
 
 def _metadata_on(tape: Tape, unit: Unit) -> Mapping[str, Any]:
     """The metadata of a unit whose rule runs on a tape, perhaps another one: subgraphs among them are called on that."""
-    return {k: v.on(tape) if isinstance(v, Body) and v.tape is not tape else v for k, v in unit.metadata.items()}
+    return {
+        k: v.on(tape) if isinstance(v, GraphFunction) and v.tape is not tape else v for k, v in unit.metadata.items()
+    }
 
 
 def fit(ct: Var, x: Var) -> Var:

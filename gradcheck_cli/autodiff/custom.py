@@ -19,7 +19,7 @@ from typing import Any
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.autodiff.trace import Body
+from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import SpecError, UsageError
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.graph import Graph
@@ -99,7 +99,7 @@ def custom_op(body: OperatorBody) -> Op:
         given = [x for x in operands if x is not None]
         if len(given) != len(body.forward.inputs):
             raise SpecError(f"{body.name} takes {len(body.forward.inputs)} inputs, not {len(given)}")
-        return Body(given[0].tape, body.forward, {}, f"forward of {body.name}")(*given)
+        return GraphFunction(given[0].tape, body.forward, {}, f"forward of {body.name}")(*given)
 
     return Op(
         body.name,
@@ -122,7 +122,7 @@ def _rule(body: OperatorBody) -> Any:
         known = dict(zip(body.forward.inputs, primals, strict=True))
         known.update(zip(body.forward.outputs, answers, strict=True))
         known.update(_cotangents(body, cts, answers))
-        made = Body(primals[0].tape, gradient, known, f"gradient of {body.name}")(
+        made = GraphFunction(primals[0].tape, gradient, known, f"gradient of {body.name}")(
             *[known[name] for name in gradient.inputs]
         )
         by_input = {body.gradient_of[o]: v for o, v in zip(gradient.outputs, made, strict=True)}

@@ -1,7 +1,7 @@
 """A tape is a graph under construction that is evaluated as it grows.
 
 A `Var` is the name of a tensor on the tape and its array at the point.  Shapes, dtypes and ranks are read off arrays:
-there is no shape inference.  A `Step` is one evaluated node and knows its `Place` in the model.  A composed operator
+there is no shape inference.  A `Step` is one evaluated node and knows its `NodePlace` in the model.  A composed operator
 adds the steps that it is made of; a rule for a composed operator covers them as a `Region`.
 """
 
@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from gradcheck_cli.autodiff.evaluation import Where, bound, run
-from gradcheck_cli.autodiff.weights import Values, turns
+from gradcheck_cli.autodiff.weights import TapeValues, turns
 from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError
 from gradcheck_cli.graph import Array, Node
 from gradcheck_cli.graph.containers import CONTAINERS, Container
@@ -34,7 +34,7 @@ _SHARED = 256  # bytes: equal constants of rules up to this size are one tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodePlace:
     """A node of the model, or of a graph inside one of its nodes.
 
     origin      index of the model's node, -1 for a node of a gradient
@@ -57,19 +57,19 @@ class Place:
         number = f"node {self.index} " if self.origin >= 0 else ""
         return f"{number}{op} {label!r}{f' in the {self.inside}' if self.inside else ''}"
 
-    def into(self, inside: str, index: int) -> Place:
+    def into(self, inside: str, index: int) -> NodePlace:
         """The place of node `index` of a graph inside this node."""
-        return Place(self.origin, index, self.op, self.label, inside, self.metadata, self.domain)
+        return NodePlace(self.origin, index, self.op, self.label, inside, self.metadata, self.domain)
 
-    def gradient(self, op: str, label: str, metadata: Mapping[str, str]) -> Place:
+    def gradient(self, op: str, label: str, metadata: Mapping[str, str]) -> NodePlace:
         """The place of the nodes that the rule of an operator here adds."""
         second = self.origin < 0 and bool(self.inside)
         of = f"the {self.inside}" if second else self.of(self.op or op, self.label or label)
-        return Place(index=self.index, inside=f"gradient of {of}", metadata=metadata)
+        return NodePlace(index=self.index, inside=f"gradient of {of}", metadata=metadata)
 
-    def named(self, node: Node, label: str) -> Place:
+    def named(self, node: Node, label: str) -> NodePlace:
         """The same place with the operator and name of its node."""
-        return Place(self.origin, self.index, node.op, label, self.inside, self.metadata, node.domain)
+        return NodePlace(self.origin, self.index, node.op, label, self.inside, self.metadata, node.domain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Step:
     operands: tuple[str, ...]
     statics: tuple[str, ...]
     metadata: Mapping[str, Any]
-    place: Place
+    place: NodePlace
     trial: Trial | None = field(default=None, compare=False)
 
     @staticmethod
@@ -110,7 +110,7 @@ class Step:
         metadata: Mapping[str, Any],
         attrs: Mapping[str, Any],
         name: str,
-        place: Place,
+        place: NodePlace,
     ) -> Step:
         """The step of an operator whose operands are the inputs at `positions`; the other inputs are static."""
         if attrs:
@@ -153,7 +153,7 @@ class Region:
     outputs: tuple[str, ...]
     metadata: Mapping[str, Any]
     label: str
-    place: Place
+    place: NodePlace
 
 
 def _binary(op: str) -> tuple[Callable[[Var, Operand], Var], Callable[[Var, Operand], Var]]:
@@ -263,7 +263,7 @@ class Tape:
         self.weak: Tape = proxy(self)  # a tape and its tensors would keep each other, and what is large on it, alive
         self.steps: list[Step] = []
         self.regions: list[Region] = []
-        self.values = Values()
+        self.values = TapeValues()
         self.constants: set[str] = set()
         self.fixed: set[str] = {""}
         self.guards: list[str] = []
@@ -274,7 +274,7 @@ class Tape:
         self.drawing: set[int] = set()
         self.spared: frozenset[str] = frozenset()
         self.general = False
-        self.place = Place()
+        self.place = NodePlace()
         self._wide: Mapping[Any, np.dtype[Any]] = {} if dtype == "model" else _WIDE
         self._scope = ""
         self._counts: dict[str, int] = {}
@@ -330,7 +330,9 @@ class Tape:
             if candidate not in self.values and candidate not in self.reserved:
                 return candidate
 
-    def within(self, *, scope: str = "", place: Place | None = None, spared: frozenset[str] = frozenset()) -> _Within:
+    def within(
+        self, *, scope: str = "", place: NodePlace | None = None, spared: frozenset[str] = frozenset()
+    ) -> _Within:
         """In the block, names stand under `scope`, steps come from `place`, rules may skip cotangents of `spared`."""
         under = f"{self._scope}/{scope}" if scope and self._scope else scope or self._scope
         return _Within(self, under, place or self.place, spared)
@@ -352,7 +354,7 @@ class Tape:
 
     def from_node(self, origin: int, metadata: Mapping[str, str]) -> _Within:
         """In the block, steps come from node `origin` of the model, or from a gradient (-1)."""
-        return self.within(place=Place(origin, origin, metadata=metadata))
+        return self.within(place=NodePlace(origin, origin, metadata=metadata))
 
     def apply(self, op: str, *inputs: Operand, **attrs: Any) -> Var:
         """Adds a node of an ONNX operator with one output."""
@@ -409,7 +411,7 @@ class Tape:
         self.values.update((n, y) for n, y in zip(names, results, strict=False) if n)
         return tuple([Var(self, n, y) for n, y in zip(names, results, strict=False)])
 
-    def operator_at(self, place: Place, op: Op) -> Op:
+    def operator_at(self, place: NodePlace, op: Op) -> Op:
         """The operator of the node at a place, of which `op` is the whole or a part."""
         return self.ops.get((place.domain, place.op), op)
 
@@ -470,7 +472,7 @@ class _Within:
 
     __slots__ = ("inner", "outer", "tape")
 
-    def __init__(self, tape: Tape, scope: str, place: Place, spared: frozenset[str]) -> None:
+    def __init__(self, tape: Tape, scope: str, place: NodePlace, spared: frozenset[str]) -> None:
         self.tape, self.inner = tape, (scope, place, spared)
 
     def __enter__(self) -> None:

@@ -14,7 +14,7 @@ from gradcheck_cli.graph.containers import CONTAINERS, mapped, placed, typed
 from gradcheck_cli.op import Ops
 
 
-class Body:
+class GraphFunction:
     """A subgraph as a control-flow operator calls it: a function of `Var`s that adds the graph's nodes to the tape.
 
     It sees the values of the graph around it as they were when its node was reached.  `part` is its name in messages:
@@ -34,11 +34,11 @@ class Body:
                 run_node(self.tape, node, scope, outputs=())
         return tuple(_lookup(scope, name, lambda: f"the {self.part}") for name in self.graph.outputs)
 
-    def on(self, tape: Tape) -> Body:
+    def on(self, tape: Tape) -> GraphFunction:
         """The same subgraph called on another tape, where the values around it are constants."""
         around = {name: self.around[name] for name in self.graph.captures if name in self.around}
         held = {name: mapped(lambda x: tape.constant(x.value), value) for name, value in around.items()}
-        return Body(tape, self.graph, held, self.part)
+        return GraphFunction(tape, self.graph, held, self.part)
 
 
 def trace(
@@ -92,7 +92,8 @@ def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[st
     where = partial(tape.place.of, node.op, label)
     inputs = [_lookup(scope, name, where) for name in node.inputs]
     attrs = {
-        k: Body(tape, v, dict(scope), f"{k} of {where()}") if isinstance(v, Graph) else v for k, v in node.attrs.items()
+        k: GraphFunction(tape, v, dict(scope), f"{k} of {where()}") if isinstance(v, Graph) else v
+        for k, v in node.attrs.items()
     }
     count = len(node.outputs)
     with tape.within(place=tape.place.named(node, label)):

@@ -44,7 +44,7 @@ class Recipe:
             return made
 
 
-class Values(dict[str, Array]):
+class TapeValues(dict[str, Array]):
     """Arrays by name; some have a recipe instead, which readers do not notice."""
 
     def __init__(self) -> None:
@@ -75,20 +75,20 @@ class Values(dict[str, Array]):
         recipe = self.recipes.get(name)
         return self[name] if recipe is None or recipe.narrow is None else recipe.narrow
 
-    def copy(self) -> Values:
+    def copy(self) -> TapeValues:
         """A copy to which tensors can be added."""
         return self._only(super().copy(), self.recipes)
 
-    def part(self, names: Iterable[str]) -> Values:
+    def part(self, names: Iterable[str]) -> TapeValues:
         """The tensors among `names` that exist."""
         names = list(names)
         return self._only(
-            {n: dict.__getitem__(self, n) for n in names if super(Values, self).__contains__(n)},
+            {n: dict.__getitem__(self, n) for n in names if super(TapeValues, self).__contains__(n)},
             {n: self.recipes[n] for n in names if n in self.recipes},
         )
 
-    def _only(self, values: Mapping[str, Array], recipes: Mapping[str, Recipe]) -> Values:
-        made = Values()
+    def _only(self, values: Mapping[str, Array], recipes: Mapping[str, Recipe]) -> TapeValues:
+        made = TapeValues()
         made.update(values)
         made.recipes.update(recipes)
         made._left = self._left

@@ -41,7 +41,7 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.dims import roles, sizes_given
 from gradcheck_cli.points.elements import opened
-from gradcheck_cli.points.more import Further, finite_point
+from gradcheck_cli.points.more import MorePoints, finite_point
 from gradcheck_cli.points.point import Point, dims_behind
 from gradcheck_cli.points.sizes import smaller
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
@@ -153,7 +153,7 @@ class Procedure:
             primal.hear()
             compared = [p for p in ready if p.error is None and not p.gradient_of]
             branches.at(point.tape, point.feeds, {(p.x, p.y): sides[p.y].program(p.x) for p in compared})
-        self.checkups.look_on(Further(self.source, self.settings, self.ops, self._targets, point), index + 1)
+        self.checkups.look_on(MorePoints(self.source, self.settings, self.ops, self._targets, point), index + 1)
         self._gather(pairs)
         every = second.with_gradients(pairs)
         model, sizes = model_of(self.source), {**self.source.dims, **self.settings.dims, **point.dims}

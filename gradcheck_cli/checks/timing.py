@@ -20,7 +20,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.backward import units_between
 from gradcheck_cli.autodiff.tape import Step
-from gradcheck_cli.autodiff.weights import Values
+from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.sides import Sides
 from gradcheck_cli.compare.audit import AUDITED
@@ -339,7 +339,7 @@ def working(sides: Sides, x: str, mode: str, jobs: int) -> float:
     return sides.held + max(float(turn), back + _RUN * jobs * chunk) + ends
 
 
-def _backward(steps: Sequence[Step], values: Values) -> float:
+def _backward(steps: Sequence[Step], values: TapeValues) -> float:
     """Bytes of a backward pass through some steps."""
 
     def made(*, linear: bool) -> float:

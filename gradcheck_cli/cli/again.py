@@ -90,7 +90,7 @@ def _settings_typed(given: Mapping[str, Any]) -> list[str]:
 def _source(bundle: Bundle, given: Mapping[str, Any]) -> Source:
     """The model, with the inputs that were drawn unless others are asked for."""
     source = bundle.source(allow_python=bool(given.get("allow_python")))
-    return source if _asks_for_other_values(given) else replace(source, drawn=bundle.drawn)
+    return source if _asks_for_other_values(given) else replace(source, values_at=bundle.drawn)
 
 
 def _asks_for_other_values(given: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Running a stack of probes in chunks, and the result of a stack.
 
-A stack is cut into chunks that fit the memory budget, and the chunks run on all cores (`in_chunks`).  An `Outcome` holds
-the outputs and, as digests, the discrete decisions taken on the way: a derivative exists on a piece of a model, and only
-its decisions tell which piece a probe is on, never its numbers.
+A stack is cut into chunks that fit the memory budget, and the chunks run on all cores (`in_chunks`).  A `StackResult`
+holds the outputs and, as digests, the discrete decisions taken on the way: a derivative exists on a piece of a model, and
+only its decisions tell which piece a probe is on, never its numbers.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _warm() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StackResult:
     """The result of a stack of probes: an array `(P, *shape)` for each output, and the branches that were crossed.
 
     `crossed` has booleans `(P,)` for each step of the tape at which a discrete decision of some probe differs from that of
@@ -159,7 +159,7 @@ class Outcome:
     crossed: Mapping[int, Array]
     decisions: Decisions = field(default_factory=lambda: Decisions.none(0))
 
-    def after(self, crossed: Mapping[int, Array], decisions: Decisions) -> Outcome:
+    def after(self, crossed: Mapping[int, Array], decisions: Decisions) -> StackResult:
         """This outcome with the decisions of earlier steps added."""
         self.decisions.add(np.arange(len(decisions.kind)), decisions)
         return replace(self, crossed={**crossed, **self.crossed})
@@ -169,7 +169,7 @@ class Outcome:
         return any_of(self.crossed, count)
 
 
-def gathered(parts: Sequence[Outcome]) -> Outcome:
+def gathered(parts: Sequence[StackResult]) -> StackResult:
     """One outcome of several, for consecutive parts of a stack."""
     outputs = tuple(np.concatenate(column) for column in zip(*(o.outputs for o in parts), strict=True))
     stops = np.cumsum([len(outcome.decisions.kind) for outcome in parts])
@@ -177,7 +177,7 @@ def gathered(parts: Sequence[Outcome]) -> Outcome:
     for outcome, stop in zip(parts, stops, strict=True):
         for index, change in outcome.crossed.items():
             crossed.setdefault(index, np.zeros(stops[-1], bool))[stop - len(change) : stop] = change
-    return Outcome(outputs, crossed, Decisions.joined([outcome.decisions for outcome in parts]))
+    return StackResult(outputs, crossed, Decisions.joined([outcome.decisions for outcome in parts]))
 
 
 def any_of(by_step: Mapping[int, Array], count: int) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step
-from gradcheck_cli.autodiff.weights import Values
+from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.graph import Array, between, is_inexact
 from gradcheck_cli.op.batching import elementwise, shape_only, trailing
 from gradcheck_cli.op.boxes import as_stack
@@ -71,7 +71,7 @@ class Planned(Ready):
     rebound: bool
     decides: bool
 
-    def run(self, live: Mapping[str, Array], values: Values, *, even: bool) -> Sequence[Any]:
+    def run(self, live: Mapping[str, Array], values: TapeValues, *, even: bool) -> Sequence[Any]:
         """Results of the kernel for whole stacks; `even` if each has the rank of its tensor and the axis of probes."""
         step = self.step
         operands = [
@@ -92,7 +92,7 @@ class Fused(Ready):
     steps: Sequence[Planned]
     fused: FusedSteps
 
-    def run(self, live: Mapping[str, Array], values: Values, *, even: bool) -> Sequence[Any]:
+    def run(self, live: Mapping[str, Array], values: TapeValues, *, even: bool) -> Sequence[Any]:
         """Results of the fused kernel for whole stacks."""
         made = self.fused.run(live)
         if made is None:
@@ -102,7 +102,7 @@ class Fused(Ready):
         return [made[name] for name, _, _ in self.results]
 
 
-def fused(steps: Sequence[Planned], outputs: Collection[str], values: Values) -> list[Planned | Fused]:
+def fused(steps: Sequence[Planned], outputs: Collection[str], values: TapeValues) -> list[Planned | Fused]:
     """The same steps, with elementwise ones that follow one another fused."""
     nodes = [ready.step.node for ready in steps]
     formulas = [_formula(ready, values) for ready in steps]
@@ -119,7 +119,7 @@ def fused(steps: Sequence[Planned], outputs: Collection[str], values: Values) ->
     return found
 
 
-def _formula(ready: Planned, values: Values) -> Formula | None:
+def _formula(ready: Planned, values: TapeValues) -> Formula | None:
     """The expression of an elementwise step of exact operations on floating-point numbers of one dtype; else None."""
     step, (name, dtype, _) = ready.step, ready.results[0]
     if step.op.batching is not elementwise or step.op.many or ready.decides or ready.rebound or step.metadata:
@@ -134,13 +134,13 @@ def planned(
     steps: Sequence[tuple[int, Step]],
     reached: Collection[str],
     dies: Mapping[int, Sequence[str]],
-    values: Values,
+    values: TapeValues,
 ) -> list[Planned]:
     """The steps, prepared in order; `dies` has, by position, the tensors that nothing reads after a step."""
     return [_ready(index, step, reached, tuple(dies.get(i, ())), values) for i, (index, step) in enumerate(steps)]
 
 
-def _ready(index: int, step: Step, reached: Collection[str], dies: tuple[str, ...], values: Values) -> Planned:
+def _ready(index: int, step: Step, reached: Collection[str], dies: tuple[str, ...], values: TapeValues) -> Planned:
     like = {n: values.like(n) for n in (*step.node.outputs, *step.operands) if n}
     results = tuple((n, like[n].dtype, like[n].ndim) if n else ("", np.dtype(float), 0) for n in step.node.outputs)
     decides = step.op.branch is not None or any(not is_inexact(dtype) for name, dtype, _ in results if name)

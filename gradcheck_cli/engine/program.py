@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
-from gradcheck_cli.engine.chunks import Decisions, Outcome, gathered
+from gradcheck_cli.engine.chunks import Decisions, StackResult, gathered
 from gradcheck_cli.engine.jvp import Pushforward, Stage, batched, linear_groups, staged
 from gradcheck_cli.engine.plan import Fused, Planned, fused, planned, steps_between
 from gradcheck_cli.engine.rounding import RandomRounding, coarsened, factors, rounded
@@ -101,7 +101,7 @@ class Program:
 
     def run(
         self, stacks: Mapping[str, Stack], *, branches: bool = False, rounding: RandomRounding | None = None
-    ) -> Outcome:
+    ) -> StackResult:
         """Outputs for probed values `stacks` of shape `(P, *shape)`, and the branches crossed if asked for.
 
         A box stack has the values of the point as its base, or none, for a program of zeros at zeros.  With `rounding`
@@ -168,7 +168,7 @@ class Program:
 
     def _run(
         self, live: dict[str, Any], count: int, branches: bool, rounding: RandomRounding | None, start: int = 0
-    ) -> Outcome:
+    ) -> StackResult:
         """Outputs and decisions from step `start` on, where `live` holds the values of all tensors before it."""
         crossed: dict[int, Array] = {}
         decisions = Decisions.none(count)
@@ -186,7 +186,7 @@ class Program:
                 rest = [self._run(part, n, branches, deepcopy(rounding), position) for n, part in parts]
                 return gathered(rest).after(crossed, decisions)
             ready.keep(live, results)
-        return Outcome(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
+        return StackResult(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
 
     def _run_whole(
         self, live: dict[str, Any], branches: bool, crossed: dict[int, Array], decisions: Decisions, start: int
@@ -312,11 +312,11 @@ class Program:
             return np.asarray(stack)
         return np.broadcast_to(np.zeros_like(value) if zero else value, (count, *value.shape))
 
-    def _failed(self) -> Outcome:
+    def _failed(self) -> StackResult:
         """The outcome of a single probe at which the graph cannot be evaluated as at the point."""
         values = [self.tape.values[n] for n in self.outputs]
         lost = (np.full((1, *y.shape), complex(np.nan, np.nan) if y.dtype.kind == "c" else np.nan) for y in values)
-        return Outcome(tuple(lost), {-1: np.ones(1, bool)}, Decisions.none(1))
+        return StackResult(tuple(lost), {-1: np.ones(1, bool)}, Decisions.none(1))
 
     def _count(self, kind: str, probes: int) -> None:
         with self._counting:

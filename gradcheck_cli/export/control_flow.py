@@ -17,7 +17,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
-from gradcheck_cli.autodiff.trace import Body
+from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.inner import (
     FLAG,
@@ -35,7 +35,7 @@ from gradcheck_cli.export.loops import IF, LOOP, SCAN
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.op import Ops, composite, table
 from gradcheck_cli.ops import subgraphs
-from gradcheck_cli.ops.recurrent import Cell, Layer, affine, part, recurrent
+from gradcheck_cli.ops.recurrent import Cell, RecurrentLayer, affine, part, recurrent
 
 
 def for_files(ops: Ops, fixed: Collection[str] = ()) -> Ops:
@@ -47,7 +47,12 @@ def for_files(ops: Ops, fixed: Collection[str] = ()) -> Ops:
 
 
 def if_(
-    condition: Var, *, then_branch: Body, else_branch: Body, n_outputs: int = 1, outputs: Sequence[str] = ()
+    condition: Var,
+    *,
+    then_branch: GraphFunction,
+    else_branch: GraphFunction,
+    n_outputs: int = 1,
+    outputs: Sequence[str] = (),
 ) -> tuple[Any, ...]:
     """Keeps an If as a node; if no input can change the condition, takes the nodes of the chosen branch instead."""
     tape = then_branch.tape
@@ -66,7 +71,7 @@ def if_(
 
 
 def loop(
-    trips: Var | None, condition: Var | None = None, *states: Var, body: Body, n_outputs: int = 1,
+    trips: Var | None, condition: Var | None = None, *states: Var, body: GraphFunction, n_outputs: int = 1,
     outputs: Sequence[str] = (),
 ) -> tuple[Any, ...]:  # fmt: skip
     """Keeps a Loop as a node; unrolls it if its states change their shapes and it runs equally often for all inputs."""
@@ -82,7 +87,7 @@ def loop(
 
 
 def scan(
-    *operands: Var, body: Body, num_scan_inputs: int, scan_input_axes: tuple[int, ...] | None = None,
+    *operands: Var, body: GraphFunction, num_scan_inputs: int, scan_input_axes: tuple[int, ...] | None = None,
     scan_input_directions: tuple[int, ...] | None = None, scan_output_axes: tuple[int, ...] | None = None,
     scan_output_directions: tuple[int, ...] | None = None, n_outputs: int = 1, outputs: Sequence[str] = (),
 ) -> tuple[Any, ...]:  # fmt: skip
@@ -149,7 +154,7 @@ def _iteration(tape: Tape, body: Graph, states: Sequence[Var]) -> tuple[InnerTap
     return inner, ins, inner.run(body, inner.constant(0, np.int64), inner.constant(True), *ins)
 
 
-class Scanned(Layer):
+class Scanned(RecurrentLayer):
     """A recurrent layer whose steps are the iterations of a Scan; sizes of x are read when the file is run."""
 
     __slots__ = ()

@@ -16,7 +16,7 @@ import numpy as np
 from gradcheck_cli.autodiff.backward import gradients, units_between
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Step, Tape, Var
-from gradcheck_cli.autodiff.trace import Body, names_within
+from gradcheck_cli.autodiff.trace import GraphFunction, names_within
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.export.runs import needed
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
@@ -92,7 +92,7 @@ class InnerTape(Tape):
 
     def run(self, graph: Graph, *arguments: Var) -> tuple[Any, ...]:
         """Runs a graph, which may read tensors of the tape around it; gives its outputs."""
-        return Body(self, graph, self.read(graph.captures), self.part)(*arguments)
+        return GraphFunction(self, graph, self.read(graph.captures), self.part)(*arguments)
 
     def pulled_back(self, cts: Iterable[tuple[Var, Var]], xs: Sequence[str]) -> list[Var | None]:
         """The cotangents of xs, from pairs of a result and its cotangent.
@@ -207,7 +207,7 @@ def taken(tape: Tape, name: str) -> str:
     return own
 
 
-def closed(body: Body) -> Graph:
+def closed(body: GraphFunction) -> Graph:
     """The graph of a body, in which tensors read from outside have their names on the tape."""
     names = {}
     for name in body.graph.captures:
@@ -222,7 +222,7 @@ def closed(body: Body) -> Graph:
     return ended(graph, lambda name: taken(body.tape, f"{name}/output"))
 
 
-def reads_containers(body: Body) -> bool:
+def reads_containers(body: GraphFunction) -> bool:
     """True if a body reads sequences, optionals or maps from outside."""
     return any(isinstance(body.around.get(name), CONTAINERS) for name in body.graph.captures)
 

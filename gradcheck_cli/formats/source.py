@@ -18,7 +18,7 @@ class Initialization:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """A step of a training algorithm: the model's graph followed by the algorithm's.
 
     `updates` maps initializers to the outputs whose values they get for the next step.
@@ -56,14 +56,12 @@ class Source:
     operators: tuple[OperatorBody, ...] = ()
     unused: tuple[str, ...] = ()  # operators of its spec that no model there uses, by full name
     initializations: Mapping[str, Initialization] = field(default_factory=dict)
-    steps: Mapping[str, Step] = field(default_factory=dict)  # of training, by name
+    steps: Mapping[str, TrainingStep] = field(default_factory=dict)  # of training, by name
     step: str = ""  # the training step that the graph is; "" for the model's own graph
     updates: Mapping[str, str] = field(default_factory=dict)  # initializer -> output, of this step
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of inputs, both ends included
     dims: Mapping[str, int] = field(default_factory=dict)  # sizes given for symbolic dimensions
-    drawn: Mapping[int, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # point -> values of inputs that are not random
+    values_at: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # point -> inputs not drawn there
 
     def at_step(self, name: str) -> Source:
         """A training step as a model of its own."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.engine.chunks import Budget, Decisions, Outcome, any_of, in_chunks
+from gradcheck_cli.engine.chunks import Budget, Decisions, StackResult, any_of, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import ROUNDINGS, RandomRounding, Rounding
 from gradcheck_cli.graph import Array
@@ -296,7 +296,7 @@ def beside(
     crossed: dict[int, Array] = {}
     decisions = [Decisions.none(0)]
 
-    def run(piece: range) -> Outcome:
+    def run(piece: range) -> StackResult:
         moved = directions.beside(piece, here, offsets[piece.start : piece.stop], room)
         return program.run({x: moved}, branches=True)
 

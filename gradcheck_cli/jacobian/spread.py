@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step
-from gradcheck_cli.autodiff.weights import Values
+from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.jvp import Pushforward
 from gradcheck_cli.engine.program import Program
@@ -205,7 +205,7 @@ def _taken_of(program: Program) -> Array | None:
     return found[1:] if x.dtype.kind != "c" else np.tile(found[1:], 2)
 
 
-def _moved(step: Step, places: Mapping[str, Array], values: Values) -> dict[str, Array]:
+def _moved(step: Step, places: Mapping[str, Array], values: TapeValues) -> dict[str, Array]:
     """Where a step puts entries that it does nothing else to; TypeError of a step that does."""
     given = [n for n in step.operands if n in places]
     if not given and places.keys().isdisjoint(step.statics):
@@ -229,6 +229,6 @@ def _held(stack: Stack) -> float:
     return (stack.values if isinstance(stack, BoxStack) else stack).size / _FOLLOWED
 
 
-def _share(stacks: Mapping[str, Stack], values: Values) -> float:
+def _share(stacks: Mapping[str, Stack], values: TapeValues) -> float:
     """The share of its tensor that each probe holds, the largest of some."""
     return max((_held(stack) / max(values[n].size, 1) for n, stack in stacks.items()), default=0.0)

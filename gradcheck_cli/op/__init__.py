@@ -262,23 +262,23 @@ class Op:
         return self.valid(operand, count) if callable(self.valid) else self.valid.get(operand)
 
     def lays_out(self, operand: int) -> bool:
-        """Its result is entries of an operand alone, in another layout or picked by indices."""
+        """True if its result is entries of an operand alone, in another layout or picked by indices."""
         moved = self.moves in ("all", "joined", "part", "picked")
         return moved and (operand == 0 or self.moves == "joined")
 
     def keeps_range(self, operand: int) -> bool:
-        """Its result has the range of an operand."""
+        """True if its result has the range of an operand."""
         kept = self.moves in ("all", "joined", "part", "within", "either")
         return kept and (operand == 0 or self.moves in ("joined", "either"))
 
     @property
     def is_layer(self) -> bool:
-        """It is a layer where weights are among its operands."""
+        """True if the operator is a layer where weights are among its operands."""
         return (self.batching is not elementwise and self.linear != "each") if self.layer is None else self.layer
 
     @property
     def takes_part(self) -> bool:
-        """Its result is made of some entries of operand 0."""
+        """True if its result is made of some entries of operand 0."""
         return self.moves in ("part", "picked", "selected")
 
     def cut(self, attrs: Metadata, operand: int, output: int) -> Cut:

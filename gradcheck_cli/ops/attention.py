@@ -14,7 +14,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.autodiff.trace import Body
+from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.op import Along, Op, composite
 
 
@@ -137,7 +137,7 @@ def _guarded_softmax(scores: Var, bias: Var) -> Var:
 
 
 def flex_attention(
-    q: Var, k: Var, v: Var, *, score_mod: Body | None = None, prob_mod: Body | None = None,
+    q: Var, k: Var, v: Var, *, score_mod: GraphFunction | None = None, prob_mod: GraphFunction | None = None,
     scale: float | None = None, softmax_precision: Any = None,
 ) -> Var:  # fmt: skip
     """prob_mod(softmax(score_mod(q k^T scale))) v for `(N, heads, S, size)`; heads of q may share one of k and v."""
@@ -150,7 +150,7 @@ def flex_attention(
     return sym.cast(product_by_heads(weights, sym.cast(v, precise)), v.dtype)
 
 
-def _modified(body: Body | None, x: Var, name: str) -> Var:
+def _modified(body: GraphFunction | None, x: Var, name: str) -> Var:
     """The result of a subgraph on x: a tensor like it."""
     if body is None:
         return x

@@ -38,7 +38,7 @@ _NODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class RecurrentLayer:
     """The operands and settings that the three layers share; `gates` are the matrices stacked in W and R."""
 
     x: Var
@@ -91,7 +91,7 @@ class Layer:
         return part(state, direction, axis=self.layout)
 
     def biases(self, direction: int, *, apart: bool = False) -> tuple[Var | None, Var | None]:
-        """Those of the input and of the state, `(gates * H,)`; their sum and None unless `apart`."""
+        """The biases of the input and of the state, `(gates * H,)`; their sum and None unless `apart`."""
         if self.b is None:
             return None, None
         size = self.gates * self.hidden
@@ -99,7 +99,7 @@ class Layer:
         return (first, second) if apart else (first + second, None)
 
     def backwards(self, direction: int) -> bool:
-        """The last step runs first."""
+        """True if the last step runs first."""
         return self.direction == "reverse" or direction == 1
 
     def inputs(self, direction: int, bias: Var | None) -> Any:
@@ -152,7 +152,7 @@ class Layer:
 
 
 def rnn(
-    layers: type[Layer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    layers: type[RecurrentLayer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
     initial_h: Var | None = None, *, activations: tuple[str, ...] = ("Tanh", "Tanh"),
     activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
     clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
@@ -174,7 +174,7 @@ def _rnn_cell(f: Activation, back: Var) -> Cell:
 
 
 def gru(
-    layers: type[Layer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    layers: type[RecurrentLayer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
     initial_h: Var | None = None, *, activations: tuple[str, ...] = (),
     activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
     clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
@@ -213,7 +213,7 @@ def _gru_cell(back: Var, bias: Var | None, f: Activation, g: Activation, linear_
 
 
 def lstm(
-    layers: type[Layer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    layers: type[RecurrentLayer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
     initial_h: Var | None = None, initial_c: Var | None = None, p: Var | None = None, *,
     activations: tuple[str, ...] = (), activation_alpha: tuple[float, ...] = (),
     activation_beta: tuple[float, ...] = (), clip: float | None = None, direction: str = "forward",
@@ -225,7 +225,9 @@ def lstm(
     return run_lstm(layer, cells, initial_h, initial_c)
 
 
-def run_lstm(layer: Layer, cells: Sequence[Cell], initial_h: Var | None, initial_c: Var | None) -> tuple[Var, Var, Var]:
+def run_lstm(
+    layer: RecurrentLayer, cells: Sequence[Cell], initial_h: Var | None, initial_c: Var | None
+) -> tuple[Var, Var, Var]:
     """The hidden states of all steps, the last ones, and the last cell states, by a cell for each direction."""
     runs, hs, cs = [], [], []
     for d, cell in enumerate(cells):
@@ -238,7 +240,7 @@ def run_lstm(layer: Layer, cells: Sequence[Cell], initial_h: Var | None, initial
 
 
 def lstm_cells(
-    layer: Layer, p: Var | None, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float],
+    layer: RecurrentLayer, p: Var | None, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float],
     clip: float | None, input_forget: bool,
 ) -> list[Cell]:  # fmt: skip
     """A step of each direction: from W x, h and c to h and c."""
@@ -247,7 +249,7 @@ def lstm_cells(
     return [_lstm_cell(layer, d, p, [next(chosen) for _ in range(3)], input_forget) for d in range(layer.directions)]
 
 
-def _lstm_cell(layer: Layer, d: int, p: Var | None, chosen: Sequence[Activation], input_forget: bool) -> Cell:
+def _lstm_cell(layer: RecurrentLayer, d: int, p: Var | None, chosen: Sequence[Activation], input_forget: bool) -> Cell:
     (f, g, last), size = chosen, layer.hidden
     back = layer.looking_back(d)
     peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(part(p, d), (size,) * 3, -1)
@@ -312,7 +314,7 @@ def _activation(key: str, alpha: float | None, beta: float | None, clip: float |
     return activation
 
 
-def recurrent(layers: type[Layer]) -> list[Op]:
+def recurrent(layers: type[RecurrentLayer]) -> list[Op]:
     """The three operators, with layers that run their steps in one way."""
     named: dict[str, Callable[..., Any]] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
     more: dict[str, Any] = {"cuts": deciding(4), "integers": {4: Along("layout", lengths=True)}, "channels": -1}
@@ -321,7 +323,7 @@ def recurrent(layers: type[Layer]) -> list[Op]:
                       elsewhere="to one", **more) for name, kernel in named.items()]  # fmt: skip
 
 
-RECURRENT = recurrent(Layer)
+RECURRENT = recurrent(RecurrentLayer)
 
 
 _GATED, _CORRECTED = ("gated", "gated_delta"), ("delta", "gated_delta")
@@ -376,7 +378,7 @@ def linear_attention(
 
 
 def recurrence(q: Var, given: Sequence[Var | None], state: Var) -> tuple[list[Var], list[Var], Var]:
-    """What each step reads and what it adds beside k, and the last state.
+    """The result of each step, the row that each adds beside k, and the last state.
 
     q is `(N, heads, group, steps, d_k)`, and given are k, v, gates and rates `(N, heads, steps, size)`.
     """
@@ -419,7 +421,7 @@ def _by_heads(x: Var, heads: int) -> Var:
 
 
 def _gates(x: Var, heads: int, other: int) -> Var:
-    """What holds for each step and head: one number each, or `other` of them in a row."""
+    """Numbers of each step and head: one each, or `other` of them in a row."""
     last = x.shape[-1] if x.ndim == 3 else 0
     if last not in (heads, other):
         raise ValueError(f"{list(x.shape)} holds neither {heads} nor {other} numbers for each step")
@@ -434,7 +436,7 @@ def _by_step(x: Var | None, steps: int) -> tuple[Any, ...]:
 
 
 def packed(ys: list[Var], like: Var, shape: tuple[int, int, int]) -> Var:
-    """What all steps read, `(N, kv heads, group, size)` each, as `(N, steps, heads * size)`."""
+    """Results of all steps, `(N, kv heads, group, size)` each, as `(N, steps, heads * size)`."""
     n, heads, size = shape
     if not ys:
         return sym.full(like.tape, (n, 0, heads * size), 0, like.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import MAX_STEPS, Tape, Var
-from gradcheck_cli.autodiff.trace import Body
+from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, Optional, Sequence, described, element, mapped
@@ -58,7 +58,7 @@ def sequence_length(sequence: Any, *, tape: Tape) -> Var:
     return tape.constant(len(items_of(sequence)), np.int64)
 
 
-def sequence_map(sequence: Any, *others: Any, body: Body) -> tuple[Sequence, ...]:
+def sequence_map(sequence: Any, *others: Any, body: GraphFunction) -> tuple[Sequence, ...]:
     """The body's results for each tensor, with the tensors at its place in other sequences, and tensors for all."""
     items = items_of(sequence)
     for other in others:

@@ -92,18 +92,18 @@ def _without_twins(graph: Graph) -> Graph:
 
 
 def rounds(source: Source, settings: Settings, ops: Ops) -> bool:
-    """There is something in a model that the straight-through gradient goes through."""
+    """True if a model has nodes that the straight-through gradient goes through."""
     graph = straightened(source.graph, ops, settings.x or (), settings.y or ())
     return graph is not source.graph or any(map(_quantizes, _nodes(graph)))
 
 
 def straightened(graph: Graph, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str] = ()) -> Graph:
-    """The graph whose nodes do not round; the same one if none does that has to be gone through."""
+    """The graph with nodes that do not round in place of those that do; the same graph if there are none."""
     return _Through(graph, ops, _reals(graph, xs), {*graph.outputs, *ys}).graph
 
 
 def _reals(graph: Graph, xs: Iterable[str]) -> set[str]:
-    """What gradients may be asked of: inputs and weights."""
+    """Tensors that gradients may be asked of: inputs and weights."""
     reals = {n for n in graph.free_inputs if n in graph.types and _is_real(graph.types[n].dtype)}
     weights = {n for n, value in graph.constants.items() if _is_real(value.dtype) and value.size > 1}
     return {*reals, *weights, *xs}
@@ -189,7 +189,7 @@ class _Through:
             self.wholes.update(outputs)
 
     def _goes_through(self, node: Node) -> bool:
-        """It rounds, or computes with integers that come from rounding, and its result is real again further on."""
+        """True for a node that rounds, or computes with integers from rounding, if its result is real again further on."""
         if self.used.isdisjoint(node.outputs):
             return False
         return node.key in _ROUNDING or not self.wholes.isdisjoint(node.outputs)

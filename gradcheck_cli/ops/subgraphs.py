@@ -14,7 +14,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import MAX_STEPS, Var
-from gradcheck_cli.autodiff.trace import Body
+from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph.containers import CONTAINERS, described, mapped
 from gradcheck_cli.op import Op, composite, from_end
@@ -22,13 +22,13 @@ from gradcheck_cli.op import Op, composite, from_end
 _FORWARD, _REVERSE = 0, 1
 
 
-def if_(condition: Var, *, then_branch: Body, else_branch: Body) -> tuple[Any, ...]:
+def if_(condition: Var, *, then_branch: GraphFunction, else_branch: GraphFunction) -> tuple[Any, ...]:
     """The outputs of the branch that the condition chooses."""
     branch = then_branch if _holds(condition) else else_branch
     return tuple(_handed_on(y) for y in branch())
 
 
-def loop(trips: Var | None, condition: Var | None = None, *states: Any, body: Body) -> tuple[Any, ...]:
+def loop(trips: Var | None, condition: Var | None = None, *states: Any, body: GraphFunction) -> tuple[Any, ...]:
     """Final states, and every scan output of all iterations; at most `trips`, as long as the condition holds."""
     tape, most = body.tape, None if trips is None else _count(trips)
     going = condition is None or _holds(condition)
@@ -49,7 +49,7 @@ def loop(trips: Var | None, condition: Var | None = None, *states: Any, body: Bo
 
 def scan(
     *operands: Any,
-    body: Body,
+    body: GraphFunction,
     num_scan_inputs: int,
     scan_input_axes: tuple[int, ...] | None = None,
     scan_input_directions: tuple[int, ...] | None = None,
@@ -94,7 +94,7 @@ def _slices(x: Any, axis: int, direction: int) -> list[Var]:
     return pieces[::-1] if direction == _REVERSE else pieces
 
 
-def _stacked(body: Body, name: str, rows: Sequence[Any], axis: int = 0, direction: int = _FORWARD) -> Var:
+def _stacked(body: GraphFunction, name: str, rows: Sequence[Any], axis: int = 0, direction: int = _FORWARD) -> Var:
     """Values of all iterations, stacked along a new axis."""
     if not rows:
         return _no_rows(body, name, axis)
@@ -108,7 +108,7 @@ def _stacked(body: Body, name: str, rows: Sequence[Any], axis: int = 0, directio
     return stacked if len(pieces) > 1 else _handed_on(stacked)
 
 
-def _no_rows(body: Body, name: str, axis: int) -> Var:
+def _no_rows(body: GraphFunction, name: str, axis: int) -> Var:
     """The declared scan output of no iteration; dimensions that are not fixed are 0."""
     declared = body.graph.types.get(name)
     dtype = np.float32 if declared is None or declared.dtype is None else declared.dtype

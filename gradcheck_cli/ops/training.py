@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.autodiff.trace import Body
+from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.op import Op, composite, squares
 
 DOMAIN = "ai.onnx.preview.training"
@@ -81,7 +81,7 @@ def _each(step: Callable[..., Any], xs: Sequence[Var], kinds: int) -> list[Var]:
 
 
 def gradient(
-    *operands: Var, xs: tuple[str, ...], y: str, zs: tuple[str, ...] = (), body: Body | None = None
+    *operands: Var, xs: tuple[str, ...], y: str, zs: tuple[str, ...] = (), body: GraphFunction | None = None
 ) -> tuple[Var, ...]:
     """The derivative of the sum of y by each of xs, where xs and zs have the values of the operands."""
     if body is None or len(operands) != len(xs) + len(zs):

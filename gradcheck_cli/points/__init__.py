@@ -1,1 +1,1 @@
-"""Where the gradient is checked: targets, sizes, values."""
+"""The points at which a gradient is checked: targets, sizes of open dimensions, values of inputs."""

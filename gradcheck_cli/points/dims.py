@@ -1,9 +1,8 @@
-"""Open dimensions of a model's inputs: what they are called, and what sizes follow from what was given.
+"""Open dimensions of a model's inputs: their names, the sizes that follow from shapes and values given, and their roles.
 
-Roles of open dimensions: batches, extents of images, all others; and the relations that their names state.
-
-A role decides which sizes are tried.  It is read off the name of a dimension, its axis, and the operators that read
-the input: a convolution tells which axes are those of an image, also behind a transposition.
+The role of a dimension (batch, extent of an image, other) decides which sizes are tried.  It is read off its name, its
+axis, and the operators that read the input: a convolution tells which axes are those of an image, also behind a
+transposition.  A name may state a relation too: `past + sequence`.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ def _spelled(shape: Sequence[int]) -> str:
 
 
 def _batch_like(name: str, axis: int, rank: int) -> bool:
-    """A dimension is called a batch, or stands first and is called nothing else; "" for one without a name."""
+    """True for a dimension whose name says batch, or that stands first and has no other name ("": no name at all)."""
     words = re.findall("[a-z]+", name.lower())
     letter = name.lower() in ("n", "b") and (axis == 0 or (axis, rank) == (1, 3))  # of images, of recurrent states
     if letter or any("batch" in w or w in _BATCHES for w in words):
@@ -262,7 +261,7 @@ def formula_names(text: str) -> list[str]:
 
 
 def _is_formula(text: str, known: Mapping[str, bool]) -> bool:
-    """The name of a dimension that says how it follows from other ones, or from one that is no dimension of an input.
+    """True for a name that is a formula of other dimensions, at most one of which is no dimension of an input.
 
     A name such as `batch-size` is none, since there would be two unknowns in it.
     """
@@ -324,7 +323,7 @@ def _convolved(graph: Graph, name: str, rank: int, ops: Ops) -> Iterator[tuple[i
 
 
 def _followed(graph: Graph, axes: dict[str, tuple[int | None, ...]], ops: Ops) -> Iterator[tuple[int | None, ...]]:
-    """Where an input's axes are, behind each node in turn; gives those that operators with windows read as space."""
+    """Follows the axes of an input through the nodes; yields those that operators with windows read as space."""
     for node in graph.nodes:
         for body in node.subgraphs if node.op == "If" else ():
             yield from _followed(body, axes, ops)
@@ -362,7 +361,7 @@ def _stretched(axes: tuple[int | None, ...], given: Sequence[int], more: bool) -
 
 
 def _reaches_windows(graph: Graph, name: str, ops: Ops) -> bool:
-    """What an input reaches is read by an operator with windows along two axes or more."""
+    """True if an operator with windows along two axes or more depends on an input."""
     reached = graph.reached_from([name])
     for node in graph.nodes:
         space = operator_of(ops, node).space

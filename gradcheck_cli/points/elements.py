@@ -1,7 +1,7 @@
-"""What is inside of sequences, optionals and maps as tensors of the graph, called `s[0]` or `s[0][1]`.
+"""Elements of sequences, optionals and maps as tensors of the graph, called `s[0]` or `s[0][1]`.
 
-An input that holds tensors becomes an input for each of them and the nodes that put them together; what is inside of
-any other value is computed by nodes that take it apart.  A check then treats them like all other tensors.
+An input that holds tensors becomes an input for each of them and the nodes that put them together; elements of any
+other value are computed by nodes that take it apart.  A check then treats them like all other tensors.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _with_open_inputs(source: Source, settings: Settings, own: Mapping[str, Tens
 
 
 def _drawn(declared: TensorType, name: str, length: int) -> Any:
-    """What stands for an input that nobody gave: a record of types, whose values are drawn later."""
+    """A placeholder for an input that nobody gave: a record of types, whose values are drawn later."""
     if "map" in (kinds := list(_kinds(declared))):
         text = f"input {name!r} takes a {declared}; give it: --feed {shown(name)}=..."
         raise UnsupportedError(text, code="GC503")
@@ -168,7 +168,7 @@ def _putting(name: str, held: Any, declared: TensorType) -> Iterator[Node]:
 
 
 def outermost(graph: Graph, name: str) -> str:
-    """What of the model's own an element is part of; the name of a tensor is its own."""
+    """The model's own value that an element is part of; a tensor's own name."""
     made = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.key == ("gradcheck", "Element")}
     while name in made:
         name = made[name]
@@ -215,7 +215,7 @@ def _asked(graph: Graph, names: Iterable[str]) -> list[str]:
 
 
 def _root(graph: Graph, name: str) -> str | None:
-    """What in the graph an element is part of; None for any other name."""
+    """The value of the graph that an element is part of; None for any other name."""
     tensors, found = set(graph.tensors), name
     while found not in tensors:
         match = _ELEMENT.fullmatch(found)

@@ -1,12 +1,10 @@
-"""What a model computes at further points: run as one stack of probes on the tape of a point that was traced.
+"""More points beside one that was traced, and points at which a model is finite.
 
-A tape holds for other values as long as they lead the same way.  Where they do not, the model is traced anew.
+`MorePoints` runs further points as one stack of probes on the tape of the first.  A tape holds for other values as long
+as control flow takes the same branches; where it does not, the model is traced anew.
 
-Inputs of which nothing is known stay inside the domains of a model's operators, also where only a run can tell.
-
-Where a model is not finite at what was drawn, a few other ranges are tried, always the same ones in the same order.
-
-Where a run stops being finite, and which inputs lead there: those whose range may be at fault.
+Where results are not finite at the values that were drawn, `finite_point` draws the inputs that lead there from a few
+other ranges, always the same ones in the same order.
 """
 
 from __future__ import annotations
@@ -68,7 +66,8 @@ def finite_point(
 ) -> Point:  # fmt: skip
     """The point number `index`, with inputs from the first other range in which the targets are finite if need be.
 
-    Only those are drawn anew that lead to where it is not.  A range that somebody gave stays: then the other one is advice.
+    Only inputs that lead to a result that is not finite are drawn anew.  A range that somebody gave stays: then the other
+    one is advice.
     """
     point = find_point(source, settings, ops, targets, index, dims, beside)
     if not point.random or _all_finite(point.tape, targets):
@@ -100,14 +99,14 @@ Feeds: TypeAlias = Mapping[str, Any]
 Run: TypeAlias = tuple[Tape, Mapping[str, Array]]  # a tape, and values by name on it
 
 
-class Further:
-    """Further points beside `point`, which was traced as far as `targets`."""
+class MorePoints:
+    """More points beside `point`, which was traced as far as `targets`."""
 
     def __init__(self, source: Source, settings: Settings, ops: Ops, targets: Sequence[str], point: Point) -> None:
         self.source, self.settings, self.ops, self.targets, self.point = source, settings, ops, targets, point
 
     def runs(self, indices: range, names: Sequence[str]) -> Iterator[Run]:
-        """The runs at some points, as long as each has other inputs than the one before: those of `names`, at least."""
+        """The runs at some points, with values of `names` at least, until inputs no longer change from point to point."""
         feeds = list(self._feeds(indices))
         for index, values in zip(indices, self._replayed(feeds, names), strict=False):
             if values is not None:
@@ -156,7 +155,7 @@ class Further:
                 yield ChainMap(made, tape.values) if holds else None
 
     def _fits(self, feeds: Feeds, moving: Sequence[str]) -> bool:
-        """What is fed has the types and shapes that it has at the point."""
+        """True if feeds have the types and shapes that they have at the point."""
         here, named = self.point.feeds, self.point.tape.named
         return feeds.keys() == here.keys() and all(
             n in named and feeds[n].shape == here[n].shape and feeds[n].dtype == here[n].dtype != object for n in moving
@@ -169,7 +168,7 @@ class Further:
         return all(_equal(made[n], self.point.tape.values[n]) for n in self.point.tape.guards)
 
     def _written_out(self, moving: Sequence[str]) -> bool:
-        """What moves decides on the steps themselves: a composed operator reads its static inputs to write them."""
+        """True if an input that moves decides on the steps themselves: a composed operator reads its static inputs."""
         graph = self.source.graph
         reached = graph.reached_from(moving)
         for node in graph.nodes:

@@ -1,10 +1,8 @@
 """The point at which a gradient is checked: sizes for open dimensions, and values for every input.
 
-What nobody gave is drawn by seed, each tensor for itself, inside the domains of the operators that read it.
-
-Values that are given to tensors inside a model: in the shape and the kind of numbers that the model computes there.
-
-No file declares those, so the model is run once as far as these tensors, without the given values.
+Values that nobody gave are drawn by seed, each tensor for itself, inside the domains of the operators that read it.
+Values given to tensors inside a model get the shape and the dtype that the model computes there; no file declares those,
+so the model is run once as far as these tensors, without the given values.
 """
 
 from __future__ import annotations
@@ -47,10 +45,10 @@ from gradcheck_cli.settings import ANY, Settings
 def as_computed(
     graph: Graph, feeds: Mapping[str, Any], settings: Settings, ops: Ops, known: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The feeds, those of tensors inside made to fit; a number fills its tensor.
+    """The feeds, with those of inner tensors in the shape and dtype that the model computes; a number fills its tensor.
 
     `known` are the sizes that were given: while others are open, a value may have sizes of its own.
-    UsageError for a value that does not fit.  Behind what cannot be run a value stays as it is.
+    UsageError for a value that does not fit.  Behind a node that cannot be run a value stays as it is.
     """
     given = {**settings.x_init_value, **settings.extra_feed_dict}
     inner = [name for name in given if name in feeds and name not in graph.inputs and name not in graph.constants]
@@ -86,7 +84,7 @@ class Point:
 
     `expected` holds the outputs that ship with the model, where all inputs are those that ship with them.  `random` are
     the float inputs that were drawn; `ranges` are intervals in which they were drawn anew, since the model is not finite
-    at what is drawn first, and `advice` one in which it would be, where the user gave another.  `over` are larger sizes,
+    at the values drawn first, and `advice` one in which it would be, where the user gave another.  `over` are larger sizes,
     tried before, that memory had no room for.
     """
 
@@ -130,7 +128,7 @@ def find_point(
     order = {k: i for i, k in enumerate(open_dims(graph))}
     sizes = {k: chosen[k] for k in sorted(chosen, key=lambda k: order.get(k, -1)) if k not in source.dims}
     expected = None if index else _expected(source, settings, ops, targets, feeds, shipped)
-    held = {*ready, *source.drawn.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
+    held = {*ready, *source.values_at.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
     random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
     notes = (*shipped.notes(ready), *(only_size(k) for k, v in sizes.items() if v == 1 and k not in known))
     over = {k: search.over[k] for k in sizes if k in search.over}
@@ -158,7 +156,7 @@ class _Trials:
         self.ran: tuple[Tape, Mapping[str, Any]] | None = None
 
     def attempt(self, sizes: Mapping[str, int]) -> Failure | None:
-        """One run, or why it was none; nothing that a run held is held after it failed."""
+        """Runs the model once; its failure, None if it ran.  Memory of a failed run is released."""
         try:
             failure = self._run(sizes)
         except MemoryError as error:  # before there are nodes
@@ -184,7 +182,7 @@ class _Trials:
 
 
 def failure_of(graph: Graph, tape: Tape, targets: Sequence[str], is_open: bool = True) -> Failure | None:
-    """What is to be learnt of the first node that could not be run, or where dimensions are open of empty targets."""
+    """The failure of the first node that could not be run, or of empty targets where dimensions are open; else None."""
     for position, node in enumerate(graph.nodes) if tape.blocked else ():
         error = next((tape.blocked[n] for n in node.outputs if n in tape.blocked), None)
         if error is None or isinstance(error, UnsupportedError):
@@ -209,14 +207,14 @@ def dims_behind(graph: Graph, needed: Collection[str]) -> frozenset[str]:
 def feeds_at(
     source: Source, settings: Settings, ops: Ops, targets: Sequence[str], index: int, dims: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What the point number `index` feeds, once all open dimensions have sizes `dims`."""
+    """The feeds of the point number `index`, once all open dimensions have sizes `dims`."""
     shipped, known = _known(source, settings, dims)
     drawn = draw(source, settings, ops, known, index, shipped.at(index), source.graph.needed_for(targets))
     return as_computed(source.graph, drawn, settings, ops, known)
 
 
 def _known(source: Source, settings: Settings, dims: Mapping[str, int]) -> tuple[Shipped, dict[str, int]]:
-    """What ships with the model, and the sizes of open dimensions that are known."""
+    """The values that ship with the model, and the sizes of open dimensions that are known."""
     graph = source.graph
     known = {**source.dims, **settings.dims, **sizes_given(graph, settings), **dims}
     shipped = shipped_with(source, settings, known)
@@ -233,9 +231,9 @@ def draw(
     shipped: Mapping[str, Any],
     needed: Collection[str],
 ) -> dict[str, Any]:
-    """Values for inputs that are needed, and for whatever is fed: given ones first, then initial, shipped, random ones."""
+    """Values of the inputs needed and of all tensors fed: given values first, then initial, shipped and random ones."""
     graph = source.graph
-    feeds = {**shipped, **source.drawn.get(index, {}), **dict(_initialized(source, settings))}
+    feeds = {**shipped, **source.values_at.get(index, {}), **dict(_initialized(source, settings))}
     for name in graph.inputs:
         if name in needed and name not in (*graph.constants, *feeds) and not _given(settings, name):
             feeds[name] = draw_input(source, settings, ops, name, dims, index)
@@ -271,7 +269,7 @@ def draw_input(source: Source, settings: Settings, ops: Ops, name: str, dims: Ma
 
 
 def _substantial(tape: Tape, targets: Sequence[str]) -> bool:
-    """No target that could be computed is empty, unless an input is."""
+    """True unless a target that could be computed is empty."""
     made = [tape.named[name].value for name in targets if name in tape.named]
     return all(value.size for value in made) or not made
 
@@ -279,7 +277,7 @@ def _substantial(tape: Tape, targets: Sequence[str]) -> bool:
 def _expected(
     source: Source, settings: Settings, ops: Ops, targets: Sequence[str], feeds: Mapping[str, Any], shipped: Shipped
 ) -> Expected | None:
-    """The shipped outputs, where every input has its shipped value and nothing else is fed."""
+    """The shipped outputs, if every input has its shipped value and nothing else is fed."""
     graph = source.graph
     fed = settings.x_init_value or settings.extra_feed_dict or settings.init_targets
     if fed or not shipped.outputs or not set(graph.free_inputs) <= set(shipped.inputs):

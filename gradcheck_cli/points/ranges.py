@@ -1,4 +1,4 @@
-"""Where inputs may lie: read off the operators that consume them, through those that only move entries."""
+"""Ranges of inputs, read off the operators that consume them, through those that only move entries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ELSEWHERE = ((0.1, 1.0), (-0.1, 0.1), (1.1, 3.0))  # where a model may be finite
 def float_range(
     graph: Graph, name: str, ops: Ops, magnitude: float = 1.0, within: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """The interval to draw a float input from: its consumers' common domain, at a magnitude if that stays inside of it.
+    """The interval to draw a float input from: its consumers' common domain, scaled by a magnitude if it stays inside.
 
-    `within` is one to stay in as well, where that leaves anything.
+    `within` is an interval to stay in as well, if the two meet.
     """
     low, high = DEFAULT
     limits = [-np.inf, np.inf]
@@ -83,7 +83,7 @@ def _all_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _length(graph: Graph, node: Node, along: Along, sizes: Mapping[str, int]) -> int | None:
-    """How many integers there are along an axis of another operand, or as that operand says; None where that is open."""
+    """The number of integers along an axis of another operand, or that this operand states; None where it is open."""
     if along.axis is None:
         return _whole(graph.constants.get(node.inputs[along.of]))
     axis = node.attrs.get(along.axis, 0) if isinstance(along.axis, str) else along.axis
@@ -124,7 +124,7 @@ def _constant(graph: Graph, name: str) -> Array | None:
 
 
 def _is_defined(graph: Graph, node: Node, valid: Interval) -> bool:
-    """An operand may be any number, since a constant beside it holds integers from 0 on."""
+    """True if an operand may be any number, since a constant beside it holds integers from 0 on."""
     if valid.unless_whole is None:
         return False
     exponent = graph.constants.get(node.inputs[valid.unless_whole])

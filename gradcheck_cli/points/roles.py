@@ -1,4 +1,4 @@
-"""Roles of constants: weights, which are trained, and what is none: statistics, quantization, constants of the algorithm.
+"""Roles of constants: weights, which are trained, and others: statistics, quantization, constants of the algorithm.
 
 Files keep all of them alike, as initializers or Constant nodes.  The first of five rules that holds decides; a role
 carries it, so that one sees why.
@@ -74,7 +74,7 @@ def _role(
 
 
 def _by_operand(uses: Iterable[tuple[Op, int]]) -> ConstantRole | None:
-    """The role of an operand: the least of what it is used for that is no weight goes first."""
+    """The role of an operand of known operators; of several roles a weight counts last."""
     found: dict[str, str] = {}
     for op, index in uses:
         for role, operands in op.roles.items():
@@ -85,7 +85,7 @@ def _by_operand(uses: Iterable[tuple[Op, int]]) -> ConstantRole | None:
 
 
 def _uses(graph: Graph, names: Iterable[str], ops: Ops) -> dict[str, list[tuple[Op, int]]]:
-    """Operators that read constants, and as which operand, through what only casts them and lays them out."""
+    """Operators that read constants, and as which operand, through casts and changes of layout."""
     behind: dict[str, set[str]] = {n: {n} for n in names}
     found: dict[str, list[tuple[Op, int]]] = {}
     for node in _nodes(graph):
@@ -107,7 +107,7 @@ def _nodes(graph: Graph) -> Iterator[Node]:
 
 
 def to_integers(node: Node, ops: Ops) -> bool:
-    """It makes integers or truth values of numbers."""
+    """True if a node makes integers or truth values of numbers."""
     if 0 in operator_of(ops, node).integral:
         return True
     dtype = DTYPES.get(node.attrs.get("to", 0)) if node.op == "Cast" else None
@@ -115,13 +115,13 @@ def to_integers(node: Node, ops: Ops) -> bool:
 
 
 def _is_of_module(name: str) -> bool:
-    """A name such as encoder.scale: parts, of which the last is none that an exporter makes up."""
+    """True for a name such as encoder.scale: parts, of which the last is none that an exporter makes up."""
     *parts, last = re.split(r"[./]", name)
     return bool(parts) and bool(last) and _EXPORTED.match(last) is None
 
 
 def _varies(value: Array) -> bool:
-    """It has two values or more, and others than 0, 1 and the large negative ones of a mask."""
+    """True for two different values or more, some other than 0, 1 and the large negative ones of a mask."""
     flat, first, differs, other = value.reshape(-1), value.reshape(-1)[0], False, False
     for start in range(0, flat.size, _AT_ONCE):
         part = flat[start : start + _AT_ONCE]

@@ -3,10 +3,8 @@
 A batch has two entries, an image 32 x 40, every other dimension a small size of its own.  Where the model does not run
 at those, its failure says what has to be equal or what is too small: trial runs follow it, up to a fixed number.
 
-How much memory a model asks for, as its file alone tells: nothing is run, and nothing of that size is made.
-
-Counted are tensors whose shapes it declares, weights, and what operators make to a size that stands in the file.  It is
-a hint, in 8 bytes an entry: of a model that declares no shapes inside, it sees the ends and the weights.
+`outlook` estimates the memory that a model asks for from its file alone, in 8 bytes an entry: tensors whose shapes are
+declared, weights, and results whose size stands in the file.  Nothing is run, and nothing of that size is made.
 """
 
 from __future__ import annotations
@@ -25,19 +23,7 @@ from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import BATCH, Roles, formula_names, open_dims, roles, symbol
 
-SIZES = (
-    5,
-    3,
-    8,
-    7,
-    16,
-    4,
-    2,
-    32,
-    64,
-    128,
-    224,
-)  # of what is no batch and no image, in the order in which they are tried
+SIZES = (5, 3, 8, 7, 16, 4, 2, 32, 64, 128, 224)  # of neither batches nor images, in the order of trial
 SIGNALS = (1024, 16384)  # and of what is convolved along one axis
 IMAGES = ((32, 40), (32, 48), (32, 64), (32, 32), (64, 72), (64, 64), (224, 224))  # height and width
 SMALL_IMAGES = ((16, 24), (16, 16), (8, 8))
@@ -67,7 +53,7 @@ class Failure:
 
     @property
     def numbers(self) -> list[int]:
-        """What the message counts."""
+        """Numbers that the message states."""
         return [int(n) for n in re.findall(r"(?<![\w.])\d{1,4}(?![\w.])", str(self.error or "").partition(":")[2])]
 
 
@@ -151,7 +137,7 @@ class Search:
         return self.roles.completed({**self.known, **own})
 
     def _runs(self, own: Sizes) -> bool:
-        """The model runs at these sizes; False too for what was tried before, and when no trial is left."""
+        """True if the model runs at these sizes; False too for sizes tried before, and when no trial is left."""
         sizes = self._all(own)
         if sizes is None or own in self.tried or not self.left:
             return False
@@ -176,7 +162,7 @@ class Search:
             yield from _shrinking(self.roles, self.over, self.known)
 
     def _others(self, start: Sizes) -> Iterator[Sizes]:
-        """What may run instead of the sizes that a search starts from."""
+        """Sizes to try instead of those that a search starts from."""
         yield from self._following()
         for candidate in self._growing():
             before = self.best
@@ -199,7 +185,7 @@ class Search:
         return {d: level[d not in self.roles.tall] for d in self.roles.images if d not in self.known}
 
     def _following(self) -> Iterator[Sizes]:
-        """What the failure of the best trial states; once one gets further, what its failure states."""
+        """Sizes that the failure of the best trial states, and of every better one found on the way."""
         queue = list(self._mended())
         while queue and self.following:
             before = self.best
@@ -235,7 +221,7 @@ class Search:
             yield {**self.best, **dict.fromkeys(first, self.best[later[0]])}
 
     def _constant(self, one: int, other: int) -> Iterator[Sizes]:
-        """Dimensions that should have a size that the model has in itself."""
+        """Dimensions that should have a size that the model has inside."""
         for here, there in ((one, other), (other, one)):
             if not self._owners(there):
                 names = self._owners(here)
@@ -243,7 +229,7 @@ class Search:
                 yield {**self.best, **dict.fromkeys(names, there)}
 
     def _related(self, one: int, other: int) -> Iterator[Sizes]:
-        """A dimension of which a sum or a multiple should be something else."""
+        """Other sizes for a dimension of which a sum or a multiple does not fit."""
         for dim in self._leading(self.roles.others):
             size = self.best[dim]
             for here, there in ((one, other), (other, one)) if size not in (one, other) else ():
@@ -254,21 +240,21 @@ class Search:
                     yield {**self.best, dim: there // times}
 
     def _counted(self) -> Iterator[Sizes]:
-        """A size that the failure's message has."""
+        """Sizes that stand in the failure's message."""
         assert self.failure is not None
         numbers = [n for n in dict.fromkeys(self.failure.numbers) if 1 < n <= _LARGEST and n not in self.best.values()]
         for dim in self._blamed(self.roles.others):
             yield from ({**self.best, dim: n} for n in numbers[:_NUMBERS] if self.left > _KEPT)
 
     def _leading(self, names: Iterable[str]) -> list[str]:
-        """Those of some dimensions that were chosen here and lead to the failure."""
+        """Dimensions among `names` whose sizes were chosen here and that lead to the failure."""
         assert self.failure is not None
         lead = {self.roles.alike.get(d, d) for d in self.failure.dims}
         lead |= {n for d in self.failure.dims if d in self.roles.stated for n in formula_names(self.roles.stated[d])}
         return [d for d in names if d in self.best and (d in lead or not lead)]
 
     def _blamed(self, names: Iterable[str]) -> list[str]:
-        """Those that also have the size of something there, if any has."""
+        """The leading dimensions whose size some operand there has; all of them if none has."""
         assert self.failure is not None
         leading = self._leading(names)
         seen = {n for shape in self.failure.shapes for n in shape}
@@ -288,7 +274,7 @@ class Search:
                 yield {**self.best, **dict.fromkeys(self.grown, size)}
 
     def _least(self, start: Sizes) -> Iterator[Sizes]:
-        """Batches of 1, and what nothing else is left for: sizes of 1."""
+        """Batches of 1, and as a last resort sizes of 1."""
         batches = {d: 1 for d in self.roles.batches if d in start}
         others = [d for d in self.roles.others if d in start]
         self.grown = tuple(others)

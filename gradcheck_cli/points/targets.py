@@ -31,7 +31,7 @@ def choose_x(
     params: bool = False,
     param: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Those in `x`, else the float inputs that some y depends on; with `params`, or if there are none, the weights too.
+    """The tensors `x`, else the float inputs that some y depends on; with `params`, or without inputs, the weights too.
 
     An input that has a default value is a parameter.  One that only selects is left out where another has a gradient.
     `param` are patterns of further constants, see `matched_params`.
@@ -46,9 +46,9 @@ def choose_x(
 def matched_params(
     graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Constants by name or glob beside those in `trained`, of whatever role; a pattern that begins with ! leaves out.
+    """Constants by name or glob beside those in `trained`, of any role; a pattern that begins with ! leaves out.
 
-    Where all patterns leave out, they do so of the weights.  UsageError for a pattern that fits nothing.
+    If all patterns leave out, they leave out of the weights.  UsageError for a pattern that fits nothing.
     """
     known = differentiable_constants(graph, ys)
     wanted = [each for each in patterns if not each.startswith("!")]
@@ -69,7 +69,7 @@ def differentiable_constants(graph: Graph, ys: Sequence[str]) -> list[str]:
 
 
 def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
-    """The names that a pattern fits: that name, else those that fit it as a glob of * and ?; UsageError for none."""
+    """The names that fit a pattern: that name itself, else a glob of * and ?; UsageError for none."""
     if pattern in known:
         return [pattern]
     parts = ("." if c == "?" else ".*" if c == "*" else re.escape(c) for c in pattern)
@@ -84,7 +84,7 @@ def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
 
 
 def expanded(graph: Graph, names: Iterable[str], option: str) -> tuple[str, ...]:
-    """Names of tensors, in place of those that are none and have * or ? the float tensors that they fit as globs."""
+    """Names of tensors; a name with * or ? that is no tensor's stands for the float tensors that fit it."""
     tensors, found = set(graph.tensors), dict[str, None]()
     for name in names:
         if name in tensors or not {"*", "?"}.intersection(name):
@@ -99,7 +99,7 @@ def expanded(graph: Graph, names: Iterable[str], option: str) -> tuple[str, ...]
 
 
 def globs_said(graph: Graph, ys: Sequence[str], typed: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Which tensors each of the globs under `x`, `y` and `param` stands for."""
+    """Yields, for each glob under `x`, `y` and `param`, a sentence that names the tensors it stands for."""
     constants = differentiable_constants(graph, ys)
     for option, patterns in typed.items():
         for pattern in patterns:
@@ -143,12 +143,12 @@ def choose_y(graph: Graph) -> tuple[str, ...]:
 
 
 def is_tensor(graph: Graph, name: str) -> bool:
-    """It is declared to be a tensor, or not declared."""
+    """True if a value is declared to be a tensor, or not declared."""
     return graph.types.get(name, TensorType()).kind == "tensor"
 
 
 def is_float(graph: Graph, name: str, *, unknown: bool = False) -> bool:
-    """It holds floating-point or complex numbers; `unknown` where nothing is declared."""
+    """True if a tensor holds floating-point or complex numbers; `unknown` where nothing is declared."""
     if name in graph.constants:
         return is_inexact(graph.constants[name].dtype)
     declared = graph.types.get(name)
@@ -158,7 +158,7 @@ def is_float(graph: Graph, name: str, *, unknown: bool = False) -> bool:
 
 
 def reached_past(graph: Graph, x: str, fed: Collection[str]) -> set[str]:
-    """Every tensor that depends on x, itself included, while others are fed, which nothing computes then."""
+    """Every tensor that depends on x, itself included; tensors that are fed depend on nothing."""
     reached = {x}
     for node in graph.nodes:
         if not reached.isdisjoint(node.reads):
@@ -167,7 +167,7 @@ def reached_past(graph: Graph, x: str, fed: Collection[str]) -> set[str]:
 
 
 def check_paths(graph: Graph, xs: Sequence[str], ys: Sequence[str], fed: Collection[str] = ()) -> None:
-    """UsageError where an x that was asked for does not reach any y, or what is fed lies between, or they are swapped."""
+    """UsageError for an x that reaches no y: cut off by a tensor that is fed, swapped with y, or not connected."""
     for x in xs:
         reached = graph.reached_from([x])
         if reached_past(graph, x, fed).intersection(ys) or not ys:

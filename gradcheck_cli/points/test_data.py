@@ -1,4 +1,4 @@
-"""What ships with a model: inputs to check it at, and the outputs that they gave where the model was made.
+"""Test data that ships with a model: inputs, and the outputs that they gave where the model was made.
 
 ONNX's convention is a folder `test_data_set_0` beside the model with `input_0.pb ...` and `output_0.pb ...`.  Both
 Jacobians come from one forward run; the shipped outputs are what that run itself is held against.
@@ -42,12 +42,12 @@ class Shipped:
         return {n: v for n, v in self.inputs.items() if index == 0 or not _floating(v)}
 
     def notes(self, used: Mapping[str, Any]) -> tuple[str, ...]:
-        """What a reader should know about it."""
+        """Notes for a reader of the report."""
         said = f"values of {self.folder} for {', '.join(used)}" if used else self.note
         return (said,) if said else ()
 
 
-class Apart(NamedTuple):
+class Deviation(NamedTuple):
     """The largest errors, the relative one that is allowed, and how two results differ if that is exceeded."""
 
     absolute: float
@@ -65,8 +65,8 @@ class Expected:
     outputs: Mapping[str, Any]
     again: Callable[[], Tape]
 
-    def comparison(self, tape: Tape, y: str) -> Apart | None:
-        """How far y is from what shipped; None where nothing can be compared.
+    def comparison(self, tape: Tape, y: str) -> Deviation | None:
+        """The deviation of y from the shipped output; None where nothing can be compared.
 
         Where a rounding decides (a comparison, a cast), float64 may go another way than the model does: the model's
         own dtype has the last word.
@@ -80,18 +80,18 @@ class Expected:
             found = self._apart(self.again().named[y].value, y)
         return found
 
-    def _apart(self, ours: Array, y: str) -> Apart:
+    def _apart(self, ours: Array, y: str) -> Deviation:
         there = self.outputs[y]
         file, bound = f"{self.folder}/output_{self.graph.outputs.index(y)}.pb", _bound(there)
         how = difference(ours, there, bound * sizes(there) + _ABSOLUTE)
         told = f"{y!r} is not what {file} says: {how}" if how else ""
-        return Apart(*farthest(ours, there, sizes(there)), bound, told)
+        return Deviation(*farthest(ours, there, sizes(there)), bound, told)
 
 
 def shipped_with(source: Source, settings: Settings, sizes: Mapping[str, int]) -> Shipped:
-    """The test data that a check uses: what the user did not give, if it fits the model and the sizes that are known.
+    """The test data that a check uses: for inputs that the user did not give, if it fits the model and the known sizes.
 
-    What merely lies beside a model may be of another one, and is left alone where it does not fit.
+    Data that merely lies beside a model may be another model's, and is left alone where it does not fit.
     """
     if settings.test_data is None:
         return Shipped()
@@ -137,7 +137,7 @@ def _positions(graph: Graph, inputs: Mapping[int, Any]) -> tuple[str, ...]:
 
 
 def _wanted(name: str, value: Any, settings: Settings) -> bool:
-    """The user gave neither a value nor a range to draw from; a range for everything outdoes what lies beside."""
+    """True if the user gave neither a value nor a range; a range for everything goes before data that lies beside."""
     if name in settings.x_init_value or name in settings.extra_feed_dict:
         return False
     ranged = name in settings.val_range or (settings.test_data == "auto" and ANY in settings.val_range)
@@ -170,7 +170,7 @@ def _floating(value: Any) -> bool:
 
 
 def _bound(shipped: Array) -> float:
-    """How far entries may be off by rounding, relative to themselves or to a tenth of the largest."""
+    """The error that rounding may make, relative to an entry or to a tenth of the largest."""
     return max(_RELATIVE, _ROUNDINGS * epsilon(shipped.dtype))
 
 

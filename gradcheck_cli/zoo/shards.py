@@ -45,7 +45,7 @@ def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
     """A function that compares the parts of a check on a cluster; `where` is an argument of `connected`."""
 
     def ask(count: int, points: Points) -> Iterator[tuple[int, Shares]]:
-        shared = SharedInput(replace(source, drawn=points), replace(settings, test_data=None, jobs=1))
+        shared = SharedInput(replace(source, values_at=points), replace(settings, test_data=None, jobs=1))
         with connected(where) as client:
             yield from _compared(client, shared, count, allowed(settings.memory_limit))
 

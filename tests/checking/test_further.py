@@ -10,7 +10,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
-from gradcheck_cli.points.more import Further, finite_point
+from gradcheck_cli.points.more import MorePoints, finite_point
 from gradcheck_cli.settings import Settings
 
 CONSTANTS = {
@@ -61,7 +61,7 @@ def test_values_are_those_of_points_that_are_traced(name: str, bytes_: int, monk
     source, settings = {**REPLAYED, **TRACED}[name].source, Settings()
     point = finite_point(source, settings, gc.OPS, ["y", "x"], 0, {})
     names = [n for step in point.tape.steps for n in step.node.outputs if n]
-    runs = list(Further(source, settings, gc.OPS, ["y", "x"], point).runs(range(1, 5), names))
+    runs = list(MorePoints(source, settings, gc.OPS, ["y", "x"], point).runs(range(1, 5), names))
     assert len(runs) == 4
     for index, (tape, values) in enumerate(runs, 1):
         traced = finite_point(source, settings, gc.OPS, ["y", "x"], index, {}).tape
@@ -76,7 +76,7 @@ def test_values_are_those_of_points_that_are_traced(name: str, bytes_: int, monk
 def test_where_the_way_is_the_same_nothing_is_traced(name: str):
     source, settings = REPLAYED[name].source, Settings()
     point = finite_point(source, settings, gc.OPS, ["y", "x"], 0, {})
-    runs = Further(source, settings, gc.OPS, ["y", "x"], point).runs(range(1, 5), [])
+    runs = MorePoints(source, settings, gc.OPS, ["y", "x"], point).runs(range(1, 5), [])
     assert all(tape is point.tape for tape, _ in runs)
 
 
@@ -84,4 +84,4 @@ def test_it_ends_where_inputs_come_again():
     source = REPLAYED["dense"].source
     given = Settings(x_init_value={"x": np.ones((3, 4))})
     point = finite_point(source, given, gc.OPS, ["y", "x"], 0, {})
-    assert not list(Further(source, given, gc.OPS, ["y", "x"], point).runs(range(1, 5), []))
+    assert not list(MorePoints(source, given, gc.OPS, ["y", "x"], point).runs(range(1, 5), []))

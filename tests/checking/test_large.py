@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff.tape import Large, Tape
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.autodiff.weights import KEPT, LARGE, Values
+from gradcheck_cli.autodiff.weights import KEPT, LARGE, TapeValues
 from gradcheck_cli.checks.timing import FREE
 from gradcheck_cli.compare.partial import far_apart
 from gradcheck_cli.errors import LimitError
@@ -109,7 +109,7 @@ def test_random_numbers_are_drawn_once() -> None:
 
 
 def test_values_with_recipes_are_a_mapping() -> None:
-    values = Values()
+    values = TapeValues()
     values["a"] = np.zeros(2)
     values.widened("b", np.zeros(KEPT // 8 + 1, np.float32), np.dtype(np.float64))
     assert "a" in values and "b" in values and "c" not in values  # noqa: PT018

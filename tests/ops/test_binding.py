@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.tape import Place, Tape, Var
+from gradcheck_cli.autodiff.tape import NodePlace, Tape, Var
 from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
 from gradcheck_cli.ops import OPS
 
@@ -36,7 +36,7 @@ def test_a_node_that_does_not_fit_its_operator_is_named(
     op: str, count: int, attrs: dict[str, Any], kind: type[GradcheckError], message: str
 ) -> None:
     tape, x = held()
-    with tape.within(place=Place(3, 3)), pytest.raises(kind) as caught:
+    with tape.within(place=NodePlace(3, 3)), pytest.raises(kind) as caught:
         tape.emit(op, [x] * count, attrs, name="n")
     assert str(caught.value).startswith(message)
     assert tape.steps == []
@@ -44,7 +44,7 @@ def test_a_node_that_does_not_fit_its_operator_is_named(
 
 def test_what_is_inside_of_a_place_ends_with_it_even_after_an_error() -> None:
     tape, x = held()
-    within = tape.within(scope="inner", place=Place(5, 5), spared=frozenset("x"))
+    within = tape.within(scope="inner", place=NodePlace(5, 5), spared=frozenset("x"))
     with pytest.raises(ModelError, match="node 5 MatMul"), within:
         sym.matmul(x, x)
     with within:

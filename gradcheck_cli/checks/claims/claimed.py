@@ -174,7 +174,13 @@ class Claiming:
         source, settings = self.source, self.settings
         shipped = shipped_with(source, settings, {**source.dims, **settings.dims, **point.dims})
         started = {n for target in settings.init_targets for n in source.initializations[target].bindings}
-        given = {*shipped.at(0), *settings.x_init_value, *settings.extra_feed_dict, *source.drawn.get(0, {}), *started}
+        given = {
+            *shipped.at(0),
+            *settings.x_init_value,
+            *settings.extra_feed_dict,
+            *source.values_at.get(0, {}),
+            *started,
+        }
         needed = source.graph.needed_for(claim.ys)
         return [n for n in source.graph.free_inputs if n in needed and n not in given]
 

@@ -33,7 +33,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
-from gradcheck_cli.points.more import Further
+from gradcheck_cli.points.more import MorePoints
 from gradcheck_cli.results.measures import SAMPLES, WORDS, Health, Layer, Nonfinite, Spot, assessed
 from gradcheck_cli.results.record import OUTCOMES, Check, Gradient, gates_from
 
@@ -63,7 +63,7 @@ class Checkups:
         """The backward pass from y at the last point."""
         return self.of[y].descended if y in self.of else None
 
-    def look_on(self, further: Further, first: int) -> None:
+    def look_on(self, further: MorePoints, first: int) -> None:
         """Makes further forward runs, from point number `first` on, as long as their inputs differ."""
         most = max((each.wanted for each in self.of.values()), default=0)
         programs = [each.program(further.point.tape) for each in self.of.values()] if most else []

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gradcheck_cli.autodiff.backward import Unit
-from gradcheck_cli.autodiff.tape import Place, Step, Tape
+from gradcheck_cli.autodiff.tape import NodePlace, Step, Tape
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Op
@@ -65,12 +65,12 @@ def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Ke
     return {key: draft for key, draft in found.items() if key[0] >= 0}
 
 
-def key_of(place: Place) -> Key:
+def key_of(place: NodePlace) -> Key:
     """Key of the model's node that a unit belongs to; a node in a loop's body is one, however often it runs."""
     return place.origin, place.inside, place.index
 
 
-def spot_of(place: Place, op: str, name: str) -> Spot:
+def spot_of(place: NodePlace, op: str, name: str) -> Spot:
     """A node as records name it."""
     return Spot(place.index, place.op or op, place.label or name, place.inside)
 

@@ -33,7 +33,7 @@ from gradcheck_cli.formats.onnx.file import Outline, opened, parse_model, read_b
 from gradcheck_cli.formats.onnx.graph_proto import Reader, graphs_of
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.tensors import TensorSource, text, to_array, to_dense
-from gradcheck_cli.formats.source import Initialization, Source, Step
+from gradcheck_cli.formats.source import Initialization, Source, TrainingStep
 from gradcheck_cli.graph import Array, Graph, TensorType, containers
 from gradcheck_cli.graph.memory import exhausted
 
@@ -160,11 +160,11 @@ def _source(model: ModelProto, tensors: TensorSource, sha256: str) -> Source:
 
 def _training(
     model: ModelProto, graph: Graph, reader: Reader
-) -> tuple[Mapping[str, Initialization], Mapping[str, Step]]:
+) -> tuple[Mapping[str, Initialization], Mapping[str, TrainingStep]]:
     """Initializations and steps by name: "training_info", "training_info_1" ...; `graph` is that of the model."""
     parts = {f"training_info_{i}" if i else "training_info": info for i, info in enumerate(model.training_info)}
     starts: dict[str, Initialization] = {}
-    steps: dict[str, Step] = {}
+    steps: dict[str, TrainingStep] = {}
     for name, info in parts.items():
         if info.HasField("initialization") or info.initialization_binding:
             with _errors_about(name):
@@ -186,13 +186,13 @@ def _initialization(info: TrainingInfoProto, model: ModelProto, graph: Graph, re
     return Initialization(made, bindings)
 
 
-def _step(info: TrainingInfoProto, model: ModelProto, graph: Graph, reader: Reader) -> Step:
+def _step(info: TrainingInfoProto, model: ModelProto, graph: Graph, reader: Reader) -> TrainingStep:
     made = reader.extended(graph, info.algorithm)
     known, outputs = _initializers(model.graph, info.algorithm), (*made.outputs,)
     updates = _bindings(info.update_binding, "update_binding", known, outputs)
     for name, value in updates.items():
         _require_fit(name, made.constants[name], value, made.types.get(value, TensorType()))
-    return Step(made, updates)
+    return TrainingStep(made, updates)
 
 
 def _initializers(*graphs: GraphProto) -> list[str]:
@@ -228,7 +228,7 @@ def _require_fit(name: str, held: Array, value: str, declared: TensorType) -> No
         raise ModelError(f"update_binding gives {name!r} {own} the value of {value!r} {declared}.")
 
 
-def _require_single_updates(steps: Mapping[str, Step]) -> None:
+def _require_single_updates(steps: Mapping[str, TrainingStep]) -> None:
     """Raises a ModelError if two steps update the same initializer."""
     owner: dict[str, str] = {}
     for name, step in steps.items():

@@ -206,7 +206,7 @@ def sparse_attention(
 
 
 def _blocks(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Which blocks of keys are seen by which of queries, `(layouts, blocks, blocks)`, out of compressed rows."""
+    """Masks of the blocks of keys that blocks of queries see, `(layouts, blocks, blocks)`, from compressed rows."""
     count = rows.shape[1] - 1
     blocks = np.zeros((len(rows), count, count), bool)
     for layout, (ends, places) in enumerate(zip(rows, columns, strict=True)):
@@ -216,7 +216,7 @@ def _blocks(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _out_of_blocks(blocks: np.ndarray, start: int, queries: int, keys: int, size: int) -> np.ndarray:
-    """Which keys are in no block that a query sees, `(layouts, queries, keys)`."""
+    """Masks of the keys in no block that a query sees, `(layouts, queries, keys)`."""
     places = (start + np.arange(queries)) // size, np.arange(keys) // size
     room = max(int(place[-1]) + 1 if len(place) else 0 for place in places) - blocks.shape[1]
     wide = np.pad(blocks, ((0, 0), (0, max(room, 0)), (0, max(room, 0))))

@@ -49,7 +49,7 @@ class Expert:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class ExpertActivation:
     """The activation between the layers; swiglu takes two halves, which `fusion` tells apart."""
 
     kind: str
@@ -101,7 +101,7 @@ def moe(
 
     A sparse mixer makes no difference, as on onnxruntime's CPU.
     """
-    gate = Gate(
+    gate = ExpertActivation(
         activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit, swiglu_limit_after_activation
     )
     third = None if fc3 is None else Expert(fc3, fc3_bias)
@@ -125,7 +125,7 @@ def qmoe(
     """MoE with weights in 2, 4 or 8 bits, with a scale for each row or for each block of it."""
     if quant_type != "int" or weights_prepacked > 0 or any(part is not None for part in more):
         raise UnsupportedError("QMoE with weights as integers, not packed for a processor, is known", code="GC502")
-    gate = Gate(
+    gate = ExpertActivation(
         activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit, swiglu_limit_after_activation
     )
     layers: list[Any] = []
@@ -221,7 +221,7 @@ def _routes(router: Var, places: Var, shares: Var) -> Var:
     return router.tape.apply("ScatterElements", sym.zeros_like(router), places, shares, axis=1)
 
 
-def _mixed(x: Var, routes: Var, gate: Gate, first: Expert, second: Expert, third: Expert | None) -> Var:
+def _mixed(x: Var, routes: Var, gate: ExpertActivation, first: Expert, second: Expert, third: Expert | None) -> Var:
     """The outputs of the experts for each token, added up by weight."""
     tokens = sym.reshape(x, (1, routes.shape[0], x.shape[-1]))
     each = sym.transpose(second(gate(first, third, tokens)), (1, 0, 2))

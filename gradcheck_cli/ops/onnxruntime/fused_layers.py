@@ -91,7 +91,7 @@ def _places(ids: Var, like: Var) -> Var:
 
 
 def _counted(mask: Var | None, ids: Var, like: Var) -> Var:
-    """How many words of each row count; 0 without a mask."""
+    """The number of words that count in each row; 0 without a mask."""
     if mask is None:
         return sym.full(like.tape, ids.shape[:1], 0, np.int32)
     return sym.cast(sym.sum(sym.cast(sym.equal(mask, 1), np.int32), (1,), keepdims=False), np.int32)

@@ -49,7 +49,7 @@ def varlen_causal_conv_with_state(
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class DecayGate:
     """The activations that make decays and rates of raw projections; `lower` is the bound of a decay by a sigmoid."""
 
     activation: str
@@ -101,7 +101,7 @@ def gated_delta_net(
     added.
     """
     check_rule(update_rule, decay, beta)
-    gate = Gate(gate_activation, gate_lower_bound, beta_activation)
+    gate = DecayGate(gate_activation, gate_lower_bound, beta_activation)
     lead, (q, k, v) = _heads(query, key, value, initial_state)
     if qk_l2_norm:
         least = _LEAST_SQUARES.get(_ACTIVATIONS[gate_activation], 1e-12)

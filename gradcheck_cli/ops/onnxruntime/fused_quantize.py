@@ -21,7 +21,7 @@ from gradcheck_cli.op import Op, as_given, deciding, either, quantized, rounding
 from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.pool import bind_pool, windows_of
-from gradcheck_cli.ops.recurrent import Activation, Cell, Layer, lstm_cells, part, run_lstm
+from gradcheck_cli.ops.recurrent import Activation, Cell, RecurrentLayer, lstm_cells, part, run_lstm
 from gradcheck_cli.ops.windows import counts
 
 Ints = tuple[int, ...]
@@ -253,7 +253,7 @@ def _channels_last(x: Var) -> Var:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantized(Layer):
+class Quantized(RecurrentLayer):
     """A layer with integer W and R; the other operand of a product is quantized by its own range, step by step."""
 
     quanta: dict[str, tuple[Var, Var]] = field(kw_only=True)  # "W" and "R" -> scale and zero point
@@ -274,7 +274,7 @@ class Quantized(Layer):
         States of one step share a range, so that sequences of several lengths cannot start one after the other.
         """
         if self.lengths is None or not self.backwards(direction):
-            return Layer.run(self, direction, xs, states, cell)
+            return RecurrentLayer.run(self, direction, xs, states, cell)
         ys, turned = [], self._reversed(xs)
         for t in range(self.steps):
             with self.x.tape.scope(f"backward{t}"):
@@ -358,7 +358,7 @@ def attn_lstm(
     """LSTM whose steps read, besides x, the memory that the step before attended to by additive attention."""
     fed = w.shape[2] - x.shape[2]
     own, back = sym.split(w, (x.shape[2], fed), 2)
-    layer = Layer(x, own, r, b, sequence_lens, 4, direction, 0, hidden_size)
+    layer = RecurrentLayer(x, own, r, b, sequence_lens, 4, direction, 0, hidden_size)
     cells = lstm_cells(layer, p, activations, activation_alpha, activation_beta, clip, bool(input_forget))
     runs, hs, cs = [], [], []
     for d, cell in enumerate(cells):

@@ -42,7 +42,7 @@ _WORDS = (
 )
 
 
-class Format(NamedTuple):
+class PackedFormat(NamedTuple):
     """The number of entries and of bytes of a block, and the function that decodes blocks."""
 
     entries: int
@@ -186,20 +186,20 @@ def _books() -> tuple[Array, ...]:
 
 
 _FORMATS = {
-    0: Format(1, 4, _whole("<f4")),
-    1: Format(1, 2, _whole("<f2")),
-    2: Format(32, 18, _q4_0),
-    6: Format(32, 22, _q5_0),
-    8: Format(32, 34, _q8_0),
-    13: Format(256, 176, _q5_k),
-    14: Format(256, 210, _q6_k),
-    16: Format(256, 66, _iq2_xxs),
-    17: Format(256, 74, _iq2_xs),
-    18: Format(256, 98, _iq3_xxs),
-    20: Format(32, 18, _iq4_nl),
-    22: Format(256, 82, _iq2_s),
-    23: Format(256, 136, _iq4_xs),
-    30: Format(1, 2, _whole(ml_dtypes.bfloat16)),
-    42: Format(64, 18, _q2_0),
+    0: PackedFormat(1, 4, _whole("<f4")),
+    1: PackedFormat(1, 2, _whole("<f2")),
+    2: PackedFormat(32, 18, _q4_0),
+    6: PackedFormat(32, 22, _q5_0),
+    8: PackedFormat(32, 34, _q8_0),
+    13: PackedFormat(256, 176, _q5_k),
+    14: PackedFormat(256, 210, _q6_k),
+    16: PackedFormat(256, 66, _iq2_xxs),
+    17: PackedFormat(256, 74, _iq2_xs),
+    18: PackedFormat(256, 98, _iq3_xxs),
+    20: PackedFormat(32, 18, _iq4_nl),
+    22: PackedFormat(256, 82, _iq2_s),
+    23: PackedFormat(256, 136, _iq4_xs),
+    30: PackedFormat(1, 2, _whole(ml_dtypes.bfloat16)),
+    42: PackedFormat(64, 18, _q2_0),
 }
 PACKED_FORMATS: list[Op] = [Op("GatherPacked", gather_packed, zero, domain=DOMAIN)]

@@ -12,7 +12,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops.onnxruntime.fused import fused
-from gradcheck_cli.ops.recurrent import Layer
+from gradcheck_cli.ops.recurrent import RecurrentLayer
 
 LSTM_ACTIVATIONS, GRU_ACTIVATIONS = ("sigmoid", "tanh", "tanh"), ("sigmoid", "tanh")
 
@@ -24,7 +24,7 @@ def lstm_training(
 ) -> tuple[Var, ...]:  # fmt: skip
     """All hidden states, the last ones, the last cell states, all cell states, and the gates of every step."""
     _check(activations, LSTM_ACTIVATIONS, direction, [clip, sequence_lens], input_forget)
-    layer = Layer(x, w, r, b, None, 4, direction, 0, hidden_size)
+    layer = RecurrentLayer(x, w, r, b, None, 4, direction, 0, hidden_size)
     h, c, back, size = layer.initial(initial_h, 0), layer.initial(initial_c, 0), layer.recurrence(0), layer.hidden
     peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(sym.squeeze(p, (0,)), (size,) * 3, -1)
     made = []
@@ -73,7 +73,7 @@ def gru_training(
 ) -> tuple[Var, Var, Var]:  # fmt: skip
     """All hidden states, the last ones, and the gates of every step."""
     _check(activations, GRU_ACTIVATIONS, direction, [clip, sequence_lens])
-    layer = Layer(x, w, r, b, None, 3, direction, 0, hidden_size)
+    layer = RecurrentLayer(x, w, r, b, None, 3, direction, 0, hidden_size)
     h, size = layer.initial(initial_h, 0), layer.hidden
     back_zr, back_n = sym.split(layer.recurrence(0), (2 * size, size), -1)
     bias, apart = layer.biases(0, apart=True)
