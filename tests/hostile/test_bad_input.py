@@ -235,7 +235,7 @@ GRAPHS = {  # nodes from x to y, shape of x, constant w, exit code, message
 }  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("nodes, shape, w, expected, message", GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("ways", WAYS, ids=" ".join)
 def test_numbers_and_shapes_at_the_edge(
@@ -301,7 +301,7 @@ FOUND = {  # graph, exit code, message
 }  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("text, expected, message", FOUND.values(), ids=FOUND)
 @pytest.mark.parametrize("ways", [*WAYS, ("--points", "2"), ("--params",)], ids=" ".join)
 def test_what_mutants_found(ways: tuple[str, ...], text: str, expected: int, message: str, run: Run) -> None:

@@ -110,6 +110,7 @@ def test_styles_and_pictures_get_through_the_policy(shown: Open, paths: dict[str
     assert min(sizes) > 100
 
 
+@pytest.mark.slow
 def test_a_failure_stands_out_in_both_schemes(shown: Open, paths: dict[str, str]):
     for scheme in ("light", "dark"):
         page = shown(paths["summary"], color_scheme=scheme)
@@ -118,6 +119,7 @@ def test_a_failure_stands_out_in_both_schemes(shown: Open, paths: dict[str, str]
         assert len(set(colors.values())) == 3
 
 
+@pytest.mark.slow
 def test_one_gets_from_the_summary_to_a_failure_and_back(shown: Open, paths: dict[str, str]):
     page = shown(paths["summary"])
     page.get_by_role("link", name="wrong.onnx").last.click()
@@ -150,6 +152,7 @@ def test_buttons_sort_the_table_of_the_single_page(shown: Open, paths: dict[str,
     assert keys == sorted(keys, reverse=True)
 
 
+@pytest.mark.slow
 def test_what_is_right_is_folded_and_a_link_opens_it(shown: Open, paths: dict[str, str]):
     for script in (True, False):
         page = shown(paths["single"], java_script_enabled=script)
@@ -160,6 +163,7 @@ def test_what_is_right_is_folded_and_a_link_opens_it(shown: Open, paths: dict[st
         assert page.locator("article.model").first.is_visible()
 
 
+@pytest.mark.slow
 def test_without_script_the_single_page_says_as_much(shown: Open, paths: dict[str, str]):
     texts = [shown(paths["single"], java_script_enabled=on).locator("main").text_content() for on in (True, False)]
     assert texts[0] == texts[1]

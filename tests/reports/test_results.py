@@ -45,6 +45,7 @@ def test_any_record_is_read_as_it_was(check: Check) -> None:
     assert check_from_json(json.loads(json.dumps(record, allow_nan=False))).as_json() == record
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("form", FORMATS)
 @DRAWN
 @given(check=CHECKS)
