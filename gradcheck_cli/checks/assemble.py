@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from itertools import pairwise
@@ -24,7 +24,7 @@ from gradcheck_cli.checks.tally import Tally, gradient_figures
 from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.errors import VERSION, GradcheckError, PointError, UnsupportedError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Graph, Node, is_inexact
+from gradcheck_cli.graph import Node, is_inexact
 from gradcheck_cli.results.record import Check, ClaimFacts, ModelInfo, Power, derivative
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, NEGLIGIBLE, REASONS, RTOL, Status
@@ -343,16 +343,8 @@ def _below(t: float, count: int | None) -> float:
 
 def model_of(source: Source) -> ModelInfo:
     """The record's description of a model."""
-    operators = dict(Counter(map(full_name, _nodes(source.graph))).most_common())
+    operators = dict(Counter(map(full_name, source.graph.all_nodes)).most_common())
     return ModelInfo(source.uri, source.sha256, source.opset, source.nodes, _dtypes(source), operators)
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    """Nodes of a graph and of its subgraphs."""
-    for node in graph.nodes:
-        yield node
-        for body in node.subgraphs:
-            yield from _nodes(body)
 
 
 def full_name(node: Node) -> str:

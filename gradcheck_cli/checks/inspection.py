@@ -226,7 +226,7 @@ def _every_node(graph: Graph) -> Iterator[tuple[int, Node]]:
     for index, node in enumerate(graph.nodes):
         yield index, node
         for body in node.subgraphs:
-            yield from ((index, inner) for _, inner in _every_node(body))
+            yield from ((index, inner) for inner in body.all_nodes)
 
 
 def _point(

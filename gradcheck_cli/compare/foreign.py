@@ -219,7 +219,7 @@ class _Attempt:
         return bool(known.holds(chosen[rows], columns).all())
 
     def _boxed(self, op: Op, said: list[str]) -> Op:
-        """The word for how boxes go through it, held against whole stacks."""
+        """The box rule, held against whole stacks."""
         if op.boxes is None or all(self._whole(op, x, y) for x, y in self.pairs):
             return op
         said.append("makes stacks whole: boxes do not go through its kernel as its `boxes` says")

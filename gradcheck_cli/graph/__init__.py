@@ -120,7 +120,7 @@ class Graph:
 
     @property
     def captures(self) -> tuple[str, ...]:
-        """Names that it reads and does not define: those of the graph around it."""
+        """Names of the graph around that are read here and not defined."""
         defined = {*self.inputs, *self.constants, *(n for node in self.nodes for n in node.outputs)}
         read = [n for node in self.nodes for n in node.reads] + list(self.outputs)
         return tuple(dict.fromkeys(n for n in read if n and n not in defined))
@@ -135,6 +135,14 @@ class Graph:
     def free_inputs(self) -> tuple[str, ...]:
         """Inputs that have no default value."""
         return tuple(name for name in self.inputs if name not in self.constants)
+
+    @property
+    def all_nodes(self) -> Iterator[Node]:
+        """The nodes of the graph and of graphs inside of them, which follow the node that they belong to."""
+        for node in self.nodes:
+            yield node
+            for body in node.subgraphs:
+                yield from body.all_nodes
 
     def producer(self, name: str) -> int | None:
         """Index of the node that computes `name`; None for an input or a constant."""

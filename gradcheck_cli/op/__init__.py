@@ -146,11 +146,11 @@ class Op:
     boxes     the box rule: the box of a result that a box of an operand reaches (`gradcheck_cli/op/box_rules.py`).
               None: the same box if its batching rule is `elementwise`; else stacks are made whole.
     branch    `(*arrays, **metadata) -> array`: the active piece of a piecewise operator, entry by entry.
-    ordered   it compares values, so that it has no meaning for complex numbers.
+    ordered   the operator compares values, so that it has no meaning for complex numbers.
     normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
     backward_stable  its result is exact for operands moved by a rounding, and may be far from exact for the given ones:
               a factorization of a matrix.
-    stored    it works on the bits of numbers: its kernel gets the dtypes that the model names, not wider ones.
+    stored    the operator works on the bits of numbers: its kernel gets the dtypes that the model names, not wider ones.
     widens    an operand in a narrower floating-point dtype than the others gives the same result.
     containers  the operator on sequences, optionals or maps, written in symbolic functions of the tensors inside.
               None: it takes tensors only.
@@ -342,7 +342,7 @@ class Signature:
         return tuple(inspect.signature(self.kernel).parameters.values())
 
     def _required(self, count: int) -> list[int]:
-        """Numbers of the operands that a kernel requires: without a default, and not declared `... | None`."""
+        """Positions of the operands that a kernel requires: without a default, and not declared `... | None`."""
         named = [p for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         needed = [i for i, p in enumerate(named) if p.default is _EMPTY and "None" not in str(p.annotation)]
         if any(p.kind is p.VAR_POSITIONAL and "None" not in str(p.annotation) for p in self._parameters):
@@ -397,23 +397,23 @@ def either(*words: Cuts) -> Cuts:
 
 
 def squares(kinds: int) -> Valid:
-    """The word for an optimizer: behind two numbers as many tensors of each kind, the last of which are sums of squares."""
+    """`valid` of an optimizer: behind two numbers as many tensors of each kind, the last of which are sums of squares."""
     accumulated = Interval(0.1, 1.0)
     return lambda operand, count: accumulated if operand >= 2 + (count - 2) * (kinds - 1) // kinds else None
 
 
 def trained(*operands: int) -> dict[str, tuple[int, ...]]:
-    """The word for operands that are weights where they are constants."""
+    """`roles` of operands that are weights if they are constants."""
     return {WEIGHT: operands}
 
 
 def statistics(*operands: int) -> dict[str, tuple[int, ...]]:
-    """The word for operands that are statistics of data."""
+    """`roles` of operands that are statistics of data."""
     return {STATISTIC: operands}
 
 
 def quantized(*operands: int) -> dict[str, tuple[int, ...]]:
-    """The word for operands that are scales and zero points of a quantization."""
+    """`roles` of operands that are scales and zero points of a quantization."""
     return {QUANTIZATION: operands}
 
 
@@ -442,7 +442,7 @@ UNKNOWN = Op("", zero)
 
 
 def operator_of(ops: Ops, node: Node) -> Op:
-    """The operator of a node; one that says nothing if it is not in the table."""
+    """The operator of a node; `UNKNOWN`, without any facts, if it is not in the table."""
     return ops.get(node.key, UNKNOWN)
 
 

@@ -84,7 +84,7 @@ class Restricted:
     def __call__(
         self, operands: Sequence[Array | BoxStack | None], bases: Sequence[Array | None]
     ) -> tuple[Stack, ...] | None:
-        """Results for operands of which some are box_stacks, upon `bases`; None if it has to run on whole stacks."""
+        """Results for operands of which some are box stacks, upon `bases`; None if it has to run on whole stacks."""
         operands, probes = _together(operands)
         outputs = self._by_rule(operands, len(probes))
         if outputs is None:
@@ -190,17 +190,13 @@ def along(*axes: int | str) -> BoxRule:
 
 def summed(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """A sum along `axes`, of differences: only the box counts."""
-    box, x, (y,) = boxes[0], node.operands[0], node.outputs
-    assert box is not None
-    assert x is not None
+    box, x, y = _first(boxes, node)
     return [OutputBoxes(_reduced(box, _chosen(("axes",), node, len(x)), y), [box], node.metadata)]
 
 
 def averaged(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """A mean along `axes`, of differences: the mean over the box, times its share of the axes."""
-    box, x, (y,) = boxes[0], node.operands[0], node.outputs
-    assert box is not None
-    assert x is not None
+    box, x, y = _first(boxes, node)
     chosen = _chosen(("axes",), node, len(x))
     share = float(np.prod([box[a].length / x[a] for a in chosen]))
     return [OutputBoxes(_reduced(box, chosen, y), [box], node.metadata, share=share)]
@@ -230,16 +226,13 @@ def products(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
 
 def transposed(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Transpose: axes in another order."""
-    box = boxes[0]
-    assert box is not None
+    box, _, _ = _first(boxes, node)
     return [OutputBoxes(tuple(box[p] for p in node.metadata["perm"]), [box], node.metadata)]
 
 
 def expanded(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Expand: all along the axes that are repeated."""
-    box, x, (y,) = boxes[0], node.operands[0], node.outputs
-    assert box is not None
-    assert x is not None
+    box, x, y = _first(boxes, node)
     out = _raised(box, x, y)
     return [OutputBoxes(out, [box], {**node.metadata, "shape": extent(out)})]
 
@@ -270,8 +263,7 @@ def sliced(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
 
 def cut(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Split: the part of the box that lies in each piece."""
-    box, axis, start, found = boxes[0], node.metadata["axis"], 0, []
-    assert box is not None
+    (box, _, _), axis, start, found = _first(boxes, node), node.metadata["axis"], 0, []
     for number, length in enumerate(node.metadata["split"][: len(node.outputs)]):
         need, out = list(box), list(box)
         first, taken, meets = _taken(box[axis], start, 1, length)
@@ -284,9 +276,7 @@ def cut(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
 
 def reshaped(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """Reshape: a box that is one run of entries along all axes that are joined or split."""
-    box, x, (y,) = boxes[0], node.operands[0], node.outputs
-    assert box is not None
-    assert x is not None
+    box, x, y = _first(boxes, node)
     need: list[Span] = []
     out: list[Span] = []
     for before, behind in _matched(x, y):
@@ -301,6 +291,14 @@ def reshaped(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
 
 # Rules that work on values as on differences.
 VALUES: frozenset[BoxRule] = frozenset({same_place, transposed, expanded, joined, sliced, cut, reshaped})
+
+
+def _first(boxes: Boxes, node: NodeShapes) -> tuple[Box, Shape, Shape]:
+    """The box and the shape of the first operand, and the shape of the first output."""
+    box, x = boxes[0], node.operands[0]
+    assert box is not None
+    assert x is not None
+    return box, x, node.outputs[0]
 
 
 def _matched(x: Shape, y: Shape) -> list[tuple[range, range]]:

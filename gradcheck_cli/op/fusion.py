@@ -26,9 +26,7 @@ _MOST = 16  # operands in an expression
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """The result of an elementwise step, a stack of tensors of a shape, as an expression of the stacks and constants it
-    reads.
-    """
+    """An elementwise step: its result, a stack of tensors of a shape, as an expression of the operands it reads."""
 
     name: str
     shape: Shape
@@ -130,9 +128,7 @@ def _joins(formula: Formula, group: Sequence[Formula]) -> bool:
 
 
 def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callable[[str], Shape]) -> FusedSteps:
-    """Formulas of one shape and dtype, fused; the results `wanted` become stacks, `shapes` gives those of
-    operands.
-    """
+    """Formulas of one shape and dtype, fused; results `wanted` become stacks, `shapes` gives shapes of operands."""
     code, made = Code(), dict[str, int]()
     for formula in formulas:
         made[formula.name] = code.expression(formula.expression, made)

@@ -94,7 +94,7 @@ def _without_twins(graph: Graph) -> Graph:
 def rounds(source: Source, settings: Settings, ops: Ops) -> bool:
     """True if a model has nodes that the straight-through gradient goes through."""
     graph = straightened(source.graph, ops, settings.x or (), settings.y or ())
-    return graph is not source.graph or any(map(_quantizes, _nodes(graph)))
+    return graph is not source.graph or any(map(_quantizes, graph.all_nodes))
 
 
 def straightened(graph: Graph, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str] = ()) -> Graph:
@@ -385,10 +385,3 @@ def _codes(node: Node) -> set[str]:
         return set()
     outputs = node.outputs[::2] if node.op == "DynamicQuantizeLinear" else node.outputs
     return {n for n in outputs if n}
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes:
-        yield node
-        for inner in node.subgraphs:
-            yield from _nodes(inner)

@@ -67,19 +67,12 @@ def integer_range(
 def consumers(graph: Graph, name: str, ops: Ops) -> Iterator[tuple[Node, int]]:
     """Nodes that read a tensor, and as which operand, through nodes that only move entries and into subgraphs."""
     same = {name}
-    for node in _all_nodes(graph):
+    for node in graph.all_nodes:
         for index, read in enumerate(node.inputs):
             if read in same:
                 yield node, index
                 if operator_of(ops, node).keeps_range(index):
                     same.update(n for n in node.outputs if n)
-
-
-def _all_nodes(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes:
-        yield node
-        for body in node.subgraphs:
-            yield from _all_nodes(body)
 
 
 def _length(graph: Graph, node: Node, along: Along, sizes: Mapping[str, int]) -> int | None:

@@ -7,7 +7,7 @@ carries it, so that one sees why.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gradcheck_cli.autodiff.custom import with_installed
@@ -88,7 +88,7 @@ def _uses(graph: Graph, names: Iterable[str], ops: Ops) -> dict[str, list[tuple[
     """Operators that read constants, and as which operand, through casts and changes of layout."""
     behind: dict[str, set[str]] = {n: {n} for n in names}
     found: dict[str, list[tuple[Op, int]]] = {}
-    for node in _nodes(graph):
+    for node in graph.all_nodes:
         op = operator_of(ops, node)
         for index, read in enumerate(node.inputs):
             for name in behind.get(read, ()):
@@ -97,13 +97,6 @@ def _uses(graph: Graph, names: Iterable[str], ops: Ops) -> dict[str, list[tuple[
                     for output in node.outputs:
                         behind.setdefault(output, set()).add(name)
     return found
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes:
-        yield node
-        for body in node.subgraphs:
-            yield from _nodes(body)
 
 
 def to_integers(node: Node, ops: Ops) -> bool:
