@@ -7,11 +7,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import gradcheck_cli
+from gradcheck_cli.ops import FAMILIES, OPS
 from tests.conftest import differing
 
 ROOT = Path(__file__).parents[1]
@@ -148,6 +150,18 @@ def test_nothing_is_left_to_do_or_tied_to_a_machine():
     documents = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", ".ci/run", ".ci/variant")]
     texts = {str(p.relative_to(ROOT)): p.read_text("utf-8") for p in [*SOURCES, *documents]}
     assert [(name, mark) for name, text in texts.items() for mark in marks if mark in text] == []
+
+
+def test_every_family_has_the_operators_that_the_table_names():
+    named: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for file, variable, domain, names in FAMILIES:
+        named.setdefault((file, variable), set()).update((domain, name) for name in names.split())
+    declared = {
+        (file, variable): {op.key for op in getattr(import_module(f"gradcheck_cli.ops.{file}"), variable)}
+        for file, variable in named
+    }
+    assert declared == named
+    assert len(OPS) == sum(map(len, named.values()))
 
 
 @pytest.mark.skipif(os.environ.get("GRADCHECK_KERNELS") == "numpy", reason="asked to run without compiled kernels")
