@@ -19,7 +19,7 @@ from onnx import parser
 
 import gradcheck_cli as gc
 from gradcheck_cli.checks.isolation import Bounds, run
-from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.checks.timing import needed
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.point import find_point
@@ -78,23 +78,23 @@ LARGE: dict[str, tuple[str, tuple[Mode, ...]]] = {  # models that take more than
 
 def predicted(model: gc.Model) -> float:
     """Seconds that a check of all entries is predicted to take on one thread."""
-    side, x = _side(model)
-    return side.cost(x).seconds
+    problem, x = _problem(model)
+    return problem.cost(x).seconds
 
 
-def _side(model: gc.Model) -> tuple[Sides, str]:
-    """The sides of a model's first y by its first x."""
+def _problem(model: gc.Model) -> tuple[Problem, str]:
+    """The problem of a model's first y by its first x."""
     settings = Settings(jobs=1, mode="full", forward="internal")
     (x, *_), (y, *_) = model.graph.free_inputs, model.graph.outputs
     point = find_point(model.source, settings, OPS, [x, y])
-    return Sides.at(point, model.graph, y, [x], replace(settings, x=(x,)), OPS), x
+    return Problem.at(point, y, [x], model.source, replace(settings, x=(x,)), OPS), x
 
 
 def estimated(path: Path, mode: Mode) -> float:
     """Bytes that a check is estimated to take."""
     model = gc.load(path)
-    side, x = _side(model)
-    return needed(side, x, model.graph, mode, 1)
+    problem, x = _problem(model)
+    return needed(problem, x, mode, 1)
 
 
 def held(path: Path, mode: Mode) -> float:

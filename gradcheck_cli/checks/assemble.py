@@ -19,9 +19,7 @@ import numpy as np
 
 from gradcheck_cli.checks.diagnose.laws import NONDETERMINISTIC, Broken
 from gradcheck_cli.checks.diagnose.suspects import surveyed
-from gradcheck_cli.checks.tally import PointResult as PointResult
-from gradcheck_cli.checks.tally import Tally, gradient_figures
-from gradcheck_cli.compare.pair import Found
+from gradcheck_cli.compare.counts import Counts, PairResult, gradient_figures
 from gradcheck_cli.errors import VERSION, GradcheckError, PointError, UnsupportedError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Node, is_inexact
@@ -42,7 +40,7 @@ _EDGES = [1e-4 * 1.04**i for i in range(290)]  # up to 8: edges of a histogram o
 
 @dataclass
 class Pair:
-    """One (x, y) of a check as it goes through the points: its outcomes so far, or why there are none.
+    """One (x, y) of a check as it goes through the points: its results so far, or why there are none.
 
     `error` ends the pair; `missed` are errors of single points.
     """
@@ -50,8 +48,8 @@ class Pair:
     x: str
     y: str
     gradient_of: str = ""  # the tensor whose gradient by x y is, in a check of second order
-    outcomes: list[PointResult] = field(default_factory=list)
-    elsewhere: list[Tally] | None = None  # tallies of parts, in place of outcomes
+    results: list[PairResult] = field(default_factory=list)
+    elsewhere: list[Counts] | None = None  # those of parts, in place of results
     error: GradcheckError | None = None
     missed: list[PointError] = field(default_factory=list)
     mode: str = ""
@@ -71,14 +69,14 @@ class Pair:
     claimed: ClaimFacts = field(default_factory=ClaimFacts)  # the record's fields on it
 
     @property
-    def tallies(self) -> list[Tally]:
-        """The tally of each point."""
-        return [o.tally for o in self.outcomes] if self.elsewhere is None else self.elsewhere
+    def counts(self) -> list[Counts]:
+        """The counts of each point."""
+        return [each.counts for each in self.results] if self.elsewhere is None else self.elsewhere
 
     @property
     def failed(self) -> bool:
         """True if a law is broken or an entry fails."""
-        return bool(self.broken) or any(t.count(Status.FAIL) for t in self.tallies)
+        return bool(self.broken) or any(t.count(Status.FAIL) for t in self.counts)
 
     @property
     def title(self) -> str:
@@ -99,13 +97,13 @@ def record_of(
     errors = [*([pair.error] if pair.error is not None else []), *pair.missed]
     if errors and not pair.failed:
         return failed_record(record, errors[0], tuple(dict.fromkeys(pair.notes)))
-    fields = summary(pair.tallies, settings.max_inconclusive)
-    surveys = [o.survey for o in pair.outcomes if o.survey is not None]
-    told = surveyed(surveys, fields, settings.max_inconclusive, any(t.doubted for t in pair.tallies))
+    fields = summary(pair.counts, settings.max_inconclusive)
+    surveys = [each.survey for each in pair.results if each.survey is not None]
+    told = surveyed(surveys, fields, settings.max_inconclusive, any(t.doubted for t in pair.counts))
     if settings.forward == "onnxruntime" and told.get("status") == "pass":  # a survey of nodes does not use it
         told = {name: value for name, value in told.items() if name not in ("status", "code")}
     fields.update(told)
-    fields.update(_beside(pair.tallies, fields, settings.max_inconclusive))
+    fields.update(_beside(pair.counts, fields, settings.max_inconclusive))
     if pair.trap and fields["status"] == "fail" and not fields["message"]:
         fields["message"] = pair.trap
     if pair.broken:
@@ -138,7 +136,7 @@ def _begun(
         mode=pair.mode or "full",
         method=pair.method,
         chosen=pair.chosen,
-        power=power(pair.mode or "full", rtol, [o.found for o in pair.outcomes if not o.extra]),
+        power=power(pair.mode or "full", rtol, [each for each in pair.results if not each.extra]),
         source="onnxruntime" if settings.forward == "onnxruntime" and pair.claim is None else "internal",
         dtype=settings.dtype,
         rtol=rtol,
@@ -156,85 +154,79 @@ def _begun(
     )
 
 
-def summary(tallies: Sequence[Tally], max_inconclusive: float) -> dict[str, Any]:
+def summary(points: Sequence[Counts], max_inconclusive: float) -> dict[str, Any]:
     """The fields of a record that come from the comparisons at all points."""
-    counts = _counts(tallies)
-    status, code = verdict(tallies, counts, max_inconclusive)
+    counts = _counts(points)
+    status, code = verdict(points, max_inconclusive)
     empty = "" if counts["checked"] else "x or y has no entries at these sizes: nothing was checked"
     return {
         "status": status,
         "code": code,
         "message": empty,
         "entries": counts,
-        "max_abs_err": max((t.errors[0] for t in tallies), default=0.0),
-        "max_rel_err": max((t.errors[1] for t in tallies), default=0.0),
-        "noise": max((t.noise for t in tallies), default=0.0),
-        "needed": {name: max(t.needed[i] for t in tallies) for i, name in enumerate(("rtol", "atol"))}
-        if tallies
-        else {},
-        "gradient": gradient_figures([t.gradient for t in tallies]),
-        "evaluations": {kind: sum(t.evaluations.get(kind, 0) for t in tallies) for kind in ("real", "complex")},
-        "coloring": coloring(tallies),
-        "worst": tuple(each.entry for t in tallies for each in t.worst),
-        "notes": tuple(dict.fromkeys(note for t in tallies for note in t.notes)),
+        "max_abs_err": max((t.errors[0] for t in points), default=0.0),
+        "max_rel_err": max((t.errors[1] for t in points), default=0.0),
+        "noise": max((t.noise for t in points), default=0.0),
+        "needed": {name: max(t.needed[i] for t in points) for i, name in enumerate(("rtol", "atol"))} if points else {},
+        "gradient": gradient_figures([t.gradient for t in points]),
+        "evaluations": {kind: sum(t.evaluations.get(kind, 0) for t in points) for kind in ("real", "complex")},
+        "coloring": coloring(points),
+        "worst": tuple(each.entry for t in points for each in t.worst),
+        "notes": tuple(dict.fromkeys(note for t in points for note in t.notes)),
     }
 
 
-def verdict(tallies: Sequence[Tally], counts: Mapping[str, int], max_inconclusive: float) -> tuple[str, str]:
+def verdict(points: Sequence[Counts], max_inconclusive: float) -> tuple[str, str]:
     """Status and code of a check: any failure fails it, too many inconclusive entries leave it open."""
+    counts = _counts(points)
     if not counts["checked"]:
         return "error", "GC701"
     if counts["failed"]:
-        lost = any(t.lost for t in tallies)
-        unfit = counts["failed"] == sum(t.unfit for t in tallies)
-        outside = counts["failed"] == sum(t.outside for t in tallies)
+        lost = any(t.lost for t in points)
+        unfit = counts["failed"] == sum(t.unfit for t in points)
+        outside = counts["failed"] == sum(t.outside for t in points)
         return "fail", "GC103" if lost else "GC104" if unfit else "GC105" if outside else "GC101"
-    left_out = sum(t.count(Status.LEFT_OUT) for t in tallies)
+    left_out = sum(t.count(Status.LEFT_OUT) for t in points)
     if counts["inconclusive"] + left_out > max_inconclusive * (counts["checked"] + left_out):
-        number = {code: sum(t.count(*(s for s in REASONS if REASONS[s] == code)) for t in tallies)
+        number = {code: sum(t.count(*(s for s in REASONS if REASONS[s] == code)) for t in points)
                   for code in dict.fromkeys(REASONS.values())}  # fmt: skip
         return "inconclusive", max({**number, "GC302": left_out}, key={**number, "GC302": left_out}.__getitem__)
     return "pass", ""
 
 
-def verdict_of(tallies: Sequence[Tally], max_inconclusive: float) -> str:
-    """The status of some comparisons together."""
-    return verdict(tallies, _counts(tallies), max_inconclusive)[0]
-
-
-def passes(outcome: PointResult, max_inconclusive: float) -> bool:
+def passes(result: PairResult, max_inconclusive: float) -> bool:
     """True if the comparison at this point would pass by itself."""
-    if outcome.found.comparison.clean:
+    if result.comparison.clean:
         return True
-    return verdict_of([outcome.tally], max_inconclusive) == "pass"
+    return verdict([result.counts], max_inconclusive)[0] == "pass"
 
 
-def _counts(tallies: Sequence[Tally]) -> dict[str, int]:
-    tallies = [t for t in tallies if not t.extra]
+def _counts(points: Sequence[Counts]) -> dict[str, int]:
+    points = [t for t in points if not t.extra]
     return {
-        "total": sum(t.total for t in tallies),
-        "checked": sum(sum(t.statuses) - t.count(Status.LEFT_OUT) for t in tallies),
-        "failed": sum(t.count(Status.FAIL) for t in tallies),
-        "inconclusive": sum(t.count(*REASONS) for t in tallies),
-        "kink_ok": sum(t.count(Status.KINK_OK) for t in tallies),
-        **{s.name.lower(): n for s in (*REASONS, Status.LEFT_OUT) if (n := sum(t.count(s) for t in tallies))},
+        "total": sum(t.total for t in points),
+        "checked": sum(sum(t.statuses) - t.count(Status.LEFT_OUT) for t in points),
+        "failed": sum(t.count(Status.FAIL) for t in points),
+        "inconclusive": sum(t.count(*REASONS) for t in points),
+        "kink_ok": sum(t.count(Status.KINK_OK) for t in points),
+        **{s.name.lower(): n for s in (*REASONS, Status.LEFT_OUT) if (n := sum(t.count(s) for t in points))},
     }
 
 
-def coloring(tallies: Sequence[Tally]) -> dict[str, int]:
+def coloring(points: Sequence[Counts]) -> dict[str, int]:
     """Number of rows, and of colors at the point with most; empty if each row was probed alone."""
-    grouped = [t.colors for t in tallies if t.colors is not None]
+    grouped = [t.colors for t in points if t.colors is not None]
     return {"rows": grouped[0][0], "colors": max(colors for _, colors in grouped)} if grouped else {}
 
 
-def _beside(tallies: Sequence[Tally], fields: Mapping[str, Any], max_inconclusive: float) -> dict[str, Any]:
+def _beside(points: Sequence[Counts], fields: Mapping[str, Any], max_inconclusive: float) -> dict[str, Any]:
     """Fields of a record that extra comparisons change: a projection of all entries, or entries at ties."""
-    failed = [t for t in tallies if t.extra and t.count(Status.FAIL)]
+    failed = [t for t in points if t.extra and t.count(Status.FAIL)]
     if fields["status"] == "fail":
         return {}
     if not failed:
-        open_ = [replace(t, extra=False) for t in tallies if t.tied]
-        status, code = verdict(open_, _counts(open_), max_inconclusive) if open_ else ("pass", "")
+        open_ = [replace(t, extra=False) for t in points if t.tied]
+        status, code = verdict(open_, max_inconclusive) if open_ else ("pass", "")
         left = _counts(open_)["inconclusive"]
         message = f"{left} of {_counts(open_)['checked']} entries at ties cannot be judged"
         known = status != "inconclusive" or fields["status"] != "pass"
@@ -267,7 +259,7 @@ def failed_record(record: Check, error: GradcheckError, notes: tuple[str, ...] =
     )
 
 
-def power(mode: str, rtol: float, found: Sequence[Found]) -> Power:
+def power(mode: str, rtol: float, found: Sequence[PairResult]) -> Power:
     """The size of error that a check would have missed, as the record states it."""
     rtol, by = max([rtol, *(each.hidden for each in found)]), rtol
     trifle = max((each.comparison.tolerance.negligible for each in found), default=NEGLIGIBLE)
@@ -293,11 +285,11 @@ def power(mode: str, rtol: float, found: Sequence[Found]) -> Power:
     return {**whole, "negligible": trifle}
 
 
-def _weighed(found: Sequence[Found]) -> bool:
+def _weighed(found: Sequence[PairResult]) -> bool:
     return any(each.directions is not None and each.directions.weighed for each in found)
 
 
-def _directions(found: Found) -> tuple[int | None, int | None]:
+def _directions(found: PairResult) -> tuple[int | None, int | None]:
     """Number of random directions of x and of y that were compared; None where they are a basis."""
     rows, columns = found.comparison.status.shape
     here, weights = found.directions, found.weights

@@ -19,7 +19,7 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.health.descent import Descent
 from gradcheck_cli.checks.health.layers import spot_of
-from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, is_inexact
@@ -51,24 +51,24 @@ class Precisions:
         self.seed, self.asked = seed, asked
         self.found: dict[tuple[str, str], list[Precision]] = {}
 
-    def at(self, sides: Sides, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget) -> None:
+    def at(self, problem: Problem, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget) -> None:
         """Measures the pairs of one y at one point; `backward` is their gradient in float64."""
-        narrow = sides.narrow if self.asked else self._half(sides, pairs)
+        narrow = problem.narrow if self.asked else self._half(problem, pairs)
         if narrow is None:
             return
-        for pair, precision in zip(pairs, self._compared(sides, narrow, backward, pairs, index, budget), strict=True):
+        for pair, precision in zip(pairs, self._compared(problem, narrow, backward, pairs, index, budget), strict=True):
             self.found.setdefault((pair.x, pair.y), []).append(precision)
 
-    def _half(self, sides: Sides, pairs: Sequence[Pair]) -> Tape | None:
+    def _half(self, problem: Problem, pairs: Sequence[Pair]) -> Tape | None:
         """The run in half precision of a model that has it, if it is short: half precision is slow in software."""
-        work = max(forward_work(sides.program(pair.x)) for pair in pairs)
-        return sides.half() if work <= _HALF_WORK and not pairs[0].gradient_of else None
+        work = max(forward_work(problem.program(pair.x)) for pair in pairs)
+        return problem.half() if work <= _HALF_WORK and not pairs[0].gradient_of else None
 
     def _compared(
-        self, sides: Sides, narrow: Tape, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget
+        self, problem: Problem, narrow: Tape, backward: Backward, pairs: Sequence[Pair], index: int, budget: Budget
     ) -> Iterator[Precision]:
         y, xs = pairs[0].y, [pair.x for pair in pairs]
-        if reason := _incomparable(sides.tape, narrow, [y, *xs]):
+        if reason := _incomparable(problem.tape, narrow, [y, *xs]):
             yield from (Precision("model", note=reason) for x in xs)
             return
         try:
@@ -76,19 +76,19 @@ class Precisions:
         except (GradcheckError, MemoryError) as error:
             yield from (Precision("model", note=str(error)) for x in xs)
             return
-        columns = self._columns(sides, pairs, budget)
-        weights = np.zeros((len(columns), reals(sides.value(y))))
+        columns = self._columns(problem, pairs, budget)
+        weights = np.zeros((len(columns), reals(problem.value(y))))
         weights[np.arange(len(columns)), columns] = 1
         rows = zip(backward.along(weights, budget), beside.along(weights, budget), strict=True)
         for x, (wide, other) in zip(xs, rows, strict=True):
-            shapes = sides.value(x).shape, sides.value(y).shape
+            shapes = problem.value(x).shape, problem.value(y).shape
             found = compared(wide, other, columns, shapes, narrow.named[x].dtype)
-            yield replace(found, point=index, first=_first_loss(sides, narrow, x, found))
+            yield replace(found, point=index, first=_first_loss(problem, narrow, x, found))
 
-    def _columns(self, sides: Sides, pairs: Sequence[Pair], budget: Budget) -> Array:
+    def _columns(self, problem: Problem, pairs: Sequence[Pair], budget: Budget) -> Array:
         """Entries of y whose gradients are compared: all of them, or a random sample."""
-        count, work = reals(sides.value(pairs[0].y)), max(forward_work(sides.program(p.x)) for p in pairs)
-        held = 16 * sum(reals(sides.value(p.x)) for p in pairs)
+        count, work = reals(problem.value(pairs[0].y)), max(forward_work(problem.program(p.x)) for p in pairs)
+        held = 16 * sum(reals(problem.value(p.x)) for p in pairs)
         most = min(max(_LEAST, _WORK / (4 * work)), _MOST if self.asked else _LEAST, budget.memory / (4 * held + 1))
         return np.sort(np.random.default_rng([self.seed, 5]).permutation(count)[: max(1, int(most))])
 
@@ -179,7 +179,7 @@ def _incomparable(wide: Tape, narrow: Tape, names: Sequence[str]) -> str:
     return ""
 
 
-def _first_loss(sides: Sides, narrow: Tape, x: str, found: Precision) -> Loss | None:
+def _first_loss(problem: Problem, narrow: Tape, x: str, found: Precision) -> Loss | None:
     """The place at which the worst entry was lost first, if it overflows or underflows."""
     if found.nonfinite:
         lost: _Lost = lambda wide, other: np.isfinite(wide) & ~np.isfinite(other)  # noqa: E731
@@ -187,7 +187,7 @@ def _first_loss(sides: Sides, narrow: Tape, x: str, found: Precision) -> Loss | 
         lost = lambda wide, other: (wide != 0) & (other == 0)  # noqa: E731
     else:
         return None
-    return _forward(sides.tape, narrow, lost) or _backward(sides, narrow, x, found, lost)
+    return _forward(problem.tape, narrow, lost) or _backward(problem, narrow, x, found, lost)
 
 
 def _forward(wide: Tape, narrow: Tape, lost: _Lost) -> Loss | None:
@@ -203,12 +203,12 @@ def _forward(wide: Tape, narrow: Tape, lost: _Lost) -> Loss | None:
     return None
 
 
-def _backward(sides: Sides, narrow: Tape, x: str, found: Precision, lost: _Lost) -> Loss | None:
+def _backward(problem: Problem, narrow: Tape, x: str, found: Precision, lost: _Lost) -> Loss | None:
     """The first rule in backward order that loses part of the gradient of the worst entry."""
-    seed = np.zeros(sides.value(sides.y).shape)
+    seed = np.zeros(problem.value(problem.y).shape)
     seed[found.y] = 1
-    ways = [Descent(tape, tape.named[sides.y].name, [tape.named[x].name]) for tape in (sides.tape, narrow)]
-    passes = [way.cotangents(seed.astype(way.tape.named[sides.y].dtype)) for way in ways]
+    ways = [Descent(tape, tape.named[problem.y].name, [tape.named[x].name]) for tape in (problem.tape, narrow)]
+    passes = [way.cotangents(seed.astype(way.tape.named[problem.y].dtype)) for way in ways]
     for (name, value), (twin, other) in zip(*passes, strict=False):
         if name != twin or value.shape != other.shape:
             return None

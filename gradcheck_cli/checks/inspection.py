@@ -12,9 +12,9 @@ from gradcheck_cli.autodiff.backward import inexact
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.checks.assemble import full_name
+from gradcheck_cli.checks.problem import is_floating
 from gradcheck_cli.checks.procedure import fitting
 from gradcheck_cli.checks.severing import cut_off, sentence, severance_of
-from gradcheck_cli.checks.sides import is_floating
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source

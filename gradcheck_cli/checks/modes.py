@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradcheck_cli.checks.assemble import Pair, PointResult
-from gradcheck_cli.checks.sides import Sides, too_large
+from gradcheck_cli.checks.assemble import Pair
+from gradcheck_cli.checks.problem import Problem, too_large
 from gradcheck_cli.checks.timing import beyond, threads
-from gradcheck_cli.compare.pair import Found, Job
+from gradcheck_cli.compare.pair import Job, PairResult
 from gradcheck_cli.compare.partial import DOT_TESTS, Part, entries_at_ties, projections, sample
 from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.engine.program import Program
-from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, partial_work
 from gradcheck_cli.jacobian.directions import Directions, reals
@@ -37,39 +36,39 @@ _FAILING, _MIXED, _LOOKED_AT = 2, 16, 1024  # failing entries: used alone, mixed
 _TIME = 0.3  # share of the time limit that full comparisons may be predicted to take
 
 
-def plan(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings, graph: Graph) -> None:
+def plan(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Settings) -> None:
     """Sets the mode of each pair: in `auto` full for the cheapest pairs, as many as the allowed work covers.
 
     A pair beyond the memory limit gets fewer threads, then a mode that needs less memory, and an error if none fits.
     """
     if settings.mode in PARTIAL:
         for pair in pairs:
-            _fit(pair, sides[pair.y], (settings.mode,), graph)
+            _fit(pair, problems[pair.y], (settings.mode,))
         return
-    costs = [(pair, sides[pair.y].cost(pair.x)) for pair in pairs]
+    costs = [(pair, problems[pair.y].cost(pair.x)) for pair in pairs]
     left = work_for(settings)
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
         fits = cost.memory <= allowed(settings.memory_limit)
         if settings.mode == "full" and not fits:
-            raise too_large(cost, sides[pair.y], pair.x)
+            raise too_large(cost, problems[pair.y], pair.x)
         left -= cost.work
         if settings.mode == "full":
-            _fit(pair, sides[pair.y], ("full",), graph)
+            _fit(pair, problems[pair.y], ("full",))
             continue
-        fits = fits and threads(sides[pair.y], pair.x, graph, "full") > 0
+        fits = fits and threads(problems[pair.y], pair.x, "full") > 0
         pair.chosen = "" if fits and left >= 0 else _why(cost, fits, settings)
-        _fit(pair, sides[pair.y], LADDER if fits and left >= 0 else LADDER[1:], graph)
+        _fit(pair, problems[pair.y], LADDER if fits and left >= 0 else LADDER[1:])
 
 
-def _fit(pair: Pair, side: Sides, modes: Sequence[Mode], graph: Graph) -> None:
+def _fit(pair: Pair, problem: Problem, modes: Sequence[Mode]) -> None:
     """Sets the first of `modes` in which a pair fits the memory limit, and its threads; an error where none fits."""
     for mode in modes:
-        pair.jobs = threads(side, pair.x, graph, mode)
+        pair.jobs = threads(problem, pair.x, mode)
         if pair.jobs:
             pair.mode = mode
             break
     else:
-        pair.error = beyond(side, pair.x, graph, modes[-1])
+        pair.error = beyond(problem, pair.x, modes[-1])
         return
     if pair.mode != modes[0]:
         pair.chosen = "; ".join(filter(None, (pair.chosen, lesser(modes[0]))))
@@ -88,16 +87,16 @@ def lesser(mode: str) -> str:
     return f"{what} would take more than the memory limit"
 
 
-def predicted(ends: Iterable[tuple[str, str]], sides: Mapping[str, Sides], settings: Settings) -> float:
+def predicted(ends: Iterable[tuple[str, str]], problems: Mapping[str, Problem], settings: Settings) -> float:
     """Operations of a check of some pairs (x, y) in the modes they would get; pairs of one y share a survey."""
-    costs = sorted((sides[y].cost(x).work if settings.mode in ("auto", "full") else math.inf, x, y) for x, y in ends)
+    costs = sorted((problems[y].cost(x).work if settings.mode in ("auto", "full") else math.inf, x, y) for x, y in ends)
     left, total, rest = math.inf if settings.mode == "full" else work_for(settings), 0.0, dict[str, float]()
     for cost, x, y in costs:
         if total + cost <= left:
             total += cost
         else:
             mode = settings.mode if settings.mode in PARTIAL else "nodes"
-            rest[y] = max(rest.get(y, 0.0), partial_work(sides[y].program(x), mode))
+            rest[y] = max(rest.get(y, 0.0), partial_work(problems[y].program(x), mode))
     return total + sum(rest.values())
 
 
@@ -120,59 +119,59 @@ class Partial:
             else projections(backward, seed, budget, *([DOT_TESTS] if mode == "nodes" else []))
         )
         self.whole = projections(backward, seed, budget, 1) if mode == "sampled" else None
+        self.compare = self.part.compare  # the comparison that decides on one pair
 
-    def compare(self, program: Program, position: int, job: Job) -> Found:
-        """The comparison that decides on one pair."""
-        return self.part.compare(program, position, job)
-
-    def completed(self, outcome: PointResult, sides: Sides, pair: Pair, position: int, job: Job) -> PointResult:
-        """An outcome with what its mode adds: a survey of all nodes, or the flag that its entries were drawn.
+    def completed(self, result: PairResult, problem: Problem, pair: Pair, position: int, job: Job) -> PairResult:
+        """A result with what its mode adds: a survey of all nodes, or the flag that its entries were drawn.
 
         Entries at ties are compared beside directional projections, and a projection of all entries beside a sample,
         since a sample misses rare errors.
         """
-        seed = self.settings.seed
-        tied = self.mode == "directional" and outcome.found.directions is not None and outcome.found.directions.tied
-        if tied and (beside := entries_at_ties(self.backward, position, sides.program(pair.x), seed, job)):
-            pair.outcomes.append(replace(outcome, found=beside, projected=False, drawn=True, extra=True))
+        tied = self.mode == "directional" and result.directions is not None and result.directions.tied
+        if tied and (
+            beside := entries_at_ties(self.backward, position, problem.program(pair.x), self.settings.seed, job)
+        ):
+            pair.results.append(result.beside(beside, drawn=True))
         if self.mode == "nodes":
-            return replace(outcome, survey=survey_of(sides, pair, seed, job.budget, [outcome]))
+            return replace(result, survey=survey_of(problem, pair, job.budget, [result]))
         if self.whole is None:
-            return outcome
-        found = self.whole.compare(sides.program(pair.x), position, job)
-        pair.outcomes.append(replace(outcome, found=found, extra=True))
-        return replace(outcome, projected=False, drawn=True)
+            return result
+        whole = self.whole.compare(problem.program(pair.x), position, job)
+        pair.results.append(result.beside(whole, projected=True))
+        return replace(result, projected=False, drawn=True)
 
-    def untold(self, found: Found) -> bool:
+    def untold(self, result: PairResult) -> bool:
         """True if too many projections cross a tie: an error between the slopes of both sides would not show.
 
         The pair is then compared by single entries, which can be told apart at a tie.
         """
-        crossing = found.comparison.count(Status.JUMP, Status.NONDERIVATIVE)
-        if self.mode != "directional" or found.comparison.count(Status.FAIL):
+        crossing = result.comparison.count(Status.JUMP, Status.NONDERIVATIVE)
+        if self.mode != "directional" or result.comparison.count(Status.FAIL):
             return False
-        return crossing > self.settings.max_inconclusive * found.comparison.status.size
+        return crossing > self.settings.max_inconclusive * result.comparison.status.size
 
 
-def survey_of(sides: Sides, pair: Pair, seed: int, budget: Budget, outcomes: Sequence[PointResult] = ()) -> Survey:
-    """Survey of every node between x and y; failing entries of `outcomes` tell which wrong node comes first."""
-    failing = next((entries for outcome in outcomes if (entries := list(_failing(outcome)))), [])
-    return sides.surveyor.survey(sides.theory_name(pair.x), sides.theory_name(pair.y), seed, budget, failing)
+def survey_of(problem: Problem, pair: Pair, budget: Budget, results: Sequence[PairResult] = ()) -> Survey:
+    """Survey of every node between x and y; failing entries of `results` tell which wrong node comes first."""
+    failing = next((entries for result in results if (entries := list(_failing(result)))), [])
+    return problem.surveyor.survey(
+        problem.theory_name(pair.x), problem.theory_name(pair.y), problem.settings.seed, budget, failing
+    )
 
 
-def _failing(outcome: PointResult) -> Iterator[tuple[Array, Array]]:
+def _failing(result: PairResult) -> Iterator[tuple[Array, Array]]:
     """Failing entries as pairs (direction of x, weights of y): the worst ones, then two random mixtures of up to 16.
 
     Entries with a finite gradient come first.
     """
-    found, comparison = outcome.found, outcome.found.comparison
+    comparison = result.comparison
     failed = [at for at in worst(comparison, _LOOKED_AT) if comparison.status[at] == Status.FAIL]
     failed.sort(key=lambda at: not np.isfinite(comparison.theoretical[at]))
-    along = found.directions or Directions(outcome.x, range(reals(outcome.x)))
-    first = outcome.first if found.directions is None else 0
+    along = result.directions or Directions(result.x, range(reals(result.x)))
+    first = result.first if result.directions is None else 0
 
     def entry(row: int, column: int) -> tuple[Array, Array]:
-        weights = np.arange(reals(outcome.y)) == column if found.weights is None else found.weights[column]
+        weights = np.arange(reals(result.y)) == column if result.weights is None else result.weights[column]
         return along.block(range(first + row, first + row + 1))[0], np.asarray(weights, np.float64)
 
     yield from (entry(*at) for at in failed[:_FAILING])
@@ -183,15 +182,15 @@ def _failing(outcome: PointResult) -> Iterator[tuple[Array, Array]]:
         yield signs[0] @ vs, signs[1] @ us
 
 
-def trap_in(sides: Sides, pair: Pair, seed: int) -> Trap | None:
+def trap_in(problem: Problem, pair: Pair) -> Trap | None:
     """The node at which 0 * inf makes a gradient NaN though every rule is right; None if there is none."""
-    return sides.surveyor.trap([sides.theory_name(pair.x)], [sides.theory_name(pair.y)], seed)
+    return problem.surveyor.trap([problem.theory_name(pair.x)], [problem.theory_name(pair.y)], problem.settings.seed)
 
 
-def blameless(sides: Sides, pair: Pair, survey: Survey, seed: int) -> str:
+def blameless(problem: Problem, pair: Pair, survey: Survey) -> str:
     """Note on a failure for which no single node is wrong."""
-    names = [sides.theory_name(pair.x)], [sides.theory_name(pair.y)]
+    names = [problem.theory_name(pair.x)], [problem.theory_name(pair.y)]
     return (
-        sides.surveyor.unsummed(*names, seed)
+        problem.surveyor.unsummed(*names, problem.settings.seed)
         or f"no node fails on its own ({survey.checked} of {survey.total} checked)"
     )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.checks.assemble import Pair, verdict_of
+from gradcheck_cli.checks.assemble import Pair, verdict
 from gradcheck_cli.checks.diagnose.laws import Broken
-from gradcheck_cli.checks.tally import Tally, merged
+from gradcheck_cli.compare.counts import Counts, merged
 from gradcheck_cli.compare.pair import Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, PointError, UsageError
@@ -51,7 +51,7 @@ class Part:
 class Share:
     """Result of one part for one pair; plain data that can be sent."""
 
-    tallies: tuple[Tally, ...]
+    counts: tuple[Counts, ...]
     method: str
     error: GradcheckError | None
     missed: tuple[PointError, ...]
@@ -103,31 +103,29 @@ def row_theories(backward: Backward, some: Sequence[range], budget: Budget) -> l
 def share_of(pair: Pair) -> Share:
     """Result of one part for one pair."""
     return Share(
-        tallies=tuple(pair.tallies),
+        counts=tuple(pair.counts),
         method=pair.method,
         error=pair.error,
         missed=tuple(pair.missed),
         broken=tuple(replace(each, unit=None) for each in pair.broken),
         suspect=pair.suspect,
         notes=tuple(pair.notes),
-        pictures=dict(zip((o.point for o in pair.outcomes), pair.pictures, strict=False)),
+        pictures=dict(zip((o.point for o in pair.results), pair.pictures, strict=False)),
     )
 
 
 def put_together(pair: Pair, shares: Sequence[Share], settings: Settings) -> None:
     """Fills a pair with the shares of all parts, in their order."""
-    points = [outcome.point for outcome in pair.outcomes if not outcome.extra]
-    by_point = [[t for share in shares for t in share.tallies if t.point == point] for point in points]
-    pair.elsewhere = [merged(tallies) for tallies in by_point if tallies]
-    pair.elsewhere += [
-        outcome.tally for outcome in pair.outcomes if outcome.extra
-    ]  # comparisons of ties, which are not split
+    points = [result.point for result in pair.results if not result.extra]
+    by_point = [[t for share in shares for t in share.counts if t.point == point] for point in points]
+    pair.elsewhere = [merged(counts) for counts in by_point if counts]
+    pair.elsewhere += [result.counts for result in pair.results if result.extra]  # of ties, which are not split
     pair.method = next((share.method for share in shares if share.method), pair.method)
     pair.error = next((share.error for share in shares if share.error is not None), pair.error)
     pair.broken = list({each.law: each for share in shares for each in share.broken}.values())
     pair.suspect = next((share.suspect for share in shares if share.suspect is not None), pair.suspect)
     pair.notes = list(dict.fromkeys(note for notes in (pair.notes, *(s.notes for s in shares)) for note in notes))
-    passed = not pair.broken and verdict_of(pair.elsewhere, settings.max_inconclusive) == "pass"
+    passed = not pair.broken and verdict(pair.elsewhere, settings.max_inconclusive)[0] == "pass"
     pair.pictures = []
     for point in points if settings.pictures == "all" or not passed else ():
         pictures = [share.pictures[point] for share in shares if point in share.pictures]

@@ -25,9 +25,8 @@ from gradcheck_cli.checks.half_precision import Precisions, in_half
 from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import plan, predicted, work_for
 from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_together, require_whole, share_of
-from gradcheck_cli.checks.second_order import SecondOrder
+from gradcheck_cli.checks.problem import Problem, is_floating, obstacle, require_floats, require_shape, without_forward
 from gradcheck_cli.checks.severing import last_float, severance_of, severed
-from gradcheck_cli.checks.sides import Sides, is_floating, obstacle, require_floats, require_shape, without_forward
 from gradcheck_cli.checks.timing import beyond, forecasts, threads
 from gradcheck_cli.compare.branches import Branches
 from gradcheck_cli.compare.pair import as_tensorflow
@@ -50,6 +49,7 @@ from gradcheck_cli.settings import ANY, Settings
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.claimed import Claiming
+    from gradcheck_cli.checks.second_order import SecondOrder
 
 
 _TOO_MUCH = "would take more than the memory limit"
@@ -139,23 +139,24 @@ class Procedure:
     def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
         """Records of all pairs (x, y) over all points."""
         pairs = self._pairs()
-        second, branches = SecondOrder(self.source, self.settings, self.ops), Branches(self.graph)
+        second, branches = self._second_order(), Branches(self.graph)
         primal = Primal(self.source, self.settings, self.ops, self.ys)
         for index, point in self._each_point():
             primal.ask(point)
-            pairs, sides, ready = self._ready(pairs, point, index)
-            self.checkups.at({y: side.tape for y, side in sides.items()}, [(p.x, p.y) for p in pairs], index)
-            gradients = [(p, s) for p, s in second.at(ready, sides, point) if self._comparable(p, point, s, index)]
-            sides, ready = {**sides, **{p.y: s for p, s in gradients}}, [*ready, *(p for p, _ in gradients)]
-            self._check(ready, sides, index)
+            pairs, problems, ready = self._ready(pairs, point, index)
+            self.checkups.at({y: problem.tape for y, problem in problems.items()}, [(p.x, p.y) for p in pairs], index)
+            seconds = () if second is None else second.at(ready, problems, point)
+            gradients = [(p, s) for p, s in seconds if self._comparable(p, point, s, index)]
+            problems, ready = {**problems, **{p.y: s for p, s in gradients}}, [*ready, *(p for p, _ in gradients)]
+            self._check(ready, problems, index)
             if self.claiming is not None:
                 self.claiming.at(point, index)
             primal.hear()
             compared = [p for p in ready if p.error is None and not p.gradient_of]
-            branches.at(point.tape, point.feeds, {(p.x, p.y): sides[p.y].program(p.x) for p in compared})
+            branches.at(point.tape, point.feeds, {(p.x, p.y): problems[p.y].program(p.x) for p in compared})
         self.checkups.look_on(MorePoints(self.source, self.settings, self.ops, self._targets, point), index + 1)
         self._gather(pairs)
-        every = second.with_gradients(pairs)
+        every = pairs if second is None else second.with_gradients(pairs)
         model, sizes = model_of(self.source), {**self.source.dims, **self.settings.dims, **point.dims}
         pairs = [*every, *self.claims]
         records = (record_of(pair, model, self.settings, name, reproduce, sizes) for pair in pairs)
@@ -172,12 +173,19 @@ class Procedure:
 
         return Claiming(self.source, self.settings, self.ops, self.comparing, wanted)
 
+    def _second_order(self) -> SecondOrder | None:
+        if not self.settings.second_order:
+            return None
+        from gradcheck_cli.checks.second_order import SecondOrder  # seldom asked for
+
+        return SecondOrder(self.ops)
+
     def shares(self) -> Shares:
         """Shares of one part: entries and laws only, without health, second order or claims."""
         pairs = self._pairs()
         for index, point in self._each_point():
-            pairs, sides, ready = self._ready(pairs, point, index)
-            self._check(ready, sides, index)
+            pairs, problems, ready = self._ready(pairs, point, index)
+            self._check(ready, problems, index)
         return {(pair.x, pair.y): share_of(pair) for pair in pairs}
 
     def _pairs(self) -> list[Pair]:
@@ -203,26 +211,30 @@ class Procedure:
                 self.see(index, point)
             yield index, point
 
-    def _ready(self, pairs: list[Pair], point: Point, index: int) -> tuple[list[Pair], dict[str, Sides], list[Pair]]:
-        """The pairs of float tensors, the Sides of each y, and the pairs that can be compared at a point."""
+    def _ready(self, pairs: list[Pair], point: Point, index: int) -> tuple[list[Pair], dict[str, Problem], list[Pair]]:
+        """The pairs of float tensors, the problem of each y, and the pairs that can be compared at a point."""
         require_floats(self.graph, point.tape, self.settings.x or (), self.settings.y or ())
         pairs = [p for p in pairs if is_floating(point.tape, p.x) and is_floating(point.tape, p.y)]
         if not pairs and not self.claims:
             raise self._without("float output")
-        sides = {y: Sides.at(point, self.graph, y, self.xs, self.settings, self.ops) for y in self.ys}
+        problems = {y: Problem.at(point, y, self.xs, self.source, self.settings, self.ops) for y in self.ys}
         half = in_half(self.graph, point, self._targets, self.settings, self.ops)
-        for side in sides.values():
-            side.half = half
-        return pairs, sides, [p for p in pairs if p.error is None and self._comparable(p, point, sides[p.y], index)]
+        for problem in problems.values():
+            problem.half = half
+        return (
+            pairs,
+            problems,
+            [p for p in pairs if p.error is None and self._comparable(p, point, problems[p.y], index)],
+        )
 
-    def _check(self, ready: Sequence[Pair], sides: Mapping[str, Sides], index: int) -> None:
-        self._plan([p for p in ready if not p.mode], sides)
-        for y in sides:
-            self.comparing.compare_all(sides[y], [p for p in ready if p.y == y], index)
+    def _check(self, ready: Sequence[Pair], problems: Mapping[str, Problem], index: int) -> None:
+        self._plan([p for p in ready if not p.mode], problems)
+        for y in problems:
+            self.comparing.compare_all(problems[y], [p for p in ready if p.y == y], index)
 
     def _gather(self, pairs: Sequence[Pair]) -> None:
         """Collects what parts computed elsewhere have found, for pairs without an error."""
-        asked = [pair for pair in pairs if pair.error is None and pair.outcomes]
+        asked = [pair for pair in pairs if pair.error is None and pair.results]
         if self.elsewhere is None or not asked:
             return
         start, count, found = time.perf_counter(), parts_of(self.memory, self.settings), dict[int, Shares]()
@@ -235,30 +247,30 @@ class Procedure:
             pair.seconds += (time.perf_counter() - start) / len(asked)
         self.comparing.done()
 
-    def _plan(self, pairs: Sequence[Pair], sides: Mapping[str, Sides]) -> None:
+    def _plan(self, pairs: Sequence[Pair], problems: Mapping[str, Problem]) -> None:
         """Chooses the mode of each pair, and tells the listener how long each will take."""
         if self.part is not None:  # a part is always compared in full
             for pair in pairs:
                 # a part of the Jacobians takes as much memory as mode nodes does
-                if not threads(sides[pair.y], pair.x, self.graph, "nodes"):
-                    pair.error = beyond(sides[pair.y], pair.x, self.graph, "nodes")
+                if not threads(problems[pair.y], pair.x, "nodes"):
+                    pair.error = beyond(problems[pair.y], pair.x, "nodes")
                     continue
                 pair.mode = "full"
-                program, rows = sides[pair.y].program(pair.x), reals(sides[pair.y].value(pair.x))
-                self.memory = max(self.memory, full_cost(program, rows, reals(sides[pair.y].value(pair.y))).memory)
+                program, rows = problems[pair.y].program(pair.x), reals(problems[pair.y].value(pair.x))
+                self.memory = max(self.memory, full_cost(program, rows, reals(problems[pair.y].value(pair.y))).memory)
             return
-        plan(pairs, sides, self.settings, self.graph)
+        plan(pairs, problems, self.settings)
         if self.listen is not None:
-            self.listen.expect(forecasts(pairs, sides, self.settings))
+            self.listen.expect(forecasts(pairs, problems))
 
-    def _comparable(self, pair: Pair, point: Point, sides: Sides, index: int) -> bool:
+    def _comparable(self, pair: Pair, point: Point, problem: Problem, index: int) -> bool:
         """True if a pair can be compared at a point; the point's notes and errors go into the pair."""
         require_shape(self.settings.y_shape, point.tape, pair.y)
-        shapes = [sides.tape.named[n].shape if n in sides.tape.named else () for n in (pair.x, pair.y)]
+        shapes = [problem.tape.named[n].shape if n in problem.tape.named else () for n in (pair.x, pair.y)]
         pair.x_shape, pair.y_shape = shapes
         pair.notes.extend([*point.notes, *([self.sized] if self.sized else [])])
         pair.ranges.update(point.ranges)
-        error = obstacle(point, sides, pair.x, index, self.settings.max_inconclusive)
+        error = obstacle(point, problem, pair.x, index, self.settings.max_inconclusive)
         error = error and without_forward(error, self.graph, point.tape, pair.x, pair.y)
         if isinstance(error, PointError):  # another point may not have this error
             pair.missed.append(error)
@@ -344,8 +356,8 @@ def fitting(
 def _fits(point: Point, source: Source, settings: Settings, pairs: Sequence[tuple[str, str]]) -> bool:
     """True if every comparable pair fits the memory limit in the mode that takes least."""
     ends = _there(point, pairs)
-    sides = _sides(point, settings, ends)
-    return all(threads(sides[y], x, source.graph, "directional") for x, y in ends)
+    problems = _problems(point, source, settings, ends)
+    return all(threads(problems[y], x, "directional") for x, y in ends)
 
 
 def _too_long(
@@ -356,7 +368,7 @@ def _too_long(
     if not drawn or drawn.isdisjoint(roles(source.graph, ops).images):
         return ""
     ends = _there(point, pairs)
-    work = predicted(ends, _sides(point, settings, ends), settings)
+    work = predicted(ends, _problems(point, source, settings, ends), settings)
     return f"would take about {lasting(work)}" if work > work_for(settings, _SECONDS * OPERATIONS) else ""
 
 
@@ -366,8 +378,8 @@ def _there(point: Point, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, st
     return [pair for pair in pairs if all(name in named and is_floating(point.tape, name) for name in pair)]
 
 
-def _sides(point: Point, settings: Settings, ends: Sequence[tuple[str, str]]) -> dict[str, Sides]:
-    return {y: Sides(point.tape, y, settings) for y in dict.fromkeys(y for _, y in ends)}
+def _problems(point: Point, source: Source, settings: Settings, ends: Sequence[tuple[str, str]]) -> dict[str, Problem]:
+    return {y: Problem(source, settings, point.tape, y) for y in dict.fromkeys(y for _, y in ends)}
 
 
 def _said(sizes: Mapping[str, int], first: Mapping[str, int], why: str) -> str:

@@ -18,15 +18,13 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.diagnose.laws import NEARBY, WRONG, Broken, differ
-from gradcheck_cli.checks.sides import Sides, without_gradient
+from gradcheck_cli.checks.problem import Problem, without_gradient
 from gradcheck_cli.compare.pair import Theory
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import NoGradientError
-from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.differences import scales
 from gradcheck_cli.verdict.rule import Comparison, Status, Tolerance
 
@@ -36,36 +34,37 @@ _SAFETY = 4.0  # factor on the measured rounding of two entries
 class SecondOrder:
     """The gradients of a check, each as the y of a pair of its own with the same x."""
 
-    def __init__(self, source: Source, settings: Settings, ops: Ops) -> None:
-        self.source, self.settings, self.ops = source, settings, ops
+    def __init__(self, ops: Ops) -> None:
+        self.ops = ops
         self.pairs: dict[tuple[str, str], Pair] = {}
 
-    def at(self, firsts: Sequence[Pair], sides: Mapping[str, Sides], point: Point) -> Iterator[tuple[Pair, Sides]]:
-        """Pairs of gradients that can be compared at a point, with their Sides.
+    def at(
+        self, firsts: Sequence[Pair], problems: Mapping[str, Problem], point: Point
+    ) -> Iterator[tuple[Pair, Problem]]:
+        """Pairs of gradients that can be compared at a point, each with its Problem.
 
-        `firsts` are the comparable pairs of first order, `sides` their Sides by y.
+        `firsts` are the comparable pairs of first order, `problems` are theirs by y.
         """
-        for first in firsts if self.settings.second_order else ():
+        for first in firsts:
             pair = self._beside(first)
             if pair.error is not None:
                 continue
             try:
-                second = gradient_sides(sides[first.y], first.x, self.settings.seed)
+                second = gradient_problem(problems[first.y], first.x)
             except NoGradientError as error:
-                pair.error = without_gradient(error, self.source, sides[first.y].tape, first.x, first.y)
+                pair.error = without_gradient(error, problems[first.y], first.x, first.y)
                 continue
-            pair.broken += kept_values(second, pair, self.source.graph, point.feeds, self.ops, self.settings.seed)
+            pair.broken += kept_values(second, pair, point.feeds, self.ops)
             yield pair, second
 
     def with_gradients(self, firsts: Sequence[Pair]) -> Iterator[Pair]:
         """All pairs, each followed by that of its gradient, which takes over errors where nothing was compared."""
         for first in firsts:
             yield first
-            if self.settings.second_order:
-                pair = self._beside(first)
-                if not pair.outcomes and not pair.missed and pair.error is None:
-                    pair.error, pair.missed = first.error, first.missed
-                yield pair
+            pair = self._beside(first)
+            if not pair.results and not pair.missed and pair.error is None:
+                pair.error, pair.missed = first.error, first.missed
+            yield pair
 
     def _beside(self, first: Pair) -> Pair:
         if (first.x, first.y) not in self.pairs:
@@ -73,11 +72,11 @@ class SecondOrder:
         return self.pairs[first.x, first.y]
 
 
-def gradient_sides(sides: Sides, x: str, seed: int) -> Sides:
-    """Sides whose y is the gradient of the given y by x; it is added to their tape."""
-    name = f"d {sides.y}/d {x}"
-    _add_gradient(sides.tape, x, sides.y, name, seed)
-    return Sides(sides.tape, name, sides.settings)
+def gradient_problem(problem: Problem, x: str) -> Problem:
+    """The problem whose y is the gradient of the given y by x, which is added to the tape."""
+    name = f"d {problem.y}/d {x}"
+    _add_gradient(problem.tape, x, problem.y, name, problem.settings.seed)
+    return Problem(problem.source, problem.settings, problem.tape, name)
 
 
 def _add_gradient(tape: Tape, x: str, y: str, name: str, seed: int) -> None:
@@ -89,24 +88,24 @@ def _add_gradient(tape: Tape, x: str, y: str, name: str, seed: int) -> None:
     tape.named[name] = sym.zeros_like(here) if found is None else found
 
 
-def kept_values(
-    sides: Sides, pair: Pair, graph: Graph, feeds: Mapping[str, Any], ops: Ops, seed: int
-) -> Iterator[Broken]:
+def kept_values(problem: Problem, pair: Pair, feeds: Mapping[str, Any], ops: Ops) -> Iterator[Broken]:
     """Broken law if nodes of the gradient, run at another x, differ from rules that are applied anew there.
 
-    They differ if a rule has read values, which become part of the graph.  Call it right after `gradient_sides`.
+    They differ if a rule has read values, which become part of the graph.  Call it right after `gradient_problem`.
     """
-    x, y, tape, name = pair.x, pair.gradient_of, sides.tape, sides.tape.named[pair.x].name
+    x, y, tape, name = pair.x, pair.gradient_of, problem.tape, problem.tape.named[pair.x].name
     here = tape.values[name]
     moved = (here + NEARBY * scales(np.abs(here)) * np.random.default_rng(0).normal(size=here.shape)).astype(here.dtype)
     given = {n: tape.values[tape.named[n].name] if n in tape.named else feeds[n] for n in feeds}
-    anew = trace(graph, {**given, x: moved}, ops=ops, dtype=tape.dtype, seed=tape.seed, targets=[x, y], lenient=True)
+    anew = trace(
+        problem.graph, {**given, x: moved}, ops=ops, dtype=tape.dtype, seed=tape.seed, targets=[x, y], lenient=True
+    )
     if y not in anew.named or any("rng" in step.op.schema for step in tape.steps):  # random numbers differ in each run
         return
     start = len(anew.steps)
-    _add_gradient(anew, x, y, sides.y, seed)
-    outcome = Program(tape, [name], [tape.named[sides.y].name]).run({name: moved[None]}, branches=True)
-    there = anew.named[sides.y].value
+    _add_gradient(anew, x, y, problem.y, problem.settings.seed)
+    outcome = Program(tape, [name], [tape.named[problem.y].name]).run({name: moved[None]}, branches=True)
+    there = anew.named[problem.y].value
     if outcome.any_crossed(1).any() or outcome.outputs[0].shape[1:] != there.shape:
         return
     if differ(outcome.outputs[0][0], there):

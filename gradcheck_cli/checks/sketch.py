@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradcheck_cli.checks.tally import PointResult, entry_at
+from gradcheck_cli.compare.counts import PairResult, entry_at
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
@@ -46,24 +46,24 @@ _STANDING = np.asarray([_OF.get(status, Standing.OPEN) for status in Status])
 _SAME = 1e-12  # relative errors below this count as none
 
 
-def sketch(outcome: PointResult, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
+def sketch(result: PairResult, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
     """The picture of one comparison, with a V curve of its worst entry."""
-    comparison = outcome.found.comparison
+    comparison = result.comparison
     ground = comparison.ground
-    picture, place = seen(outcome, ground)
-    return replace(picture, curve=_curve(outcome, program, tolerance, budget, place, ground))
+    picture, place = seen(result, ground)
+    return replace(picture, curve=_curve(result, program, tolerance, budget, place, ground))
 
 
-def seen(outcome: PointResult, ground: Ground) -> tuple[Picture, tuple[int, int]]:
+def seen(result: PairResult, ground: Ground) -> tuple[Picture, tuple[int, int]]:
     """A picture without V curve, and row and column of the entry for which to draw one.
 
     For a part of a Jacobian `ground` is that of the whole one; then pictures of all parts merge into that of the whole.
     """
-    comparison = outcome.found.comparison
-    over, sizes = layout(outcome)
+    comparison = result.comparison
+    over, sizes = layout(result)
     shape = _shape(sizes)
     cells = np.full(prod(shape), -np.inf)
-    by_row, by_column = _cells_of(outcome, over, sizes, shape)
+    by_row, by_column = _cells_of(result, over, sizes, shape)
     errors = noise = Histogram(np.zeros((len(Standing), Histogram.SLOTS), np.int64))
     passing = Place(-1.0, -1.0, 0, 0)
     for piece in _pieces(comparison, ground):
@@ -94,15 +94,15 @@ class Place(NamedTuple):
     column: int
 
 
-def layout(outcome: PointResult) -> tuple[Over, tuple[int, ...]]:
+def layout(result: PairResult) -> tuple[Over, tuple[int, ...]]:
     """The meaning of a tile's cells, and their number along each axis."""
-    if outcome.projected:
-        return "projections", outcome.found.comparison.status.shape
-    rows, columns = reals(outcome.x), reals(outcome.y)
+    if result.projected:
+        return "projections", result.comparison.status.shape
+    rows, columns = reals(result.x), reals(result.y)
     if columns == 1 < rows:
-        return "x", _images(outcome.x)
+        return "x", _images(result.x)
     if rows == 1 < columns:
-        return "y", _images(outcome.y)
+        return "y", _images(result.y)
     return "both", (rows, columns)
 
 
@@ -119,13 +119,12 @@ def _shape(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(min, sizes, most))
 
 
-def _cells_of(outcome: PointResult, over: Over, sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
+def _cells_of(result: PairResult, over: Over, sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """A number for each row and for each column of a comparison; their sum is the cell of an entry."""
-    rows, columns = (np.arange(size) for size in outcome.found.comparison.status.shape)
-    rows = rows + outcome.first
-    found = outcome.found
-    if outcome.drawn and found.directions is not None and found.weights is not None:
-        rows, columns = found.directions.rows, np.argmax(found.weights, axis=1)
+    rows, columns = (np.arange(size) for size in result.comparison.status.shape)
+    rows = rows + result.first
+    if result.drawn and result.directions is not None and result.weights is not None:
+        rows, columns = result.directions.rows, np.argmax(result.weights, axis=1)
     if len(sizes) == 2:
         return binned(rows, sizes[0], shape[0]) * shape[1], binned(columns, sizes[1], shape[1])
     places = np.unravel_index(rows if over == "x" else columns, sizes)
@@ -153,15 +152,15 @@ def _worth_a_look(piece: Sized) -> Place:
 
 
 def _curve(
-    outcome: PointResult, program: Program, tolerance: Tolerance, budget: Budget, at: tuple[int, int], ground: Ground
+    result: PairResult, program: Program, tolerance: Tolerance, budget: Budget, at: tuple[int, int], ground: Ground
 ) -> Curve | None:
     """The V curve of an entry; None if it has no finite derivative, or differences are not finite."""
-    found, entry, (row, column) = outcome.found, entry_at(outcome, *at), at
-    if found.directions is None:
+    entry, (row, column) = entry_at(result, *at), at
+    if result.directions is None:
         return None
     largest = np.broadcast_to(ground.at(np.asarray([row])), (1, len(ground.largest)))[0]
-    weights = np.eye(1, len(largest), column)[0] if found.weights is None else found.weights[column]
-    along = found.directions.part(np.asarray([row]))
+    weights = np.eye(1, len(largest), column)[0] if result.weights is None else result.weights[column]
+    along = result.directions.part(np.asarray([row]))
     reference, doubt = derivative(program, along, weights, budget)
     if not isfinite(reference):
         return None
@@ -171,12 +170,12 @@ def _curve(
         return None
     size = magnitude(np.asarray(entry.theoretical), np.asarray(reference))
     gap = np.abs(entry.theoretical - reference) / max(float(size), GROUND * largest[column])
-    standing = _STANDING[found.comparison.status[row, column]]
+    standing = _STANDING[result.comparison.status[row, column]]
     return Curve(
-        x=() if outcome.projected else entry.x,
-        y=() if outcome.projected else entry.y,
-        part="" if outcome.projected else entry.part,
-        point=outcome.point,
+        x=() if result.projected else entry.x,
+        y=() if result.projected else entry.y,
+        part="" if result.projected else entry.part,
+        point=result.point,
         severity=float(severity(standing, np.asarray(gap))),
         theoretical=entry.theoretical,
         reference=reference,

@@ -22,13 +22,13 @@ from gradcheck_cli.autodiff.backward import units_between
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.checks.sides import Sides
+from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.compare.audit import AUDITED
 from gradcheck_cli.compare.partial import DOT_TESTS, PROJECTIONS, directions_within, spread
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError
-from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.graph.memory import allowed, generous, owned, spell
 from gradcheck_cli.jacobian.cost import HELD, SOON, forward_work, pattern_work
 from gradcheck_cli.jacobian.directions import Directions, reals
@@ -70,53 +70,53 @@ class Forecast:
         return f"{self.title}: {self.what}, about {duration(self.seconds)}"
 
 
-def forecasts(pairs: Sequence[Pair], sides: Mapping[str, Sides], settings: Settings) -> Iterator[Forecast]:
+def forecasts(pairs: Sequence[Pair], problems: Mapping[str, Problem]) -> Iterator[Forecast]:
     """Forecast of each pair, whose mode is known; what pairs of one y and mode share counts for the first of them."""
     for y, mode in dict.fromkeys((pair.y, pair.mode) for pair in pairs if pair.error is None):
-        side, mine = sides[y], [p for p in pairs if (p.y, p.mode) == (y, mode) and p.error is None]
-        timings = PairTimings(side, [pair.x for pair in mine], settings)
-        largest = max(mine, key=lambda pair: forward_work(side.program(pair.x)))
+        problem, mine = problems[y], [p for p in pairs if (p.y, p.mode) == (y, mode) and p.error is None]
+        timings = PairTimings(problem, [pair.x for pair in mine])
+        largest = max(mine, key=lambda pair: forward_work(problem.program(pair.x)))
         for pair in mine:
             timing = timings.of(pair.x) if mode == "full" else timings.smaller(pair.x, largest.x)
-            seconds = alone(pair, side, timing, settings)
-            seconds += shared(largest, side, timings, timing, settings) if pair is mine[0] else 0.0
-            yield Forecast(pair.title, said(pair, side, settings), seconds * settings.points)
+            seconds = alone(pair, problem, timing)
+            seconds += shared(largest, problem, timings, timing) if pair is mine[0] else 0.0
+            yield Forecast(pair.title, said(pair, problem), seconds * problem.settings.points)
 
 
-def shared(pair: Pair, side: Sides, timings: PairTimings, timing: PairTiming, settings: Settings) -> float:
+def shared(pair: Pair, problem: Problem, timings: PairTimings, timing: PairTiming) -> float:
     """Seconds of what all pairs of one y share: the backward passes."""
-    _, columns = size(pair, side, settings)
+    _, columns = size(pair, problem)
     open_ = _ROUNDED * ROUNDED_RUNS if timing.left else 0.0
-    stacked = timings.cotangents.seconds(columns * (1 + open_)) / _speedup(settings)
+    stacked = timings.cotangents.seconds(columns * (1 + open_)) / _speedup(problem.settings)
     seconds = timings.building + stacked + timings.cotangents.seconds(_LAWS[0], _LAWS[0])
     seconds += timings.survey(pair.x) if pair.mode == "nodes" else 0.0
-    return seconds + _REST[0] * _STEP * len(side.program(pair.x).steps)
+    return seconds + _REST[0] * _STEP * len(problem.program(pair.x).steps)
 
 
-def alone(pair: Pair, side: Sides, timing: PairTiming, settings: Settings) -> float:
+def alone(pair: Pair, problem: Problem, timing: PairTiming) -> float:
     """Seconds of what a pair does not share with others."""
-    rows, columns = size(pair, side, settings)
-    program = side.program(pair.x)
-    method = "richardson" if program.obstacle is not None else settings.method
-    probes = groups(side, pair.x, rows) if pair.mode == "full" else rows
+    rows, columns = size(pair, problem)
+    program = problem.program(pair.x)
+    method = "richardson" if program.obstacle is not None else problem.settings.method
+    probes = groups(problem, pair.x, rows) if pair.mode == "full" else rows
     audited = 1 if pair.mode in ("directional", "nodes") else AUDITED
     seconds = timing.values.seconds(_ROUNDED * ROUNDED_RUNS + 2 * len(CHEAP_RUNGS) * audited, 2)
     seconds += timing.jvp.seconds(_LAWS[1], _LAWS[1])
     if method in ("richardson", "central", "forward"):
-        seconds += timing.values.seconds(probes * _DIFFERENCES) / _speedup(settings)
+        seconds += timing.values.seconds(probes * _DIFFERENCES) / _speedup(problem.settings)
     else:
         left = rows * timing.left
-        seconds += timing.jvp.seconds(probes + _ROUNDED * ROUNDED_RUNS * left) / _speedup(settings)
-        seconds += timing.values.seconds(2 * len(ALL_RUNGS) * left) / _speedup(settings)
+        seconds += timing.jvp.seconds(probes + _ROUNDED * ROUNDED_RUNS * left) / _speedup(problem.settings)
+        seconds += timing.values.seconds(2 * len(ALL_RUNGS) * left) / _speedup(problem.settings)
     seconds += _REST[1] * _STEP * len(program.steps)
     return seconds + rows * columns * _PASSES * pass_over_an_entry()
 
 
-def size(pair: Pair, side: Sides, settings: Settings) -> tuple[int, int]:
+def size(pair: Pair, problem: Problem) -> tuple[int, int]:
     """Rows and columns that are compared of a pair."""
-    rows, columns = reals(side.value(pair.x)), reals(side.value(pair.y))
+    rows, columns = reals(problem.value(pair.x)), reals(problem.value(pair.y))
     if pair.mode == "sampled":
-        drawn = math.isqrt(settings.max_entries)
+        drawn = math.isqrt(problem.settings.max_entries)
         return min(drawn, rows), min(drawn, columns)
     if pair.mode == "full":
         return rows, columns
@@ -124,21 +124,21 @@ def size(pair: Pair, side: Sides, settings: Settings) -> tuple[int, int]:
     return min(count, rows), min(count, columns)
 
 
-def groups(side: Sides, x: str, rows: int) -> int:
+def groups(problem: Problem, x: str, rows: int) -> int:
     """Number of probes for the rows: the number of colors, where a coloring is found quickly."""
-    soon = pattern_work(side.program(x), reals(side.value(x))) <= SOON
-    coloring = side.structure(x).coloring if soon else None
+    soon = pattern_work(problem.program(x), reals(problem.value(x))) <= SOON
+    coloring = problem.structure(x).coloring if soon else None
     return rows if coloring is None else min(rows, coloring.count)
 
 
-def said(pair: Pair, side: Sides, settings: Settings) -> str:
+def said(pair: Pair, problem: Problem) -> str:
     """Description of what is compared of a pair."""
-    rows, columns = reals(side.value(pair.x)), reals(side.value(pair.y))
+    rows, columns = reals(problem.value(pair.x)), reals(problem.value(pair.y))
     if pair.mode == "full":
         return f"full, {rows} x {columns} entries"
     if pair.mode == "sampled":
-        return f"sampled, {min(settings.max_entries, rows * columns)} of {rows} x {columns} entries"
-    return f"{pair.mode}, {len(side.program(pair.x).steps)} steps"
+        return f"sampled, {min(problem.settings.max_entries, rows * columns)} of {rows} x {columns} entries"
+    return f"{pair.mode}, {len(problem.program(pair.x).steps)} steps"
 
 
 def duration(seconds: float) -> str:
@@ -181,16 +181,16 @@ class PairTiming:
 class PairTimings:
     """Timings of all pairs of one y, which share a backward pass; its nodes are taken off the tape after timing."""
 
-    def __init__(self, side: Sides, xs: Sequence[str], settings: Settings) -> None:
-        self.side, self.xs, self.settings = side, tuple(xs), settings
-        self.budget = Budget(allowed(settings.memory_limit), 1)
+    def __init__(self, problem: Problem, xs: Sequence[str]) -> None:
+        self.problem, self.xs = problem, tuple(xs)
+        self.budget = Budget(allowed(problem.settings.memory_limit), 1)
         self.columns = np.zeros(0, int)
         self.found: list[Array] = []
         self._largest: PairTiming | None = None
         start = time.perf_counter()
         try:
-            with side.tape.aside():
-                backward = Backward(side.tape, side.theory_name(side.y), [side.theory_name(x) for x in xs])
+            with problem.tape.aside():
+                backward = Backward(problem.tape, problem.theory_name(problem.y), [problem.theory_name(x) for x in xs])
                 self.building = time.perf_counter() - start
                 self.cotangents = stacks(partial(self._cotangents, backward), self._most(backward.program))
         except GradcheckError:  # a missing rule, which the check reports
@@ -200,12 +200,12 @@ class PairTimings:
         """Timing of a pair, scaled by operations from that of the largest pair."""
         if self._largest is None:
             self._largest = self.of(largest, alone=False)
-        share = forward_work(self.side.program(x)) / forward_work(self.side.program(largest))
+        share = forward_work(self.problem.program(x)) / forward_work(self.problem.program(largest))
         return replace(self._largest, jvp=self._largest.jvp * share, values=self._largest.values * share)
 
     def of(self, x: str, *, alone: bool = True) -> PairTiming:
         """Timing of one pair by probes of single entries (`alone`) or by random directions."""
-        program, rows = self.side.program(x), np.zeros(0, int)
+        program, rows = self.problem.program(x), np.zeros(0, int)
         here, before = program.tape.values[program.probes[0]], program.evaluations.copy()
         numbers: list[Array] = []
 
@@ -232,7 +232,7 @@ class PairTimings:
 
     def survey(self, x: str) -> float:
         """Seconds of a survey of all nodes between x and y, extrapolated from some of them, small and large."""
-        tape, x, y = self.side.tape, self.side.theory_name(x), self.side.theory_name(self.side.y)
+        tape, x, y = self.problem.tape, self.problem.theory_name(x), self.problem.theory_name(self.problem.y)
         units = units_between(tape, [x], [y])
         units.sort(key=lambda unit: sum(tape.values[n].size for n in unit.outputs if n in tape.values))
         reached = {x, *(n for unit in units for n in unit.outputs)}
@@ -244,7 +244,7 @@ class PairTimings:
         start = time.perf_counter()
         for unit in some:
             operands, outputs = ([n for n in names if n in reached] for names in (unit.operands, unit.outputs))
-            check_unit(tape, unit, tuple(operands), tuple(outputs), self.settings.seed, self.budget)
+            check_unit(tape, unit, tuple(operands), tuple(outputs), self.problem.settings.seed, self.budget)
         return (time.perf_counter() - start) * len(units) / max(len(some), 1)
 
     def _most(self, program: Program) -> int:
@@ -299,44 +299,44 @@ def pass_over_an_entry(count: int = 1 << 20) -> float:
     return timed(lambda: np.add(entries, entries)) / count
 
 
-def threads(sides: Sides, x: str, graph: Graph, mode: str) -> int:
+def threads(problem: Problem, x: str, mode: str) -> int:
     """Number of threads on which a pair fits the memory limit in a mode: all, one, or none."""
-    most = max(allowed(sides.settings.memory_limit), FREE)
-    each = dict.fromkeys((sides.settings.jobs, 1))
-    return next((jobs for jobs in each if needed(sides, x, graph, mode, jobs) <= most), 0)
+    most = max(allowed(problem.settings.memory_limit), FREE)
+    each = dict.fromkeys((problem.settings.jobs, 1))
+    return next((jobs for jobs in each if needed(problem, x, mode, jobs) <= most), 0)
 
 
-def beyond(sides: Sides, x: str, graph: Graph, mode: str) -> LimitError:
+def beyond(problem: Problem, x: str, mode: str) -> LimitError:
     """The error for a pair that does not fit the memory limit in any mode; it names the limit that is needed."""
-    weights, size = sum(v.nbytes for v in graph.constants.values()), needed(sides, x, graph, mode, 1)
-    limit = allowed(sides.settings.memory_limit)
+    weights, size = sum(v.nbytes for v in problem.graph.constants.values()), needed(problem, x, mode, 1)
+    limit = allowed(problem.settings.memory_limit)
     of = f", {spell(weights)} of it for the model's weights" if weights > FREE else ""
     return LimitError(
-        f"d {sides.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(limit)}.  "
+        f"d {problem.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(limit)}.  "
         f"--memory-limit {generous(size)} allows it; smaller sizes (--x-shape, --dim) need less",
         code="GC602",
     )
 
 
-def needed(sides: Sides, x: str, graph: Graph, mode: str, jobs: int) -> float:
+def needed(problem: Problem, x: str, mode: str, jobs: int) -> float:
     """Bytes that a pair takes in a mode on `jobs` threads, the model included."""
-    weights = sum(v.nbytes for v in graph.constants.values())
-    jacobians = HELD * reals(sides.value(x)) * reals(sides.value(sides.y)) if mode == "full" else 0
-    if jacobians == 0 and weights + _AT_MOST * jobs * sides.held <= FREE:  # without a loop over the steps
-        return float(weights + sides.held)
-    return weights + working(sides, x, mode, jobs) + jacobians
+    weights = sum(v.nbytes for v in problem.graph.constants.values())
+    jacobians = HELD * reals(problem.value(x)) * reals(problem.value(problem.y)) if mode == "full" else 0
+    if jacobians == 0 and weights + _AT_MOST * jobs * problem.held <= FREE:  # without a loop over the steps
+        return float(weights + problem.held)
+    return weights + working(problem, x, mode, jobs) + jacobians
 
 
-def working(sides: Sides, x: str, mode: str, jobs: int) -> float:
+def working(problem: Problem, x: str, mode: str, jobs: int) -> float:
     """Bytes beside the model: the forward run, x and y, and a backward pass, or a large weight's cotangent if more."""
-    tape, program, settings = sides.tape, sides.program(x), sides.settings
+    tape, program, settings = problem.tape, problem.program(x), problem.settings
     turn = max((recipe.like.nbytes for recipe in tape.values.recipes.values()), default=0)
     probe, limit, count = program.bytes_per_probe(), allowed(settings.memory_limit), _ALONG.get(mode, DOT_TESTS)
-    sizes = sides.value(x).nbytes, sides.value(sides.y).nbytes
+    sizes = problem.value(x).nbytes, problem.value(problem.y).nbytes
     ends = sum(size * (_ENDS + _EACH * directions_within(size, count, limit)) for size in sizes)
     chunk = probe * Budget(limit, jobs).chunk(probe, program.worth)
     back = _backward([step for _, step in program.steps], tape.values)
-    return sides.held + max(float(turn), back + _RUN * jobs * chunk) + ends
+    return problem.held + max(float(turn), back + _RUN * jobs * chunk) + ends
 
 
 def _backward(steps: Sequence[Step], values: TapeValues) -> float:

@@ -29,9 +29,9 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
     if os.environ.get("GRADCHECK_KERNELS") != "numpy":
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # products are not NumPy's: its threads would only spin
     with keeping():
-        from gradcheck_cli.cli.run import run
+        from gradcheck_cli.cli.run import begun
 
-    return run(models, given_in(ctx, options), ctx)
+    return begun(models, given_in(ctx, options), ctx).run()
 
 
 command = TypedCommand(

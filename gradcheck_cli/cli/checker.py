@@ -7,10 +7,10 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import rich_click as click
 
@@ -18,7 +18,6 @@ from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.health.checkup import with_gates
 from gradcheck_cli.checks.procedure import Listener, check
 from gradcheck_cli.cli.baseline import Baseline, with_waiver
-from gradcheck_cli.cli.bugs import describe_bug
 from gradcheck_cli.cli.bundles import Bundles, Keeper
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.limits import bounds_of, limits, time_limit
@@ -44,6 +43,13 @@ class Watcher(Listener, Protocol):
     """Hears of a check's progress, and which model it is about."""
 
     def begin(self, model: str) -> None: ...
+
+
+class Ready(NamedTuple):
+    """The arguments of a check, and the sizes that are known without it."""
+
+    request: Mapping[str, Any]
+    known: Container[str]
 
 
 def _go_on(failed: Check, error: BaseException) -> None:
@@ -74,14 +80,29 @@ class Checker:
     def check(self, task: Task) -> tuple[Check, ...]:
         """The records of one task, waived where its spec or the baseline says so."""
         bounds = self._bounds(task) if self.apart else None
-        return self._here(task) if bounds is None else self._apart(task, bounds)
-
-    def _here(self, task: Task) -> tuple[Check, ...]:
-        task = task if task.whole is None else task.whole()
+        if bounds is not None:
+            return self._apart(task, bounds)
+        task, start = task if task.whole is None else task.whole(), time.perf_counter()
         with self.bundles.watching(task) as keeper:
-            checks = self._timed(task, keeper)
-            waived = self.baseline.waived(with_waiver(checks, task.expect, datetime.date.today()))
-            return keeper.ended(tuple(with_gates(check, self.gates) for check in waived))
+            self.progress.begin(task.name)
+            try:
+                with self._prepared(task, keeper) as ready:
+                    checks = check(**ready.request)
+                checks = tuple(replace(c, reproduce=self._command(c, task, ready.known)) for c in checks)
+            except (GradcheckError, MemoryError, RecursionError) as error:
+                checks = self._failed(task, _as_ours(error), error)
+            except Exception as error:
+                checks = self._failed(task, GradcheckError(_bug(error)), error)
+            finally:
+                self.progress.done()
+            share = (time.perf_counter() - start) / max(len(checks), 1)  # of what pairs did not take themselves
+            timed = [c if c.duration_s else replace(c, duration_s=round(share, 4)) for c in checks]
+            return keeper.ended(self._judged(timed, task))
+
+    def _judged(self, checks: Sequence[Check], task: Task) -> tuple[Check, ...]:
+        """The records with waivers of the spec and of the baseline, and with the gates of the run."""
+        waived = self.baseline.waived(with_waiver(tuple(checks), task.expect, datetime.date.today()))
+        return tuple(with_gates(check, self.gates) for check in waived)
 
     def _bounds(self, task: Task) -> Bounds | None:
         """What a process of its own may take that a task needs; None where it needs none."""
@@ -97,8 +118,9 @@ class Checker:
 
         start = time.perf_counter()
         try:
+            within = replace(self, apart=False)
             checks, self.bundles.saved, self.bundles.lost = run_apart(
-                lambda: (self._here(task), self.bundles.saved, self.bundles.lost),
+                lambda: (within.check(task), self.bundles.saved, self.bundles.lost),
                 bounds,
                 ask=self.given.get("forward") is None and task.model.lower().endswith(".onnx"),
             )
@@ -106,29 +128,15 @@ class Checker:
             path = self.bundles.adopt(error.process)
             stopped = self._failed(task, LimitError(str(error), code=error.code), error)
             seconds = round(time.perf_counter() - start, 4)
-            waived = self.baseline.waived(with_waiver(stopped, task.expect, datetime.date.today()))
-            return tuple(replace(with_gates(c, self.gates), bundle=path, duration_s=seconds) for c in waived)
+            return tuple(replace(c, bundle=path, duration_s=seconds) for c in self._judged(stopped, task))
         except Interrupted as error:
             self.bundles.drop(error.process)
             raise
         return checks
 
-    def _timed(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
-        """The records; what their pairs did not take of the time is theirs in equal shares."""
-        start = time.perf_counter()
-        self.progress.begin(task.name)
-        try:
-            checks = self._checked(task, keeper)
-        except (GradcheckError, MemoryError, RecursionError) as error:
-            checks = self._failed(task, _as_ours(error), error)
-        except Exception as error:
-            checks = self._failed(task, GradcheckError(describe_bug(error)), error)
-        finally:
-            self.progress.done()
-        share = (time.perf_counter() - start) / max(len(checks), 1)
-        return tuple(c if c.duration_s else replace(c, duration_s=round(share, 4)) for c in checks)
-
-    def _checked(self, task: Task, keeper: Keeper) -> tuple[Check, ...]:
+    @contextmanager
+    def _prepared(self, task: Task, keeper: Keeper) -> Iterator[Ready]:
+        """The arguments of a task's check, within the limits of time and memory that it has."""
         layers = self._layers(task)
         timeout, memory = limits(layers)
         with held(allowed(memory)), time_limit(timeout):
@@ -140,11 +148,9 @@ class Checker:
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
             settings, others = _others(source, settings, self.given, limited=memory is not None)
-            checks = check(
-                source, settings, name=task.name, listen=self.progress, see=self._seen_by(keeper), elsewhere=others
-            )
-            known = {*source.dims, *settings.dims, *sizes_given(source.graph, settings)}
-        return tuple(replace(c, reproduce=self._command(c, task, known)) for c in checks)
+            request = {"source": source, "settings": settings, "name": task.name, "listen": self.progress,
+                       "see": self._seen_by(keeper), "elsewhere": others}  # fmt: skip
+            yield Ready(request, {*source.dims, *settings.dims, *sizes_given(source.graph, settings)})
 
     def _seen_by(self, keeper: Keeper) -> Callable[[int, Point], None]:
         def see(index: int, point: Point) -> None:
@@ -205,6 +211,12 @@ def _others(
 def is_elsewhere(given: Mapping[str, Any]) -> bool:
     """A cluster compares the entries: naming one asks for it."""
     return bool(given.get("engine", "dask" if given.get("dask") else "local") != "local")
+
+
+def _bug(error: Exception) -> str:
+    from gradcheck_cli.cli.bugs import describe_bug  # there is none, as a rule
+
+    return describe_bug(error)
 
 
 def _as_ours(error: BaseException) -> GradcheckError:

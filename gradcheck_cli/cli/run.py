@@ -110,12 +110,12 @@ def _known(names: Sequence[str], most: int = 8) -> str:
 OF_THE_RUN = tuple(names_at("Gate", "Output"))
 
 
-def run(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
-    """Checks models and gives the exit code."""
+def begun(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> Run:
+    """The run that checks models."""
     found = expand(models)
     options = {**settings_above(common_folder(found.files), ctx), **given}
     baseline = Baseline.of(options)
-    return Run(planned(found, options), given, options, ctx, baseline).run()
+    return Run(planned(found, options), given, options, ctx, baseline)
 
 
 def planned(found: Found, options: Mapping[str, Any]) -> list[Task]:
@@ -166,7 +166,11 @@ class Run:
     def run(self) -> int:
         """All tasks, what is printed of them, and the exit code."""
         try:
-            self._do_all()
+            for task in self.tasks:
+                self._note_idle(os.path.dirname(task.path) or ".")
+                self._tell(self.checker.check(task), task)
+                if self.options.get("fail_fast") and self._report().exit_code:
+                    break
         except KeyboardInterrupt:
             if self.output.for_people and self.records:
                 self.output.end(self._report())
@@ -181,15 +185,11 @@ class Run:
             _note(note)
         return report.exit_code
 
-    def _do_all(self) -> None:
-        for task in self.tasks:
-            self._note_idle(os.path.dirname(task.path) or ".")
-            checks = self.checker.check(task)
-            self.records.extend(self.output.kept(c) for c in checks)
-            self.output.section(checks, task.said.get("show"))
-            self.output.draw(checks)
-            if self.options.get("fail_fast") and self._report().exit_code:
-                break
+    def _tell(self, checks: tuple[Check, ...], task: Task) -> None:
+        """Keeps the records of a task, and prints what is printed as checks end."""
+        self.records.extend(self.output.kept(c) for c in checks)
+        self.output.section(checks, task.said.get("show"))
+        self.output.draw(checks)
 
     def _note_idle(self, folder: str) -> None:
         """Of several models, what concerns the run as a whole is not up to the file beside one of them."""

@@ -12,13 +12,14 @@ step: a kink, rounding or curvature fails a check here as it did there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.compare.audit import dispute_note
+from gradcheck_cli.compare.counts import PairResult as PairResult
 from gradcheck_cli.compare.foreign import trial_notes
 from gradcheck_cli.compare.kinks import kink_notes, with_ties
 from gradcheck_cli.compare.ladder import Job as Job
@@ -37,37 +38,31 @@ from gradcheck_cli.verdict.differences import CENTRAL, STENCILS
 from gradcheck_cli.verdict.rule import HUGE, Comparison, Status, blocks, magnitude, unseen
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A comparison, the method that made its numerical side, what it compares, and what is worth saying about it."""
+class Full:
+    """The mode that compares every entry of the Jacobians by several xs, or some rows of each.
 
-    comparison: Comparison
-    method: str
-    notes: tuple[str, ...] = ()
-    directions: Directions | None = None  # of x, one a row
-    weights: Array | None = None  # of y, one a column, where the columns are not the entries of y
-    evaluations: Mapping[str, int] = field(default_factory=dict)  # forward runs on "real" and on "complex" numbers
-    colors: int | None = None  # groups that rows were probed in, where not each was probed alone
-    hidden: float = 0.0  # of the largest entry for the same y: an error that rounding hides where another evaluates y
-    own: Comparison | None = None  # the comparison with y as we evaluate it, where another does
-    disputed: bool = False  # the complex step and real differences contradict each other somewhere
-
-
-def compare_full(
-    program: Program, theory: Theory, job: Job, structure: Structure | None = None, some: range | None = None
-) -> Found:
-    """Every entry of the Jacobian that `program` leads from x to y, or of some of its rows.
-
-    Where all are asked for and the colors of its `structure` are few, rows of one color share a probe.
+    Where all are asked for and the colors of a structure are few, rows of one color share a probe.
     """
-    x = program.tape.values[program.probes[0]]
-    coloring = None if structure is None or some is not None else structure.coloring
-    rows = Directions(x, np.arange(reals(x)) if some is None else some) if coloring is None else Colored(x, coloring)
-    found = compare_along(program, theory, rows, job)
-    return found if structure is None else _placed(found, structure, rows)
+
+    def __init__(
+        self,
+        theories: Sequence[Theory],
+        structures: Sequence[Structure | None],
+        rows: Sequence[range] | None = None,
+    ) -> None:
+        self.theories, self.structures, self.rows = theories, structures, rows
+
+    def compare(self, program: Program, position: int, job: Job) -> PairResult:
+        """The comparison for one x."""
+        x, structure = program.tape.values[program.probes[0]], self.structures[position]
+        coloring = None if structure is None or self.rows is not None else structure.coloring
+        chosen = range(reals(x)) if self.rows is None else self.rows[position]
+        rows = Directions(x, chosen) if coloring is None else Colored(x, coloring)
+        found = compare_along(program, self.theories[position], rows, job)
+        return found if structure is None else _placed(found, structure, rows)
 
 
-def _placed(found: Found, structure: Structure, directions: Directions) -> Found:
+def _placed(found: PairResult, structure: Structure, directions: Directions) -> PairResult:
     """The comparison with what fails outside of the sparsity pattern counted: no number is needed to see it is wrong."""
     status = found.comparison.status
     count = found.comparison.count(Status.FAIL)
@@ -85,7 +80,7 @@ def _placed(found: Found, structure: Structure, directions: Directions) -> Found
 
 def compare_along(
     program: Program, theory: Theory, directions: Directions, job: Job, weights: Array | None = None
-) -> Found:
+) -> PairResult:
     """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
     before = Counter(program.evaluations)
     numeric = Numeric(program, directions, job, weights, theory.ground, theory)
@@ -106,8 +101,9 @@ def compare_along(
         *dispute_note(numeric),
     )
     made, colors = program.evaluations - before, _colors(numeric)
-    return Found(
-        comparison, method, (*said, *_miscolored(numeric)), directions, weights, made, colors,
+    x, y = (program.tape.values[name] for name in (program.probes[0], program.outputs[0]))
+    return PairResult(
+        comparison, method, x, y, (*said, *_miscolored(numeric)), directions, weights, made, colors,
         disputed=bool(numeric.disputed.any()),
     )  # fmt: skip
 
@@ -219,12 +215,19 @@ def jacobians(tape: Tape, program: Program, x: str, y: str, delta: float, budget
     return theoretical, by_differences(program, directions, CENTRAL, directions.fixed(delta), budget)[0]
 
 
-def compare_as_tensorflow(tape: Tape, program: Program, x: str, y: str, job: Job) -> Found:
-    """Every entry passes whose difference is at most atol + rtol |numerical|, and fails otherwise."""
-    tolerance, delta = job.tolerance, DELTA if job.delta is None else job.delta
-    theoretical, numerical = jacobians(tape, program, x, y, delta, job.budget)
-    with np.errstate(invalid="ignore"):
-        passed = np.abs(theoretical - numerical) <= tolerance.atol + tolerance.rtol * np.abs(numerical)
-    status = np.where(passed, Status.PASS, Status.FAIL).astype(np.int8)
-    note = f"as in TensorFlow: delta {delta:g}, |difference| <= {tolerance.atol:g} + {tolerance.rtol:g} |numerical|"
-    return Found(Comparison(theoretical, numerical, np.zeros(numerical.shape), status), "central", (note,))
+class AsTensorflow:
+    """The mode in which every entry passes whose difference is at most atol + rtol |numerical|, and fails otherwise."""
+
+    def __init__(self, tape: Tape, pairs: Sequence[tuple[str, str]]) -> None:
+        self.tape, self.pairs = tape, pairs
+
+    def compare(self, program: Program, position: int, job: Job) -> PairResult:
+        """The comparison of one pair (x, y)."""
+        (x, y), tolerance, delta = self.pairs[position], job.tolerance, DELTA if job.delta is None else job.delta
+        theoretical, numerical = jacobians(self.tape, program, x, y, delta, job.budget)
+        with np.errstate(invalid="ignore"):
+            passed = np.abs(theoretical - numerical) <= tolerance.atol + tolerance.rtol * np.abs(numerical)
+        status = np.where(passed, Status.PASS, Status.FAIL).astype(np.int8)
+        note = f"as in TensorFlow: delta {delta:g}, |difference| <= {tolerance.atol:g} + {tolerance.rtol:g} |numerical|"
+        comparison = Comparison(theoretical, numerical, np.zeros(numerical.shape), status)
+        return PairResult(comparison, "central", self.tape.named[x].value, self.tape.named[y].value, (note,))

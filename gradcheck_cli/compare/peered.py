@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gradcheck_cli.compare.ladder import Numeric
-from gradcheck_cli.compare.pair import Found, Job
+from gradcheck_cli.compare.pair import Job, PairResult
 from gradcheck_cli.engine.chunks import in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import ROUNDINGS, Rounding
@@ -59,7 +59,7 @@ class Peer(Protocol):
         """y for each x of a stack `(P, *x.shape)`, `(P, y_size)`; NaN where it cannot be computed."""
 
 
-def with_peer(found: Found, program: Program, job: Job, peer: Peer, resolution: float = RESOLVED) -> Found:
+def with_peer(found: PairResult, program: Program, job: Job, peer: Peer, resolution: float = RESOLVED) -> PairResult:
     """What was found, with y as the peer evaluates it: its error may be `resolution` of the largest entry for y."""
     return Beside(found, program, job, peer, resolution).found()
 
@@ -77,14 +77,14 @@ class _Judged(NamedTuple):
 class Beside:
     """One comparison with the peer beside it."""
 
-    old: Found
+    old: PairResult
     program: Program
     job: Job
     peer: Peer
     resolution: float
     probes: Counter[str] = field(default_factory=Counter)
 
-    def found(self) -> Found:
+    def found(self) -> PairResult:
         """The comparison with what the peer makes of it."""
         old, hidden = self.old.comparison, 0.0
         status, value, error = (

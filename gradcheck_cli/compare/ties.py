@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.compare.kinks import decides, kink_notes, listed
-from gradcheck_cli.compare.pair import Found, Job
+from gradcheck_cli.compare.pair import Job, PairResult
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
@@ -88,11 +88,13 @@ def _by_differences(program: Program, moves: Moves, budget: Budget) -> Estimate:
     return richardson(np.stack(quotients), steps, forward_noise(program), valid)
 
 
-def judged_together(tape: Tape, y: str, found: Mapping[str, Found], seed: int, budget: Budget) -> dict[str, Found]:
+def judged_together(
+    tape: Tape, y: str, found: Mapping[str, PairResult], seed: int, budget: Budget
+) -> dict[str, PairResult]:
     """Whole Jacobians of y by several xs, with what is wrong of tied entries together: those of `found` that change."""
     if not any(each.comparison.slopes for each in found.values()):
         return {}
-    changed: dict[str, Found] = {}
+    changed: dict[str, PairResult] = {}
     for xs in _independent(tape, y, list(found)):
         program = Program(tape, xs, [y])
         tied = keeping_ties(program, DIRECTIONS, seed, budget)
@@ -109,8 +111,8 @@ def judged_together(tape: Tape, y: str, found: Mapping[str, Found], seed: int, b
 
 
 def projected_together(
-    backward: Backward, found: Mapping[str, Found], seed: int, job: Job, least: int = 2
-) -> dict[str, Found]:
+    backward: Backward, found: Mapping[str, PairResult], seed: int, job: Job, least: int = 2
+) -> dict[str, PairResult]:
     """The same where only parts of the Jacobians were looked at: what fails of xs together, beside the rest.
 
     least  how many xs there have to be that can move together
@@ -132,17 +134,20 @@ def projected_together(
         astray = misfit(program, tied, given, slack, job.tolerance, job.budget, weights)
         if astray.wrong.any():
             nodes = listed(list(dict.fromkeys(tape.steps[s].where for s in tied.steps)))
-            failing.update({x: _as_found(tape, x, tied, given, astray, weights, nodes) for x in xs})
+            failing.update({x: _as_result(tape, x, y, tied, given, astray, weights, nodes) for x in xs})
     return failing
 
 
-def _as_found(tape: Tape, x: str, tied: Tied, given: Array, astray: Misfit, weights: Array, nodes: str) -> Found:
+def _as_result(
+    tape: Tape, x: str, y: str, tied: Tied, given: Array, astray: Misfit, weights: Array, nodes: str
+) -> PairResult:
     status = np.where(astray.wrong, Status.FAIL, Status.PASS).astype(np.int8)
     comparison = Comparison(given, astray.exact, np.zeros_like(given), status, unfit=int(astray.wrong.sum()))
     note = (
         f"what is tied at {nodes} does not add up, among all xs, to the derivative along directions that keep the ties"
     )
-    return Found(comparison, "complex-step", (note,), Directions(tape.values[x], tied.moves[x]), weights)
+    along = Directions(tape.values[x], tied.moves[x])
+    return PairResult(comparison, "complex-step", tape.values[x], tape.values[y], (note,), along, weights)
 
 
 def _independent(tape: Tape, y: str, xs: Sequence[str]) -> list[list[str]]:
@@ -176,8 +181,8 @@ def _sums(moves: Moves, found: Mapping[str, Comparison]) -> tuple[Array, Array]:
 
 
 def _with_failures(
-    program: Program, found: Mapping[str, Found], moves: Moves, given: Array, astray: Misfit, nodes: str
-) -> dict[str, Found]:
+    program: Program, found: Mapping[str, PairResult], moves: Moves, given: Array, astray: Misfit, nodes: str
+) -> dict[str, PairResult]:
     """The comparisons with tied entries that fail together; their numerical side is the nearest that fits."""
     at = {x: np.isin(each.comparison.status, (Status.KINK_OK,)) for x, each in found.items()}
     failed = {x: (each.comparison.status == Status.FAIL).any(axis=0) for x, each in found.items()}
@@ -211,7 +216,9 @@ def _share(given: Array, right: Array) -> float:
     return float(given[best] / right[best]) + 0.0 if right[best] else np.inf
 
 
-def _told(program: Program, found: Found, right: Array, status: Array, nodes: str, shares: Sequence[float]) -> Found:
+def _told(
+    program: Program, found: PairResult, right: Array, status: Array, nodes: str, shares: Sequence[float]
+) -> PairResult:
     old = found.comparison
     count = int((status != old.status).sum())
     comparison = replace(old, numerical=right, status=status, unfit=old.unfit + count)

@@ -12,7 +12,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff.backward import inexact
-from gradcheck_cli.compare.pair import Found, Job, Theory, compare_full
+from gradcheck_cli.compare.pair import Full, Job, PairResult, Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.jacobian.coloring import Structure
@@ -93,11 +93,11 @@ def assert_alike(program: Program, method: Method) -> None:
         assert {*together.notes} == {*alone.notes}
 
 
-def compared(program: Program, values: np.ndarray, method: Method, *, colors: bool) -> Found:
+def compared(program: Program, values: np.ndarray, method: Method, *, colors: bool) -> PairResult:
     """A comparison with a theoretical side of these values."""
     theory = Theory(values, lambda: np.zeros_like(values))
     job = Job(method, None, Tolerance(), Budget())
-    return compare_full(program, theory, job, Structure(program, Budget(), colors=colors))
+    return Full([theory], [Structure(program, Budget(), colors=colors)]).compare(program, 0, job)
 
 
 def theoretical(program: Program) -> np.ndarray | None:

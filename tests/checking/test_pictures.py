@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.checks.assemble import PointResult
 from gradcheck_cli.checks.sketch import seen
-from gradcheck_cli.compare.pair import Found
+from gradcheck_cli.compare.counts import PairResult
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.results.measures import Curve
 from gradcheck_cli.results.picture import (
@@ -52,7 +51,7 @@ CASES = {**{name: (*shapes, float) for name, shapes in SHAPES.items()}, "complex
          "complex images": ((4, 6, 6), (), complex)}  # fmt: skip
 
 
-def compared(x: Any, y: Any, kind: type = float, seed: int = 0, *, of_x: Any = None, of_y: Any = None) -> PointResult:
+def compared(x: Any, y: Any, kind: type = float, seed: int = 0, *, of_x: Any = None, of_y: Any = None) -> PairResult:
     """A made-up comparison of every entry, or of those of some rows and columns."""
     tensors = np.zeros(x, kind), np.zeros(y, float)
     rows, columns = (t.size * (2 if t.dtype.kind == "c" else 1) for t in tensors)
@@ -62,30 +61,30 @@ def compared(x: Any, y: Any, kind: type = float, seed: int = 0, *, of_x: Any = N
     status = rng.choice([s for s in Status if s != Status.LEFT_OUT], (rows, columns)).astype(np.int8)
     noise = np.abs(theoretical) * 10.0 ** rng.uniform(-18, -8, (rows, columns))
     if of_x is None:
-        return PointResult(0, Found(Comparison(theoretical, numerical, noise, status), "richardson"), *tensors, False)
+        return PairResult(Comparison(theoretical, numerical, noise, status), "richardson", *tensors)
     part = Comparison(*(each[np.ix_(of_x, of_y)] for each in (theoretical, numerical, noise, status)))
     seeds = np.zeros((len(of_y), columns))
     seeds[np.arange(len(of_y)), of_y] = 1
-    found = Found(part, "richardson", (), Directions(tensors[0], of_x), seeds)
-    return PointResult(0, found, *tensors, False, drawn=True)
+    along = Directions(tensors[0], of_x)
+    return PairResult(part, "richardson", *tensors, directions=along, weights=seeds, drawn=True)
 
 
-def picture(outcome: PointResult, ground: Any = None) -> Picture:
-    comparison = outcome.found.comparison
+def picture(result: PairResult, ground: Any = None) -> Picture:
+    comparison = result.comparison
     if ground is None:
         ground = ground_of(comparison.theoretical, comparison.numerical)
-    return seen(outcome, ground)[0]
+    return seen(result, ground)[0]
 
 
-def with_one_wrong(x: Any, y: Any, row: int, column: int) -> PointResult:
+def with_one_wrong(x: Any, y: Any, row: int, column: int) -> PairResult:
     """All entries are right but one."""
-    outcome = compared(x, y)
-    theoretical = np.random.default_rng(2).uniform(1, 2, outcome.found.comparison.status.shape)
+    result = compared(x, y)
+    theoretical = np.random.default_rng(2).uniform(1, 2, result.comparison.status.shape)
     numerical, status = theoretical.copy(), np.zeros(theoretical.shape, np.int8)
     numerical[row, column] *= 1.001
     status[row, column] = Status.FAIL
     comparison = Comparison(theoretical, numerical, np.zeros(theoretical.shape), status)
-    return PointResult(0, Found(comparison, "complex-step"), outcome.x, outcome.y, False)
+    return PairResult(comparison, "complex-step", result.x, result.y)
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
@@ -101,8 +100,8 @@ def test_a_single_wrong_entry_stays_visible_whatever_the_reduction(shapes: Any):
 
 def test_a_tile_is_bounded_and_each_cell_is_the_worst_of_its_entries():
     for x, y, kind in CASES.values():
-        outcome = compared(x, y, kind)
-        tile, comparison = picture(outcome).tile, outcome.found.comparison
+        result = compared(x, y, kind)
+        tile, comparison = picture(result).tile, result.comparison
         assert tile.cells.size <= SIDE**2
         assert len(tile.cells) <= (PANES if len(tile.sizes) == 3 else SIDE)
         if math.prod(tile.sizes) > 4000:
@@ -119,9 +118,9 @@ def test_a_tile_is_bounded_and_each_cell_is_the_worst_of_its_entries():
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_pictures_of_parts_add_up_to_that_of_the_whole(case: Any):
-    outcome = compared(*case)
-    comparison = outcome.found.comparison
-    largest, whole = largest_by_column(comparison.theoretical, comparison.numerical), picture(outcome)
+    result = compared(*case)
+    comparison = result.comparison
+    largest, whole = largest_by_column(comparison.theoretical, comparison.numerical), picture(result)
     rows, columns = (np.arange(size) for size in comparison.status.shape)
     parts = [
         picture(compared(*case, of_x=some, of_y=others), Ground(largest[others]))
@@ -163,9 +162,9 @@ def test_a_histogram_counts_every_entry_once_in_its_slot():
 
 
 def test_what_was_not_compared_is_in_no_histogram_and_no_cell():
-    outcome = compared((4,), (3,))
-    outcome.found.comparison.status[:, 1] = Status.LEFT_OUT
-    found = picture(outcome)
+    result = compared((4,), (3,))
+    result.comparison.status[:, 1] = Status.LEFT_OUT
+    found = picture(result)
     assert found.errors.counts.sum() == 8
     assert (standing_of(found.tile.cells) == -1).sum(axis=0).tolist() == [0, 4, 0]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.checks.assemble import Pair, PointResult
+from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.claims.blame import blame, other_forward
 from gradcheck_cli.checks.claims.claim import (
     COTANGENT,
@@ -45,9 +45,9 @@ from gradcheck_cli.checks.comparing import Comparing
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.suspects import suspect_record
 from gradcheck_cli.checks.modes import Partial, survey_of
-from gradcheck_cli.checks.sides import Sides, obstacle, too_large
+from gradcheck_cli.checks.problem import Problem, obstacle, too_large
 from gradcheck_cli.checks.timing import beyond, threads
-from gradcheck_cli.compare.pair import Found, Job, compare_full
+from gradcheck_cli.compare.pair import Full, Job, PairResult
 from gradcheck_cli.compare.ties import judged_together
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
@@ -69,14 +69,14 @@ _WORST = ("none", "pass", "inconclusive", "fail")
 
 
 class Claiming:
-    """The claims of one check; claims about the same ys share Sides and gradcheck's own derivative at each point."""
+    """The claims of one check; claims about the same ys share the problem and gradcheck's own derivative at each point."""
 
     def __init__(self, source: Source, settings: Settings, ops: Ops, comparing: Comparing, asked: AskedClaims) -> None:
         self.source, self.settings, self.ops, self.comparing = source, settings, ops, comparing
         self.pairs = [Pair(claim.x, claim.y, claim=claim, notes=[*asked.notes]) for claim in asked.claims]
         self.work = FULL_WORK
-        self._subjects: dict[str, tuple[Sides, RuleGradient]] = {}
-        self._seen: dict[str, tuple[Sides, Answer | None]] = {}  # by title of the pair
+        self._subjects: dict[str, tuple[Problem, RuleGradient]] = {}
+        self._seen: dict[str, tuple[Problem, Answer | None]] = {}  # by title of the pair
         if settings.compat is not None:
             raise UsageError("--compat tf compares gradcheck's own gradient as TensorFlow does, not what --grad gives.")
         if settings.forward == "onnxruntime":
@@ -109,15 +109,15 @@ class Claiming:
 
     def _blame(self, pair: Pair, tape: Tape) -> None:
         """Sets the suspect for a wrong claim, if our own gradient is right; after all claims have been judged."""
-        sides, given = self._seen.get(pair.title, (None, None))
-        if sides is None or pair.suspect is not None or pair.claimed.get("theoretical") == "fail":
+        problem, given = self._seen.get(pair.title, (None, None))
+        if problem is None or pair.suspect is not None or pair.claimed.get("theoretical") == "fail":
             return
-        about = [p for p in self.pairs if p.title in self._seen and self._seen[p.title][0] is sides]
+        about = [p for p in self.pairs if p.title in self._seen and self._seen[p.title][0] is problem]
         claims = {
-            p.x: (not p.failed, p.outcomes[-1].stated if p.outcomes else None) for p in about if p.tallies or p.broken
+            p.x: (not p.failed, p.results[-1].stated if p.results else None) for p in about if p.counts or p.broken
         }
         elsewhere = None if given is None else other_forward(tape, given, self.source.graph)
-        pair.suspect = elsewhere or blame(tape, sides.y, pair.x, claims, given, self.source.graph)
+        pair.suspect = elsewhere or blame(tape, problem.y, pair.x, claims, given, self.source.graph)
 
     def _tape(self, point: Point, index: int) -> Tape:
         """A float64 run up to all tensors of the claims; seeds that are inputs have the shapes of their ys."""
@@ -145,14 +145,14 @@ class Claiming:
         here = self._here(pair, claim, tape)
         if here is None:
             return
-        error = obstacle(replace(point, tape=tape), here.sides, pair.x, index, self.settings.max_inconclusive)
+        error = obstacle(replace(point, tape=tape), here.problem, pair.x, index, self.settings.max_inconclusive)
         if error is not None:
             raise error
-        if not threads(here.sides, pair.x, self.source.graph, "directional"):
-            raise beyond(here.sides, pair.x, self.source.graph, "directional")
+        if not threads(here.problem, pair.x, "directional"):
+            raise beyond(here.problem, pair.x, "directional")
         if not pair.mode:
             self.work = plan(pair, here, self.work)
-        judge(pair, here, self.comparing.budget(pair), self.source, index)
+        judge(pair, here, self.comparing.budget(pair), index)
 
     def _require(self, claim: Claim, point: Point, tape: Tape, index: int) -> None:
         """Raises an error if x or y was not computed or is not real, or if numbers do not belong to this point."""
@@ -199,34 +199,34 @@ class Claiming:
         whole = bool(fitting) and fitting[0].order != COTANGENT
         drawn = {} if found is None else found.seeds
         said = "" if whole else ", ".join(called.values()) or ("drawn" if drawn else "ones")
-        sides, own = self._subject(claim, {**seeds, **drawn}, tape, said)
+        problem, own = self._subject(claim, {**seeds, **drawn}, tape, said)
         pair.claimed |= {"layout": fitting[0].order if fitting else "", "seed": said}
-        self._seen[pair.title] = sides, found
+        self._seen[pair.title] = problem, found
         if found is None or wrong:
             pair.broken.append(Broken(WRONG_SHAPE, wrong))
             return None
-        return ClaimAtPoint(claim, found, own.nearest(fitting, found.values, sides.theory_name(pair.x)), sides, own)
+        return ClaimAtPoint(claim, found, own.nearest(fitting, found.values, problem.theory_name(pair.x)), problem, own)
 
-    def _subject(self, claim: Claim, seeds: dict[str, Array], tape: Tape, how: str) -> tuple[Sides, RuleGradient]:
+    def _subject(self, claim: Claim, seeds: dict[str, Array], tape: Tape, how: str) -> tuple[Problem, RuleGradient]:
         key = f"{how} {claim.ys}"
         if key not in self._subjects:
             y = put(tape, claim.ys, seeds) if how else claim.ys[0]
             xs = [p.x for p in self.pairs if p.claim is not None and p.claim.ys == claim.ys]
-            sides = Sides(tape, y, self.settings)
-            own = RuleGradient(tape, sides.theory_name(y), [sides.theory_name(x) for x in xs if x in tape.named],
+            problem = Problem(self.source, self.settings, tape, y)
+            own = RuleGradient(tape, problem.theory_name(y), [problem.theory_name(x) for x in xs if x in tape.named],
                       self.comparing.budget(self.pairs[0], shown=False))  # fmt: skip
-            self._subjects[key] = sides, own
+            self._subjects[key] = problem, own
         return self._subjects[key]
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimAtPoint:
-    """A claim at a point: its values, their layout, the Sides of y, and gradcheck's own derivative."""
+    """A claim at a point: its values, their layout, the problem of y, and gradcheck's own derivative."""
 
     claim: Claim
     answer: Answer
     layout: Layout
-    sides: Sides
+    problem: Problem
     own: RuleGradient
 
     @property
@@ -237,11 +237,11 @@ class ClaimAtPoint:
 
 def plan(pair: Pair, here: ClaimAtPoint, left: float) -> float:
     """Sets the mode of a claim by the work `left` for full comparisons; returns the work left after it."""
-    sides, settings = here.sides, here.sides.settings
-    cost = sides.cost(pair.x)
+    problem, settings = here.problem, here.problem.settings
+    cost = problem.cost(pair.x)
     fits = cost.memory <= allowed(settings.memory_limit)
     if settings.mode == "full" and not fits:
-        raise too_large(cost, sides, pair.x)
+        raise too_large(cost, problem, pair.x)
     wanted = {"auto": "full" if fits and cost.work <= left else "directional", "nodes": "directional"}
     pair.mode = wanted.get(settings.mode, settings.mode)
     if settings.mode == "auto" and pair.mode != "full":
@@ -249,36 +249,39 @@ def plan(pair: Pair, here: ClaimAtPoint, left: float) -> float:
     return left - cost.work if pair.mode == "full" else left
 
 
-def judge(pair: Pair, here: ClaimAtPoint, budget: Budget, source: Source, index: int) -> None:
+def judge(pair: Pair, here: ClaimAtPoint, budget: Budget, index: int) -> None:
     """Compares a claim with the numerical Jacobian, and adds verdict and notes on it and on our own rule."""
-    sides, settings = here.sides, here.sides.settings
-    x, unit = sides.theory_name(pair.x), here.answer.unit
+    problem, settings = here.problem, here.problem.settings
+    x, unit = problem.theory_name(pair.x), here.answer.unit
     tolerance = tolerant(Tolerance(pair.of(settings.rtol, RTOL), pair.of(settings.atol, ATOL)), unit)
     job = Job(settings.method, settings.delta, tolerance, budget)
-    stated = Stated(sides.tape, sides.theory_name(sides.y), x, here.jacobian, _moved(here, x))
+    stated = Stated(problem.tape, problem.theory_name(problem.y), x, here.jacobian, _moved(here, x))
     found, partial = _compared(pair, here, stated, job)
     if unit or here.answer.rounded is not None:
         found = forgiven(found, _blur(here, stated, found), tolerance)
     if unit:
         pair.notes.append(f"{here.claim.by} has numbers of {unit:.0e}: errors as small as their rounding are not seen")
     if partial is None:
-        found = judged_together(sides.tape, sides.theory_name(sides.y), {x: found}, settings.seed, budget).get(x, found)
-    outcome = PointResult(index, found, sides.value(pair.x), sides.value(sides.y), partial is not None,
-                      stated=stated.jacobian, own=here.own.jacobian(x))  # fmt: skip
+        found = judged_together(problem.tape, problem.theory_name(problem.y), {x: found}, settings.seed, budget).get(
+            x, found
+        )
+    result = replace(
+        found, point=index, projected=partial is not None, stated=stated.jacobian, ours=here.own.jacobian(x)
+    )
     if partial is not None:
-        outcome = partial.completed(outcome, sides, pair, 0, job)
-    pair.outcomes.append(outcome)
+        result = partial.completed(result, problem, pair, 0, job)
+    pair.results.append(result)
     pair.method = found.method
-    ours = here.own.verdict(x, found, sides.program(pair.x), job, None if partial else sides.structure(pair.x))
+    ours = here.own.verdict(x, found, problem.program(pair.x), job, None if partial else problem.structure(pair.x))
     pair.claimed["theoretical"] = max(ours, pair.claimed.get("theoretical", "none"), key=_WORST.index)
-    _say(pair, here, source, ours, x)
+    _say(pair, here, ours, x)
 
 
-def _compared(pair: Pair, here: ClaimAtPoint, stated: Stated, job: Job) -> tuple[Found, Partial | None]:
-    program = here.sides.program(pair.x)
+def _compared(pair: Pair, here: ClaimAtPoint, stated: Stated, job: Job) -> tuple[PairResult, Partial | None]:
+    program = here.problem.program(pair.x)
     if pair.mode == "full":
-        return compare_full(program, stated.theory, job, here.sides.structure(pair.x)), None
-    partial = Partial(pair.mode, stated, here.sides.settings, job.budget)
+        return Full([stated.theory], [here.problem.structure(pair.x)]).compare(program, 0, job), None
+    partial = Partial(pair.mode, stated, here.problem.settings, job.budget)
     return partial.compare(program, 0, job), partial
 
 
@@ -289,7 +292,7 @@ def _moved(here: ClaimAtPoint, x: str) -> Moved:
     return lambda seed: here.layout.read(here.answer.moved(seed))
 
 
-def _blur(here: ClaimAtPoint, stated: Stated, found: Found) -> Array:
+def _blur(here: ClaimAtPoint, stated: Stated, found: PairResult) -> Array:
     """Bounds of the rounding errors of a claim's author, in the rows and columns of the comparison."""
     rounded = here.answer.rounded
     moved = stated.moved if rounded is None else lambda seed: here.layout.read(rounded(seed))
@@ -298,17 +301,17 @@ def _blur(here: ClaimAtPoint, stated: Stated, found: Found) -> Array:
     return np.asarray(np.fmax.reduce(gaps) * (1.0 if here.answer.unit and found.weights is None else _SAFETY))
 
 
-def _say(pair: Pair, here: ClaimAtPoint, source: Source, ours: str, x: str) -> None:
+def _say(pair: Pair, here: ClaimAtPoint, ours: str, x: str) -> None:
     """Adds notes on which gradient is wrong: the claim, our own, or both."""
-    failed = pair.outcomes[-1].found.comparison.count(Status.FAIL)
-    by, sides = here.claim.by, here.sides
+    failed = pair.results[-1].comparison.count(Status.FAIL)
+    by, problem = here.claim.by, here.problem
     if ours == "none":
         pair.notes.append(f"gradcheck has no gradient of its own here: {here.own.reasons.get(x, 'a rule is missing')}")
     if failed:
         said = {"pass": "agrees with the numerical one", "fail": "is wrong as well"}.get(ours)
         pair.notes.extend([f"gradcheck's own gradient {said}"] if said else [])
     elif ours == "fail":
-        survey = survey_of(sides, pair, sides.settings.seed, Budget())
-        suspect = suspect_record(survey, source.graph)
+        survey = survey_of(problem, pair, Budget())
+        suspect = suspect_record(survey, problem.graph)
         node = f", first of all that of node {suspect.node} {suspect.op}" if suspect else ""
         pair.notes.append(f"{by} is right, and gradcheck's own gradient is not: a bug of gradcheck's rules{node}")

@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.claims.claim import Beside, Claim, Inside, Layout, as_declared, drawn_seed, gradient_names
-from gradcheck_cli.compare.pair import Found, Job, Theory, compare_along, compare_full
+from gradcheck_cli.compare.pair import Full, Job, PairResult, Theory, compare_along
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
@@ -188,7 +188,7 @@ def tolerant(tolerance: Tolerance, unit: float) -> Tolerance:
     return replace(tolerance, rtol=max(tolerance.rtol, least), negligible=max(NEGLIGIBLE, least))
 
 
-def forgiven(found: Found, blur: Array, tolerance: Tolerance) -> Found:
+def forgiven(found: PairResult, blur: Array, tolerance: Tolerance) -> PairResult:
     """A comparison in which errors within the rounding of the claim's author pass."""
     comparison = found.comparison
     given, numerical = comparison.theoretical, comparison.numerical
@@ -252,7 +252,7 @@ class RuleGradient:
             return backward.spreads([self._jacobians[name] for name in backward.xs], self.budget)[place] * (unit / EPS)
         return _moved(self.tape, ct.name).reshape(-1, 1) * (unit / EPS) / _FEWER
 
-    def verdict(self, x: str, found: Found, program: Program, job: Job, structure: Structure | None) -> str:
+    def verdict(self, x: str, found: PairResult, program: Program, job: Job, structure: Structure | None) -> str:
         """pass, fail, inconclusive or none: our own derivative against the numerical one of a claim's comparison."""
         own = self.jacobian(x)
         if own is None:
@@ -264,7 +264,7 @@ class RuleGradient:
             return "pass"
         theory = Theory(mine, lambda: np.abs(projected(self.rounding(x, EPS), found)))
         if found.weights is None:
-            compared = compare_full(program, theory, job, structure).comparison
+            compared = Full([theory], [structure]).compare(program, 0, job).comparison
         else:
             assert found.directions is not None
             compared = compare_along(program, theory, found.directions, job, found.weights).comparison
@@ -272,7 +272,7 @@ class RuleGradient:
         return "fail" if compared.count(Status.FAIL) else "inconclusive" if open_ else "pass"
 
 
-def projected(jacobian: Array, found: Found) -> Array:
+def projected(jacobian: Array, found: PairResult) -> Array:
     """A Jacobian along the directions and weights of a comparison."""
     if found.weights is None or found.directions is None:
         return jacobian

@@ -1,6 +1,6 @@
-"""Counts and worst entries of a comparison, as a record needs them.
+"""The result of one pair (x, y) at one point, and what a record needs of it: counts and the worst entries.
 
-A `Tally` is small however many entries were compared, and tallies of some rows each add up to that of all rows: parts
+A `Counts` is small however many entries were compared, and those of some rows each add up to those of all rows: parts
 of a Jacobian may be compared in several places.
 """
 
@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradcheck_cli.compare.pair import Found
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.jacobian.directions import Directions, reals
 from gradcheck_cli.results.record import Entry
 from gradcheck_cli.verdict.rule import (
     PASSED,
@@ -31,9 +30,6 @@ from gradcheck_cli.verdict.rule import (
     unseen,
     worst,
 )
-
-if TYPE_CHECKING:
-    from gradcheck_cli.checks.diagnose.suspects import Survey
 
 KEPT = 1000  # worst entries of a record
 _COUNTED = re.compile(r"(\d+) (entries|entry|rows|row) (.*)", re.DOTALL)
@@ -57,7 +53,7 @@ class Worst(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Counts:
     """Counts, largest errors and worst entries of one comparison."""
 
     point: int
@@ -84,34 +80,49 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class PointResult:
-    """One pair at one point: its comparison, and the values of x and y there."""
+class PairResult:
+    """One pair at one point: its comparison, the method that made its numerical side, and what is worth saying about it."""
 
-    point: int
-    found: Found
+    comparison: Comparison
+    method: str
     x: Array
     y: Array
-    projected: bool
+    notes: tuple[str, ...] = ()
+    directions: Directions | None = None  # of x, one a row
+    weights: Array | None = None  # of y, one a column, where the columns are not the entries of y
+    evaluations: Mapping[str, int] = field(default_factory=dict)  # forward runs on "real" and on "complex" numbers
+    colors: int | None = None  # groups that rows were probed in, where not each was probed alone
+    hidden: float = 0.0  # of the largest entry for the same y: an error that rounding hides where another evaluates y
+    own: Comparison | None = None  # the comparison with y as we evaluate it, where another does
+    disputed: bool = False  # the complex step and real differences contradict each other somewhere
+    point: int = 0
+    projected: bool = False  # compared along random directions
     drawn: bool = False  # a random sample of entries
     extra: bool = False  # beside the main comparison: only its failures count
-    survey: Survey | None = None  # every node on its own
+    survey: Any = None  # every node on its own
     first: int = 0  # row of the Jacobian at which the comparison starts
     part: bool = False  # other rows are compared elsewhere
     stated: Array | None = None  # a claimed Jacobian, if that is what was compared
-    own: Array | None = None  # then the Jacobian by our rules
+    ours: Array | None = None  # then the Jacobian by our rules
+
+    def beside(self, other: PairResult, **more: Any) -> PairResult:
+        """Another comparison of the same pair at the same point, which counts beside this one."""
+        place = {name: getattr(self, name) for name in ("point", "first", "part", "stated", "ours")}
+        return replace(other, **place, extra=True, **more)
 
     @cached_property
-    def tally(self) -> Tally:
-        return tally_of(self)
+    def counts(self) -> Counts:
+        """Counts, largest errors and worst entries of this comparison."""
+        return counts_of(self)
 
 
-def tally_of(outcome: PointResult) -> Tally:
-    comparison, found = outcome.found.comparison, outcome.found
+def counts_of(result: PairResult) -> Counts:
+    comparison = result.comparison
     rows, columns = comparison.status.shape
-    whole = outcome.projected or outcome.drawn or not outcome.part
-    return Tally(
-        point=outcome.point,
-        total=reals(outcome.x) * reals(outcome.y) if whole else rows * columns,
+    whole = result.projected or result.drawn or not result.part
+    return Counts(
+        point=result.point,
+        total=reals(result.x) * reals(result.y) if whole else rows * columns,
         statuses=tuple(comparison.count(status) for status in Status),
         errors=errors(comparison),
         noise=_largest(comparison.noise),
@@ -120,13 +131,13 @@ def tally_of(outcome: PointResult) -> Tally:
         lost=_lost(comparison, Status.FAIL),
         unfit=comparison.unfit,
         outside=comparison.outside,
-        worst=worst_entries(outcome),
-        evaluations=found.evaluations,
-        colors=None if found.colors is None else (rows, found.colors),
-        notes=found.notes,
-        extra=outcome.extra,
-        tied=outcome.extra and outcome.drawn,
-        doubted=found.disputed or _lost(comparison, *REASONS),
+        worst=worst_entries(result),
+        evaluations=result.evaluations,
+        colors=None if result.colors is None else (rows, result.colors),
+        notes=result.notes,
+        extra=result.extra,
+        tied=result.extra and result.drawn,
+        doubted=result.disputed or _lost(comparison, *REASONS),
     )
 
 
@@ -137,24 +148,24 @@ def _lost(comparison: Comparison, *statuses: Status) -> bool:
     return not np.isfinite(comparison.theoretical[np.isin(comparison.status, statuses)]).all()
 
 
-def merged(tallies: Sequence[Tally]) -> Tally:
+def merged(counts: Sequence[Counts]) -> Counts:
     """The tally of several parts of one Jacobian together, in their order."""
-    first, kinds = tallies[0], ("real", "complex")
+    first, kinds = counts[0], ("real", "complex")
     return replace(
         first,
-        total=sum(t.total for t in tallies),
-        statuses=tuple(map(sum, zip(*(t.statuses for t in tallies), strict=True))),
-        errors=_both([t.errors for t in tallies]),
-        noise=max(t.noise for t in tallies),
-        needed=_both([t.needed for t in tallies]),
-        gradient=added([t.gradient for t in tallies]),
-        lost=any(t.lost for t in tallies),
-        doubted=any(t.doubted for t in tallies),
-        unfit=sum(t.unfit for t in tallies),
-        outside=sum(t.outside for t in tallies),
-        worst=tuple(sorted((each for t in tallies for each in t.worst), key=lambda each: each.rank)[:KEPT]),
-        evaluations={kind: sum(t.evaluations.get(kind, 0) for t in tallies) for kind in kinds},
-        notes=_told([t.notes for t in tallies]),
+        total=sum(t.total for t in counts),
+        statuses=tuple(map(sum, zip(*(t.statuses for t in counts), strict=True))),
+        errors=_both([t.errors for t in counts]),
+        noise=max(t.noise for t in counts),
+        needed=_both([t.needed for t in counts]),
+        gradient=added([t.gradient for t in counts]),
+        lost=any(t.lost for t in counts),
+        doubted=any(t.doubted for t in counts),
+        unfit=sum(t.unfit for t in counts),
+        outside=sum(t.outside for t in counts),
+        worst=tuple(sorted((each for t in counts for each in t.worst), key=lambda each: each.rank)[:KEPT]),
+        evaluations={kind: sum(t.evaluations.get(kind, 0) for t in counts) for kind in kinds},
+        notes=_told([t.notes for t in counts]),
     )
 
 
@@ -173,36 +184,36 @@ def _told(notes: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(f"{n} {one if n == 1 else many[one]} {rest}" if one else rest for (one, rest), n in found.items())
 
 
-def worst_entries(outcome: PointResult) -> tuple[Worst, ...]:
+def worst_entries(result: PairResult) -> tuple[Worst, ...]:
     """The entries that did not pass, failures first; none for projections, which are not entries."""
-    comparison = outcome.found.comparison
-    if outcome.projected:
+    comparison = result.comparison
+    if result.projected:
         return ()
-    return tuple(_ranked(outcome, row, column) for row, column in worst(comparison, KEPT))
+    return tuple(_ranked(result, row, column) for row, column in worst(comparison, KEPT))
 
 
-def _ranked(outcome: PointResult, row: int, column: int) -> Worst:
-    entry = entry_at(outcome, row, column)
+def _ranked(result: PairResult, row: int, column: int) -> Worst:
+    entry = entry_at(result, row, column)
     gap = abs(entry.judged - entry.numerical)
     kind = {"fail": 0, "inconclusive": 1}.get(entry.status, 2)
-    return Worst((kind, -gap if math.isfinite(gap) else -math.inf, outcome.first + row, column), entry)
+    return Worst((kind, -gap if math.isfinite(gap) else -math.inf, result.first + row, column), entry)
 
 
-def entry_at(outcome: PointResult, row: int, column: int) -> Entry:
+def entry_at(result: PairResult, row: int, column: int) -> Entry:
     """One entry of the Jacobian as the record holds it."""
-    comparison, (x, y) = outcome.found.comparison, (outcome.x, outcome.y)
+    comparison, (x, y) = result.comparison, (result.x, result.y)
     judged, numerical = float(comparison.theoretical[row, column]), float(comparison.numerical[row, column])
     status = Status(int(comparison.status[row, column]))
     failed, fits = status == Status.FAIL, status in PASSED
     reason = "" if failed or fits else status.name.lower()
     slopes = comparison.slopes.get(row)
     rows, columns = np.asarray([row]), np.asarray([column])
-    place = _place(outcome, row, column)
+    place = _place(result, row, column)
     return Entry(
         x=_index(x, place[0]),
         y=_index(y, place[1]),
-        point=outcome.point,
-        theoretical=_own(outcome, place) if outcome.stated is not None else judged,
+        point=result.point,
+        theoretical=_ours(result, place) if result.stated is not None else judged,
         numerical=numerical,
         noise=float(comparison.noise[row, column]),
         pattern=pattern(judged, numerical, (*x.shape, *y.shape)) if failed else reason,
@@ -211,21 +222,20 @@ def entry_at(outcome: PointResult, row: int, column: int) -> Entry:
         reason=reason,
         unseen=float(unseen(comparison, rows, columns)[0]) if reason else None,
         slopes=None if slopes is None else (float(slopes[0, column]), float(slopes[1, column])),
-        given=judged if outcome.stated is not None else None,
+        given=judged if result.stated is not None else None,
     )
 
 
-def _own(outcome: PointResult, place: tuple[int, int]) -> float:
+def _ours(result: PairResult, place: tuple[int, int]) -> float:
     """An entry of the Jacobian by our rules; NaN if that was not computed."""
-    return math.nan if outcome.own is None else float(outcome.own[place])
+    return math.nan if result.ours is None else float(result.ours[place])
 
 
-def _place(outcome: PointResult, row: int, column: int) -> tuple[int, int]:
+def _place(result: PairResult, row: int, column: int) -> tuple[int, int]:
     """Row and column in the Jacobian of an entry of its comparison."""
-    found = outcome.found
-    if not outcome.drawn or found.directions is None or found.weights is None:
-        return outcome.first + row, column
-    return int(found.directions.rows[row]), int(np.argmax(found.weights[column]))
+    if not result.drawn or result.directions is None or result.weights is None:
+        return result.first + row, column
+    return int(result.directions.rows[row]), int(np.argmax(result.weights[column]))
 
 
 def _index(x: Array, position: int) -> tuple[int, ...]:

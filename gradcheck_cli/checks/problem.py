@@ -42,32 +42,39 @@ _BACKWARD = 3  # cost of a backward pass in forward runs
 _PROBES = 8  # forward runs of a row where onnxruntime evaluates y: its own and ours, at the same points
 
 
-class Sides:
-    """A float64 tape and one y on it, from which the theoretical and the numerical Jacobians of all xs are made.
+class Problem:
+    """One y of a model at one point: the float64 tape that the theoretical and the numerical Jacobians by all xs come from.
 
     `narrow` is the same run in the model's own dtype, where asked for; `fed` are the values both runs start from.
     """
 
     def __init__(
-        self, tape: Tape, y: str, settings: Settings, narrow: Tape | None = None, fed: Mapping[str, Any] | None = None
+        self,
+        source: Source,
+        settings: Settings,
+        tape: Tape,
+        y: str,
+        narrow: Tape | None = None,
+        fed: Mapping[str, Any] | None = None,
     ) -> None:
-        self.tape, self.y, self.settings, self.narrow, self.fed = tape, y, settings, narrow, fed or {}
+        self.source, self.graph, self.settings = source, source.graph, settings
+        self.tape, self.y, self.narrow, self.fed = tape, y, narrow, fed or {}
         self.half: Callable[[], Tape | None] = lambda: None  # the run in float16 or bfloat16, of a model that has it
         try_kernels(tape)
         self._programs: dict[str, Program] = {}
         self._structures: dict[str, Structure] = {}
 
     @classmethod
-    def at(cls, point: Point, graph: Graph, y: str, xs: Sequence[str], settings: Settings, ops: Ops) -> Sides:
+    def at(cls, point: Point, y: str, xs: Sequence[str], source: Source, settings: Settings, ops: Ops) -> Problem:
         """The tape of a point for one y and all xs; a second one in float64 if the point runs in the model's dtype."""
         tape = point.tape
         if settings.run_in != "model":
-            return cls(tape, y, settings)
+            return cls(source, settings, tape, y)
         feeds = {name: tape.values[tape.named[name].name] if name in tape.named else point.feeds[name]
                  for name in point.feeds}  # fmt: skip
         wanted = [name for name in (y, *xs) if name in tape.named or name in tape.blocked]
-        wide = trace(graph, feeds, ops=ops, seed=settings.seed, targets=wanted, lenient=True)
-        return cls(wide, y, settings, tape, feeds)
+        wide = trace(source.graph, feeds, ops=ops, seed=settings.seed, targets=wanted, lenient=True)
+        return cls(source, settings, wide, y, tape, feeds)
 
     @cached_property
     def surveyor(self) -> Surveyor:
@@ -122,12 +129,12 @@ class Sides:
         return self.tape.named[name].value
 
 
-def obstacle(point: Point, sides: Sides, x: str, index: int, open_: float = 0.0) -> GradcheckError | None:
+def obstacle(point: Point, problem: Problem, x: str, index: int, open_: float = 0.0) -> GradcheckError | None:
     """The error that stops a pair at a point: x or y was not computed, or y is not finite.  None if there is none.
 
     A share `open_` of the entries of y may be NaN or infinite.
     """
-    tape, y = sides.tape, sides.y
+    tape, y = problem.tape, problem.y
     blocked = next((tape.blocked[name] for name in (y, x) if name in tape.blocked), None)
     if blocked is not None:
         return blocked
@@ -199,9 +206,10 @@ def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str
 
 
 def without_gradient(
-    error: NoGradientError, source: Source, tape: Tape, x: str, y: str, gradient_of: str = ""
+    error: NoGradientError, problem: Problem, x: str, y: str, gradient_of: str = ""
 ) -> NoGradientError:
     """The error of a missing rule, with the pair it stops and the nearest earlier tensor that can be checked."""
+    source, tape = problem.source, problem.tape
     stops = f"it stops {'/'.join(derivative(x, y, gradient_of))}."
     if not error.missing or not 0 <= error.missing[0][0] < len(source.graph.nodes):
         return NoGradientError(f"{error}; {stops}", error.missing)
@@ -242,10 +250,10 @@ def _of_ones_own(full: str) -> bool:
     return full.rpartition(".")[0] not in DOMAINS
 
 
-def too_large(cost: Cost, sides: Sides, x: str) -> UsageError:
+def too_large(cost: Cost, problem: Problem, x: str) -> UsageError:
     """The error for a full check whose Jacobians do not fit the memory limit."""
     number = f"{cost.entries:.1e}".replace("e+0", "e").replace("e+", "e") if cost.entries >= 1e6 else str(cost.entries)
-    of, by = (f"{name!r} {_spelled(sides.value(name).shape)}" for name in (sides.y, x))
+    of, by = (f"{name!r} {_spelled(problem.value(name).shape)}" for name in (problem.y, x))
     return UsageError(
         f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about {cost.duration} "
         "here). --mode directional checks it by random projections."
