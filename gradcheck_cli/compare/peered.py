@@ -225,7 +225,7 @@ class Beside:
 
         self.probes["real"] += 2 * directions.count
         size = self.program.bytes_per_probe()
-        parts = [seen for _, seen in in_chunks(run, directions.count, size, self.job.budget, self.program.worth)]
+        parts = [seen() for _, seen in in_chunks(run, directions.count, size, self.job.budget, self.program.worth)]
         return _Seen(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _judged(self, rows: Array, slopes: Estimate) -> _Judged:

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from threading import local
 from typing import TYPE_CHECKING, TypeVar
@@ -64,8 +64,8 @@ def in_chunks(
     budget: Budget,
     least: int = 1,
     most: float = math.inf,
-) -> Iterator[tuple[range, Result]]:
-    """Yields `(probes, run(probes))` for consecutive ranges of `range(count)`, in order.
+) -> Iterator[tuple[range, Callable[[], Result]]]:
+    """Yields `(probes, result)` for consecutive ranges of `range(count)`, in order; `result()` is `run(probes)`.
 
     least  number of probes below which Python's overhead for each step outweighs the computation
     most   number of probes after which limits of time are looked at again
@@ -76,7 +76,7 @@ def in_chunks(
     pieces = _shares(count, int(max(1, min(budget.chunk(bytes_per_probe, least), most))), jobs)
     if len(pieces) <= 1 or jobs == 1:
         for piece in pieces:
-            yield piece, run(piece)
+            yield piece, partial(run, piece)
             budget.progress(piece.stop, count)
         return
     for piece, result in _threaded(run, pieces, jobs):
@@ -91,7 +91,9 @@ def _shares(count: int, most: int, jobs: int) -> Sequence[range]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _threaded(run: Callable[[range], Result], pieces: Sequence[range], jobs: int) -> Iterator[tuple[range, Result]]:
+def _threaded(
+    run: Callable[[range], Result], pieces: Sequence[range], jobs: int
+) -> Iterator[tuple[range, Callable[[], Result]]]:
     """Yields the results of the pieces, in order, from `jobs` threads."""
     from concurrent.futures import wait
 
@@ -100,7 +102,7 @@ def _threaded(run: Callable[[range], Result], pieces: Sequence[range], jobs: int
     try:
         while waiting:
             piece, future = waiting[0]
-            yield piece, future.result()
+            yield piece, future.result
             waiting.popleft()
             waiting.extend((piece, crew.submit(_alone, run, piece)) for piece in islice(rest, 1))
     finally:

@@ -10,14 +10,16 @@ once: elementwise steps that follow one another are fused into one pass of produ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from gradcheck_cli import native
 from gradcheck_cli.autodiff.tape import Step, Tape
+from gradcheck_cli.autodiff.weights import Values
 from gradcheck_cli.engine.rounding import RandomRounding, factors
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import Kernel, elementwise
@@ -28,6 +30,7 @@ from gradcheck_cli.op.sparsity import lines
 
 Numbered: TypeAlias = tuple[int, Step]  # a step of the tape and its number
 Tangents: TypeAlias = Mapping[str, Any]
+Make: TypeAlias = Callable[[Tangents], Tangents]
 _FLOAT64 = np.dtype(np.float64)
 _HELD = 4 << 20  # bytes: larger Jacobians of lines are not computed and kept
 _FLOOR = 1e-150  # smallest magnitude of x that the step h is scaled by
@@ -43,7 +46,7 @@ class Pushforward:
         self._finite: dict[str, bool] = {}
 
     def through(
-        self, index: int, step: Step, tangents: Mapping[str, Stack], rounding: RandomRounding | None
+        self, index: int, step: Step, tangents: Mapping[str, Stack], rounding: RandomRounding | None = None
     ) -> dict[str, Stack]:
         """Tangents of the step's floating-point outputs, by name, from those of its operands."""
         if not self.finite(step.operands):  # 0 * inf: entries outside of a box may be NaN
@@ -293,76 +296,55 @@ def staged(
     for segment in segments([step.node for _, step in steps], formulas, outputs, lambda n: values.like(n).shape, 1):
         draft, mine = drafts[segment.steps[0]], [steps[s] for s in segment.steps]
         if segment.fused is not None:
-            draft = FusedThrough(pushforward, mine, segment.fused)
-        stages.append(Stage(draft if isinstance(draft, Through) else Through(pushforward, mine), segment.dies))
+            draft = partial(_fused, pushforward, mine, segment.fused)
+        make = partial(pushforward.through, *mine[0]) if isinstance(draft, Formula) else draft
+        stages.append(Stage(make, segment.dies))
     return stages
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part that runs at once, and the tangents that nothing reads after it."""
+    """Steps that run at once: the tangents that they make of those before, and those that nothing reads after them."""
 
-    part: Through
+    make: Make
     dies: Sequence[str]
 
-    def run(self, live: dict[str, Any]) -> None:
-        """Adds the tangents that the part makes to `live` and drops those that nothing reads any more."""
-        live.update(self.part.make(live))
-        for name in self.dies:
-            live.pop(name, None)
 
-
-@dataclass(frozen=True, slots=True)
-class Through:
-    """Steps that run one by one through the pushforward."""
-
-    pushforward: Pushforward
-    steps: Sequence[Numbered]
-
-    def make(self, live: Tangents) -> Tangents:
-        """The tangents that the steps make, by name."""
-        made: dict[str, Any] = {}
-        for index, step in self.steps:
-            made.update(self.pushforward.through(index, step, {**live, **made} if made else live, None))
+def _fused(pushforward: Pushforward, steps: Sequence[Numbered], fused: FusedSteps, live: Tangents) -> Tangents:
+    """Tangents that steps make as one fused kernel; where that cannot run, one by one."""
+    if (made := fused.run(live)) is not None:
         return made
+    each: dict[str, Any] = {}
+    for index, step in steps:
+        each.update(pushforward.through(index, step, {**live, **each}))
+    return each
 
 
 @dataclass(frozen=True, slots=True)
-class FusedThrough(Through):
-    """Steps that run as one fused kernel; where it cannot run, one by one."""
-
-    fused: FusedSteps
-
-    def make(self, live: Tangents) -> Tangents:
-        """The tangents that later steps read."""
-        made = self.fused.run(live)
-        return Through.make(self, live) if made is None else made
-
-
-@dataclass(frozen=True, slots=True)
-class Linear(Through):
+class Linear:
     """A step that is linear in the operands that carry tangents: one run of its kernel.
 
     moving  by operand: it carries a tangent; zeros  by operand: it is replaced by zeros
     """
 
+    values: Values
+    step: Step
     moving: Sequence[bool]
     zeros: Sequence[bool]
     outputs: frozenset[str]
 
     def make(self, live: Tangents) -> Tangents:
         """The tangents that the step makes, by name."""
-        ((_, step),) = self.steps
-        operands = [self._operand(step, i, live) for i in range(len(self.moving))]
+        step, values = self.step, self.values
+        operands: list[Any] = []
+        for name, moving, zero in zip(step.operands, self.moving, self.zeros, strict=True):
+            if moving or not name:
+                operands.append(live[name] if name else None)
+            else:
+                operands.append(np.zeros_like(values.like(name)) if zero else values.operand(step.op, name))
         made = step.op.batching(step.op.forward, operands, self.moving, step.metadata)
         pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
         return {name: value for name, value in pairs if name in self.outputs}
-
-    def _operand(self, step: Step, i: int, live: Tangents) -> Array | None:
-        name, values = step.operands[i], self.pushforward.tape.values
-        if self.moving[i] or not name:
-            return live[name] if name else None
-        return np.zeros_like(values.like(name)) if self.zeros[i] else values.operand(step.op, name)
 
 
 class _Planner:
@@ -372,11 +354,11 @@ class _Planner:
         self.pushforward, self.live = pushforward, live
         self.values = pushforward.tape.values
 
-    def draft(self, index: int, step: Step) -> Formula | Through:
+    def draft(self, index: int, step: Step) -> Formula | Make:
         """The formula of a step that can be fused, or a stage of its own."""
         moving = [i for i, n in enumerate(step.operands) if n and n in self.live]
         outputs = [n for n in step.node.outputs if n and is_inexact(self.values.like(n).dtype)]
-        through = Through(self.pushforward, [(index, step)])
+        through = partial(self.pushforward.through, index, step)
         groups = linear_groups(step)
         if not moving or not outputs or (groups and not any(i in g for g in groups for i in moving)):
             return through  # it makes no tangent
@@ -387,7 +369,7 @@ class _Planner:
                 return Formula(outputs[0], self.values.like(outputs[0]).shape, _FLOAT64, *terms)
         return self._ready(step, moving, groups, through) if groups else through
 
-    def _ready(self, step: Step, moving: Sequence[int], groups: Sequence[Sequence[int]], through: Through) -> Through:
+    def _ready(self, step: Step, moving: Sequence[int], groups: Sequence[Sequence[int]], through: Make) -> Make:
         """A linear step as one run of its kernel, if no two operands with tangents are multiplied by one another."""
         grouped_in = {i: g for g in groups for i in g}
         chosen = [i for i in moving if i in grouped_in]
@@ -396,7 +378,7 @@ class _Planner:
         count = range(len(step.operands))
         zeros = [i in grouped_in and not any(j in grouped_in[i] for j in chosen) for i in count]
         outputs = frozenset(n for n in step.node.outputs if n in self.live)
-        return Linear(through.pushforward, through.steps, [i in chosen for i in count], zeros, outputs)
+        return Linear(self.values, step, [i in chosen for i in count], zeros, outputs).make
 
     def _plain(self, step: Step, moving: Sequence[int]) -> bool:
         tensors = [*(step.operands[i] for i in moving), step.node.outputs[0]]

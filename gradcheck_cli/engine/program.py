@@ -126,84 +126,74 @@ class Program:
         self._count("real", count)
         return made
 
-    def jvp(self, stacks: Mapping[str, Stack], rounding: RandomRounding | None = None) -> tuple[Array, ...]:
+    def jvp(
+        self, stacks: Mapping[str, Stack], rounding: RandomRounding | None = None, start: int | None = None
+    ) -> tuple[Array, ...]:
         """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `rounding` as in `run`.
 
-        Every discrete decision is that of the point.
+        Every discrete decision is that of the point.  With `start` the tangents are those of all tensors before that
+        step, of an evaluation that counts already.
         """
+        live: dict[str, Any] = dict(stacks)
         count = next(iter(stacks.values())).shape[0]
-        self._count("complex", count)
+        self._count("complex", count if start is None else 0)
         with np.errstate(all="ignore"):
-            return self._jvp(dict(stacks), count, rounding)
+            for position in range(start or 0, len(self.steps)):
+                if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
+                    for stage in self._staged(live, position):
+                        live.update(stage.make(live))
+                        _drop(live, stage.dies)
+                    break
+                index, step = self.steps[position]
+                try:
+                    made = self._pushforward.through(index, step, live, rounding)
+                    made = made if rounding is None else _rounded_tangents(made, step, rounding)
+                except Crowded:
+                    parts = _pieces(live, count, self._more(position))
+                    rest = (self.jvp(part, deepcopy(rounding), position) for _, part in parts)
+                    return boxes.joined(rest, count)
+                live.update(made)
+                _drop(live, self.dies.get(position, ()))
+            return tuple(self._spread(live, name, count, zero=True) for name in self.outputs)
 
-    def _jvp(
-        self, live: dict[str, Stack], count: int, rounding: RandomRounding | None, start: int = 0
-    ) -> tuple[Array, ...]:
-        """The same from step `start` on, where `live` holds the tangents of all tensors before it."""
-        for position in range(start, len(self.steps)):
-            if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
-                self._carry(live, position)
-                break
-            index, step = self.steps[position]
-            try:
-                made = self._pushforward.through(index, step, live, rounding)
-                made = made if rounding is None else _rounded_tangents(made, step, rounding)
-            except Crowded:
-                parts = _pieces(live, count, self._more(position))
-                rest = (self._jvp(part, n, deepcopy(rounding), position) for n, part in parts)
-                return boxes.joined(rest, count)
-            live.update(made)
-            for name in self.dies.get(position, ()):
-                live.pop(name, None)
-        return tuple(self._spread(live, name, count, zero=True) for name in self.outputs)
-
-    def _carry(self, live: dict[str, Any], start: int) -> None:
-        """Takes the tangents `live`, whole stacks, through all steps from `start` on."""
+    def _staged(self, live: Mapping[str, Any], start: int) -> Sequence[Stage]:
+        """The steps from `start` on, prepared for whole stacks of tangents `live`."""
         key = start, frozenset(live)
         with self._preparing:
             if key not in self._stages:
                 self._stages[key] = staged(self._pushforward, self.steps[start:], live, self.outputs)
-        for stage in self._stages[key]:
-            stage.run(live)
+        return self._stages[key]
 
     def _run(
         self, live: dict[str, Any], count: int, branches: bool, rounding: RandomRounding | None, start: int = 0
     ) -> StackResult:
         """Outputs and decisions from step `start` on, where `live` holds the values of all tensors before it."""
-        crossed: dict[int, Array] = {}
-        decisions = Decisions.none(count)
+        values, crossed, decisions = self.tape.values, dict[int, Array](), Decisions.none(count)
         for position in range(start, len(self.steps)):
             if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
-                self._run_whole(live, branches, crossed, decisions, position)
+                even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
+                for ready in self._joined(position):
+                    if isinstance(ready, Planned) and ready.rebound:
+                        results = self._results(ready.step, live, None)
+                    else:
+                        results = ready.run(live, values, even=even)
+                    if branches and isinstance(ready, Planned) and ready.decides:
+                        self._compare(ready.index, ready.step, live, results, crossed, decisions)
+                    even = ready.keep(live, results) and even
                 break
-            ready = self._plan[position]
+            step = self._plan[position]
             try:
-                results = self._results(ready.step, live, rounding)
-                if branches and ready.decides:
-                    self._compare(ready.index, ready.step, live, results, crossed, decisions)
+                results = self._results(step.step, live, rounding)
+                if branches and step.decides:
+                    self._compare(step.index, step.step, live, results, crossed, decisions)
             except Crowded:
                 parts = _pieces(live, count, self._more(position))
                 rest = [self._run(part, n, branches, deepcopy(rounding), position) for n, part in parts]
                 return gathered(rest).after(crossed, decisions)
-            ready.keep(live, results)
+            step.keep(live, results)
         return StackResult(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
 
-    def _run_whole(
-        self, live: dict[str, Any], branches: bool, crossed: dict[int, Array], decisions: Decisions, start: int
-    ) -> None:
-        """Takes the values `live`, whole stacks, through all steps from `start` on."""
-        values = self.tape.values
-        even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
-        for ready in self._segments(start):
-            if isinstance(ready, Planned) and ready.rebound:
-                results = self._results(ready.step, live, None)
-            else:
-                results = ready.run(live, values, even=even)
-            if branches and isinstance(ready, Planned) and ready.decides:
-                self._compare(ready.index, ready.step, live, results, crossed, decisions)
-            even = ready.keep(live, results) and even
-
-    def _segments(self, start: int) -> Sequence[Planned | Fused]:
+    def _joined(self, start: int) -> Sequence[Planned | Joined]:
         with self._preparing:
             if start not in self._fused:
                 self._fused[start] = fused(self._plan[start:], self.outputs, self.tape.values)
@@ -331,6 +321,11 @@ class Program:
             if name not in self.outputs:
                 dies.setdefault(position, []).append(name)
         return dies
+
+
+def _drop(live: dict[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        live.pop(name, None)
 
 
 def _carries(step: Step, live: Mapping[str, Stack]) -> bool:

@@ -105,8 +105,8 @@ class Backward:
         """
         columns = reals(self.seed.value)
         found = [np.zeros((reals(self.tape.values[x]), columns)) for x in self.xs]
-        for piece, rows in self._chunks(None, budget, rounding):
-            for jacobian, cotangents in zip(found, rows, strict=True):
+        for piece, every in self._chunks(None, budget, rounding):
+            for jacobian, cotangents in zip(found, every(), strict=True):
                 jacobian[:, piece.start : piece.stop] = cotangents.T  # in the order of what it is held against
         return found
 
@@ -117,7 +117,7 @@ class Backward:
         wanted = [slice(None)] * len(found) if some is None else [slice(rows.start, rows.stop) for rows in some]
         for seed in range(ROUNDED_RUNS):
             for piece, every in self._chunks(None, budget, seed):
-                for spread, jacobian, rows, cotangents in zip(found, theoretical, wanted, every, strict=True):
+                for spread, jacobian, rows, cotangents in zip(found, theoretical, wanted, every(), strict=True):
                     part = spread[:, piece.start : piece.stop]
                     moved = np.abs(cotangents[:, rows].T - jacobian[:, piece.start : piece.stop])
                     np.fmax(part, moved, out=part)
@@ -129,7 +129,7 @@ class Backward:
         found = [np.zeros((len(rows), columns)) for rows in some]
         grounds = [Grounds(size, columns) for size in sizes]
         for piece, every in self._chunks(None, budget):
-            for jacobian, ground, rows, cotangents in zip(found, grounds, some, every, strict=True):
+            for jacobian, ground, rows, cotangents in zip(found, grounds, some, every(), strict=True):
                 jacobian[:, piece.start : piece.stop] = cotangents[:, rows.start : rows.stop].T
                 ground.add(cotangents.T, cotangents.T, slice(piece.start, piece.stop))
         return found, [ground.found.of(np.asarray(rows, np.int64)) for ground, rows in zip(grounds, some, strict=True)]
@@ -140,8 +140,8 @@ class Backward:
         With a seed `rounding` every result on the way is moved by some roundings.
         """
         found = [np.zeros((len(weights), reals(self.tape.values[x]))) for x in self.xs]
-        for piece, rows in self._chunks(weights, budget, rounding):
-            for total, cotangents in zip(found, rows, strict=True):
+        for piece, every in self._chunks(weights, budget, rounding):
+            for total, cotangents in zip(found, every(), strict=True):
                 total[piece.start : piece.stop] = cotangents
         return found
 
@@ -159,19 +159,19 @@ class Backward:
     ) -> list[Array]:
         """What `reduce` makes of the cotangents `(p, x_size)` of each x, piece by piece: `(P, ...)`; see `along`."""
         found: list[list[Array]] = [[reduce(i, self._nothing(x, range(0)))] for i, x in enumerate(self.xs)]
-        for _, rows in self._chunks(weights, budget, rounding):
-            for i, (made, cotangents) in enumerate(zip(found, rows, strict=True)):
+        for _, every in self._chunks(weights, budget, rounding):
+            for i, (made, cotangents) in enumerate(zip(found, every(), strict=True)):
                 made.append(reduce(i, cotangents))
         whole = [np.concatenate(made) for made in found]
         return [np.zeros((len(weights), *each.shape[1:])) if len(each) < len(weights) else each for each in whole]
 
     def _chunks(
         self, weights: Array | None, budget: Budget, rounding: int | None = None
-    ) -> Iterator[tuple[range, list[Array]]]:
+    ) -> Iterable[tuple[range, Callable[[], list[Array]]]]:
         """Cotangents of every x, piece by piece, for weighted sums of y or, without weights, each of its reals."""
         names = [None if ct is None else ct.name for ct in self.cts]
         if not any(names) or not self.seed.size:
-            return
+            return ()
         count = reals(self.seed.value) if weights is None else len(weights)
         size, room = self.program.bytes_per_probe(), None
         if (
@@ -191,7 +191,7 @@ class Backward:
                 for n, x in zip(names, self.xs, strict=True)
             ]
 
-        yield from in_chunks(run, count, size, budget, self.program.worth, soon(self.program, room))
+        return in_chunks(run, count, size, budget, self.program.worth, soon(self.program, room))
 
     def _seeds(self, weights: Array | None, piece: range, room: Room | None) -> Stack:
         """Cotangents of y for some of the weights, or some of its reals."""
@@ -241,7 +241,7 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ro
 
     size, room = directions.room(program, budget, doubled=2)
     for piece, tangent in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
-        found[piece.start : piece.stop] = flat_stack(tangent)
+        found[piece.start : piece.stop] = flat_stack(tangent())
     return found
 
 
@@ -301,7 +301,8 @@ def beside(
         return program.run({x: moved}, branches=True)
 
     size, room = directions.room(program, budget)
-    for piece, outcome in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
+    for piece, made in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
+        outcome = made()
         found[piece.start : piece.stop] = flat_stack(outcome.outputs[0])
         decisions.append(outcome.decisions)
         for step, change in outcome.crossed.items():
@@ -326,7 +327,7 @@ def by_steps(program: Program, directions: Directions, steps: Array, noise: Arra
         return run(range(0))
     size, room = directions.room(program, budget)
     made = in_chunks(run, directions.count, size, budget, program.worth, soon(program, room))
-    return Rows.joined((rows for _, rows in made), directions.count)
+    return Rows.joined((rows() for _, rows in made), directions.count)
 
 
 def _extrapolated(program: Program, directions: Directions, steps: Array, noise: Array, budget: Budget) -> Rows:

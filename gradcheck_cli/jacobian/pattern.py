@@ -73,7 +73,7 @@ def pattern(program: Program, budget: Budget) -> Pattern:
     rows = np.arange(_reals(x))
     words = np.zeros((-(-len(rows) // BITS), _reals(y)), np.uint64)
     for piece, part in in_chunks(partial(_reached, program, rows), len(words), program.bytes_per_probe(), budget):
-        words[piece.start : piece.stop] = part
+        words[piece.start : piece.stop] = part()
     return Pattern(words, len(rows))
 
 

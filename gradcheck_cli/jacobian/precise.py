@@ -92,7 +92,7 @@ class Both:
             return directions.slopes(derivatives(made)).T
 
         for piece, slopes in in_chunks(run, len(weights), 2 * program.bytes_per_probe(), self.budget):
-            found[:, piece.start : piece.stop] = slopes
+            found[:, piece.start : piece.stop] = slopes()
         return found
 
     def by_kernels(self, program: Program, directions: Directions, rounding: int | None = None) -> Array:

@@ -152,7 +152,7 @@ def _followed(program: Program, size: int) -> Reach:
     with np.errstate(all="ignore"):
         for position, (index, step) in enumerate(program.steps):
             try:
-                made = pushforward.through(index, step, live, None)
+                made = pushforward.through(index, step, live)
             except Crowded:  # from here on probes are whole
                 rest = sum(step_work(program.tape, later) for _, later in program.steps[position:])
                 return Reach(work + rest, math.inf)

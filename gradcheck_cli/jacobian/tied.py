@@ -150,7 +150,7 @@ def _each_run(program: Program, offsets: Moves, budget: Budget) -> Iterator[Sequ
         return [step for step, rows in program.run(moved, branches=True).crossed.items() if rows.any()]
 
     count = len(next(iter(offsets.values())))
-    yield from (made for _, made in in_chunks(run, count, program.bytes_per_probe(), budget, program.worth))
+    yield from (made() for _, made in in_chunks(run, count, program.bytes_per_probe(), budget, program.worth))
 
 
 def _tried(program: Program, count: int, rng: np.random.Generator, alike: bool) -> dict[str, Array]:
@@ -264,7 +264,7 @@ def _along(program: Program, moves: Moves, budget: Budget, rounding: int | None 
         some = {n: shaped(v[piece.start : piece.stop], values[n]) for n, v in moves.items()}
         return [flat_stack(np.asarray(t)) for t in program.jvp(some, random)]
 
-    made = [part for _, part in in_chunks(run, count, 2 * program.bytes_per_probe(), budget, program.worth)]
+    made = [part() for _, part in in_chunks(run, count, 2 * program.bytes_per_probe(), budget, program.worth)]
     return [np.concatenate(column) for column in zip(*made, strict=True)]
 
 

@@ -46,7 +46,9 @@ def traced(tested: gc.Model, ops: Any = gc.OPS) -> Tape:
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 64, 1000])
 def test_chunks_cover_every_probe_once_and_in_order(count: int, least: int, jobs: int) -> None:
     budget = Budget(memory=2**20, jobs=jobs)
-    pieces = list(in_chunks(lambda piece: [3 * p for p in piece], count, 9000, budget, least))
+    pieces = [
+        (piece, made()) for piece, made in in_chunks(lambda piece: [3 * p for p in piece], count, 9000, budget, least)
+    ]
     assert [p for piece, _ in pieces for p in piece] == list(range(count))
     assert [r for _, result in pieces for r in result] == [3 * p for p in range(count)]
     assert all(len(piece) * 9000 <= 2**20 / (2 * jobs) or len(piece) == 1 for piece, _ in pieces)
@@ -60,7 +62,7 @@ def test_chunks_run_on_as_many_threads_as_there_are_jobs() -> None:
         return threading.get_ident()
 
     budget = Budget(jobs=3)
-    assert len({ident for _, ident in in_chunks(run, 3, 1 << 20, budget)}) == 3
+    assert len({ident() for _, ident in in_chunks(run, 3, 1 << 20, budget)}) == 3
 
 
 def test_chunks_may_run_chunks() -> None:
@@ -69,7 +71,7 @@ def test_chunks_may_run_chunks() -> None:
     def outer(piece: range) -> int:
         return sum(sum(inner) for inner, _ in in_chunks(lambda _: None, 100, 1 << 20, budget)) + len(piece)
 
-    assert [result for _, result in in_chunks(outer, 8, 64 << 20, budget)] == [4950 + 1] * 8
+    assert [result() for _, result in in_chunks(outer, 8, 64 << 20, budget)] == [4950 + 1] * 8
 
 
 def test_an_error_in_a_chunk_is_raised_once_no_other_runs_and_the_next_stack_does() -> None:
@@ -85,9 +87,9 @@ def test_an_error_in_a_chunk_is_raised_once_no_other_runs_and_the_next_stack_doe
             running["now"] -= 1
 
     with pytest.raises(ZeroDivisionError):
-        list(in_chunks(run, 100, 64 << 20, budget))
+        [made() for _, made in in_chunks(run, 100, 64 << 20, budget)]
     assert not running["now"]
-    assert [result for _, result in in_chunks(lambda piece: piece.start, 4, 64 << 20, budget)] == [0, 1, 2, 3]
+    assert [result() for _, result in in_chunks(lambda piece: piece.start, 4, 64 << 20, budget)] == [0, 1, 2, 3]
 
 
 def test_whoever_stops_listening_stops_the_chunks() -> None:
