@@ -172,7 +172,7 @@ class Program:
         for position in range(start, len(self.steps)):
             if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
                 even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
-                for ready in self._joined(position):
+                for ready in self._segments(position):
                     if isinstance(ready, Planned) and ready.rebound:
                         results = self._results(ready.step, live, None)
                     else:
@@ -193,7 +193,7 @@ class Program:
             step.keep(live, results)
         return StackResult(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
 
-    def _joined(self, start: int) -> Sequence[Planned | Joined]:
+    def _segments(self, start: int) -> Sequence[Planned | Fused]:
         with self._preparing:
             if start not in self._fused:
                 self._fused[start] = fused(self._plan[start:], self.outputs, self.tape.values)

@@ -32,8 +32,7 @@ from gradcheck_cli.checks.diff.model_runs import (
     differs,
 )
 from gradcheck_cli.checks.severing import CODE, cut_off, sentence, severance_of
-from gradcheck_cli.checks.tally import KEPT, PointResult, Tally
-from gradcheck_cli.compare.pair import Found
+from gradcheck_cli.compare.counts import KEPT, Counts, PairResult
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import describe, is_inexact
@@ -337,7 +336,7 @@ class KeyResult:
     tolerance: Tolerance
     shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # of x and of y
     total: int = 0
-    tallies: list[Tally] = field(default_factory=list)  # at each point
+    counts: list[Counts] = field(default_factory=list)  # at each point
     error: GradcheckError | None = None
     unlike: str = ""
     suspect: Suspect | None = None
@@ -350,7 +349,7 @@ class KeyResult:
         self.shapes, self.total = (x.shape, y.shape), math.prod(reals(named[n].value) for n in self.key if n in named)
         if isinstance(outcome, Comparison):
             entries = y if not self.key.x or both.is_exact(self.key.y) else none  # sums of entries have no index
-            self.tallies.append(PointResult(index, Found(outcome, COMPARISON), x, entries, projected=False).tally)
+            self.counts.append(PairResult(outcome, COMPARISON, x, entries, point=index).counts)
         elif isinstance(outcome, GradcheckError):
             self.error = self.error or outcome
         else:
@@ -359,18 +358,18 @@ class KeyResult:
     @property
     def failed(self) -> int:
         """Number of entries that differ."""
-        return sum(each.count(Status.FAIL) for each in self.tallies)
+        return sum(each.count(Status.FAIL) for each in self.counts)
 
     @property
     def errors(self) -> tuple[float, float]:
         """The largest errors, absolute and relative."""
-        absolute, relative = zip((0.0, 0.0), *(each.errors for each in self.tallies), strict=True)
+        absolute, relative = zip((0.0, 0.0), *(each.errors for each in self.counts), strict=True)
         return max(absolute), max(relative)
 
     @property
     def worst(self) -> Iterator[Entry]:
         """The entries that differ most, with the kind of mistake in B that each looks like."""
-        found = (each for tally in self.tallies for each in tally.worst)
+        found = (each for counts in self.counts for each in counts.worst)
         ordered = sorted(found, key=lambda each: (*each.rank[:2], each.entry.point, each.rank[3]))
         for entry in (each.entry for each in ordered[:KEPT]):
             yield replace(entry, pattern=pattern(entry.numerical, entry.theoretical, sum(self.shapes, ())))
@@ -400,7 +399,7 @@ def record_of(found: KeyResult, plain: Check) -> Check:
 
 def _summary(found: KeyResult, code: str) -> dict[str, Any]:
     """The fields of a record that come from the comparisons at all points."""
-    every = found.tallies
+    every = found.counts
     compared = sum(sum(each.statuses) for each in every)
     checked = compared - sum(each.count(Status.LEFT_OUT) for each in every)
     open_ = ("inconclusive", "GC302", "it has no entry that is finite")
