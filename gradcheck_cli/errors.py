@@ -41,7 +41,7 @@ class UsageError(GradcheckError, ValueError):
     code = "GC201"
 
 
-class Problem(NamedTuple):
+class Diagnostic(NamedTuple):
     """One problem in a file: message, path, place, and the line of text.
 
     Lines and columns are counted from 1; line 0 is the file as a whole.
@@ -69,7 +69,7 @@ class SpecError(UsageError):
     code = "GC202"
     most_shown = 20
 
-    def __init__(self, message: str = "", *, problems: Sequence[Problem] = (), code: str | None = None) -> None:
+    def __init__(self, message: str = "", *, problems: Sequence[Diagnostic] = (), code: str | None = None) -> None:
         self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line, each.column)))
         super().__init__(message or self._listing(), code=code)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
@@ -37,6 +39,7 @@ LONGEST_FUNCTION, LONGEST_FILE, MOST_FILES = 50, 600, 300
 STILL_TWICE = {"Answer", "Beside", "Entry", "Found", "Job", "Model", "Part", "Settings", "Site", "SpecFile", "Spot"}
 SENTENCES = ("op", "ops", "engine", "autodiff", "graph", "points", "native")  # rooms whose docstrings have a subject
 QUESTIONS = {"How", "It", "That", "Those", "What", "When", "Where", "Whether", "Which", "Who", "Whose", "Why"}
+MODULES_OF_A_CHECK, DEEPEST_KERNEL, NUMERICAL_KERNEL = 160, 24, 20  # of examples/mlp.onnx: own calls before a kernel
 SHAPELESS = {"core", "utils", "helpers", "common", "base"}
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("examples/*.py")])
 
@@ -162,6 +165,45 @@ def test_every_family_has_the_operators_that_the_table_names():
     }
     assert declared == named
     assert len(OPS) == sum(map(len, named.values()))
+
+
+WALK = """
+import contextlib, io, os, sys
+import gradcheck_cli
+from gradcheck_cli.cli import main
+
+HOUSE, KERNELS = os.path.dirname(gradcheck_cli.__file__) + os.sep, (os.sep + "ops" + os.sep, os.sep + "native" + os.sep)
+found = []
+
+def seen(frame, event, arg):
+    if event == "call" and any(room in frame.f_code.co_filename for room in KERNELS):
+        stack = []
+        while (frame := frame.f_back) is not None:
+            if frame.f_code.co_filename.startswith(HOUSE):
+                stack.append(frame.f_code)
+        if not any(room in code.co_filename for code in stack for room in KERNELS):
+            found.append([code.co_name for code in stack])
+
+def check():
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["examples/mlp.onnx", "--x", "input", "--y", "loss"]) == 0
+
+check()
+print(len({name for name in sys.modules if name.startswith("gradcheck_cli")}))
+sys.setprofile(seen)
+check()
+sys.setprofile(None)
+print(max(map(len, found)))
+print(max(len(names) for names in found if "complex_step" in names and "by_complex_step" in names))
+"""
+
+
+def test_a_check_walks_through_few_files_and_few_calls_to_a_kernel():
+    ran = subprocess.run([sys.executable, "-c", WALK], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules, deepest, numerical = map(int, ran.stdout.split())
+    assert modules <= MODULES_OF_A_CHECK
+    assert deepest <= DEEPEST_KERNEL
+    assert numerical <= NUMERICAL_KERNEL
 
 
 @pytest.mark.skipif(os.environ.get("GRADCHECK_KERNELS") == "numpy", reason="asked to run without compiled kernels")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradcheck_cli.checks.diagnose.laws import NONDETERMINISTIC, Broken
-from gradcheck_cli.checks.diagnose.suspects import surveyed
 from gradcheck_cli.compare.counts import Counts, PairResult, gradient_figures
 from gradcheck_cli.errors import VERSION, GradcheckError, PointError, UnsupportedError
 from gradcheck_cli.formats.source import Source
@@ -99,7 +98,7 @@ def record_of(
         return failed_record(record, errors[0], tuple(dict.fromkeys(pair.notes)))
     fields = summary(pair.counts, settings.max_inconclusive)
     surveys = [each.survey for each in pair.results if each.survey is not None]
-    told = surveyed(surveys, fields, settings.max_inconclusive, any(t.doubted for t in pair.counts))
+    told = _surveyed(surveys, fields, settings.max_inconclusive, any(t.doubted for t in pair.counts)) if surveys else {}
     if settings.forward == "onnxruntime" and told.get("status") == "pass":  # a survey of nodes does not use it
         told = {name: value for name, value in told.items() if name not in ("status", "code")}
     fields.update(told)
@@ -114,6 +113,12 @@ def record_of(
         *(line for error in errors for line in str(error).splitlines()),
     )
     return replace(record, **{**fields, "notes": notes})
+
+
+def _surveyed(*given: Any) -> dict[str, Any]:
+    from gradcheck_cli.checks.diagnose.suspects import surveyed  # most checks survey no nodes
+
+    return surveyed(*given)
 
 
 def _begun(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
 from gradcheck_cli.checks.assemble import Pair, passes
@@ -76,13 +77,14 @@ class Comparing:
     part: Part | None
     deadline: float | None
 
-    def compare_all(self, problem: Problem, pairs: list[Pair], index: int) -> None:
-        """Compares all pairs of one y at one point; they share the time of their common backward pass.
+    def compare_all(self, pairs: Sequence[Pair], problems: Mapping[str, Problem], index: int) -> None:
+        """Compares all pairs at one point; those of one y share the time of their common backward pass.
 
         In `auto`, pairs that run out of memory are compared once more in the next mode that takes less.
         """
-        for mode in ("full", *PARTIAL):
-            start, group = time.perf_counter(), [p for p in pairs if p.mode == mode and p.error is None]
+        for problem, mode in product(problems.values(), ("full", *PARTIAL)):
+            start = time.perf_counter()
+            group = [p for p in pairs if (p.y, p.mode) == (problem.y, mode) and p.error is None]
             try:
                 for together in self._together(problem, group, index):
                     for position, pair in enumerate(together.pairs):

@@ -24,7 +24,6 @@ from gradcheck_cli.checks.forward.comparison import Primal, require_runtime
 from gradcheck_cli.checks.half_precision import Precisions, in_half
 from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import plan, predicted, work_for
-from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, parts_of, put_together, require_whole, share_of
 from gradcheck_cli.checks.problem import Problem, is_floating, obstacle, require_floats, require_shape, without_forward
 from gradcheck_cli.checks.severing import last_float, severance_of, severed
 from gradcheck_cli.checks.timing import beyond, forecasts, threads
@@ -49,6 +48,7 @@ from gradcheck_cli.settings import ANY, Settings
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.claimed import Claiming
+    from gradcheck_cli.checks.parts import Elsewhere, Part, Shares
     from gradcheck_cli.checks.second_order import SecondOrder
 
 
@@ -76,7 +76,7 @@ def check(
         with quietly():  # NumPy's warnings on NaN and infinity: the verdict reports those
             idle = settings.straight_through and not rounds(source, settings, ops)
             source, ops = through(source, settings, ops)
-            part = None if elsewhere is None else Part()
+            part = None if elsewhere is None else _no_rows()
             checking = Procedure(source, settings, listen, ops_for(source, ops), see, part, elsewhere)
             said = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
             return tuple(replace(r, notes=(*r.notes, *said)) for r in checking.run(name, reproduce))
@@ -111,6 +111,8 @@ class Procedure:
         elsewhere: Elsewhere | None = None,
     ) -> None:
         if part is not None:
+            from gradcheck_cli.checks.parts import require_whole  # where a cluster compares
+
             require_whole(settings)
         source, settings = opened(source, settings if settings.compat is None else as_tensorflow(settings), ops)
         require_runtime(source, settings)
@@ -148,7 +150,8 @@ class Procedure:
             seconds = () if second is None else second.at(ready, problems, point)
             gradients = [(p, s) for p, s in seconds if self._comparable(p, point, s, index)]
             problems, ready = {**problems, **{p.y: s for p, s in gradients}}, [*ready, *(p for p, _ in gradients)]
-            self._check(ready, problems, index)
+            self._plan([p for p in ready if not p.mode], problems)
+            self.comparing.compare_all(ready, problems, index)
             if self.claiming is not None:
                 self.claiming.at(point, index)
             primal.hear()
@@ -185,7 +188,10 @@ class Procedure:
         pairs = self._pairs()
         for index, point in self._each_point():
             pairs, problems, ready = self._ready(pairs, point, index)
-            self._check(ready, problems, index)
+            self._plan([p for p in ready if not p.mode], problems)
+            self.comparing.compare_all(ready, problems, index)
+        from gradcheck_cli.checks.parts import share_of
+
         return {(pair.x, pair.y): share_of(pair) for pair in pairs}
 
     def _pairs(self) -> list[Pair]:
@@ -227,17 +233,14 @@ class Procedure:
             [p for p in pairs if p.error is None and self._comparable(p, point, problems[p.y], index)],
         )
 
-    def _check(self, ready: Sequence[Pair], problems: Mapping[str, Problem], index: int) -> None:
-        self._plan([p for p in ready if not p.mode], problems)
-        for y in problems:
-            self.comparing.compare_all(problems[y], [p for p in ready if p.y == y], index)
-
     def _gather(self, pairs: Sequence[Pair]) -> None:
         """Collects what parts computed elsewhere have found, for pairs without an error."""
         asked = [pair for pair in pairs if pair.error is None and pair.results]
         if self.elsewhere is None or not asked:
             return
-        start, count, found = time.perf_counter(), parts_of(self.memory, self.settings), dict[int, Shares]()
+        from gradcheck_cli.checks.parts import parts_of, put_together
+
+        start, count, found = time.perf_counter(), parts_of(self.memory, self.settings), dict[int, Any]()
         budget = self.comparing.budget(asked[0])
         for index, shares in self.elsewhere(count, self.fed):
             found[index] = shares
@@ -311,6 +314,13 @@ class Procedure:
         if last := last_float(self.graph, self.ops):
             message += f" Check up to the last float tensor: --y {shown(last)}"
         return UnsupportedError(message, code="GC501")
+
+
+def _no_rows() -> Part:
+    """The part that compares nothing: all rows are compared elsewhere."""
+    from gradcheck_cli.checks.parts import Part
+
+    return Part()
 
 
 def _ticking(uri: str, timeout: float | None) -> Callable[[], None]:

@@ -45,7 +45,7 @@ class Watcher(Listener, Protocol):
     def begin(self, model: str) -> None: ...
 
 
-class Ready(NamedTuple):
+class ReadyTask(NamedTuple):
     """The arguments of a check, and the sizes that are known without it."""
 
     request: Mapping[str, Any]
@@ -135,7 +135,7 @@ class Checker:
         return checks
 
     @contextmanager
-    def _prepared(self, task: Task, keeper: Keeper) -> Iterator[Ready]:
+    def _prepared(self, task: Task, keeper: Keeper) -> Iterator[ReadyTask]:
         """The arguments of a task's check, within the limits of time and memory that it has."""
         layers = self._layers(task)
         timeout, memory = limits(layers)
@@ -150,7 +150,7 @@ class Checker:
             settings, others = _others(source, settings, self.given, limited=memory is not None)
             request = {"source": source, "settings": settings, "name": task.name, "listen": self.progress,
                        "see": self._seen_by(keeper), "elsewhere": others}  # fmt: skip
-            yield Ready(request, {*source.dims, *settings.dims, *sizes_given(source.graph, settings)})
+            yield ReadyTask(request, {*source.dims, *settings.dims, *sizes_given(source.graph, settings)})
 
     def _seen_by(self, keeper: Keeper) -> Callable[[int, Point], None]:
         def see(index: int, point: Point) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import rich_click as click
 
 from gradcheck_cli.cli.options import options_of
-from gradcheck_cli.errors import Problem, SpecError, did_you_mean
+from gradcheck_cli.errors import Diagnostic, SpecError, did_you_mean
 from gradcheck_cli.formats.untrusted import content, inside
 from gradcheck_cli.settings import OPTIONS
 
@@ -61,7 +61,7 @@ def _table(file: Path, keys: tuple[str, ...]) -> tuple[Mapping[str, Any], str] |
         text = content(file, _LARGEST).decode("utf-8").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SpecError(problems=[Problem(f"cannot be read: {reason}", str(file))]) from None
+        raise SpecError(problems=[Diagnostic(f"cannot be read: {reason}", str(file))]) from None
     try:
         table: Any = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers too may have too many digits
@@ -78,11 +78,11 @@ def _not_toml(file: Path, text: str, reason: str) -> SpecError:
     line, column = (int(place[1]), int(place[2])) if place else (0, 0)
     shown = (text.splitlines() + [""])[line - 1] if line else ""
     message = f"not TOML: {reason.split(' (at ')[0]}"
-    return SpecError(problems=[Problem(message, str(file), line, column, shown)])
+    return SpecError(problems=[Diagnostic(message, str(file), line, column, shown)])
 
 
 def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Context) -> dict[str, Any]:
-    problems, found = list[Problem](), dict[str, Any]()
+    problems, found = list[Diagnostic](), dict[str, Any]()
     for key, value in table.items():
         if len(problems) == _MOST:
             break
@@ -152,12 +152,12 @@ def _text(mark: str, value: Any) -> str:
     return str(value)
 
 
-def _problem(file: Path, text: str, key: str, message: str) -> Problem:
+def _problem(file: Path, text: str, key: str, message: str) -> Diagnostic:
     """The problem at the line where a key stands."""
     name = re.escape(key)
     match = re.search(rf"^([ \t]*){name}[ \t]*=|^([ \t]*\[[^\n\]]*\b){name}[ \t]*\]", text, re.MULTILINE)
     if match is None:
-        return Problem(message, str(file))
+        return Diagnostic(message, str(file))
     line = text.count("\n", 0, match.start()) + 1
     column = len(match[1] if match[1] is not None else match[2]) + 1
-    return Problem(message, str(file), line, column, text.splitlines()[line - 1])
+    return Diagnostic(message, str(file), line, column, text.splitlines()[line - 1])

@@ -12,8 +12,6 @@ from typing import Any, TextIO
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report import FORMATS, Format, format_of, parts, streamed, write
-from gradcheck_cli.report.heatmap import derivative
-from gradcheck_cli.report.markdown import add_summary, job_summary
 from gradcheck_cli.report.text import Style, clean
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
@@ -28,7 +26,11 @@ class Output:
         self.style = style_of(options)
         self.shows = "show" in options
         self._pieces = streamed(self.format)
-        self._summary = job_summary() if self.format.workflow else ""
+        self._summary = ""
+        if self.format.workflow:
+            from gradcheck_cli.report.markdown import job_summary
+
+            self._summary = job_summary()
         self.heatmap, self.plot, self.drawn = bool(options.get("heatmap")), options.get("plot", ""), 0
         if self.plot:
             from gradcheck_cli.report.plot import require_matplotlib
@@ -86,7 +88,7 @@ class Output:
         for check in drawn if self.plot else ():
             self.drawn += 1
             plot.write(check, path := plot.numbered(self.plot, self.drawn))
-            self._note(f"{path}: {derivative(check, 60)}")
+            self._note(f"{path}: {heatmap.derivative(check, 60)}")
 
     def _note(self, text: str) -> None:
         if self.style.verbosity >= 0:
@@ -133,6 +135,8 @@ class Output:
             except UsageError as error:
                 failed.append(error)
         if self._summary:
+            from gradcheck_cli.report.markdown import add_summary
+
             try:
                 add_summary(self._summary, report, style)
             except OSError as error:

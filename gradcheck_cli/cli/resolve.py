@@ -28,7 +28,6 @@ import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
-from gradcheck_cli.formats.arrays import Npz, read_npy
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import content
 from gradcheck_cli.graph import Array, Graph, TensorType
@@ -114,6 +113,8 @@ def _path_and_key(given: str) -> tuple[str, str | None]:
 
 
 def _read(path: str, key: str | None) -> Array:
+    from gradcheck_cli.formats.arrays import Npz, read_npy  # few options name files
+
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".npz":
         arrays = Npz(path)
@@ -139,6 +140,8 @@ def _read_value(path: str, key: str | None, declared: TensorType) -> Any:
 
         return read_value(path, declared)
     if suffix == ".npz" and key is None and declared.kind == "sequence":
+        from gradcheck_cli.formats.arrays import Npz
+
         return _typed([*Npz(path).values()], declared, path)
     if suffix == ".json" and key is None:
         return _typed(json.loads(content(path, _LARGEST)), declared, path)

@@ -42,7 +42,6 @@ from gradcheck_cli.jacobian.jacobian import (
     forward_noise,
     own_rounding,
 )
-from gradcheck_cli.jacobian.precise import Both, Longer, wider_ladder
 from gradcheck_cli.jacobian.roughness import noise_beside
 from gradcheck_cli.settings import Method
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CHEAP_RUNGS, Estimate, Stencil, rms, scales
@@ -293,7 +292,14 @@ class Numeric:
 
     def complex_step(self, theory: Theory, theoretical: Array) -> Comparison:
         """The comparison by the complex step; what it does not pass, and a few rows more, by the ladder too."""
-        value, status, ground = self._exact(theoretical)
+        together = None
+        if isinstance(self.directions, Colored):
+            together = grouped_complex_step(self.program, self.directions, self.job.budget)
+        if together is None:
+            value = self.projected(by_complex_step(self.program, self.directions, self.job.budget))
+        else:
+            value = self.cleared(together)
+        status, ground = self._screened(theoretical, value, alone=together is None)
         noise = np.broadcast_to(4 * EPS * ground.largest, value.shape)
         for rows in self.pieces(np.flatnonzero(status.any(axis=1))):
             blur = self._blur(rows, value[rows])
@@ -324,7 +330,7 @@ class Numeric:
         columns = len(self.finite) if self.weights is None else len(self.weights)
         work = forward_work(self.program) * (len(rows) + _BACKWARD * columns)
         backward = None if self.theory is None else self.theory.backward
-        if backward is None or not len(rows) or not Longer.possible() or work > _LONG_WORK:
+        if backward is None or not len(rows) or work > _LONG_WORK or not has_longer_numbers():
             return theoretical, value, status
         part, weights = self.directions.part(rows), np.eye(columns) if self.weights is None else self.weights
         try:
@@ -346,6 +352,8 @@ class Numeric:
 
     def _both_long(self, backward: Backward, part: Directions, weights: Array) -> tuple[tuple[Array, Array], Array]:
         """Derivatives by the rules and by the kernels in long doubles, and how far rounding may carry them apart."""
+        from gradcheck_cli.jacobian.precise import Both  # few checks need it
+
         both = Both(backward, self.program.probes[0], self.job.budget)
 
         def sides(rounding: int | None = None) -> tuple[Array, Array]:
@@ -357,23 +365,19 @@ class Numeric:
         moved = [np.abs(one - given) + np.abs(other - exact) for one, other in map(sides, range(ROUNDED_RUNS))]
         return (given, exact), np.asarray(np.fmax.reduce(moved))
 
-    def _exact(self, theoretical: Array) -> tuple[Array, Array, Ground]:
-        """Values by the complex step, which entries pass, and the ground of all: by groups where x has colors.
+    def _screened(self, theoretical: Array, value: Array, *, alone: bool) -> tuple[Array, Ground]:
+        """Which entries pass by the complex step, and the ground of all.
 
-        Rows that do not pass in their group are asked alone, as all are without groups.
+        Rows that were probed in groups, not each alone, and do not pass are probed alone: `value` gets their derivatives.
         """
-        every, together = np.arange(self.directions.count), None
-        if isinstance(self.directions, Colored):
-            together = grouped_complex_step(self.program, self.directions, self.job.budget)
-        value = self._complex(every) if together is None else self.cleared(together)
         ground = self.ground(theoretical, value)
         status = screened(theoretical, value, 4 * EPS, self.job.tolerance, ground)
-        open_ = np.flatnonzero(status.any(axis=1)) if together is not None else every[:0]
-        if len(open_):
-            value[open_] = self._complex(open_)
-            ground = self.ground(theoretical, value)
-            status = screened(theoretical, value, 4 * EPS, self.job.tolerance, ground)
-        return value, status, ground
+        open_ = np.flatnonzero(status.any(axis=1)) if not alone else np.zeros(0, int)
+        if not len(open_):
+            return status, ground
+        value[open_] = self._complex(open_)
+        ground = self.ground(theoretical, value)
+        return screened(theoretical, value, 4 * EPS, self.job.tolerance, ground), ground
 
     def all_rows(
         self, theoretical: Array, together: Callable[[Colored], Rows | None], alone: Callable[[Array], Rows]
@@ -464,6 +468,11 @@ class Numeric:
         return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
+def has_longer_numbers() -> bool:
+    """True on a machine that has numbers longer than float64."""
+    return float(np.finfo(np.longdouble).eps) < 1e-18
+
+
 def among(rows: Array, by_step: Mapping[int, Array]) -> dict[int, Array]:
     """Those of some rows that crossed a branch, by step of the tape."""
     return {step: crossed & rows for step, crossed in by_step.items() if (crossed & rows).any()}
@@ -515,6 +524,8 @@ def _wider(numeric: Numeric, status: Array) -> tuple[Array, Rows | None]:
     some = _blurred(status)
     if not len(some):
         return some, None
+    from gradcheck_cli.jacobian.precise import wider_ladder
+
     parts = (numeric.directions.part(rows) for rows in numeric.pieces(some))
     wider = (wider_ladder(numeric.program, part, numeric.noise, numeric.job.budget) for part in parts)
     return some, Rows.joined(wider, len(some))
@@ -529,8 +540,10 @@ def _whole(numeric: Numeric, status: Array) -> tuple[Array, Rows | None]:
 def _longer(numeric: Numeric, status: Array) -> tuple[Array, Rows | None]:
     """Rows that noise left open, in long doubles where that is soon done."""
     some = _blurred(status)
-    if not len(some) or not Longer.possible() or forward_work(numeric.program) * len(some) > _LADDER_WORK:
+    if not len(some) or not has_longer_numbers() or forward_work(numeric.program) * len(some) > _LADDER_WORK:
         return some, None
+    from gradcheck_cli.jacobian.precise import Longer
+
     return some, Longer(numeric.program, numeric.job.budget).ladder(numeric.directions.part(some))
 
 

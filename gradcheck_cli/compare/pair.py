@@ -84,9 +84,14 @@ def compare_along(
     """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
     before = Counter(program.evaluations)
     numeric = Numeric(program, directions, job, weights, theory.ground, theory)
-    comparison, method, notes = _by_method(numeric, theory)
-    if method != "complex-step":
-        comparison = numeric.uncontradicted(comparison)
+    theoretical = theory.values if weights is not None else numeric.cleared(theory.values)
+    method, notes = _method(numeric)
+    if method == "complex-step":
+        comparison = numeric.complex_step(theory, theoretical)
+    elif method == "richardson":
+        comparison = numeric.uncontradicted(laddered(numeric, theoretical))
+    else:
+        comparison = numeric.uncontradicted(numeric.by_stencil(theoretical, STENCILS[method]))
     comparison = with_ties(numeric, comparison, method == "complex-step")
     comparison = out_of_range(comparison, directions)
     if numeric.left_out.any():
@@ -119,16 +124,12 @@ def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
     return replace(comparison, status=np.where(failed, Status.UNDERFLOW, comparison.status).astype(np.int8))
 
 
-def _by_method(numeric: Numeric, theory: Theory) -> tuple[Comparison, str, tuple[str, ...]]:
-    """The comparison by the method that was asked for or says most, that method, and why it is not another."""
+def _method(numeric: Numeric) -> tuple[str, tuple[str, ...]]:
+    """The method that was asked for or says most, and why it is not another."""
     method, obstacle = numeric.job.method, numeric.program.obstacle
-    theoretical = theory.values if numeric.weights is not None else numeric.cleared(theory.values)
-    if method in ("central", "forward"):
-        return numeric.by_stencil(theoretical, STENCILS[method]), method, ()
-    if method == "richardson" or obstacle is not None:
-        notes = () if obstacle is None or method == "richardson" else (_no_complex_step(obstacle),)
-        return laddered(numeric, theoretical), "richardson", notes
-    return numeric.complex_step(theory, theoretical), "complex-step", ()
+    if method in ("central", "forward", "richardson"):
+        return method, ()
+    return ("complex-step", ()) if obstacle is None else ("richardson", (_no_complex_step(obstacle),))
 
 
 def _no_complex_step(obstacle: Step) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gradcheck_cli import native
 from gradcheck_cli.autodiff.tape import Step, Tape
-from gradcheck_cli.autodiff.weights import Values
+from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.rounding import RandomRounding, factors
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import Kernel, elementwise
@@ -327,7 +327,7 @@ class Linear:
     moving  by operand: it carries a tangent; zeros  by operand: it is replaced by zeros
     """
 
-    values: Values
+    values: TapeValues
     step: Step
     moving: Sequence[bool]
     zeros: Sequence[bool]

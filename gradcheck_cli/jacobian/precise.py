@@ -47,11 +47,6 @@ class Longer:
     def __init__(self, program: Program, budget: Budget) -> None:
         self.program, self.budget = program.upon(cast(Tape, _LongTape(program.tape))), budget
 
-    @staticmethod
-    def possible() -> bool:
-        """This machine has numbers longer than float64."""
-        return float(np.finfo(np.longdouble).eps) < 1e-18
-
     def ladder(self, directions: Directions) -> Rows:
         """Rows by the whole ladder."""
         rows = by_ladder(self.program, directions, ALL_RUNGS, self.noise, self.budget)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_cli.report import diff_table
 from gradcheck_cli.report.concise import ended, given_by, totals
 from gradcheck_cli.report.evidence import LEAST_NAME, entry_lines, judged_rows, suspect_lines, title_lines
-from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import gate_lines, health_tables
 from gradcheck_cli.report.remarks import forward_lines, held_against, lines_below
 from gradcheck_cli.report.text import (
@@ -28,6 +26,8 @@ from gradcheck_cli.results.record import Check, Report
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The table of one check, and what is to be said about its rows; what passed is left out if quiet."""
     if checks and checks[0].of_two_models:
+        from gradcheck_cli.report import diff_table
+
         return diff_table.section(checks, style)
     shown = [c for c in checks if style.verbosity >= 0 or not c.passes]
     if not shown:
@@ -106,13 +106,11 @@ def _details(check: Check, style: Style) -> Iterator[str]:
         yield from suspect_lines(check.suspect, style)
     if check.status == "fail" and check.needed.get("rtol"):
         yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
-    if (
-        check.status in ("inconclusive", "severed")
-        and not check.passes
-        and check.code in PAGES
-        and (hint := PAGES[check.code].hint)
-    ):
-        yield f"  try        {hint}"
+    if check.status in ("inconclusive", "severed") and not check.passes:
+        from gradcheck_cli.report.explanations import PAGES
+
+        if check.code in PAGES and (hint := PAGES[check.code].hint):
+            yield f"  try        {hint}"
     if style.verbosity > 0:
         tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
         yield f"  method     {name(f'{check.mode}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 
 import yaml
 
-from gradcheck_cli.errors import Problem, SpecError, did_you_mean
+from gradcheck_cli.errors import Diagnostic, SpecError, did_you_mean
 from gradcheck_cli.formats.untrusted import opened
 
 MAX_BYTES = 8 << 20
@@ -44,16 +44,16 @@ class Document:
     root: Entry
     lines: list[str]
     data: bytes = b""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Diagnostic] = field(default_factory=list)
 
     @classmethod
     def read(cls, path: str) -> Document:
         text, data = read_text(path)
         return cls(path, parse(text, path), lines_of(text), data)
 
-    def problem(self, message: str, line: int, column: int) -> Problem:
+    def problem(self, message: str, line: int, column: int) -> Diagnostic:
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
-        return Problem(message, self.path, line, column, text)
+        return Diagnostic(message, self.path, line, column, text)
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -148,9 +148,9 @@ def read_text(path: str | Path) -> tuple[str, bytes]:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SpecError(problems=[Problem(f"cannot be read: {reason}", str(path))]) from None
+        raise SpecError(problems=[Diagnostic(f"cannot be read: {reason}", str(path))]) from None
     if len(data) > MAX_BYTES:
-        raise SpecError(problems=[Problem(f"is larger than {MAX_BYTES >> 20} MiB, the most for a spec", str(path))])
+        raise SpecError(problems=[Diagnostic(f"is larger than {MAX_BYTES >> 20} MiB, the most for a spec", str(path))])
     return _decode(str(path), data), data
 
 
@@ -160,7 +160,7 @@ def _decode(path: str, data: bytes) -> str:
     except UnicodeDecodeError as error:
         before = lines_of(data[: error.start].decode("utf-8", "replace"))
         message = f"byte 0x{data[error.start]:02x} is not UTF-8; a spec is UTF-8 text"
-        raise SpecError(problems=[Problem(message, path, len(before), len(before[-1]) + 1)]) from None
+        raise SpecError(problems=[Diagnostic(message, path, len(before), len(before[-1]) + 1)]) from None
 
 
 def lines_of(text: str) -> list[str]:
@@ -335,7 +335,7 @@ class _Builder:
 
     def _fail(self, message: str, line: int, column: int) -> NoReturn:
         text = (lines_of(self.text) + [""])[line - 1 : line]
-        raise SpecError(problems=[Problem(message, self.path, line, column, "".join(text))])
+        raise SpecError(problems=[Diagnostic(message, self.path, line, column, "".join(text))])
 
 
 def _convert(kind: str, text: str) -> Any:

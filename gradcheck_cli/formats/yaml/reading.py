@@ -10,18 +10,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from gradcheck_cli.errors import Problem, UsageError, did_you_mean
+from gradcheck_cli.errors import Diagnostic, UsageError, did_you_mean
 from gradcheck_cli.formats.source import Source, Spec
 from gradcheck_cli.formats.yaml.checks import CheckReader, read_models, settings_of
-from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
 from gradcheck_cli.formats.yaml.fields import InvalidPart, SpecFile, Unknown, listed, show
-from gradcheck_cli.formats.yaml.graphs import SpecContext, read_graph, read_initializations
 from gradcheck_cli.formats.yaml.places import Document, Spot, show_path
 from gradcheck_cli.formats.yaml.values import Folder, Values
+
+if TYPE_CHECKING:
+    from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
 
 _MOST_PROBLEMS = 500
 _TYPES = {
@@ -61,10 +62,14 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
     defaults = settings_of(written.defaults)
     seed = defaults.get("seed", 0)
     values = Values(Folder(folder), seed if isinstance(seed, int) else 0)
-    operators = OperatorTable(dict(written.ops), here / "ops", allow_python)
-    operators.read_all()
-    sources = _sources(document, written, dims, values, operators)
-    document.raise_problems()  # checks of a broken graph would only repeat its errors
+    operators, sources = None, dict[str, Source]()
+    if written.graphs or written.ops or written.init:
+        from gradcheck_cli.formats.yaml.custom_ops import OperatorTable  # a file beside a model has none
+
+        operators = OperatorTable(dict(written.ops), here / "ops", allow_python)
+        operators.read_all()
+        sources = _sources(document, written, dims, values, operators)
+        document.raise_problems()  # checks of a broken graph would only repeat its errors
     usual = written.defaults.expect
     expect = {**usual.model_dump(), "usual": True} if usual is not None else None
     reader = CheckReader(sources, values, defaults, folder, written.init, expect)
@@ -76,12 +81,15 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
     if models and (sources or checks):
         message = "a list of models stands in a file of its own, without graphs and checks"
         raise (here / "models").error(message, key=True)
-    return Spec(document.path, sources, checks, models, defaults, operators.given_to)
+    spec = Spec(document.path, sources, checks, models, defaults)
+    return spec if operators is None else replace(spec, operators=operators.given_to)
 
 
 def _sources(
     document: Document, written: SpecFile, dims: Mapping[str, int], values: Values, operators: OperatorTable
 ) -> dict[str, Source]:
+    from gradcheck_cli.formats.yaml.graphs import SpecContext, read_graph, read_initializations
+
     here = Spot(document)
     context = SpecContext(document, operators, values, dims)
     sources: dict[str, Source] = {}
@@ -130,7 +138,7 @@ def _check_head(document: Document) -> None:
         raise (here / "gradcheck").error(f"version {show(version)} of the format is not known; known is 1")
 
 
-def _problem(document: Document, error: Any) -> Problem:
+def _problem(document: Document, error: Any) -> Diagnostic:
     path = _path_in(document, error["loc"])
     by_key = error["type"] in ("extra_forbidden", "missing") or error["loc"][-1:] == ("[key]",)
     if isinstance(inner := error.get("ctx", {}).get("error"), InvalidPart):
