@@ -123,7 +123,7 @@ FAMILIES = (  # file in this folder, list in it, domain, names
 )  # fmt: skip
 
 
-class Operators(Mapping[tuple[str, str], Op]):
+class OperatorFamilies(Mapping[tuple[str, str], Op]):
     """The operators of some families by (domain, name), each imported with its family at first use."""
 
     def __init__(self) -> None:
@@ -148,4 +148,4 @@ class Operators(Mapping[tuple[str, str], Op]):
         return len(self._family)
 
 
-OPS = Operators()
+OPS = OperatorFamilies()
