@@ -62,7 +62,7 @@ def run(first: str, second: str, given: Mapping[str, Any], ctx: click.Context) -
 
 
 def _bounded(layers: Sequence[Mapping[str, Any]], call: Callable[[], T]) -> T:
-    """What a call gives, in a process of its own where there are limits that it may not pass whatever it does."""
+    """The result of a call, in a process of its own where there are limits on time or memory."""
     timeout, memory = limits(layers)
     if (timeout is None and memory is None) or not possible():
         return call()

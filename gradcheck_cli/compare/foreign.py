@@ -27,7 +27,7 @@ from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import loop
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, Estimate, rung
-from gradcheck_cli.verdict.rule import epsilon
+from gradcheck_cli.verdict.rule import agree, epsilon
 
 _OWN = "gradcheck_cli."
 _DECLARED = ("forward", "batching", "linear", "analytic", "step", "sparsity", "boxes")
@@ -338,14 +338,9 @@ def _held(exact: Array, ladder: Estimate, crossed: Array) -> tuple[bool, bool]:
 
 def _same(one: Sequence[Array], other: Sequence[Array]) -> bool:
     """Results of one shape that differ by no more than the order of sums explains."""
-    for a, b in zip(one, other, strict=True):
-        if a.shape != b.shape:
-            return False
-        if is_inexact(a.dtype):
-            largest = np.max(np.abs(a), initial=0.0, where=np.isfinite(a))
-            close = (np.abs(a - b) <= _SAME * largest) | (a == b) | (np.isnan(a) & np.isnan(b))
-        else:
-            close = a == b
-        if not np.all(close):
-            return False
-    return True
+    return all(
+        agree(a, b, _SAME * float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a))))
+        if is_inexact(a.dtype)
+        else np.array_equal(a, b)
+        for a, b in zip(one, other, strict=True)
+    )

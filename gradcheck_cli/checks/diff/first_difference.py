@@ -24,7 +24,7 @@ _SHARE = 1e-2  # of the difference at the output: the least one inside
 def first_difference(both: BothRuns, y: str, error: float, rtol: float) -> Suspect | None:
     """The suspect for a difference of y: the node of B that computes the first tensor that differs."""
     a, b = both.a, both.b
-    found = matched(both, _least(error, rtol))
+    found = match_values(both, _least(error, rtol))
     graph, way = a.source.graph, _back_to_what_is_same(a.source.graph, y, found.same)
     apart = {**found.apart, y: both.ys[y] or y}
     first = next((n for n in _in_order(graph, way) if n in apart), y)
@@ -44,7 +44,7 @@ def first_difference(both: BothRuns, y: str, error: float, rtol: float) -> Suspe
 def last_agreement(both: BothRuns, y: str, x: str, weights: Array, error: float, rtol: float) -> Suspect | None:
     """The suspect for a different gradient: the node of B that reads the last tensor whose cotangent differs."""
     a, b = both.a, both.b
-    same = {**matched(both, max(rtol, 1e-5)).same, **{n: o for n, o in ((x, both.xs[x]), (y, both.ys[y])) if o}}
+    same = {**match_values(both, max(rtol, 1e-5)).same, **{n: o for n, o in ((x, both.xs[x]), (y, both.ys[y])) if o}}
     names = [n for n in same if a.floating(n) and b.floating(same[n])]
     try:
         mine = dict(zip(names, a.cotangents(y, names, weights), strict=True))
@@ -74,14 +74,14 @@ def _least(error: float, rtol: float) -> float:
 
 
 @dataclass(frozen=True)
-class Matched:
+class ValueMatch:
     """Tensors of A that B has as well, with names there: those that agree (`same`) and those that differ (`apart`)."""
 
     same: Mapping[str, str]
     apart: Mapping[str, str]
 
 
-def matched(both: BothRuns, rtol: float) -> Matched:
+def match_values(both: BothRuns, rtol: float) -> ValueMatch:
     """The tensors of both models that match."""
     a, b = both.a, both.b
     known = {n: o for n, o in (*both.ys.items(), *both.xs.items()) if o}
@@ -94,7 +94,7 @@ def matched(both: BothRuns, rtol: float) -> Matched:
     left = {n: None for n in a.tape.named if n not in same and n not in apart}
     taken = {*same.values(), *apart.values()}
     same.update(_by_values(a, left, b, [n for n in b.tape.named if n not in taken], rtol))
-    return Matched(same, apart)
+    return ValueMatch(same, apart)
 
 
 def _by_values(

@@ -20,7 +20,7 @@ from gradcheck_cli.verdict.rule import agree, magnitude, wide
 
 
 @dataclass(frozen=True, slots=True)
-class Partners:
+class NameMatch:
     """Names in A -> names in B, of inputs and outputs; `given` are those of --map, also of inner tensors."""
 
     inputs: Mapping[str, str]
@@ -34,7 +34,7 @@ class Partners:
         return known.get(name, name if name in b.tensors and name not in known.values() else None)
 
 
-def partners(a: Source, b: Source, given: Mapping[str, str]) -> Partners:
+def match_names(a: Source, b: Source, given: Mapping[str, str]) -> NameMatch:
     """The partners in B of all inputs and outputs of A; UsageError if an input of B has none."""
     _require(a, b, given)
     inputs = _matched(a.graph, b.graph, a.graph.free_inputs, b.graph.free_inputs, given)
@@ -46,7 +46,7 @@ def partners(a: Source, b: Source, given: Mapping[str, str]) -> Partners:
         raise UsageError(f"{b.uri} has an input {_described(b.graph, lonely[0])} that {a.uri} lacks.{hint}")
     for mine, other in inputs.items():
         _require_one_kind(a.graph, mine, b.graph, other)
-    return Partners(inputs, outputs, given, tuple(_notes(a, b, inputs, outputs, given)))
+    return NameMatch(inputs, outputs, given, tuple(_notes(a, b, inputs, outputs, given)))
 
 
 def names(first: str, second: str) -> tuple[str, str]:
@@ -73,7 +73,7 @@ def with_sizes_of(b: Source, a: Source, inputs: Mapping[str, str], settings: Set
     return replace(settings, dims=dims, x_shape=shapes)
 
 
-def handed_over(a: Source, b: Source, known: Partners, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+def handed_over(a: Source, b: Source, known: NameMatch, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     """The feeds of A under B's names and in B's dtypes; floating-point dtypes change only if `dtype` is "model"."""
     found = {}
     for name, value in feeds.items():
@@ -132,7 +132,7 @@ def _cast(b: Graph, name: str, value: Any, dtype: str) -> Any:
 def _matched(
     a: Graph, b: Graph, mine: Sequence[str], theirs: Sequence[str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Partners among inputs, or among outputs; without name or --map the next one of the same shape and dtype."""
+    """Matches among inputs, or among outputs; without name or --map the next one of the same shape and dtype."""
     found = {name: given[name] for name in mine if given.get(name) in theirs}
     taken = set(given.values())
     found.update((n, n) for n in mine if n not in given and n in theirs and n not in taken)

@@ -21,7 +21,7 @@ from gradcheck_cli.autodiff.severed import Severance
 from gradcheck_cli.checks.assemble import failed_record, model_of, peak_rss_mb, versions
 from gradcheck_cli.checks.comparing import Listener
 from gradcheck_cli.checks.diff.first_difference import first_difference, last_agreement
-from gradcheck_cli.checks.diff.match import handed_over, names, partners, same_parameters, with_sizes_of
+from gradcheck_cli.checks.diff.match import handed_over, match_names, names, same_parameters, with_sizes_of
 from gradcheck_cli.checks.diff.model_runs import (
     BothRuns,
     Key,
@@ -86,7 +86,7 @@ class ModelDiff:
         (a, ops), (b, ops_of_b) = through(a, settings, ops), through(b, settings, ops_of_b)
         self.ops, self.ops_of_b = ops_for(a, ops), ops_for(b, ops_of_b)
         self.a, self.b, self.names = a, b, names(a.uri, b.uri)
-        self.known = partners(a, b, given)
+        self.known = match_names(a, b, given)
         self.settings = with_sizes_of(b, a, self.known.inputs, settings)
         self.loss = self.precisions[0].loss(self.precisions[1])
         self.ys = {y: self._partner(y) for y in settings.y or a.graph.outputs}
@@ -118,7 +118,7 @@ class ModelDiff:
         seconds = round((time.perf_counter() - start) / max(len(self.found), 1), 4)
         plain = self._plain(name, reproduce, {**self.a.dims, **self.settings.dims, **dims}, tuple(notes), seconds)
         found = (record_of(each, replace(plain, forward=self._forward(key.y))) for key, each in self.found.items())
-        return tuple(map(self._apart().judged, found))
+        return tuple(map(self._severed().judged, found))
 
     def _point(self, index: int, dims: Mapping[str, int]) -> Point:
         """A point of A, at sizes of open dimensions at which B runs too; if there are none, as for A alone."""
@@ -156,12 +156,10 @@ class ModelDiff:
     def _targets_of_b(self) -> list[str]:
         return [n for n in (*self.ys.values(), *self.xs.values()) if n is not None]
 
-    def _apart(self) -> SeveredInOne:
+    def _severed(self) -> SeveredInOne:
         """The severed pairs of both models."""
-        a, b = (
-            severance_of(source.graph, ops, self.settings, {})
-            for source, ops in ((self.a, self.ops), (self.b, self.ops_of_b))
-        )
+        both = ((self.a, self.ops), (self.b, self.ops_of_b))
+        a, b = (severance_of(source.graph, ops, self.settings, {}) for source, ops in both)
         return SeveredInOne(a, b, self.xs, self.ys, self.names)
 
     def _forward(self, y: str) -> Forward:
@@ -439,10 +437,9 @@ class SeveredInOne:
         if not check.x or check.status not in ("pass", "fail", "inconclusive") or x is None or y is None:
             return check
         here, there = cut_off(check.x, check.y, self.a), cut_off(x, y, self.b)
-        if (here is None) == (there is None):
-            return check
         found = here or there
-        assert found is not None
+        if found is None or (here and there):
+            return check
         of, name, pair = (self.a, self.names[0], (check.x, check.y)) if here else (self.b, self.names[1], (x, y))
         if of.quantizes(*pair):
             return _without_fault(check, found, f"{name}: {sentence(found, *pair, of)}")

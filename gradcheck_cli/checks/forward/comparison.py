@@ -188,7 +188,7 @@ class Primal:
         for y in ys:
             theirs, held = asked.answer[y], self.held[y]
             ours = tape.named[y].value
-            if runs.known(y) and (y in open_ or not near(ours, theirs, CLOSE, absolute=0)):
+            if runs.known(y) and (y in open_ or not near(ours, theirs, CLOSE)):
                 ours = runs.nearest(y, theirs)
             held.compare(f"{NAME} {WORKER.version}", *farthest(ours, theirs, sizes(ours)))
             held.bound = max(held.bound, runs.bound(y, theirs, quick=y not in open_))
@@ -204,7 +204,7 @@ class Primal:
         wanted = theirs.dtype == np.float16 or (not self.looked_once and self._cheap(asked.point))
         if wanted and not large and runs.known(y):
             return False  # rounding of y hides more than rounding of a single node
-        if near(ours, theirs, CLOSE, absolute=0) or not runs.known(y) or runs.close(y, theirs):
+        if near(ours, theirs, CLOSE) or not runs.known(y) or runs.close(y, theirs):
             return True
         return large and runs.small(y, theirs)
 
@@ -335,7 +335,7 @@ class Looked:
         how = runs.difference(y, theirs)
         if first is not None:
             ours = runs.nearest(y, theirs)
-            how = how or difference(ours, theirs, slack(ours, theirs, 0, 0))
+            how = how or difference(ours, theirs, slack(ours, theirs, 0.0))
             told = f"is not what {NAME} {WORKER.version} computes: {how}" if how else "hides what differs on its way"
             held.differ(f"{y!r} {told}{differs_at(graph, first)}", first)
         elif how and (self.reason or not needed.isdisjoint(self.unseen)):

@@ -62,12 +62,12 @@ class Roundings:
 
     def close(self, name: str, theirs: Array) -> bool:
         """True if `theirs` differs from one of our results only in the last digits."""
-        return any(near(each, theirs, CLOSE, absolute=0) for each in self._ours(name))
+        return any(near(each, theirs, CLOSE) for each in self._ours(name))
 
     def small(self, name: str, theirs: Array) -> bool:
         """True if they differ as sums in another order do, or by little that measured rounding explains."""
         ours = self._ours(name)
-        if any(near(each, theirs) for each in ours):
+        if any(agree(each, theirs, slack(each, theirs, _ROUNDINGS * epsilon(theirs.dtype))) for each in ours):
             return True
         if not is_inexact(theirs.dtype) or not any(each.shape == theirs.shape for each in ours):
             return False
@@ -76,10 +76,10 @@ class Roundings:
 
     def difference(self, name: str, theirs: Array) -> str:
         """Sentence on a difference beyond measured rounding; "" if there is none."""
-        ours, allowed = self._ours(name), self.bound(name, theirs)
-        if any(near(each, theirs) for each in ours) or any(near(each, theirs, 0, allowed) for each in ours):
+        ours, bound = self._ours(name), self.bound(name, theirs)
+        if not ours or any(agree(each, theirs, slack(each, theirs, bound)) for each in ours):
             return ""
-        return difference(ours[0], theirs, slack(ours[0], theirs, 0, allowed)) if ours else ""
+        return difference(ours[0], theirs, slack(ours[0], theirs, bound))
 
     def nearest(self, name: str, theirs: Array) -> Array:
         """The one of our results that is nearest to `theirs`."""
@@ -135,10 +135,9 @@ def _short(value: Array) -> Array:
         return np.asarray((scaled == np.rint(scaled)) & (np.abs(scaled) < _SHORT**2))
 
 
-def near(ours: Array, theirs: Array, roundings: float = _ROUNDINGS, allowed: float = 0.0, absolute: int = 1) -> bool:
-    """True if two results differ by some roundings only, as sums in another order do, or by a relative error."""
-    limit = slack(ours, theirs, roundings, allowed) if absolute else roundings * epsilon(theirs.dtype) * sizes(theirs)
-    return agree(ours, theirs, limit)
+def near(ours: Array, theirs: Array, roundings: float) -> bool:
+    """True if two results differ by some roundings only, relative to an entry or to a tenth of the largest one."""
+    return agree(ours, theirs, roundings * epsilon(theirs.dtype) * sizes(theirs))
 
 
 def relative(ours: Array, theirs: Array) -> float:
@@ -146,10 +145,9 @@ def relative(ours: Array, theirs: Array) -> float:
     return farthest(ours, theirs, sizes(ours))[1]
 
 
-def slack(ours: Array, theirs: Array, roundings: float, allowed: float) -> Array:
-    """The error that is allowed for each entry."""
-    eps = epsilon(theirs.dtype)
-    return np.asarray(max(allowed, roundings * eps) * sizes(ours) + _ABSOLUTE * eps)
+def slack(ours: Array, theirs: Array, bound: float) -> Array:
+    """The error that is allowed for each entry by a relative bound, and for results that have no digits below."""
+    return np.asarray(bound * sizes(ours) + _ABSOLUTE * epsilon(theirs.dtype))
 
 
 def floor_of(theirs: Array) -> float:

@@ -162,7 +162,7 @@ class PieceRuns:
         return np.where(np.isfinite(theirs) & ~np.isfinite(ours), theirs, ours)
 
     def _near(self, ours: Array, theirs: Array) -> bool:
-        return near(ours, theirs, _ROUNDINGS.get(theirs.dtype.name, 0.0), absolute=0)
+        return near(ours, theirs, _ROUNDINGS.get(theirs.dtype.name, 0.0))
 
     def _allowed(self, name: str, ours: Array, theirs: Array) -> Array:
         """The error allowed for each entry: its own measured rounding, or that of most entries."""
