@@ -166,9 +166,9 @@ class Settings:
 
     x: tuple[str, ...] | None = _setting(
         None, "tensors", "What",
-        "Differentiate by this input, parameter or inner tensor. Default: float inputs or parameters.",
+        "Differentiate with respect to this input, parameter or inner tensor. Default: float inputs or parameters.",
         "zoo reproduce grad inspect file checks models", form="NAME", role="target",
-        diff="Differentiate by this tensor of A. Default: float inputs or parameters.",
+        diff="Differentiate with respect to this tensor of A. Default: float inputs or parameters.",
     )  # fmt: skip
     y: tuple[str, ...] | None = _setting(
         None, "tensors", "What", "Differentiate this tensor. Default: the float outputs.",
@@ -177,17 +177,19 @@ class Settings:
         grad="Differentiate the sum of these tensors. Default: the float outputs.",
     )  # fmt: skip
     params: bool = _setting(
-        False, "flag", "What", "The weights as x too; inspect shows which they are.",
+        False, "flag", "What", "The weights as x too; `gradcheck inspect` shows which constants are weights.",
         f"{_USUAL} grad", role="target", diff="Also by weights that both have.", inspect="The weights as x too.",
     )  # fmt: skip
     param: tuple[str, ...] = _setting(
-        (), "globs", "What", "Constants of any role as x too, by name or glob; !GLOB leaves out, alone: of the weights.",
+        (), "globs", "What",
+        "Constants of any role as x too, by name or glob; !GLOB leaves out, and alone it leaves out weights.",
         f"{_USUAL} grad inspect", form="GLOB", role="target",
         diff="Also by constants that both have, of any role; !GLOB leaves out.",
     )  # fmt: skip
     grad: Mapping[str, str | Numbers] = _setting(
         dict, "claims", "What",
-        "Check somebody else's gradient by X: a tensor of the model, or numbers from a file. none: look for none.",
+        "Check somebody else's gradient with respect to X: a tensor of the model, or numbers from a file. "
+        "none: do not look for any in the model.",
         "zoo reproduce file", form="X=TENSOR|@FILE[:KEY]|none",
         settings="The tensor that claims to be the gradient by x, or @FILE[:KEY].",
     )  # fmt: skip
@@ -198,11 +200,12 @@ class Settings:
     )  # fmt: skip
     mode: Mode = _setting(
         "auto", "word", "What",
-        "Every entry of the Jacobian, node by node, random projections, or drawn entries. [default: {default}, by cost]",
+        "full: every entry of the Jacobian; nodes: node by node; directional: random projections; sampled: drawn entries. "
+        "[default: {default}, by predicted cost]",
         words=get_args(Mode),
     )  # fmt: skip
     max_entries: int = _setting(
-        4096, "whole", "What", "Entries of a sampled check. [default: {default}]", form="N", least=1,
+        4096, "whole", "What", "Number of entries that a sampled check draws. [default: {default}]", form="N", least=1,
         idle=Idle("mode", "only --mode sampled draws entries", ("sampled", "auto")),
     )  # fmt: skip
     x_shape: Mapping[str, tuple[int, ...]] = _setting(
@@ -214,7 +217,7 @@ class Settings:
         dict, "shapes", "Inputs", "Shape that y is expected to have.", "zoo reproduce file", form="[NAME:]SHAPE",
     )  # fmt: skip
     dims: Mapping[str, int] = _setting(
-        dict, "sizes", "Inputs", "Size of an open dimension. Default: 2 for batches, else what runs.",
+        dict, "sizes", "Inputs", "Size of an open dimension. Default: 2 for batches, else the first size that runs.",
         "zoo reproduce diff inspect file", settings="Sizes by the name that shapes use.", name="dim", form="NAME=INT",
         redraws=True, grad="Fix the size of an open dimension in the file.",
     )  # fmt: skip
@@ -233,80 +236,84 @@ class Settings:
         "zoo reproduce file checks", form="NAME", redraws=True,
     )  # fmt: skip
     test_data: Path | Literal["auto"] | None = _setting(  # a folder with input_0.pb ..., or the one beside the model
-        None, "data", "Inputs", "ONNX's input_0.pb ... to feed. [default: {default}, test_data_set_0 beside the model]",
+        None, "data", "Inputs",
+        "ONNX test data (input_0.pb ...) to feed. [default: {default}, test_data_set_0 beside the model]",
         "zoo diff file", settings="auto, none, or a folder of ONNX test data.", form="auto|DIR|none", usual="auto",
     )  # fmt: skip
     val_range: Mapping[str, tuple[float, float]] = _setting(
-        dict, "ranges", "Inputs", "Draw float inputs from here. [default: -1,1, by domain]", f"{_USUAL} diff",
-        form="[NAME:]LO,HI", redraws=True,
+        dict, "ranges", "Inputs",
+        "Range from which float inputs are drawn. [default: -1,1, narrowed to the domains of operators]",
+        f"{_USUAL} diff",        form="[NAME:]LO,HI", redraws=True,
     )  # fmt: skip
     points: int = _setting(
-        1, "whole", "Inputs", "How many points are tried. [default: {default}]", form="INT", least=1, role="point",
-        idle=Idle("point", "--point is one point alone"), diff="How many points are tried. [default: 3]",
+        1, "whole", "Inputs", "Number of random points that are checked. [default: {default}]", form="INT", least=1,
+        role="point", idle=Idle("point", "--point is one point alone"),
+        diff="Number of random points at which both are compared. [default: 3]",
     )  # fmt: skip
     point: int | None = _setting(
-        None, "whole", "Inputs", "Only this one of the points.", f"{_USUAL} diff", form="INT", least=0, role="point",
+        None, "whole", "Inputs", "Only the point with this number, counted from 0.", f"{_USUAL} diff", form="INT", least=0,
+        role="point",
     )  # fmt: skip
     seed: int = _setting(
-        0, "whole", "Inputs", "Seed of everything drawn. [default: {default}]", f"{_USUAL} diff", form="INT|random",
-        words=("random",), least=0, role="point", redraws=True,
+        0, "whole", "Inputs", "Seed of all that is drawn at random. [default: {default}]", f"{_USUAL} diff",
+        form="INT|random", words=("random",), least=0, role="point", redraws=True,
     )  # fmt: skip
     method: Method = _setting(
         "auto", "word", "Method",
-        "Numerical side: complex-step, richardson, central, forward. [default: {default}, and says which]",
+        "Numerical derivative: complex-step, richardson, central, forward. [default: {default}, and says which]",
         form="METHOD", words=get_args(Method),
     )  # fmt: skip
     delta: float | None = _setting(
-        None, "real", "Method", "The perturbation, of central or forward differences. [default: {default}]",
+        None, "real", "Method", "Size of the perturbation, for central or forward differences. [default: {default}]",
         form="FLOAT|auto", words=("auto",), least=0, above=True, usual="auto",
     )  # fmt: skip
     dtype: DType = _setting(
         "float64", "word", "Method",
-        "model: say as well how many digits the gradient keeps in the model's own dtype. [default: {default}]",
+        "model: also say how many digits the gradient keeps in the model's own dtype. [default: {default}]",
         words=get_args(DType),
         diff="model: run each model in its own dtype, where it may overflow. [default: {default}, for both]",
     )  # fmt: skip
     forward: Forward | None = _setting(  # None: internal, held against onnxruntime if it is there
         None, "word", "Method",
-        "Who evaluates the numerical side: gradcheck alone, or onnxruntime, in the model's own dtype. "
-        "[default: internal, held against onnxruntime where that is installed]",
+        "Forward runs of the numerical side: by gradcheck (internal), or by onnxruntime in the model's own dtype. "
+        "[default: internal, and compared with onnxruntime where that is installed]",
         form="internal|onnxruntime", words=get_args(Forward),
     )  # fmt: skip
     rtol: Mapping[str, float] = _setting(  # where nothing is given, that of the verdict
-        dict, "tolerances", "Method", "Relative error that does not matter. [default: 5e-7]", form="[NAME:]FLOAT",
-        diff=f"Relative difference that does not matter. {_TOLERANCE}",
+        dict, "tolerances", "Method", "Relative error that is accepted. [default: 5e-7]", form="[NAME:]FLOAT",
+        diff=f"Relative difference that is accepted. {_TOLERANCE}",
     )  # fmt: skip
     atol: Mapping[str, float] = _setting(
-        dict, "tolerances", "Method", "Absolute error that does not matter. [default: 0]", form="[NAME:]FLOAT",
-        diff="Absolute difference that does not matter. [default: 0; with --dtype model 8 roundings of 1]",
+        dict, "tolerances", "Method", "Absolute error that is accepted. [default: 0]", form="[NAME:]FLOAT",
+        diff="Absolute difference that is accepted. [default: 0; with --dtype model 8 roundings of 1]",
     )  # fmt: skip
     max_inconclusive: float = _setting(
-        0.02, "real", "Method", "Fraction of entries that may stay inconclusive. [default: {default}]",
+        0.02, "real", "Method", "Fraction of entries that may be inconclusive in a check that passes. [default: {default}]",
         form="FLOAT", least=0, most=1,
     )  # fmt: skip
     coloring: bool = _setting(
-        True, "flag", "Method", "Perturb every entry of x alone, even where many can move together.",
+        True, "flag", "Method", "Perturb one entry of x at a time, even where several could be perturbed in one run.",
         "zoo reproduce file", spelt=("--no-coloring",), settings="Perturb entries of x together that no entry of y shares.",
     )  # fmt: skip
     straight_through: bool = _setting(
         False, "flag", "Method",
-        "Quantizers, Round, Floor, Ceil and Casts to fewer bits and back do not round: gradients go through them.",
+        "Treat quantizers, Round, Floor, Ceil and Casts to fewer bits and back as if they did not round: gradients pass.",
         f"{_USUAL} diff", grad="Gradients go through quantizers, Round, Floor, Ceil and Casts to fewer bits and back.",
     )  # fmt: skip
-    second_order: bool = _setting(False, "flag", "Method", "Check the gradient's own gradient too.")
+    second_order: bool = _setting(False, "flag", "Method", "Check the gradient of the gradient too.")
     compat: Literal["tf"] | None = _setting(
         None, "word", "Method", "Compare as TensorFlow: central, delta 1e-3, rtol and atol 1e-4.",
         form="tf", words=("tf",),
     )  # fmt: skip
     timeout: float | None = _setting(  # seconds
-        None, "seconds", "Limits", "Time for each model: 30s, 10m, 1h. [default: none]", "reproduce diff resume file",
-        form="TIME", role="limit", zoo="Time for each model: 30s, 10m, 1h. [default: 10m]", settings="Seconds.",
+        None, "seconds", "Limits", "Time limit for each model: 30s, 10m, 1h. [default: none]", "reproduce diff resume file",
+        form="TIME", role="limit", zoo="Time limit for each model: 30s, 10m, 1h. [default: 10m]", settings="Seconds.",
     )  # fmt: skip
     memory_limit: int | None = _setting(  # bytes that a check may take beside what it starts with; None: by the machine
         None, "bytes", "Limits",
-        "Memory for each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
+        "Memory limit for each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
         "reproduce diff file", form="SIZE", role="limit",
-        zoo="Memory for each model, all of its processes. [default: 8GiB]",
+        zoo="Memory limit for each model, all of its processes. [default: 8GiB]",
     )  # fmt: skip
     jobs: int = _setting(
         lambda: os.cpu_count() or 1, "whole", "Limits", "Threads. [default: all cores]", "reproduce diff resume file",
@@ -326,18 +333,20 @@ OF_A_RUN = (
     _of_run("expression", "text", "What", "Checks whose name matches, as in pytest: 'conv and not slow'.", "zoo file",
             spelt=("-k",), form="EXPR"),
     _of_run("check", "names", "What", "The check of a spec with exactly this name.", "zoo file", form="NAME"),
-    _of_run("fail_on", "gates", "Gate", "What fails the run. [default: fail,inconclusive,unsupported,severed,forward] "
-            "A list with one of these replaces them; nonfinite, dead, vanishing, exploding and precision, of the "
-            "gradient's health, are added; +word and -word change the default.",
+    _of_run("fail_on", "gates", "Gate",
+            "Outcomes that fail the run. [default: fail,inconclusive,unsupported,severed,forward] "
+            "A list with one of these replaces the default; nonfinite, dead, vanishing, exploding and precision (the "
+            "gradient's health) are added to it; +word and -word change it.",
             "zoo reproduce report resume file", form="LIST"),
     _of_run("health", "flag", "Gate", "Show the health of gradients, layer by layer.", "reproduce report file",
             idle=Idle("output_format", "only the full output has its tables", ("full",))),
-    _of_run("exit_zero", "flag", "Gate", "None of them fails the run; other errors do.", "zoo reproduce diff resume file"),
+    _of_run("exit_zero", "flag", "Gate", "No outcome of --fail-on fails the run; other errors do.",
+            "zoo reproduce diff resume file"),
     _of_run("fail_fast", "flag", "Gate", "Stop at the first model that fails the run.", "resume file",
             zoo="Begin no model after the first that fails the run."),
-    _of_run("baseline", "path", "Gate", "Results of --report: what failed there in the same way is waived.",
+    _of_run("baseline", "path", "Gate", "Results of --report: what failed there in the same way is a known failure.",
             "zoo report resume file", form="FILE"),
-    _of_run("engine", "word", "Limits", "Where all entries are compared: here, or in parts by the workers of a Dask "
+    _of_run("engine", "word", "Limits", "Where a full comparison runs: here, or in parts on the workers of a Dask "
             "cluster. [default: {default}]", default="local", form="local|dask", words=("local", "dask")),
     _of_run("dask", "scheduler", "Limits", "The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. "
             "[default: as Dask is configured]", form="WHERE", idle=Idle("engine", "it asks no cluster", ("dask",))),
@@ -352,7 +361,7 @@ OF_A_RUN = (
     _of_run("heatmap", "flag", "Output", "Show where in the Jacobian the errors are.", "reproduce file"),
     _of_run("save_failures", "path", "Output", "Keep what fails, for `gradcheck reproduce`. [default: {default}]",
             "zoo file", ".gradcheck/failures", form="DIR|none"),
-    _of_run("show", "whole", "Output", "Entries shown of each failure. [default: {default}]",
+    _of_run("show", "whole", "Output", "Number of entries shown for each failure. [default: {default}]",
             "reproduce diff report file settings", 3, form="INT", least=0),
     _of_run("verbose", "count", "Output", "Say more about checks that passed.",
             "zoo reproduce diff report resume file", spelt=("-v", "--verbose"), inspect="All tensors and all pairs."),

@@ -22,15 +22,17 @@ from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report
 
 WORD, CODE = "FORWARD DIFFERS", "GC404"
 _VERDICTS = {
-    "pass": ("PASS", "green"), "waived": ("WAIVED", "yellow"), "fail": ("FAIL", "red"), "severed": ("NO GRADIENT", "red"),
-    "inconclusive": ("INCONCLUSIVE", "yellow"), "error": ("ERROR", "red"),
+    "pass": ("PASS", "green"), "waived": ("KNOWN FAILURE", "yellow"), "fail": ("FAIL", "red"),
+    "severed": ("NO GRADIENT", "red"), "inconclusive": ("INCONCLUSIVE", "yellow"), "error": ("ERROR", "red"),
     "unsupported": ("UNSUPPORTED", "yellow"), "limit": ("LIMIT", "yellow"),
 }  # fmt: skip
 COUNTED = {
-    "pass": "passed", "waived": "waived", "fail": "failed", "severed": "severed", "inconclusive": "inconclusive",
-    "unsupported": "unsupported", "limit": "over a limit",
+    "pass": "passed", "waived": "known failures", "fail": "failed", "severed": "severed", "inconclusive": "inconclusive",
+    "unsupported": "unsupported", "limit": "over a limit", "error": "errors",
 }  # fmt: skip
-_WHY = {reason: reason for reason in ENTRY_REASONS} | {"left_out": "y is not finite"}
+_WHY = {reason: reason for reason in ENTRY_REASONS} | {
+    "noise": "noise (uncertainty too large)", "left_out": "y is not finite",
+}  # fmt: skip
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
@@ -101,6 +103,11 @@ def compared(check: Check, number: int = 0) -> str:
     """The word for what was compared: entries of the Jacobian, or random projections of it; so many of them."""
     one, many = ("projection", "projections") if check.mode in ("directional", "nodes") else ("entry", "entries")
     return one if number == 1 else many
+
+
+def mode_said(check: Check) -> str:
+    """The mode, and beside it what one of few words means: directional (random projections)."""
+    return f"{check.mode} (random projections)" if check.mode == "directional" else check.mode
 
 
 def share_compared(check: Check) -> str:
@@ -179,14 +186,14 @@ def forward_reason(check: Check) -> str:
 def totals(report: Report) -> str:
     """12 checks: 11 passed, 1 failed."""
     statuses = ["pass" if c.status == "severed" and c.passes else c.status for c in report.outcomes]
-    parts = [f"{statuses.count(status)} {word}{_let_through(status, report)}" for status, word in COUNTED.items()
-             if status in statuses]  # fmt: skip
+    parts = [f"{count(statuses.count(status), word.removesuffix('s'), word)}{_let_through(status, report)}"
+             for status, word in COUNTED.items() if status in statuses]  # fmt: skip
     if apart := sum(c.status == "severed" and c.passes for c in report.outcomes):
         parts.insert(1, f"{apart} of them severed")
-    parts += [count(statuses.count("error"), "error")] if "error" in statuses else []
     if differ := sum(c.forward_differs for c in report.outcomes):
-        parts += [f"{differ} forward differs{_let_through('forward', report)}"]
-    parts += [f"{stopped} at a gate"] if (stopped := sum(bool(c.at_health) for c in report.outcomes)) else []
+        parts += [f"{count(differ, 'forward run differs', 'forward runs differ')}{_let_through('forward', report)}"]
+    if stopped := sum(bool(c.at_health) for c in report.outcomes):
+        parts += [f"{stopped} stopped by the health of gradients"]
     return f"{count(len(statuses), 'check')}: {', '.join(parts) or 'nothing to do'}"
 
 

@@ -46,7 +46,8 @@ def judged_rows(
         for label, n, c, (word, _, _) in zip(labels(free), entries, checks, verdicts, strict=True)
     ]
     head, *lines = table(rows, "<" * len(titles) + ">>>><", (*(0 for _ in titles), 7, 11, 11, 7))
-    return [head] + [
+    explained = f"{head} (uncertainty)"
+    return [explained if columns(explained) <= style.width else head] + [
         " ".join(filter(None, (line.removesuffix(word) + paint(word, color, style.color), beside)))
         for line, (word, color, beside) in zip(lines, verdicts, strict=True)
     ]

@@ -39,7 +39,7 @@ PAGES = {
         "not followed. The pattern names what an entry looks like, and the suspect is the node whose rule"
         " is wrong on its own.",
         "Look at the suspect first. `--show 20` lists more entries. If the difference does not matter to "
-        "you, the report says from which --rtol on it would pass. A failure that is known can be waived in a "
+        "you, the report says from which --rtol on it would pass. A known failure can be declared in a "
         "spec until it is repaired: `gradcheck explain GC203`.",
     ),
     "GC102": Page(
@@ -138,7 +138,7 @@ PAGES = {
         "them while typing.",
     ),
     "GC203": Page(
-        "a waiver that no longer holds",
+        "a known failure that passes now (a waiver that no longer holds)",
         "A check passes though its `expect:` in the spec says that it does not. Waivers are strict: one covers "
         "the outcome that it names as long as that lasts, and once the check passes it counts as failed, so "
         "that a repaired gradient does not stay unguarded.",
@@ -147,7 +147,7 @@ PAGES = {
         "Remove the entry's `expect:` from the spec. A waiver looks like this: "
         "`expect: {status: fail, reason: ACME-412, until: 2027-03-31}`; its status is fail, severed, inconclusive, "
         "unsupported, error or limit, `forward: differs` is for a forward run (`gradcheck explain GC404`), and after its "
-        "last day it is as if it were not there. What failed in an earlier run as a whole is waived by --baseline.",
+        "last day it is as if it were not there. All that failed in an earlier run becomes a known failure by --baseline.",
         exit_code=1,
     ),
     "GC301": Page(
@@ -170,11 +170,11 @@ PAGES = {
         "The message names the first such node. Narrow the values: --val-range input:0.1,1.",
     ),
     "GC303": Page(
-        "noise",
-        "The numerical derivative is not precise enough to confirm the entry or to call it wrong. The reason of an entry "
-        "is noise (rounding hides it), curvature (the function bends too much within the steps that rounding allows) or "
-        "underflow (numbers so small or so large that products of them are lost). The report says how large an error "
-        "must be to be seen all the same.",
+        "noise: the numerical error is too large",
+        "The uncertainty of the numerical derivative (its numerical error, the column noise) is too large to confirm the "
+        "entry or to call it wrong. The reason of an entry is noise (rounding hides it), curvature (the function bends too "
+        "much within the steps that rounding allows) or underflow (numbers so small or so large that products of them are "
+        "lost). The report says how large an error must be to be seen all the same.",
         "Rounding in the forward run is large compared with the entry: huge values that cancel, float32 "
         "inside the model, or inside a kernel of others, of which a note says how coarse its results are.",
         "--dtype float64 and --method auto (the defaults), a higher --rtol, or another point: --seed, --val-range. Where "
@@ -216,7 +216,7 @@ PAGES = {
         "Another version of an operator, test data of another model, or a mistake in one of the forward kernels: "
         "gradcheck's, or onnxruntime's.",
         "Hold the node that is named against the ONNX standard: until it is known which side is right, the gradient is "
-        "that of gradcheck's reading of the model. What is known can be waived in a spec, "
+        "that of gradcheck's reading of the model. A known difference can be declared in a spec, "
         "`expect: {forward: differs, reason: ACME-413}`, or by --baseline; `--fail-on -forward` lets it through "
         "everywhere. `--forward internal` leaves onnxruntime out, `--test-data none` the shipped outputs.",
         exit_code=1,

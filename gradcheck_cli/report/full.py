@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_cli.report.concise import ended, given_by, totals
+from gradcheck_cli.report.concise import ended, given_by, mode_said, totals
 from gradcheck_cli.report.evidence import LEAST_NAME, entry_lines, judged_rows, suspect_lines, title_lines
 from gradcheck_cli.report.health import gate_lines, health_tables
 from gradcheck_cli.report.remarks import forward_lines, held_against, lines_below
@@ -64,8 +64,10 @@ def how_checked(check: Check) -> str:
     """All that is not the plain case: mode, method, sizes that were chosen, points."""
     if not check.entries:
         return ""
-    how = [] if (check.mode, check.method) == ("full", "complex-step") else [name(f"{check.mode}, {check.method}")]
-    how += [f"y by {name(check.source)}"] if check.source != "internal" else []
+    how = (
+        [] if (check.mode, check.method) == ("full", "complex-step") else [name(f"{mode_said(check)}, {check.method}")]
+    )
+    how += [f"y computed by {name(check.source)}"] if check.source != "internal" else []
     how += [count(check.points, "point")] if check.points > 1 else []
     how += [name(check.sizes)] if check.dims else []
     how += [f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items()]
@@ -113,7 +115,7 @@ def _details(check: Check, style: Style) -> Iterator[str]:
             yield f"  try        {hint}"
     if style.verbosity > 0:
         tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
-        yield f"  method     {name(f'{check.mode}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
+        yield f"  method     {name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
     if style.verbosity > 0 and check.forward:
         yield f"  forward    {held_against(check)}"
     if style.verbosity > 0 and check.coloring:

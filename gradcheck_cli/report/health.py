@@ -66,7 +66,7 @@ def _entry(check: Check, found: Precision) -> str:
     return f"{place}: {precise(found.narrow)}, not {precise(found.wide)}"
 
 
-_HEAD = ("node", "layer", "cotangent", "zeros", "weights", "dead", "saturated")
+_HEAD = ("node", "layer", "gradient", "zeros", "of weights", "dead", "saturated")
 _LABEL = "  health     "
 _SPACE = " " * len(_LABEL)
 _WORDS = {"nonfinite": "not finite", "precision": "imprecise"}
@@ -156,7 +156,7 @@ def _facts(checks: Sequence[Check]) -> Iterator[str]:
     if lost := next((h.lost for h in found if h.lost is not None and len(checks) == 1), None):
         yield f"zero everywhere: it becomes zero at {spelled(lost, brief=True)}"
     if all(c.status == "severed" for c in checks):
-        yield "ratio -"
+        yield "gradient norm first/last layer -"
     elif ratios := [h for h in found if h.ratio is not None]:
         yield _flow(max(ratios, key=lambda h: _distance(h.ratio)))
 
@@ -180,7 +180,7 @@ def findings(health: Health) -> Iterator[str]:
         yield _flow(health)
     jump = health.steepest
     if jump is not None:
-        yield f"steepest at {spelled(jump.spot)}: x {jump.factor:.2g}, backwards"
+        yield f"largest change from one layer to the next at {spelled(jump.spot)}: times {jump.factor:.2g}, backwards"
 
 
 def _entries(health: Health) -> Iterator[str]:
@@ -205,10 +205,12 @@ def _dead(health: Health) -> Iterator[str]:
 
 
 def _flow(health: Health) -> str:
-    """ratio 3e-08 over 24 layers: vanishing, most at node 23 Sigmoid 'a7'."""
+    """gradient norm first/last layer 3e-08 (24 layers): vanishing, most at node 23 Sigmoid 'a7'."""
     words = [word for word in ("vanishing", "exploding") if word in health.shows]
     where = f", most at {spelled(health.steepest.spot, brief=True)}" if words and health.steepest is not None else ""
-    return f"ratio {health.ratio:.2g} over {health.depth} layers" + (f": {words[0]}{where}" if words else "")
+    return f"gradient norm first/last layer {health.ratio:.2g} ({count(health.depth, 'layer')})" + (
+        f": {words[0]}{where}" if words else ""
+    )
 
 
 def _distance(ratio: float | None) -> float:

@@ -14,6 +14,7 @@ _ROLES = {
     "constant": "constants", "output": "outputs", "inner": "inner tensors",
 }  # fmt: skip
 _MOST = {"input": 40, "weight": 12, "statistic": 4, "quantization": 4, "constant": 4, "output": 40}  # rows, without -v
+_GRADIENT = {"possible": "has a gradient"}
 _CUT = 10  # severed pairs shown, unless all are asked for
 
 
@@ -46,12 +47,9 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
 
 
 def _known(tensor: TensorFacts) -> str:
-    """The state of a tensor's gradient, and of a constant the rule of its role."""
-    return (
-        f"{tensor.gradient}  (rule {tensor.rule}: {name(tensor.why.partition(': ')[2])})"
-        if tensor.rule
-        else tensor.gradient
-    )
+    """The state of a tensor's gradient, and of a constant the reason of its role."""
+    why = f"  ({name(tensor.role)}: {name(tensor.why.partition(': ')[2])})" if tensor.rule else ""
+    return _GRADIENT.get(tensor.gradient, tensor.gradient) + why
 
 
 def _title(role: str, group: Sequence[TensorFacts]) -> str:

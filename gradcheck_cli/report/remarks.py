@@ -23,7 +23,7 @@ from gradcheck_cli.report.text import (
     short,
     wrapped,
 )
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.record import BranchCounts, Check
 
 _SHOWN = 5  # of one table
 _LABEL = "  note       "
@@ -37,6 +37,7 @@ _IN_ROW = re.compile(  # (4 at a kink; 2 of 16 not judged: jump)
     r"|\d+ of \d+ entries of y (is|are) not finite and left out"
 )
 _TOLERATED = re.compile(r"\d+ rows? perturbed across a branch of ")  # the entries agree all the same
+_TRIED = 10  # points, suggested where one left a branch out
 _GIVEN = 3  # of others' gradients that are named
 _LONGEST = 240  # characters of what another runtime says of a model it does not take
 _PREFIX = re.compile(
@@ -92,7 +93,7 @@ def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
     groups: dict[tuple[str, str], list[str]] = {}
     for claim in (c.claim for c in checks if c.claim):
         seed = claim.get("seed", "")
-        how = f"seed {name(seed)}" if seed else f"whole Jacobians, {name(claim.get('layout', ''))}"
+        how = f"gradient of y: {name(seed)}" if seed else f"whole Jacobians, {name(claim.get('layout', ''))}"
         groups.setdefault((claim["kind"], how), []).append(name(claim["by"]))
     for (kind, how), names in groups.items():
         more = f" and {len(names) - _GIVEN} more" if len(names) > _GIVEN else ""
@@ -104,8 +105,14 @@ def _uncovered(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """A line on branches of the model that were not taken, by the row that has most of them."""
     most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
     if most is not None:
-        more = "" if style.verbosity > 0 else ": see -v"
-        yield f"  branches   {most['total'] - most['covered']} of {most['total']} not covered{more}"
+        left = most["total"] - most["covered"]
+        yield f"  branches   {left} of {most['total']} sides never taken{_of_operator(most)}: try --points {_TRIED}"
+
+
+def _of_operator(branches: BranchCounts) -> str:
+    """The operator whose sides were missed, where all that are named are of one."""
+    operators = {found[1] for each in branches["missed"] if (found := re.match(r"node \d+ (\S+)", each))}
+    return f", of {name(operators.pop())}" if len(operators) == 1 else ""
 
 
 def _ranges(checks: Sequence[Check], style: Style) -> Iterator[str]:
@@ -134,7 +141,7 @@ def held_against(check: Check) -> str:
     if other := check.forward.get("compared_with"):
         absolute, relative = (_short(check.forward.get(f"max_{kind}_err")) for kind in ("abs", "rel"))
         said = "" if check.forward.get("agrees") is False else name(check.forward.get("reason", ""))
-        return f"as {name(other)} has it: max abs err {absolute}, max rel err {relative}" + (
+        return f"compared with {name(other)}: max abs err {absolute}, max rel err {relative}" + (
             f"; {said}" if said else ""
         )
     return f"not compared with onnxruntime: {name(check.forward.get('reason', ''))}"
@@ -199,6 +206,10 @@ def _missed(mode: str, check: Check) -> str:
         lines = power.get("bad_fraction_of_lines")
         whole = f" ({percent(lines)} where errors fill whole rows or columns)" if lines else ""
         sure, share = percent(power["confidence"]), percent(power["bad_fraction"])
-        return f"if none of {check.entries.get('checked', 0)} is wrong, at most {share} of all are, at {sure}{whole}"
+        drawn = check.entries.get("checked", 0)
+        return f"if none of {drawn} is wrong, at most {share} of all are ({sure} confidence){whole}"
     of = "the Jacobian's norm" if power.get("of") == "norm" else f"the {name(power['of'])}"
-    return f"an error of {power['missed_below']:.0e} of {of} is missed with at most {percent(power['probability'])}"
+    return (
+        f"an error of {power['missed_below']:.0e} of {of} is missed with a probability of at most "
+        f"{percent(power['probability'])}"
+    )

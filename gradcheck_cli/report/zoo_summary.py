@@ -11,7 +11,6 @@ from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, s
 from gradcheck_cli.results.record import SEVERITY, Check, Report
 
 _LEAST_NAME = 16
-_WORDS = {**COUNTED, "error": "errors"}
 
 
 class Group(NamedTuple):
@@ -58,7 +57,7 @@ def _counts(groups: Sequence[Group]) -> str:
     checks = [check.status for group in groups for check in group.checks]
     rows = [("", "models", "checks")]
     rows += [(word, str(models.count(status)), str(checks.count(status)))
-             for status, word in _WORDS.items() if status in checks]  # fmt: skip
+             for status, word in COUNTED.items() if status in checks]  # fmt: skip
     return "\n".join(table(rows, "<>>"))
 
 

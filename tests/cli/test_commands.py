@@ -41,7 +41,7 @@ inputs (2)
   input    [N,4]  float32  checked as x
   aux_in   [2]    float32  checked as x
 weights
-  W        [4,3]  float32  possible  (rule 5: several values, on a path to y)
+  W        [4,3]  float32  has a gradient  (weight: several values, on a path to y)
 outputs (2)
   loss     []     float32  checked as y
   aux_out  [2]    float32  checked as y

@@ -92,9 +92,9 @@ OF_RECORDS = [  # records, what fails the run, exit code, summary
     ([record("severed", "severed")], (), 0, "1 check: 1 severed"),
     ([record("severed"), record("pass")], OUTCOMES, 0, "2 checks: 2 passed, 1 of them severed"),
     ([record("severed"), record("severed", "severed")], OUTCOMES, 1, "2 checks: 1 passed, 1 of them severed, 1 severed"),
-    ([record("pass", "forward")], OUTCOMES, 1, "1 check: 1 passed, 1 forward differs"),
-    ([record("pass", "forward")], ("fail",), 0, "1 check: 1 passed, 1 forward differs, not in --fail-on"),
-    ([record("pass", "dead")], GATES, 1, "1 check: 1 passed, 1 at a gate"),
+    ([record("pass", "forward")], OUTCOMES, 1, "1 check: 1 passed, 1 forward run differs"),
+    ([record("pass", "forward")], ("fail",), 0, "1 check: 1 passed, 1 forward run differs, not in --fail-on"),
+    ([record("pass", "dead")], GATES, 1, "1 check: 1 passed, 1 stopped by the health of gradients"),
     ([record("fail"), record("severed", "severed")], ("severed",), 1,
      "2 checks: 1 failed, not in --fail-on, 1 severed"),
 ]  # fmt: skip

@@ -19,7 +19,7 @@ MLP = ("mlp.onnx", "--x", "input", "--forward", "onnxruntime")
 def test_it_is_said_who_evaluates_y_and_what_that_hides(gradcheck: Command) -> None:
     ran = gradcheck(*MLP)
     assert ran.code == 0
-    assert "full, richardson | y by onnxruntime" in ran.out
+    assert "full, richardson | y computed by onnxruntime" in ran.out
     assert "  rounding   in onnxruntime hides an error of " in ran.out
     assert " of the largest entry for the same y\n" in ran.out
 

@@ -48,7 +48,7 @@ def test_the_row_keeps_its_verdict_and_a_line_below_says_what_differs(gradcheck:
     assert ran.code == 1
     assert ran.out.count(" PASS\n") == 2
     assert f"\nFORWARD DIFFERS GC404  {TOLD}" in unwrapped(ran)
-    assert "2 checks: 2 passed, 1 forward differs in TIME" in ran.out
+    assert "2 checks: 2 passed, 1 forward run differs in TIME" in ran.out
 
 
 def test_the_record_says_it_beside_the_status(gradcheck: Command, net: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_baseline_that_had_it_waives_it_and_one_that_had_not_does_not(gradchec
 def test_results_read_back_say_the_same(gradcheck: Command, net: Path) -> None:
     gradcheck("net.onnx", "--report", "r.jsonl")
     ran = gradcheck("report", "r.jsonl", "--gate")
-    assert (ran.code, "1 forward differs" in ran.out) == (1, True)
+    assert (ran.code, "1 forward run differs" in ran.out) == (1, True)
     assert gradcheck("report", "r.jsonl", "--fail-on=-forward").code == 0
 
 

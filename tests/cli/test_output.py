@@ -20,7 +20,7 @@ def test_a_model_that_passes(gradcheck: Command) -> None:
     head, how, blank, columns, row, *rest = ran.out.split("\n")
     assert head == "mlp.onnx  opset 17, acme 1, 4 nodes | float32 model, checked in float64 | seed 0"
     assert how == "          full, central | N=2"
-    assert (blank, columns) == ("", "x            y        entries  max abs err  max rel err    noise")
+    assert (blank, columns) == ("", "x            y        entries  max abs err  max rel err    noise (uncertainty)")
     assert row.startswith("input [2,4]  loss []      8/8  ")
     assert row.endswith("  PASS")
     assert rest.pop(0).startswith("  health     norm ")
@@ -66,9 +66,9 @@ def test_concise_is_one_line_a_check(gradcheck: Command) -> None:
     ran = gradcheck("wrong.gradcheck.yaml", "--output-format", "concise")
     wrong, known, right, summary = ran.out.splitlines()
     assert wrong == "square/wrong: d loss/d x: FAIL GC101 3/3 entries differ, max rel err 5.0e-01"
-    assert known == "square/known: d loss/d x: WAIVED fail, as expected: ACME-412 (until 2999-12-31)"
+    assert known == "square/known: d loss/d x: KNOWN FAILURE fail, as expected: ACME-412 (until 2999-12-31)"
     assert right.startswith("sum/right: d loss/d h: PASS 3 entries")
-    assert summary == "3 checks: 1 passed, 1 waived, 1 failed in TIME"
+    assert summary == "3 checks: 1 passed, 1 known failure, 1 failed in TIME"
 
 
 def test_json_is_strict_and_carries_the_exit_code(gradcheck: Command) -> None:
@@ -93,10 +93,10 @@ def test_jsonl_is_a_record_a_line(gradcheck: Command) -> None:
 def test_github_annotates_what_did_not_pass(gradcheck: Command) -> None:
     *log, first, summary = gradcheck("wrong.gradcheck.yaml", "--output-format", "github").out.splitlines()
     assert [line.split("  ")[0] for line in log] == [
-        "FAIL GC101 square/wrong: d loss/d x", "WAIVED square/known: d loss/d x", "PASS sum/right: d loss/d h",
+        "FAIL GC101 square/wrong: d loss/d x", "KNOWN FAILURE square/known: d loss/d x", "PASS sum/right: d loss/d h",
     ]  # fmt: skip
     assert first.startswith("::error file=wrong.gradcheck.yaml,title=GC101 square/wrong%3A d loss/d x::3/3 entries")
-    assert summary == "3 checks: 1 passed, 1 waived, 1 failed in TIME"
+    assert summary == "3 checks: 1 passed, 1 known failure, 1 failed in TIME"
 
 
 @pytest.mark.parametrize("form", ["full", "concise", "markdown", "junit", "json"])
@@ -119,7 +119,7 @@ def test_reports_are_written_by_suffix(gradcheck: Command, folder: Path) -> None
     root = ElementTree.parse(folder / "r.xml").getroot()
     skipped = [suite.get("skipped") for suite in root]
     assert (root.get("tests"), root.get("failures"), skipped) == ("3", "1", ["0", "1", "0"])
-    assert (folder / "r.md").read_text().startswith("## gradcheck: 3 checks: 1 passed, 1 waived, 1 failed\n")
+    assert (folder / "r.md").read_text().startswith("## gradcheck: 3 checks: 1 passed, 1 known failure, 1 failed\n")
 
 
 def test_a_report_is_written_even_if_the_only_model_cannot_be_read(gradcheck: Command, folder: Path) -> None:
@@ -245,10 +245,10 @@ def test_as_tensorflow_compares(gradcheck: Command) -> None:
 
 def test_branches_that_no_point_has_taken_are_counted_and_named_if_asked(gradcheck: Command, folder: Path) -> None:
     models.save(folder / "leaky.onnx", "leaky (float[3] x) => (float[3] y) { h = Exp (x)  y = LeakyRelu (h) }")
-    assert "  branches   1 of 2 not covered: see -v\n" in gradcheck("leaky.onnx").out
+    assert "  branches   1 of 2 sides never taken, of LeakyRelu: try --points 10\n" in gradcheck("leaky.onnx").out
     named = gradcheck("leaky.onnx", "-v").out
     assert "  node 1 LeakyRelu 'y': negative side not covered\n" in named
-    assert "  branches   1 of 2 not covered\n" in named
+    assert "  branches   1 of 2 sides never taken, of LeakyRelu: try --points 10\n" in named
     [record] = json.loads(gradcheck("leaky.onnx", "--output-format", "json").out)["checks"]
     [read] = record["branches"].pop("ranges")
     assert re.fullmatch(r"node 1 LeakyRelu 'y' reads 0\.\d+ to \d\.\d+", read)

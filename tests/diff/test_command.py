@@ -52,7 +52,7 @@ A  a.onnx
 B  same.onnx  opset 18, com.microsoft 1, 4 nodes
    float32 | both in float64 | seed 0 | 3 points | N=2
 
-compared         entries  max abs err  max rel err    noise
+compared         entries  max abs err  max rel err    noise (uncertainty)
 output y [2,3]     18/18      0.0e+00      0.0e+00        0  PASS
 d y / d x [2,4]  144/144      0.0e+00      0.0e+00        0  PASS
 
@@ -72,7 +72,7 @@ A  relu.onnx
 B  leaky.onnx  opset 18, com.microsoft 1, 3 nodes
    float32 | both in float64 | seed 0 | 3 points | N=2
 
-compared         entries  max abs err  max rel err    noise
+compared         entries  max abs err  max rel err    noise (uncertainty)
 output y [2,4]     24/24      4.2e-02      7.8e-03    2e-05  FAIL
 d y / d x [2,4]  192/192      4.7e-03      1.1e+00    4e-06  FAIL
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradcheck_cli.report.concise import given_by, share_compared
+from gradcheck_cli.report.concise import given_by, mode_said, share_compared
 from gradcheck_cli.report.health import health_of, precision_text
 from gradcheck_cli.report.remarks import held_against, power_lines
 from gradcheck_cli.report.text import Style, count, name, rough, seconds
@@ -42,9 +42,9 @@ OUTCOMES = {
         Outcome("gate", "GATE", "G", "the gradient is right, but not what --fail-on lets through"),
         Outcome("limit", "LIMIT", "L", "time, memory or the worker ran out"),
         Outcome("unsupported", "UNSUPPORTED", "U", "an operator, a gradient or a dtype is not known"),
-        Outcome("inconclusive", "INCONCLUSIVE", "I", "kinks or noise: cannot be judged at these points"),
+        Outcome("inconclusive", "INCONCLUSIVE", "I", "kinks or noise (uncertainty): cannot be judged at these points"),
         Outcome("apart", "SEVERED", "S", "from this y, but x has one from another"),
-        Outcome("waived", "WAIVED", "W", "not right, and expected not to be"),
+        Outcome("waived", "KNOWN FAILURE", "K", "not right, and expected not to be"),
         Outcome("pass", "PASS", "P", "the gradient is right"),
     )
 }
@@ -239,7 +239,7 @@ def of_check(check: Check) -> Iterator[Fact]:
     """The method by which a pair was checked, and what that was worth."""
     if not check.entries:
         return
-    yield "Compared", f"{share_compared(check)}, {check.mode}, {check.method}"
+    yield "Compared", f"{share_compared(check)}, {mode_said(check)}, {check.method}"
     yield "Would miss", " ".join(power_lines([check], _WHOLE)) or _missed(check)
     yield "Tolerance", f"rtol {check.rtol:g}, atol {check.atol:g}"
     yield "Points", f"{check.points}, seed {check.seed}"

@@ -259,7 +259,7 @@ def _title(models: Sequence[Model], attention: Sequence[Model]) -> str:
         return (
             f"All gradients of {every} are right"
             if all(m.outcome.key == "pass" for m in models)
-            else f"{every}: right or waived"
+            else f"{every}: right or known to fail"
         )
     return f"{len(attention):,} of {every} need{'s' * (len(attention) == 1)} attention"
 
