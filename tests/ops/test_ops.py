@@ -96,7 +96,7 @@ def test_tangents_of_several_operands_add_up(case: Case) -> None:
 @pytest.mark.one_in(4, of="op")
 @every_case
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_the_lift_equals_the_loop(case: Case, count: int) -> None:
+def test_the_batching_rule_equals_the_loop(case: Case, count: int) -> None:
     tape = case.tape()
     rng = np.random.default_rng(count)
     for xs in subsets(case.floats()):
@@ -104,8 +104,8 @@ def test_the_lift_equals_the_loop(case: Case, count: int) -> None:
         for array in (*tape.values.values(), *stacks.values()):
             array.flags.writeable = False  # nobody's to write to
         program = Program(tape, list(xs), [tape.named[y].name for y in case.outputs])
-        lifted, looped = program.run(stacks), looped_run(program, stacks)
-        for stack, expected in zip(lifted.outputs, looped, strict=True):
+        batched, looped = program.run(stacks), looped_run(program, stacks)
+        for stack, expected in zip(batched.outputs, looped, strict=True):
             if expected.dtype == object:
                 assert (stack == expected).all()
             else:
