@@ -188,7 +188,8 @@ class Op:
     cost      operations of an entry, beside an ordinary one's.  It reads no more than it "picks"; it sums "products" along
               the last axis of operand 0, or the "taps" of a kernel, which are "spread" if operand 0 has fewer entries than
               the result; it looks for "maxima" in windows.
-    elsewhere  how onnxruntime rounds inside: relative "to one", by "rough" formulas of its own, or in "narrow" numbers.
+    elsewhere  how onnxruntime rounds inside: relative "to one", by "rough" formulas of its own, in "narrow" numbers, or
+              after each term of a running sum, "one by one".
 
     The declarations `batching`, `linear`, `analytic`, `step`, `sparsity` and `boxes` of a foreign operator are tried in a
     check, at the values that the kernel has there; a declaration that does not hold is ignored.
@@ -235,7 +236,7 @@ class Op:
     sides: Sides = ""
     straight: Literal["", "rounds", "quantizes"] = ""
     cost: Work = 1.0
-    elsewhere: Literal["", "to one", "rough", "narrow"] = ""
+    elsewhere: Literal["", "to one", "rough", "narrow", "one by one"] = ""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -328,6 +328,6 @@ REDUCE: list[Op] = [
         for name, pick in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
     ),
     Op("CumSum", cumsum, cumsum_vjp, on(0), static={"axis": 1}, bind=bind_cumulation, linear="each",
-       sparsity=along("axis"), integers={1: (0, 0)}, same_axes=True),
+       sparsity=along("axis"), integers={1: (0, 0)}, same_axes=True, elsewhere="one by one"),
     composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation, integers={1: (0, 0)}),
 ]  # fmt: skip

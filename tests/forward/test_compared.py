@@ -150,3 +150,25 @@ def test_a_long_mean_in_another_order_is_no_misreading(tmp_path: Path) -> None:
 
 def _off(x: np.ndarray[Any, Any], *, axes: Any = None, keepdims: int = 1, **rest: Any) -> np.ndarray[Any, Any]:
     return np.asarray(np.mean(x, axis=axes, keepdims=bool(keepdims)) * 1.01, x.dtype)
+
+
+@pytest.mark.parametrize("val_range", [(-1.0, 1.0), (1000.0, 1001.0)])
+@pytest.mark.parametrize("attrs", ["", "<reverse=1>", "<exclusive=1, reverse=1>"])
+def test_rounding_of_long_running_sums_is_no_difference(
+    tmp_path: Path, attrs: str, val_range: tuple[float, float]
+) -> None:
+    """A float32 sum of one sign is off by percents after some hundred thousand terms."""
+    count = 300_000
+    text = f"g (float[{count}] x) => (float[{count}] y) {{ y = CumSum {attrs} (x, a) }}"
+    path = save(tmp_path / "m.onnx", text, a=np.array(0))
+    [record] = gc.check(gc.load(path), mode="directional", val_range={"x": val_range}).checks
+    assert (record.status, record.forward["agrees"]) == ("pass", True), record.forward["reason"]
+    wrong = {**gc.OPS, ("", "CumSum"): replace(gc.OPS["", "CumSum"], forward=_shifted_sum)}
+    [record] = gc.check(gc.load(path), mode="directional", val_range={"x": val_range}, ops=wrong).checks
+    assert record.forward["agrees"] is False
+
+
+def _shifted_sum(x: Any, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Any:
+    """Running sums from the wrong end."""
+    right = gc.OPS["", "CumSum"].forward
+    return right(x, axis=axis, exclusive=exclusive, reverse=1 - reverse)

@@ -19,7 +19,7 @@ from gradcheck_cli.checks.forward.runtime import WORKER, Question, Refused, Unan
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.op import Ops, operator_of
-from gradcheck_cli.verdict.rule import agree, difference, epsilon, sizes
+from gradcheck_cli.verdict.rule import agree, difference, epsilon, sizes, wide
 
 _BYTES = 128 << 20  # of results that one run returns
 _SMALLER = 20.0  # factor by which floors of single nodes are lower than those of whole runs
@@ -177,11 +177,19 @@ class PieceRuns:
         # random rounding of many terms of one sign averages out, so measured rounding is too small there
         if (terms := self.runs.longest_sum) > _LONG:
             allowed = np.maximum(allowed, _OF_SUM * np.sqrt(terms) * epsilon(theirs.dtype) * size)
+        if self._any_of("one by one"):
+            allowed = np.maximum(allowed, self._of_running_sums(ours, theirs.dtype))
         if self._any_of("rough", "narrow"):
             allowed = np.maximum(allowed, FLOORS.get(dtype, 0.0) / _SMALLER * float(np.max(size, initial=0.0)))
         if self._any_of("to one") or len(self.piece.graph.nodes) > 1:
             allowed = allowed + _OF_ONE * min(epsilon(theirs.dtype), float(np.finfo(np.float32).eps)) * self._largest()
         return np.asarray(allowed)
+
+    def _of_running_sums(self, ours: Array, dtype: np.dtype[Any]) -> Array:
+        """The largest error of sums that are added up one by one: half a rounding of every sum before and of its own."""
+        size, steps = np.abs(wide(ours)), [s for s in self.runs.exact.steps if s.op.elsewhere == "one by one"]
+        before = [step.op.forward(size, **step.metadata) for step in steps if len(self.piece.graph.nodes) == 1]
+        return np.asarray(epsilon(dtype) / 2 * sum(before, size))
 
     def _any_of(self, *words: str) -> bool:
         """True if an operator of the piece rounds in one of these ways, or has no single steps."""
