@@ -99,6 +99,9 @@ SAYS = [
     Said("is flipped along axis 0", "Exp", changed("Exp", flipped), between("Exp", x=(7,))),
     Said("lacks a term that sums over axis 1", "Softmax", lambda ct, y, x, *, axis=-1: (ct * y,),
          between("Softmax", x=(2, 5))),
+    *(Said(f"lacks a mean or a sum over axes {', '.join(map(str, axes))}", "Exp",
+           lambda ct, y, x, axes=axes: (ct * y - sym.mean(ct, axes),), between("Exp", x=shape))
+      for axes, shape in [((1, 2), (4, 2, 2)), ((0, 2), (2, 3, 2))]),
     Said("counts not all of up to 2 uses of an entry: they are not summed", "Gather", last_of_duplicates,
          model(("Mul", "x wide", "h"), ("Gather", "h index", "a", {"axis": 0}), ("Sin", "a", "y"),
                constants={"wide": 1.5, "index": np.array([0, 2, 2, 3])})),

@@ -192,3 +192,30 @@ def test_the_output_is_that_of_loops(case: Case) -> None:
         assert (y == expected).all()
     else:
         np.testing.assert_allclose(y, expected, rtol=1e-11, atol=1e-12)
+
+
+def adam(
+    rate: Array, count: Array, w: Array, g: Array, m: Array, v: Array, *, alpha: float = 0.9, beta: float = 0.999,
+    epsilon: float = 1e-8, do_bias_correction: int = 1, **more: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The step of Kingma and Ba, with the weights themselves decaying."""
+    m, v = alpha * m + (1 - alpha) * g, beta * v + (1 - beta) * g**2
+    first, second = (1 - alpha**count, 1 - beta**count) if do_bias_correction else (1, 1)
+    step = -rate * (m / first / (np.sqrt(v / second) + epsilon) + more.get("lambda", 0.0) * w)
+    return count + 1, m, v, w + step, step
+
+
+def mul_integer(a: Array, a_zero: Array | None, b: Array, b_zero: Array | None = None) -> tuple[Any, ...]:
+    """Each integer less its zero point, one times the other."""
+    left, right = (x.astype(int) - (0 if zero is None else zero.astype(int)) for x, zero in ((a, a_zero), (b, b_zero)))
+    return (left * right,)
+
+
+FORMULAS: dict[str, Callable[..., tuple[Any, ...]]] = {"AdamOptimizer": adam, "MulInteger": mul_integer}
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.op in FORMULAS], ids=lambda c: c.id)
+def test_where_no_runtime_has_an_operator_its_outputs_are_those_of_its_formula(case: Case) -> None:
+    outputs, expected = case.tape().named, FORMULAS[case.op](*case.inputs, **case.attrs)
+    for i, each in enumerate(expected):
+        np.testing.assert_allclose(outputs[f"y{i}"].value, each, rtol=1e-11, err_msg=f"output {i}")

@@ -18,6 +18,8 @@ IMAGE = arr(1, 2, 4, 4)
 NET = arr(4, 2, 2), arr(4, 2, 2, seed=1), arr(4, 2, 3)
 
 UNFIT = [
+    case("LabelEncoder", [1], domain="ai.onnx.ml", keys_int64s=(1,), keys_floats=(1.0,), values_int64s=(2,)),
+    case("LabelEncoder", [1], domain="ai.onnx.ml", keys_int64s=(1,), values_tensor=np.ones((1, 1))),
     case("Gather", arr(3), [3]),
     case("Gather", arr(3), [-4]),
     case("Gather", arr(), [0]),

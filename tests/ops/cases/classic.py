@@ -96,6 +96,15 @@ CASES = [
     ),
     *[classifier(3, 3, t) for t in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")],
     classifier(2, 2, "SOFTMAX", multi_class=1),
+    ml(
+        "LinearClassifier",
+        arr(3, 2, low=0.25, high=1.0),
+        n_outputs=2,
+        coefficients=(0.25, 0.125, 0.5, 0.25, 0.125, 0.25),
+        intercepts=(0.125, 0.0, 0.25),
+        classlabels_ints=(10, 11, 12),
+        post_transform="PROBIT",
+    ),
     *[classifier(1, 2, t) for t in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")],
     *[classifier(1, 2, t, x=X / 8, label="scores near 0") for t in ("NONE", "LOGISTIC", "SOFTMAX")],
     ml(

@@ -102,6 +102,7 @@ CASES = [
     *[regressor(a, aggregate_function=a, base_values=(0.5, -0.25)) for a in ("SUM", "AVERAGE", "MIN", "MAX")],
     *[regressor(t, post_transform=t) for t in ("SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")],
     *[classifier(t, post_transform=t) for t in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")],
+    classifier("PROBIT", signed=False, post_transform="PROBIT"),
     classifier("base", base_values=(0.5, 0.25, -1.0)),
     classifier("strings", classlabels_strings=("a", "b", "c")),
     classifier("two classes", classes=2),
