@@ -9,17 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import gradcheck_cli as gc
-from gradcheck_cli.autodiff.tape import Var
 
-Cotangents = tuple[Var]
+Cotangents = tuple[gc.Var]
 
 
-def wrong(ct: Var, y: Var, x: Var) -> Cotangents:
+def wrong(ct: gc.Var, y: gc.Var, x: gc.Var) -> Cotangents:
     """The cotangent of x, from that of y = tanh(x): the square of y is missing."""
     return (ct * (1.0 - y),)
 
 
-def right(ct: Var, y: Var, x: Var) -> Cotangents:
+def right(ct: gc.Var, y: gc.Var, x: gc.Var) -> Cotangents:
     """d tanh(x) / dx = 1 - tanh(x)^2."""
     return (ct * (1.0 - y * y),)
 

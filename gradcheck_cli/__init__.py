@@ -4,7 +4,9 @@
     model = gc.load("model.onnx")
     theoretical, numerical = gc.compute_gradient(model["input"], (8, 4), model["loss"], ())
 
-Names are imported when they are first used, so that the command starts quickly.
+Authors of operators and rules use `gc.Op`, `gc.Var`, `gc.symbolic` (functions of `Var`s, for rules) and `gc.batching`
+(rules that run a kernel for many probes at once).  Names are imported when they are first used, so that the command
+starts quickly.
 """
 
 from __future__ import annotations
@@ -18,28 +20,34 @@ if TYPE_CHECKING:
     from gradcheck_cli.api import check, load, run, save
     from gradcheck_cli.api.compute_gradient import compute_gradient, compute_gradient_error
     from gradcheck_cli.api.gradients import AggregationMethod, UnconnectedGradients, gradients
+    from gradcheck_cli.autodiff import symbolic
+    from gradcheck_cli.autodiff.tape import Var
     from gradcheck_cli.model import Model, Tensor
-    from gradcheck_cli.op import Op
+    from gradcheck_cli.op import Op, batching
     from gradcheck_cli.ops import OPS
     from gradcheck_cli.results.record import Report
 
 __version__ = VERSION
 __all__ = [
-    "OPS", "AggregationMethod", "Model", "Op", "Report", "Tensor", "UnconnectedGradients", "check", "compute_gradient",
-    "compute_gradient_error", "gradients", "load", "run", "save",
+    "OPS", "AggregationMethod", "Model", "Op", "Report", "Tensor", "UnconnectedGradients", "Var", "batching", "check",
+    "compute_gradient", "compute_gradient_error", "gradients", "load", "run", "save", "symbolic",
 ]  # fmt: skip
 _HOMES = {
     "api": ("check", "load", "run", "save"),
     "api.gradients": ("AggregationMethod", "UnconnectedGradients", "gradients"),
     "api.compute_gradient": ("compute_gradient", "compute_gradient_error"),
+    "autodiff.tape": ("Var",),
     "model": ("Model", "Tensor"),
     "op": ("Op",),
     "ops": ("OPS",),
     "results.record": ("Report",),
 }
+_MODULES = {"symbolic": "autodiff.symbolic", "batching": "op.batching"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{_MODULES[name]}")
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

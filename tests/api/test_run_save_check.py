@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -466,6 +467,11 @@ def test_the_package_offers_what_it_lists():
     assert set(gc.__all__) <= set(dir(gc))
     with pytest.raises(AttributeError, match="has no attribute 'gradient'"):
         gc.gradient  # noqa: B018
+
+
+def test_examples_import_nothing_of_the_package_but_its_face():
+    for path in (Path(__file__).parents[2] / "examples").glob("*.py"):
+        assert re.findall(r"gradcheck_cli\.\S+|from gradcheck_cli\b", path.read_text("utf-8")) == [], path.name
 
 
 def test_signatures_are_those_of_the_documentation():
