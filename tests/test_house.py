@@ -38,24 +38,10 @@ LONGEST_FUNCTION, LONGEST_FILE, MOST_FILES = 50, 600, 300
 # Names of classes that are still there twice: take off what is renamed, add none.
 STILL_TWICE = {"Answer", "Beside", "Entry", "Found", "Job", "Model", "Part", "Settings", "Site", "SpecFile", "Spot"}
 SENTENCES = (  # rooms whose docstrings have a subject
-    *(
-        "graph",
-        "native",
-        "op",
-        "formats",
-        "results",
-        "autodiff",
-        "verdict",
-        "ops",
-        "engine",
-        "points",
-        "model",
-        "export",
-    ),
-    *("api", "zoo"),
+    "graph native op formats results autodiff verdict ops engine points model export api zoo jacobian checks".split()
 )
 QUESTIONS = {"How", "It", "That", "Those", "What", "When", "Where", "Whether", "Which", "Who", "Whose", "Why"}
-MODULES_OF_A_CHECK, DEEPEST_KERNEL, NUMERICAL_KERNEL = 160, 24, 20  # of examples/mlp.onnx: own calls before a kernel
+MODULES_OF_A_CHECK, DEEPEST_KERNEL, NUMERICAL_KERNEL = 155, 24, 19  # of examples/mlp.onnx: own calls before a kernel
 SHAPELESS = {"core", "utils", "helpers", "common", "base"}
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("examples/*.py")])
 

@@ -76,7 +76,7 @@ def _disputes(numeric: Numeric, rows: Array, ks: Sequence[int], value: Array, gr
 
 
 def dispute_note(numeric: Numeric) -> tuple[str, ...]:
-    """What is to be said where the complex step and real differences contradict each other."""
+    """A note for a comparison where the complex step and real differences contradict each other."""
     rows = np.flatnonzero(numeric.disputed)
     if not len(rows):
         return ()

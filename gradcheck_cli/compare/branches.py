@@ -1,4 +1,4 @@
-"""Which branches of piecewise nodes no point has taken: what was not seen was not checked.
+"""Branches of piecewise nodes that no point has taken: a branch that was not taken was not checked.
 
 A branch belongs to a node as a whole: of a Relu with one dead unit both sides are covered.  What cannot be taken at any
 point, since nothing that is fed decides on it, is not asked for.
@@ -67,7 +67,7 @@ _OF: Mapping[Sides, Callable[..., Seen]] = {
 
 
 class Branches:
-    """What the points of a check have taken, node by node, and which nodes lie between each x and y."""
+    """The branches that the points of a check have taken, node by node, and which nodes lie between each x and y."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -108,7 +108,7 @@ class Branches:
         return [f"{self.names[k]} {self.verbs[k]} {low:.3g} to {high:.3g}" for k, low, high in found[:RANGES]]
 
     def _untold(self, record: Check, keys: set[Key]) -> Iterator[str]:
-        """That nodes read nothing but their kink, where no entry at a tie of theirs tells."""
+        """A note that nodes read nothing but their kink, where no entry at a tie of theirs tells."""
         told = [note for note in record.notes if " at a tie of " in note or note.startswith("and ties of ")]
         cut = any(" more" in note for note in told)  # they may be among those that are not named
         still = [] if cut else [self.names[k] for k, zero in self.still.items() if zero and k in keys]

@@ -73,7 +73,7 @@ def is_own(op: Op) -> bool:
 
 
 def trial_notes(program: Program) -> Iterator[str]:
-    """What is to be said of the kernels of others that a program runs."""
+    """Notes on the kernels of others that a program runs."""
     tried = {step.where: step.trial for _, step in program.steps if step.trial is not None}
     for where, trial in tried.items():
         yield from (f"{where} {said}" for said in trial.retracted)
@@ -187,7 +187,7 @@ class _Attempt:
         return alone is None or (together is not None and _same(alone, together))
 
     def _batched(self, op: Op, operands: Sequence[Array | None], live: Sequence[bool]) -> list[Array] | None:
-        """What a stack gives; None where that is an error."""
+        """Results of a stack; None where that is an error."""
         try:
             made = op.batching(op.forward, operands, live, self.step.metadata)
         except Exception:  # of a kernel of others anything may come
@@ -281,7 +281,7 @@ class _Attempt:
         return CHEAP_RUNGS if self.large else ALL_RUNGS
 
     def _noise(self) -> dict[str, Array]:
-        """How far rounding carries each result, `shape`, where that is more than a rounding of float64."""
+        """Bounds of the rounding error of each result, `shape`, where that is more than a rounding of float64."""
         spacings = _FEW_SPACINGS if self.large else _SPACINGS
         found: dict[str, Array] = {}
         for x, y in self.pairs:

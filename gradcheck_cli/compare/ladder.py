@@ -80,7 +80,7 @@ def _on(program: Program, region: Region) -> bool:
 
 
 def _moved(tape: Tape, region: Region, rounding: RandomRounding) -> dict[str, Array]:
-    """What a composition makes, moved; nothing where that changes a decision."""
+    """Results of a composition, moved by rounding; nothing where that changes a decision."""
     probes = list(dict.fromkeys(n for n in region.operands if n and is_inexact(tape.values[n].dtype)))
     made = {n for step in tape.steps[region.start : region.stop] for n in step.node.outputs if n}
     within = Program(tape, probes, list(made))
@@ -114,7 +114,7 @@ _SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """How to compare: method, its step, tolerance and budget."""
+    """A comparison as it was asked for: method, its step, tolerance and budget."""
 
     method: Method
     delta: float | None
@@ -169,12 +169,12 @@ class Numeric:
         return np.logical_and(~self.weights.any(axis=1), not self.finite.all())
 
     def ground(self, theoretical: Array, numerical: Array) -> Ground:
-        """What entries are small beside: in the whole Jacobian, where these are some of its rows."""
+        """The entries that others are small beside: in the whole Jacobian, where these are some of its rows."""
         return ground_of(theoretical, numerical, self.directions.sizes) if self.known is None else self.known
 
     @property
     def mixed(self) -> bool:
-        """What is compared are sums over entries of the Jacobian, not single ones."""
+        """True if sums are compared, over entries of the Jacobian, not single ones."""
         summed = self.weights is not None and bool((np.count_nonzero(self.weights, axis=1) > 1).any())
         return summed or self.directions.given is not None
 
@@ -366,7 +366,7 @@ class Numeric:
         return (given, exact), np.asarray(np.fmax.reduce(moved))
 
     def _screened(self, theoretical: Array, value: Array, *, alone: bool) -> tuple[Array, Ground]:
-        """Which entries pass by the complex step, and the ground of all.
+        """Statuses of the entries by the complex step, and the ground of all.
 
         Rows that were probed in groups, not each alone, and do not pass are probed alone: `value` gets their derivatives.
         """
@@ -392,7 +392,7 @@ class Numeric:
         return rows.replaced(open_, alone(open_)) if len(open_) else rows
 
     def projected_spread(self, theory: Theory) -> Array:
-        """How far rounding moves the theoretical side."""
+        """Bounds of the rounding error of the theoretical side."""
         return self.cleared(theory.spread()) if self.weights is None else theory.spread()
 
     def _confirmed(
@@ -446,7 +446,7 @@ class Numeric:
         return status
 
     def _blur(self, rows: Array, exact: Array) -> Array:
-        """How far rounding may carry entries on either side, shape of `exact`: far where large terms cancel."""
+        """Bounds of the rounding errors of entries on either side, shape of `exact`: far where large terms cancel."""
         blur = np.zeros(exact.shape)
         for seed in range(ROUNDED_RUNS if len(rows) else 0):
             np.fmax(blur, np.abs(self._complex(rows, seed) - exact), out=blur)
@@ -474,7 +474,7 @@ def has_longer_numbers() -> bool:
 
 
 def among(rows: Array, by_step: Mapping[int, Array]) -> dict[int, Array]:
-    """Those of some rows that crossed a branch, by step of the tape."""
+    """The rows, out of some, that crossed a branch, by step of the tape."""
     return {step: crossed & rows for step, crossed in by_step.items() if (crossed & rows).any()}
 
 

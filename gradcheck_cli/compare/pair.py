@@ -137,7 +137,7 @@ def _no_complex_step(obstacle: Step) -> str:
 
 
 def _colors(numeric: Numeric) -> int | None:
-    """How many groups the rows were probed in, None if each was probed alone."""
+    """Number of groups that the rows were probed in, None if each was probed alone."""
     rows = numeric.directions
     return rows.coloring.count if isinstance(rows, Colored) and rows.served else None
 
@@ -148,7 +148,7 @@ def _miscolored(numeric: Numeric) -> tuple[str, ...]:
 
 
 def _lengthened(numeric: Numeric) -> tuple[str, ...]:
-    """How many entries float64 could not tell from rounding."""
+    """A note on the number of entries that float64 could not tell from rounding."""
     count = numeric.lengthened
     return (f"{count} entr{'y' if count == 1 else 'ies'} told in long doubles: rounding hides them in float64",) * (
         count > 0
@@ -161,7 +161,7 @@ def _left_out(numeric: Numeric) -> tuple[str, ...]:
 
 
 def _blind(comparison: Comparison) -> tuple[str, ...]:
-    """How large an error must be to be seen where noise or curvature leaves entries open."""
+    """A note on the smallest error that would be seen where noise or curvature leaves entries open."""
     if comparison.clean:
         return ()
     rows, columns = np.nonzero(np.isin(comparison.status, (Status.NOISE, Status.CURVATURE)))

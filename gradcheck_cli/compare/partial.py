@@ -151,7 +151,7 @@ def random_directions(rng: np.random.Generator, size: int, count: int, memory: i
 
 
 def directions_within(size: int, count: int, memory: int) -> int:
-    """How many directions are drawn of a tensor of so many bytes: `count`, fewer where memory is short."""
+    """Number of directions that are drawn of a tensor of so many bytes: `count`, fewer where memory is short."""
     return max(1, min(count, memory // max(_SHARE * size, 1)))
 
 

@@ -45,7 +45,7 @@ def misfit(
     budget: Budget,
     weights: Array | None = None,
 ) -> Misfit:
-    """What a gradient gives along directions that keep ties, held against the forward run; `slack` is accepted."""
+    """Derivatives by a gradient along directions that keep ties, held against the forward run; `slack` is accepted."""
     exact, error = _measured(program, tied.moves, budget, weights)
     size = magnitude(given, exact)
     with np.errstate(invalid="ignore"):
@@ -165,7 +165,7 @@ def _independent(tape: Tape, y: str, xs: Sequence[str]) -> list[list[str]]:
 
 
 def _sums(moves: Moves, found: Mapping[str, Comparison]) -> tuple[Array, Array]:
-    """What the entries of Jacobians give along directions, and by how much each of them may be off, added up."""
+    """Sums of the entries of Jacobians along directions, and by how much each of them may be off, added up."""
     given: Array | float = 0.0
     slack: Array | float = 0.0
     for x, comparison in found.items():
@@ -211,7 +211,7 @@ def _with_failures(
 
 
 def _share(given: Array, right: Array) -> float:
-    """How many times what it must be a gradient is, along the direction that tells it best."""
+    """The ratio of a gradient to what it must be, along the direction that tells it best."""
     best = int(np.argmax(np.abs(right)))
     return float(given[best] / right[best]) + 0.0 if right[best] else np.inf
 

@@ -62,7 +62,7 @@ class Structure:
 
     @cached_property
     def pattern(self) -> Pattern | None:
-        """Which entries may differ from zero."""
+        """The entries that may differ from zero."""
         try:
             return pattern(self.program, self.budget)
         except _NO_PATTERN:

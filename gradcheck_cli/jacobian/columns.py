@@ -58,7 +58,7 @@ class Columns:
 
     @cached_property
     def spreads(self) -> list[Array]:
-        """How far the entries of `values` move if every result on the way is moved by some roundings."""
+        """Distances that the entries of `values` move if every result on the way is moved by some roundings."""
         values = self.values
         moved = [] if self.way is None else [self.way(seed) for seed in range(ROUNDED_RUNS)]
         found = [np.zeros(jacobian.shape) for jacobian in values]

@@ -1,4 +1,4 @@
-"""What a check will cost, counted before it runs: the same on every machine, so that the mode chosen is too."""
+"""The cost of a check, counted before it runs: the same on every machine, so that the mode chosen is too."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def step_work(tape: Tape, step: Step) -> float:
 
 
 def terms(tape: Tape, step: Step) -> float:
-    """How many products or entries one entry of a result is the sum of, for a transposed convolution at most."""
+    """Number of products or entries that one entry of a result is the sum of, for a transposed convolution at most."""
     shapes = [tape.values.like(n).shape for n in step.operands[:2] if n]
     if step.op.cost in _DENSE and len(shapes) == 2:
         if step.op.cost == "products" and shapes[0]:

@@ -71,7 +71,7 @@ class Directions:
 
     @property
     def sizes(self) -> Array | None:
-        """How large the real of x is that moves in each direction, `(rows,)`; None where several do."""
+        """Magnitude of the real of x that moves in each direction, `(rows,)`; None where several do."""
         return None if self.given is not None else np.abs(self.here)[self.rows]
 
     def part(self, rows: Array) -> Directions:
@@ -118,7 +118,7 @@ class Joined(Directions):
         return np.concatenate(found) if len(found) == len(self.parts) else None
 
     def _shares(self, piece: range) -> Iterator[tuple[Directions, range]]:
-        """What of a piece belongs to each kind."""
+        """The share of a piece that belongs to each kind."""
         start = 0
         for part in self.parts:
             yield part, range(max(piece.start - start, 0), max(min(piece.stop - start, part.count), 0))
@@ -126,7 +126,7 @@ class Joined(Directions):
 
 
 def reals(x: Array) -> int:
-    """How many reals a tensor counts as."""
+    """Number of reals that a tensor counts as."""
     return x.size * (2 if x.dtype.kind == "c" else 1)
 
 

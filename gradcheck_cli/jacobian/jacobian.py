@@ -111,8 +111,8 @@ class Backward:
         return found
 
     def spreads(self, theoretical: Sequence[Array], budget: Budget, some: Sequence[range] | None = None) -> list[Array]:
-        """How far the entries of all `jacobians`, or of some of their rows, move if every result on the way is moved by
-        some roundings."""
+        """Distances that the entries of all `jacobians`, or of some of their rows, move if every result on the way is
+        moved by some roundings."""
         found = [np.zeros(jacobian.shape) for jacobian in theoretical]
         wanted = [slice(None)] * len(found) if some is None else [slice(rows.start, rows.stop) for rows in some]
         for seed in range(ROUNDED_RUNS):
@@ -157,7 +157,7 @@ class Backward:
     def reduced(
         self, weights: Array, reduce: Callable[[int, Array], Array], budget: Budget, rounding: int | None = None
     ) -> list[Array]:
-        """What `reduce` makes of the cotangents `(p, x_size)` of each x, piece by piece: `(P, ...)`; see `along`."""
+        """Results of `reduce` for the cotangents `(p, x_size)` of each x, piece by piece: `(P, ...)`; see `along`."""
         found: list[list[Array]] = [[reduce(i, self._nothing(x, range(0)))] for i, x in enumerate(self.xs)]
         for _, every in self._chunks(weights, budget, rounding):
             for i, (made, cotangents) in enumerate(zip(found, every(), strict=True)):

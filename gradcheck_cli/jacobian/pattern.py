@@ -1,4 +1,4 @@
-"""Which entries of y may depend on which reals of x: sets of indices, sent forward through a program.
+"""Entries of y by the reals of x that they may depend on: sets of indices, sent forward through a program.
 
 Decisions count like numbers: what y takes from two places depends on the comparison that chooses between them.  So a
 perturbation of several reals that no entry of y shares changes no decision that one of them alone would not change.
@@ -46,7 +46,7 @@ class Pattern:
         return max((int(np.bincount(rows).max()) for _, rows, _ in self.blocks() if len(rows)), default=0)
 
     def transposed(self) -> Pattern:
-        """That of the transposed Jacobian."""
+        """The pattern of the transposed Jacobian."""
         words = np.zeros((-(-self.columns // BITS), self.rows), np.uint64)
         for block, rows, columns in self.blocks():
             bits = np.left_shift(np.uint64(1), (columns % BITS).astype(np.uint64))
@@ -62,7 +62,7 @@ class Pattern:
             yield range(BITS * number, min(BITS * (number + 1), self.rows)), rows, columns[which]
 
     def holds(self, rows: Array, columns: Array) -> Array:
-        """Whether single entries belong to it."""
+        """Mask of single entries that belong to it."""
         shifts = (rows % BITS).astype(np.uint64)
         return np.asarray((self.words[rows // BITS, columns] >> shifts) & np.uint64(1), bool)
 

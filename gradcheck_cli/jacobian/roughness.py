@@ -77,7 +77,7 @@ def _short(values: Array) -> Array:
 
 
 def _levels(values: Array) -> Array:
-    """How many different values each column has."""
+    """Number of different values in each column."""
     return np.asarray(1 + np.count_nonzero(np.diff(np.sort(values, axis=0), axis=0), axis=0))
 
 

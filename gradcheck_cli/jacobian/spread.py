@@ -1,6 +1,6 @@
-"""What probing a single entry of x costs, where it reaches little of the model: a few are followed, and counted.
+"""The cost of probing a single entry of x, where it reaches little of the model: a few are followed, and counted.
 
-Stacks in which each probe moves a single real: box stacks of one entry each, where enough is computed from them.
+Stacks in which each probe moves a single real are box stacks of one entry each, where that saves enough work.
 """
 
 from __future__ import annotations
@@ -26,11 +26,23 @@ from gradcheck_cli.op.boxes import BoxStack, Crowded, Span, Stack
 from gradcheck_cli.op.sparsity import moved
 
 _NARROW = 16  # times as many probes go on together, as long as they are box stacks
-_LARGE_STACK = 32  # bytes of whole stacks for an entry that box stacks may hold: a quarter of them
+_LARGE = 32  # bytes of whole stacks for an entry that box stacks may hold: a quarter of them
 _FEWEST = 16  # entries of a tensor whose boxes are small beside it
 _PROBE, _HELD = 1 << 10, 64  # bytes of a probe of a box stack: of what is known of it, and of each entry
 _UNIT_STEP = 1e7  # operations of all probes from which on a step takes far longer than to find its boxes
-_works: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
+_FOLLOWED = 4  # entries of x that are followed, for all of them
+_STEP = 1e4  # operations that a step counts as for each probe, however little it computes
+_UNKNOWN = (
+    Crowded,
+    Ragged,
+    GradcheckError,
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+)
 
 
 class Room(NamedTuple):
@@ -45,7 +57,7 @@ def wanted_room(program: Program, x: Array, count: int, bytes_per_probe: int, bu
     if x.size < _FEWEST or count * work(program) < _UNIT_STEP * len(program.steps):
         return None
     probes = budget.chunk(bytes_per_probe, program.worth)
-    return Room(probes, probes * bytes_per_probe // _LARGE_STACK)
+    return Room(probes, probes * bytes_per_probe // _LARGE)
 
 
 def bytes_each(bytes_per_probe: int, room: Room | None, entries: float = math.inf) -> int:
@@ -87,22 +99,6 @@ def work(program: Program) -> float:
     return _works[program]
 
 
-_FOLLOWED = 4  # entries
-_STEP = 1e4  # operations that a step counts as for each probe, however little it computes
-_LARGE = 32  # bytes of a whole stack for an entry that box stacks may hold, as when all entries are probed
-_UNKNOWN = (
-    Crowded,
-    Ragged,
-    GradcheckError,
-    ValueError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-)
-
-
 class Reach(NamedTuple):
     """Operations of a probe of one entry of x, and the most entries of a tensor that it moves."""
 
@@ -110,6 +106,7 @@ class Reach(NamedTuple):
     entries: float
 
 
+_works: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
 _known: WeakKeyDictionary[Program, Reach] = WeakKeyDictionary()
 _taken: WeakKeyDictionary[Program, Array | None] = WeakKeyDictionary()
 
@@ -127,7 +124,7 @@ def reach(program: Program) -> Reach:
 
 
 def soon(program: Program, room: Room | None) -> float:
-    """How many probes are done in a second at most, as predicted; with `room` they are box stacks of single entries."""
+    """Number of probes done in a second at most, as predicted; with `room` they are box stacks of single entries."""
     return OPERATIONS / max(1.0, work(program) if room is None else probe_work(program))
 
 
@@ -173,7 +170,7 @@ def _followed(program: Program, size: int) -> Reach:
 
 
 def taken(program: Program) -> Array | None:
-    """Which reals of x anything is made of, `(x_size,)`: those that selections take, behind steps that move entries
+    """The reals of x that anything is made of, `(x_size,)`: those that selections take, behind steps that move entries
     about; None where all may be.
 
     A row of an embedding that no index names is no operand of anything: no probe of it moves anything.
@@ -206,7 +203,7 @@ def _taken_of(program: Program) -> Array | None:
 
 
 def _moved(step: Step, places: Mapping[str, Array], values: TapeValues) -> dict[str, Array]:
-    """Where a step puts entries that it does nothing else to; TypeError of a step that does."""
+    """Places to which a step moves entries that it does nothing else to; TypeError of a step that does."""
     given = [n for n in step.operands if n in places]
     if not given and places.keys().isdisjoint(step.statics):
         return {}

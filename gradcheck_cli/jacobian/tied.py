@@ -85,7 +85,7 @@ class Tied:
 
     @property
     def count(self) -> int:
-        """How many directions there are."""
+        """Number of directions."""
         return next((len(v) for v in self.moves.values()), 0)
 
 
@@ -183,7 +183,7 @@ def _combined(
 
 
 def _held(program: Program, index: int, tried: Moves, budget: Budget) -> Array | None:
-    """What has to be zero along a direction that keeps the ties of one step, `(directions, n)`, in units of its size."""
+    """Numbers to be zero along a direction that keeps the ties of one step, `(directions, n)`, in units of its size."""
     tape, step = program.tape, program.tape.steps[index]
     names = list(dict.fromkeys(n for n in step.operands if n in program.reached and is_inexact(tape.values[n].dtype)))
     before = Program(tape, program.probes, names)
@@ -207,7 +207,7 @@ def _held(program: Program, index: int, tried: Moves, budget: Budget) -> Array |
 
 
 def _still(step: Step, tape_values: Mapping[str, Array], names: Sequence[str], values: Array, place: Array) -> Array:
-    """Those of the different `values` of operands that are tied to something that does not move, in halves of halves.
+    """The ones of the different `values` of operands that are tied to something that does not move, in halves of halves.
 
     Entries of one value move together, which keeps the ties between them: what changes a decision all the same is tied
     to a constant, or to a bound of the operator's own.
