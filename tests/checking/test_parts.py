@@ -51,7 +51,7 @@ def in_parts(case: str | Case, count: int = 0, *, backwards: bool = False, **mor
 
     def elsewhere(advised: int, points: Points) -> Iterator[tuple[int, Shares]]:
         number = count or advised
-        source = replace(tested.source, drawn=points)
+        source = replace(tested.source, values_at=points)
         for index in reversed(range(number)) if backwards else range(number):
             yield index, check_part(source, settings, Part(index, number), ops=ops)
 
