@@ -121,6 +121,30 @@ def test_a_norm_of_a_large_mean_is_told_by_both_sides_in_long_doubles(norm: str,
         assert wrong.status != "pass"
 
 
+BY_HAND = (
+    ("ReduceMean", "x last", "m"), ("Sub", "x m", "d"), ("Mul", "d d", "s"), ("ReduceMean", "s last", "v"),
+    ("Sqrt", "v", "r"), ("Div", "d r", "q"), ("Sin", "q", "y"),
+)  # fmt: skip
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("method", ["complex-step", "richardson", "central", "forward"])
+@pytest.mark.parametrize("far", [1e8, 1e9, 1e10])
+@pytest.mark.parametrize("norm", [*NORMS, "by hand"])
+def test_no_method_fails_a_right_rule_of_a_norm_of_a_large_mean(norm: str, far: float, method: str):
+    """Steps in proportion to x leap over all there is to see, and float64 takes the rule away from the complex step too."""
+    shape, count, attrs = NORMS.get(norm, ((2, 6), 6, {}))
+    constants = {"w": np.linspace(0.5, 1.5, count), "b": np.linspace(-1, 1, count), "last": np.array([-1])}
+    nodes = BY_HAND if norm == "by hand" else ((norm, "x w b", "h", attrs), ("Sin", "h", "y"))
+    tested = model(*nodes, x=shape, constants=constants)
+    for seed in range(2):
+        value = far + np.random.default_rng(seed).normal(size=shape)
+        assert check(tested, value, method=method).status != "fail"
+        for factor in (1 + 5e-6, 2.0):
+            wrong = check(tested, value, method=method, ops=with_rule("Sin", scaled("Sin", factor)))
+            assert wrong.status == "fail" if factor == 2 and method != "forward" else wrong.status != "pass"
+
+
 def test_a_record_says_what_was_told_in_long_doubles():
     tested = model(
         ("LayerNormalization", "x w", "h"), ("Sin", "h", "y"), x=(2, 6), constants={"w": np.linspace(0.5, 1.5, 6)}
