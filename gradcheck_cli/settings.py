@@ -106,7 +106,7 @@ class Option:
 
 
 def parts(help: str) -> tuple[str, str]:
-    """What a help says of an option, and what it says of its default; "" where it names none."""
+    """The help of an option and the words for its default; "" where it names none."""
     found = re.search(r" \[default: ([^]]*)\]| Default: (.*)\.$", help)
     return (help, "") if found is None else (help.replace(found[0], ""), found[1] or found[2])
 

@@ -16,7 +16,7 @@ from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.problem import Problem, too_large
 from gradcheck_cli.checks.timing import beyond, threads
 from gradcheck_cli.compare.pair import Job, PairResult
-from gradcheck_cli.compare.partial import DOT_TESTS, Part, entries_at_ties, projections, sample
+from gradcheck_cli.compare.partial import DOT_TESTS, ProjectedPart, entries_at_ties, projections, sample
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import allowed
@@ -113,7 +113,7 @@ class Partial:
     def __init__(self, mode: str, backward: Backward, settings: Settings, budget: Budget) -> None:
         self.mode, self.settings, self.backward = mode, settings, backward
         seed = settings.seed
-        self.part: Part = (
+        self.part: ProjectedPart = (
             sample(backward, seed, budget, settings.max_entries)
             if mode == "sampled"
             else projections(backward, seed, budget, *([DOT_TESTS] if mode == "nodes" else []))

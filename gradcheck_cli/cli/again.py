@@ -102,7 +102,7 @@ def _over(saved: Any, typed: Any) -> Any:
 
 
 def _compared(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
-    """Whether what was found is what was saved."""
+    """True if a check comes out as it did when it was saved."""
     by_id = {record.get("id"): record for record in now}
     was = [record for record in saved if record.get("status") not in ("pass", "waived") or _differs(record)]
     for record in was:

@@ -25,7 +25,7 @@ _Key: TypeAlias = tuple[str, str]  # model and id: checks of several specs may b
 
 
 class Known(NamedTuple):
-    """What failed of a record: status, code and cut of the gradient, if it did, and that the forward run differed."""
+    """The failures of a record: status, code and cut of the gradient, and a forward run that differed."""
 
     outcome: _Outcome | None
     forward: bool
@@ -42,7 +42,7 @@ class Baseline:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Baseline:
-        """That of `--baseline`, or one that knows nothing."""
+        """The baseline of `--baseline`, or an empty one."""
         return cls.read(options["baseline"]) if options.get("baseline") else cls("", {})
 
     @classmethod
@@ -62,7 +62,7 @@ class Baseline:
         return tuple(map(self.judged, checks))
 
     def covers(self, check: Check) -> bool:
-        """It came out as it did in the baseline."""
+        """True if a check came out as it did in the baseline."""
         return self._of(check).outcome == (check.status, check.code, _cut(check))
 
     def judged(self, check: Check) -> Check:
@@ -83,7 +83,7 @@ class Baseline:
         return bool((check.status in _FINE and was.outcome) or agrees)
 
     def notes(self) -> Iterator[str]:
-        """What is to be said of it when all is checked."""
+        """Remarks on the baseline once all is checked."""
         if self.repaired:
             yield f"{self.path}: {count(len(self.repaired), 'check')} of it passed: write it anew"
         if self.known and not self.met:
@@ -101,7 +101,7 @@ def _cut(check: Check) -> tuple[tuple[str, str, str], ...]:
 
 
 def _outcome(check: Check) -> _Outcome | None:
-    """What failed; so did what an earlier baseline waived, while a waiver of a spec is up to the spec, and to its end."""
+    """The failures of a record, those included that an earlier baseline waived; a waiver of a spec is the spec's own."""
     waiver = check.waiver or {}
     if check.status == "waived" and waiver.get("baseline"):
         return waiver.get("status", "fail"), check.code, _cut(check)
@@ -147,7 +147,7 @@ def _waived(check: Check, expect: Mapping[str, Any], waiver: Waiver) -> Check:
 
 
 def _gone(checks: tuple[Check, ...], expect: Mapping[str, Any]) -> Iterator[str]:
-    """What is expected, and no longer so; of a forward run that nobody else can make nothing is known."""
+    """Known failures that no longer occur; a forward run that only another machine can make stays known."""
     if expect.get("status") and all(c.status == "pass" for c in checks):
         yield f"passes, but is expected to give {expect['status']}"
     agreed = {c.forward.get("agrees") for c in checks}
@@ -162,5 +162,5 @@ def _stale(check: Check, waiver: Waiver, gone: str) -> Check:
 
 
 def gates_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """What `--fail-on` says, or its default; nothing with `--exit-zero`."""
+    """The gates of `--fail-on`, or its default; none with `--exit-zero`."""
     return () if options.get("exit_zero") else tuple(options.get("fail_on", OUTCOMES))

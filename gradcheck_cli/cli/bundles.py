@@ -62,7 +62,7 @@ class Bundles:
             keeper.discard()
 
     def say(self) -> None:
-        """What a user should know of, on stderr."""
+        """Tells the user of the bundles, on stderr."""
         for path in self.crashed:
             _note(f"an earlier check ended with its process, before it was done: gradcheck reproduce {_typed(path)}")
         if len(self.saved) == 1:
@@ -106,7 +106,7 @@ class Keeper:
         self.sizes: Mapping[str, int] = {}
 
     def begin(self, source: Source, settings: Settings) -> None:
-        """What is known before the check is written; a folder that cannot be written is no reason to stop."""
+        """Writes all that is known before the check; a folder that cannot be written is no reason to stop."""
         from gradcheck_cli.zoo.bundle import Subject, begin, identity
 
         if self.bundles.folder is None:

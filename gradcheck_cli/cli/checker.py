@@ -105,7 +105,7 @@ class Checker:
         return tuple(with_gates(check, self.gates) for check in waived)
 
     def _bounds(self, task: Task) -> Bounds | None:
-        """What a process of its own may take that a task needs; None where it needs none."""
+        """Bounds of the process that a task needs for itself; None where it needs none."""
         if is_elsewhere(self.given):
             return None
         with suppress(GradcheckError):  # said where it is checked
@@ -161,7 +161,7 @@ class Checker:
         return see
 
     def _layers(self, task: Task) -> list[Mapping[str, Any]]:
-        """What bears on one task, from the weakest to the strongest."""
+        """The sources of settings of one task, from the weakest to the strongest."""
         config = settings_above(os.path.dirname(task.path) or ".", self.ctx)
         asked = {"dtype": "model"} if "precision" in self.gates else {}
         weakest = {**self.unsaid, **asked, **config}
@@ -199,7 +199,7 @@ class Checker:
 def _others(
     source: Source, settings: Settings, given: Mapping[str, Any], *, limited: bool
 ) -> tuple[Settings, Elsewhere | None]:
-    """Who compares the entries, if not this process, and the settings for that; `limited` by memory that was given."""
+    """The processes that compare the entries, if not this one, and the settings for them; `limited` by a given memory."""
     if not is_elsewhere(given):
         return settings, None
     from gradcheck_cli.zoo.shards import elsewhere, on_workers  # where somebody asks for it

@@ -53,7 +53,7 @@ class Collected:
         return Report(self.checker.check(task), fail_on=tuple(self.checker.gates))
 
     def text(self, checks: Sequence[Check]) -> str:
-        """What people read of it."""
+        """The task as people read it."""
         return full.section(tuple(checks), self.style).strip()
 
     def wrong(self, report: Report) -> str:

@@ -26,7 +26,7 @@ _KEYS = {key: name for name in _KNOWN for key in OPTIONS[name].keys}
 
 
 def settings_above(folder: str, ctx: click.Context) -> dict[str, Any]:
-    """What the nearest configuration file above a folder says, converted as options are."""
+    """Settings of the nearest configuration file above a folder, converted as options are."""
     found = _nearest(folder, ctx)
     return {} if found is None else _converted(*found, ctx)
 

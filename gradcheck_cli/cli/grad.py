@@ -130,7 +130,7 @@ def _added(model: Model, options: Mapping[str, Any]) -> Derivatives:
 
 
 def _targets(model: Model, options: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What to differentiate by, and what: as given, else chosen as for a check."""
+    """The xs and ys of the derivatives: as given, else chosen as for a check."""
     from gradcheck_cli.errors import UsageError
     from gradcheck_cli.model import arguments
     from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, expanded
@@ -156,7 +156,7 @@ def _known(model: Model, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
-    """What --grad-ys means: `ones`, `inputs`, or tensors and numbers by the name of their y."""
+    """The value of --grad-ys: `ones`, `inputs`, or tensors and numbers by the name of their y."""
     from gradcheck_cli.cli.resolve import array_of
     from gradcheck_cli.errors import UsageError, did_you_mean
 
@@ -178,7 +178,7 @@ def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
 
 
 def _said(model: Model, output: str, added: Derivatives, written: Written) -> Iterator[str]:
-    """What was written, and how to run it."""
+    """The sentence that tells which file was written, and how to run it."""
     graph = written.graph
     nodes = len(graph.nodes)
     yield f"{output}  {nodes} nodes, {written.added} of them added{_size_of(output)}"
@@ -194,6 +194,6 @@ def _said(model: Model, output: str, added: Derivatives, written: Written) -> It
 
 
 def _size_of(output: str) -> str:
-    """Where the weights are, if not in the file."""
+    """The place of the weights, if they are not in the file."""
     beside = f"{output}.data"
     return f", weights in {os.path.basename(beside)}" if os.path.exists(beside) else ""

@@ -87,7 +87,7 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
 
 
 def _defaults(file: str, spec: Spec, allow_python: bool) -> Mapping[str, Any]:
-    """What the spec says under `defaults`; that of a model is the one beside it."""
+    """The `defaults` of a spec; those of a model stand in the spec beside it."""
     from gradcheck_cli.cli.tasks import side_car
     from gradcheck_cli.formats import read
 

@@ -60,7 +60,7 @@ def _by_signal(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _by_thread(seconds: float) -> Iterator[None]:
-    """Where there is no alarm: a timer interrupts the main thread as Ctrl-C would."""
+    """Interrupts the main thread by a timer, as Ctrl-C would, on systems without an alarm."""
     over = threading.Event()
 
     def interrupt() -> None:
@@ -99,7 +99,7 @@ def limits(layers: Sequence[Mapping[str, Any]]) -> tuple[float | None, int | Non
 
 
 def bounds_of(task: Task, layers: Sequence[Mapping[str, Any]]) -> Bounds | None:
-    """What the process of a task may take; None for one that needs none of its own."""
+    """Bounds of the process of a task; None for a task that needs no process of its own."""
     timeout, memory = limits(layers)
     if (timeout is None and memory is None and not _large(task, layers)) or not hasattr(os, "fork"):
         return None
@@ -109,7 +109,7 @@ def bounds_of(task: Task, layers: Sequence[Mapping[str, Any]]) -> Bounds | None:
 
 
 def run(call: Callable[[], T], bounds: Bounds, *, ask: bool) -> T:
-    """What a call gives in a process of its own; `ask` has onnxruntime get ready there, and here no more."""
+    """The result of a call in a process of its own; with `ask`, onnxruntime is loaded there and not here."""
     from gradcheck_cli.checks.forward.runtime import WORKER
     from gradcheck_cli.checks.isolation import run as isolated
 

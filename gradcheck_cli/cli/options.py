@@ -133,7 +133,7 @@ class Words(ParamType):
 
 
 class Gates(Words):
-    """What fails a run: words of outcomes and of the gradient's health, which `gates_from` makes a whole list of."""
+    """Words of outcomes and of the gradient's health that fail a run; `gates_from` makes a whole list of them."""
 
     def __init__(self) -> None:
         super().__init__(GATES)
@@ -192,7 +192,7 @@ class PlotPath(ReportPath):
 
 
 class Scheduler(ParamType):
-    """Where a Dask cluster is."""
+    """The address of a Dask cluster."""
 
     name = "scheduler"
 
@@ -239,7 +239,7 @@ def _made(option: Option, command: str, *, panels: bool) -> click.RichOption:
 
 
 def _known(option: Option) -> str:
-    """What the help of an option lists that other rooms know."""
+    """Values that other rooms know and the help of an option lists."""
     if option.kind == "reports":
         return files_said()
     return f"{', '.join(on_stdout()[:-1])} or {on_stdout()[-1]}" if option.kind == "formats" else ""

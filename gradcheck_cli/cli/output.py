@@ -1,4 +1,4 @@
-"""Where a run's results go: stdout as they come or at the end, and report files."""
+"""The outputs of a run: stdout as results come or at the end, and report files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Output:
             print(f"note: {clean(text)}", file=sys.stderr)
 
     def end(self, report: Report) -> None:
-        """What comes last on stdout."""
+        """Prints what comes last on stdout."""
         if self.plot and not self.drawn:
             self._note(f"nothing was compared, so --plot {self.plot} was not written")
         if self._pieces is None:
@@ -160,7 +160,7 @@ def style_of(options: Mapping[str, Any]) -> Style:
 
 
 def colored(choice: str, terminal: bool) -> bool:
-    """Whether to color: as chosen, else by NO_COLOR and FORCE_COLOR, else in a terminal."""
+    """True if output is colored: as chosen, else by NO_COLOR and FORCE_COLOR, else in a terminal."""
     if choice != "auto":
         return choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -169,7 +169,7 @@ def colored(choice: str, terminal: bool) -> bool:
 
 
 def _shows_blocks(stream: TextIO) -> bool:
-    """Whether a stream can take more than ASCII."""
+    """True if a stream takes more than ASCII."""
     try:
         "·░▒▓█".encode(stream.encoding or "ascii")
     except (UnicodeError, LookupError):

@@ -1,4 +1,4 @@
-"""How far a run is, on stderr: a bar in a terminal, lines elsewhere; drawn only for work that lasts.
+"""Progress of a run on stderr: a bar in a terminal, lines elsewhere; drawn only for work that lasts.
 
 Time left starts as what was forecast, and follows what has been seen: pairs that are done say how far off forecasts
 are, and the pass that runs says how long it still takes.
@@ -59,7 +59,7 @@ class Remaining:
         return max(here, there) + speed * sum(self.waiting.values())
 
     def share(self, now: float) -> float:
-        """How much of all is done, from 0 to 1."""
+        """The share of all that is done, from 0 to 1."""
         left, gone = self.seconds(now), now - self.began
         if left is None:
             return self.done / self.total if self.total else 0.0
@@ -85,7 +85,7 @@ class Progress:
         self.remaining = Remaining(self.began)
 
     def expect(self, forecasts: Iterator[Forecast]) -> None:
-        """How long pairs will take: said with -v, and the first that a bar shows of them."""
+        """Tells the predicted time of pairs: with -v as a line, and as the first state of a bar."""
         if not self.on and not self.verbose:
             return
         try:

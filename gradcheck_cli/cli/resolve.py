@@ -48,7 +48,7 @@ def array_of(text: str) -> Array:
 
 
 def value_of(text: str, declared: TensorType) -> Any:
-    """What VALUE or @FILE[:KEY] means for strings, a sequence, an optional or a map: lists, null, mappings."""
+    """The meaning of VALUE or @FILE[:KEY] for strings, a sequence, an optional or a map: lists, null, mappings."""
     if text.startswith("@"):
         return _from_file(text[1:], lambda path, key: _read_value(path, key, declared))
     return _typed(_loaded(text), declared, repr(text))
@@ -133,7 +133,7 @@ def _read(path: str, key: str | None) -> Array:
 
 
 def _read_value(path: str, key: str | None, declared: TensorType) -> Any:
-    """What a file holds for a value that is no tensor of numbers; a .npz holds a sequence in the order of its arrays."""
+    """The content of a file for a value other than a tensor of numbers; arrays of a .npz are a sequence in their order."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".pb":
         from gradcheck_cli.formats.onnx.read import read_value

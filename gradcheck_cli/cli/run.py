@@ -49,7 +49,7 @@ def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -
 
 
 def matcher(expression: str) -> Matcher:
-    """Whether a name matches an expression; a word matches as part of the name, in any case."""
+    """A function that is True for names that match an expression; a word matches as part of the name, in any case."""
     return _Parser(expression).run()
 
 
@@ -204,7 +204,7 @@ class Run:
             _note(f"{file}: {names} has no effect here: it lies below some of the models")
 
     def _stopped_alone(self, failed: Check, error: BaseException) -> None:
-        """Where nothing else is checked and people read, the error itself goes to stderr."""
+        """Writes the error itself to stderr where nothing else is checked and people read."""
         alone = self._report(failed)
         if len(self.tasks) == 1 and self.output.for_people and alone.exit_code:
             self.output.write_reports(alone)
@@ -217,7 +217,7 @@ class Run:
 
 
 def _idle(checks: Sequence[Check]) -> Iterator[str]:
-    """What of the options had no effect on some checks."""
+    """Notes on options that had no effect on some checks."""
     if idle := sum(NOTHING_ROUNDS in check.notes for check in checks):
         yield f"{NOTHING_ROUNDS} ({idle} of {count(len(checks), 'check')})"
 

@@ -1,4 +1,4 @@
-"""What a run has to do: a task for each check of a spec, and one for each model that has none.
+"""The tasks of a run: one for each check of a spec, and one for each model that has none.
 
 The steps of a model's training algorithm, each checked as a model of its own: what its gradient nodes differentiate.
 
@@ -59,7 +59,7 @@ def _names(said: Any) -> Iterator[str]:
 
 
 def targets(step: Source) -> dict[str, tuple[str, ...]]:
-    """What a step differentiates, and by what: as its nodes `Gradient` say, else by what it updates.
+    """The ys of a training step and their xs: as its nodes `Gradient` say, else the tensors that it updates.
 
     Of any other model there is nothing to say.
     """
@@ -114,7 +114,7 @@ def side_car(model: str) -> str | None:
 
 
 def is_spec(path: str) -> bool:
-    """It is a YAML spec, by its name."""
+    """True if a file is a YAML spec, by its name."""
     return path.lower().endswith((".yaml", ".yml"))
 
 
@@ -155,7 +155,7 @@ def _files(argument: str) -> list[str]:
 
 
 def _matching(pattern: str) -> Iterator[str]:
-    """What matches a pattern; ** stands for folders, however deep, but for links to folders, which may lead back."""
+    """The files that match a pattern; ** stands for folders of any depth but for links, which may lead back."""
     parts = Path(pattern).parts
     if "**" not in parts:
         yield from glob.glob(pattern)
@@ -325,12 +325,12 @@ def _nowhere() -> Source:
 
 
 def _brief(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a spec says but for values, which may be large."""
+    """A spec without its values, which may be large."""
     return {name: value for name, value in said.items() if name not in ("x_init_value", "extra_feed_dict")}
 
 
 def _said(path: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a spec says, without what it leaves at its default."""
+    """A spec without what it leaves at its default."""
     data = settings.get("test_data", "auto")
     if data not in ("auto", "none"):
         settings["test_data"] = os.path.join(os.path.dirname(path), data)
@@ -341,7 +341,7 @@ def _said(path: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beside(path: str, claim: str) -> str:
-    """What a spec gives as a gradient: a tensor, or numbers in a file below the folder of the spec."""
+    """A gradient that a spec gives: a tensor, or numbers in a file below the folder of the spec."""
     if not claim.startswith("@"):
         return claim
     folder = os.path.dirname(path)

@@ -133,7 +133,7 @@ class _Attempt:
 
     @cached_property
     def pairs(self) -> list[tuple[str, str]]:
-        """What is differentiated by what."""
+        """The pairs (y, x) of the derivatives."""
         return [(x, y) for x in self.operands for y in self.outputs]
 
     @cached_property

@@ -35,7 +35,7 @@ _MANY = 1 << 20  # entries whose sizes are not sorted
 _SHARE = 4  # of the memory: what the directions of one x may take
 
 
-class Part:
+class ProjectedPart:
     """Part of the Jacobians of one y by several xs: directions of each x against weighted sums of y."""
 
     def __init__(
@@ -84,7 +84,7 @@ def _resolved(comparison: Comparison, program: Program, job: Job, weights: Array
     return replace(comparison, status=np.where(hidden, Status.NOISE, comparison.status).astype(np.int8))
 
 
-def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJECTIONS) -> Part:
+def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJECTIONS) -> ProjectedPart:
     """Random projections of all entries of each Jacobian, on every pair of directions."""
     values = backward.tape.values
     weights = random_directions(np.random.default_rng([seed, 1]), reals(values[backward.y]), count, budget.memory)
@@ -96,7 +96,7 @@ def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJ
         kept = _keeping_ties(backward, position, seed, budget, count)
         return kept or weighed(x, random_directions(rng, reals(x), count, budget.memory))
 
-    return Part(backward, weights, directions, budget)
+    return ProjectedPart(backward, weights, directions, budget)
 
 
 def _keeping_ties(backward: Backward, position: int, seed: int, budget: Budget, count: int) -> Directions | None:
@@ -131,7 +131,7 @@ def entries_at_ties(backward: Backward, position: int, program: Program, seed: i
     moved = [np.abs(values - y) for values, _, _ in each_beside(program, steps, job.budget)]
     answer = np.max(np.nan_to_num(np.concatenate(moved), posinf=0.0), axis=0)
     columns = np.sort(np.argsort(-answer, kind="stable")[:_AT_TIES])
-    part = Part(backward, _unit(columns, y.size),
+    part = ProjectedPart(backward, _unit(columns, y.size),
                 lambda other: some if other == position else Directions(backward.tape.values[backward.xs[other]], []),
                 job.budget)  # fmt: skip
     return part.compare(program, position, job)
@@ -177,7 +177,7 @@ def far_apart(x: Array) -> bool:
     return bool(some.size) and float(some.max()) > _FAR * float(np.quantile(some, _SMALL))
 
 
-def sample(backward: Backward, seed: int, budget: Budget, entries: int) -> Part:
+def sample(backward: Backward, seed: int, budget: Budget, entries: int) -> ProjectedPart:
     """At most so many entries of each Jacobian: some rows by some columns, spread over x and over y."""
     values = backward.tape.values
     m = reals(values[backward.y])
@@ -191,7 +191,7 @@ def sample(backward: Backward, seed: int, budget: Budget, entries: int) -> Part:
         rng = np.random.default_rng([seed, 4, position])
         return Directions(x, spread(rng, reals(x), entries // max(len(columns), 1)))
 
-    return Part(backward, weights, directions, budget)
+    return ProjectedPart(backward, weights, directions, budget)
 
 
 def spread(rng: np.random.Generator, size: int, count: int) -> Array:

@@ -49,7 +49,7 @@ class Peer(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called, with its version."""
+        """The peer's name, with its version."""
 
     @property
     def narrow(self) -> Program:
@@ -60,8 +60,8 @@ class Peer(Protocol):
 
 
 def with_peer(found: PairResult, program: Program, job: Job, peer: Peer, resolution: float = RESOLVED) -> PairResult:
-    """What was found, with y as the peer evaluates it: its error may be `resolution` of the largest entry for y."""
-    return Beside(found, program, job, peer, resolution).found()
+    """The comparison with y as the peer evaluates it: the peer's error may be `resolution` of the largest entry of y."""
+    return PeerComparison(found, program, job, peer, resolution).found()
 
 
 class _Judged(NamedTuple):
@@ -74,7 +74,7 @@ class _Judged(NamedTuple):
 
 
 @dataclass
-class Beside:
+class PeerComparison:
     """One comparison with the peer beside it."""
 
     old: PairResult
@@ -111,7 +111,7 @@ class Beside:
 
     @cached_property
     def size(self) -> float:
-        """That of x as a whole."""
+        """The size of x as a whole."""
         return rms(scales(self.numeric.directions.here)) or 1.0
 
     def _compared(self, rows: Array) -> _Judged:
@@ -133,7 +133,7 @@ class Beside:
         return self._slopes(part, np.outer(max(self._reach(part), self.size) * np.array(_WIDE), np.ones(part.count)))
 
     def _together(self, rows: Array) -> Estimate:
-        """What bounds them for all rows at once: sums of them, by random signs.
+        """Bounds for all rows at once, from their sums by random signs.
 
         The sum is as large as any of its terms at least every other time, whatever the others are.
         """
@@ -151,7 +151,7 @@ class Beside:
         return max(_FEW, int(_WORK / forward_work(self.program)))
 
     def _reach(self, part: Directions) -> float:
-        """How far y goes on as it begins, more than it bends, along some of the directions: a step."""
+        """The step along some of the directions up to which y goes on as it begins, more than it bends."""
         part, budget = part.part(np.arange(min(part.count, _LOOKS))), self.job.budget
         here = self.numeric.cleared(flat(self.program.tape.values[self.program.outputs[0]]))
         steps, reach = self.size * 2.0 ** np.arange(_SHORTEST, _LONGEST + 1), self.size
@@ -203,7 +203,7 @@ class Beside:
         return own if weights is None else np.sqrt(own**2 @ weights.T**2)
 
     def _beyond(self, directions: Directions, offsets: Array) -> _Seen:
-        """What the peer computes beyond us at x + offsets, one for each direction."""
+        """The peer's results minus ours at x + offsets, one for each direction."""
         (x,), (y,) = self.program.probes, self.program.outputs
         here, narrow = self.program.tape.values[x], self.peer.narrow
         dtype = narrow.tape.values[narrow.probes[0]].dtype
@@ -229,7 +229,7 @@ class Beside:
         return _Seen(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _judged(self, rows: Array, slopes: Estimate) -> _Judged:
-        """What becomes of some rows whose derivatives are those that we have, and `slopes` beyond these."""
+        """The comparison of some rows whose derivatives are ours plus `slopes`."""
         parts = [self._judged_block(rows[some], slopes.part(some)) for some in blocks(*slopes.value.shape)]
         status, value, error, hidden = zip(*parts, strict=True)
         return _Judged(np.concatenate(status), np.concatenate(value), np.concatenate(error), max(hidden))
@@ -274,7 +274,7 @@ class Beside:
         return _TRIFLE * largest * (1.0 if weights is None else float(np.abs(weights).max())) / self.size
 
     def _notes(self, status: Array) -> Iterator[str]:
-        """What the peer says that we do not, and what it cannot say."""
+        """Notes on entries where the peer differs from us, and on those it cannot judge."""
         name, old = self.peer.name, self.old.comparison.status
         passed = np.isin(old, PASSED)
         if count := _count(passed & (status == Status.FAIL)):
@@ -291,8 +291,8 @@ class Beside:
 
 
 class _Seen(NamedTuple):
-    """What the peer computes beyond us `(rows, columns)`, how far from x, how many times as large y is there, and what
-    one rounding of it is, `(rows, columns)`."""
+    """Runs of the peer beside ours: its results minus ours `(rows, columns)`, distances from x, sizes of y there relative
+    to y at x, and one rounding of each result `(rows, columns)`."""
 
     values: Array
     lengths: Array

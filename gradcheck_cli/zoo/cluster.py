@@ -29,7 +29,7 @@ from gradcheck_cli.zoo.engine import WORK, Admission, Done, Feed, Interrupts
 from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, Silent, cores
 from gradcheck_cli.zoo.parcel import Parcel, difference, packed, versions, with_contents
 from gradcheck_cli.zoo.shelf import prune, renamed, running
-from gradcheck_cli.zoo.worker import MEMORY, Answer, Bundles, perform
+from gradcheck_cli.zoo.worker import MEMORY, Bundles, JobAnswer, perform
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -62,7 +62,7 @@ class Sent:
     """A parcel that was sent to the cluster."""
 
     parcel: Parcel
-    future: Future[Answer]
+    future: Future[JobAnswer]
     began: int = 0  # how often workers began with the job
     tries: int = 0  # how often it was sent again
 
@@ -187,7 +187,7 @@ class Cluster:
         else:
             self._give(sent.parcel.job, [crash.record(sent.parcel.job, "", _refused(sent.future.exception()))])
 
-    def _accept(self, sent: Sent, answer: Answer) -> None:
+    def _accept(self, sent: Sent, answer: JobAnswer) -> None:
         if answer.differs:
             raise UsageError(f"worker {answer.worker} is not like this machine: {answer.differs}")
         if answer.records is not None:
@@ -230,7 +230,7 @@ class Cluster:
             self.client.unsubscribe_topic(self.topic)
 
 
-def _is_lost(future: Future[Answer]) -> bool:
+def _is_lost(future: Future[JobAnswer]) -> bool:
     """True if a job ended because its worker or the process beside it was lost."""
     lost = ("KilledWorker", "Lost", "GivenUp")
     return future.status in ("cancelled", "lost") or type(future.exception()).__name__ in lost

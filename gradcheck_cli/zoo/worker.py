@@ -35,7 +35,7 @@ Setup: TypeAlias = "tuple[Limits, str, tuple[str, ...]]"  # the first message to
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JobAnswer:
     """The answer to a parcel: its records, or None if its files are needed first; or versions that differ (`differs`)."""
 
     worker: str
@@ -52,15 +52,15 @@ class GivenUp(Exception):
     """The job was cancelled."""
 
 
-def perform(parcel: Parcel, topic: str) -> Answer:
+def perform(parcel: Parcel, topic: str) -> JobAnswer:
     """Does a job in a thread of a Dask worker; reports its progress as events of the topic."""
     from distributed import get_worker
 
     worker: Any = get_worker()
     if differs := difference(parcel.versions, versions()):
-        return Answer(worker.address, differs=differs)
+        return JobAnswer(worker.address, differs=differs)
     if parcel.contents is None and not is_seen(parcel):
-        return Answer(worker.address)
+        return JobAnswer(worker.address)
     place = Path(tempfile.mkdtemp(prefix="gradcheck-", dir=worker.local_directory))
     try:
         return _performed(parcel, place, worker, topic)
@@ -68,7 +68,7 @@ def perform(parcel: Parcel, topic: str) -> Answer:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _performed(parcel: Parcel, place: Path, worker: Any, topic: str) -> Answer:
+def _performed(parcel: Parcel, place: Path, worker: Any, topic: str) -> JobAnswer:
     root, saved = place / "root", place / "saved"
     job = parcel.job if parcel.contents is None else laid_out(parcel, root)
     kept = job.options.get("save_failures", FOLDER)
@@ -85,7 +85,7 @@ def _performed(parcel: Parcel, place: Path, worker: Any, topic: str) -> Answer:
 
     records = _done(replace(job, key=parcel.ticket), (limits, parcel.work, parcel.command), told, given_up)
     names = {str(saved): kept, str(root): ""}
-    return Answer(worker.address, renamed(records, names), _bundles(saved, names))
+    return JobAnswer(worker.address, renamed(records, names), _bundles(saved, names))
 
 
 def _threads() -> int:

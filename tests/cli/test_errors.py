@@ -158,6 +158,7 @@ ERRORS = [  # command line, exit code, what the message begins with
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("line, code, message", ERRORS, ids=[line for line, _, _ in ERRORS])
 def test_an_error_says_what_is_wrong(gradcheck: Command, folder: Path, line: str, code: int, message: str) -> None:
     (folder / "empty").mkdir()

@@ -20,6 +20,7 @@ def results(gradcheck: Command) -> str:
     return "results.json"
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("form", ["full", "concise", "json", "junit", "github", "gitlab", "markdown"])
 def test_results_show_as_they_did(gradcheck: Command, results: str, form: str) -> None:
     def untimed(text: str) -> str:

@@ -63,6 +63,7 @@ def records(store: str) -> dict[str, dict[str, Any]]:
     return {line["id"]: {n: v for n, v in line.items() if n not in (*_OF_A_RUN, "zoo")} for line in lines}
 
 
+@pytest.mark.slow
 def test_records_are_those_of_one_machine_whether_models_are_seen_or_sent(started: Started) -> None:
     code, _, err = run("zoo", "models", "--run", "here")
     assert code == 70 or code in (1, 4), err

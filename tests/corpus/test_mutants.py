@@ -49,7 +49,7 @@ def test_errors_that_people_make_are_found(kind: Kind, seed: int) -> None:
     assert any(score.outcome == "caught" for score in require_all_good(of_kind(kind, seed)))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_faults_in_a_network_are_found_where_they_are(name: str, seed: int) -> None:
     caught = [s for s in require_all_good(of_network(name, seed, FEW[1::2])) if s.outcome == "caught"]

@@ -85,6 +85,7 @@ def test_what_is_no_file_is_refused_where_one_is_read(name: str, make: Callable[
         assert name in PASSED_OVER or (name, make) == ("archives", hole)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("make", NO_FILES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("name", ["net.onnx", "net.gradcheck.yaml", "weights.bin", "test_data_set_0/input_0.pb"])
 def test_a_zoo_waits_for_none(name: str, make: Callable[[Path], None], folder: Path) -> None:

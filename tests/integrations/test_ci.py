@@ -94,6 +94,7 @@ def test_the_action_checks_annotates_and_sums_up(project: Path) -> None:
     assert (temp / "github_step_summary").read_text().startswith("## gradcheck: ")
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_action_passes_what_a_baseline_knows(project: Path) -> None:
     shell("gradcheck . --report base.json || true", project)
@@ -168,6 +169,7 @@ def test_the_hook_is_one_for_pre_commit() -> None:
     assert [name for name in names if re.search(hook["files"], name)] == names[:3]
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_hook_checks_the_files_that_it_is_given(project: Path) -> None:
     [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))

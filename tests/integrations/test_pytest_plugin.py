@@ -61,6 +61,7 @@ def test_workers_of_xdist_find_the_same(suite: Path) -> None:
     assert ran.returncode == 1
 
 
+@pytest.mark.slow
 def test_collecting_checks_nothing(suite: Path) -> None:
     ran = run(suite, "-q", "--collect-only")
     assert [line for line in ran.stdout.splitlines() if "::" in line] == [
@@ -89,6 +90,7 @@ def test_options_of_a_check_are_given_as_one_types_them(suite: Path) -> None:
     assert run(suite, "-q", "wrong.gradcheck.yaml::square/wrong", "--gradcheck-args=").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_waiver_that_no_longer_holds_fails(suite: Path) -> None:
     ran = run(suite, "-q", "wrong.gradcheck.yaml::square/known", "--gradcheck-args=--rtol 1")
     assert ran.returncode == 1

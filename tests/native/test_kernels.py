@@ -366,6 +366,7 @@ PARALLEL = [
 ]
 
 
+@pytest.mark.one_in(3)
 @needs_native
 @pytest.mark.parametrize("lead, m, k, n", PARALLEL)
 @pytest.mark.parametrize("left, right", [("float64", "float64"), ("complex64", "complex64"), ("float64", "complex128")])

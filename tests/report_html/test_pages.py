@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, by_operator, models_of
-from gradcheck_cli.report.html.site import Site, folder, single
+from gradcheck_cli.report.html.site import ReportData, folder, single
 from gradcheck_cli.results import check_from_json
 from gradcheck_cli.results.record import Check, ModelInfo, Report
 from tests.hostile.names import NAMES
@@ -230,8 +230,8 @@ def test_pages_stay_of_bounded_size_however_many_models_there_are():
 
 def test_not_more_is_drawn_than_one_waits_for(report: Report):
     wrong = [named(report.checks[2], f"{i}.onnx") for i in range(60)]
-    assert len(Site(Report(tuple(wrong))).pictured) == 30
-    assert len(Site(Report((wrong[0],) * 60)).pictured) == 3
+    assert len(ReportData(Report(tuple(wrong))).pictured) == 30
+    assert len(ReportData(Report((wrong[0],) * 60)).pictured) == 3
 
 
 def test_records_read_back_give_the_same_pages(report: Report, files: Mapping[str, bytes]):

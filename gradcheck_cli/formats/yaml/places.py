@@ -41,7 +41,7 @@ class Document:
     """A YAML file as read: its tree, its lines, and the problems found in it so far."""
 
     path: str
-    root: Entry
+    root: PlacedValue
     lines: list[str]
     data: bytes = b""
     problems: list[Diagnostic] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Spot:
         return show_path(self.path)
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> PlacedValue:
         """The value at this place, or the nearest one around it if the path does not exist."""
         return self._walk()[0]
 
@@ -107,7 +107,7 @@ class Spot:
             return entry.line, entry.column
         return entry.line, entry.column + column - 1 + (entry.style in ("'", '"'))
 
-    def _walk(self) -> tuple[Entry, tuple[int, int] | None]:
+    def _walk(self) -> tuple[PlacedValue, tuple[int, int] | None]:
         entry, key = self.document.root, None
         for part in self.path:
             # Paths of pydantic also name the branches of unions, which are no keys of the file.
@@ -124,7 +124,7 @@ def show_path(path: Sequence[str | int]) -> str:
 
 
 @dataclass(slots=True)
-class Entry:
+class PlacedValue:
     """A value of the file with its line and column (counted from 1).
 
     `children` are the entries of a mapping by key, of a list by index; `keys` has line and column of each key.
@@ -137,7 +137,7 @@ class Entry:
     text: str = ""
     style: str | None = None  # of a scalar: None for a plain one, else | > ' "
     size: int = 1
-    children: dict[str | int, Entry] = field(default_factory=dict)
+    children: dict[str | int, PlacedValue] = field(default_factory=dict)
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -168,7 +168,7 @@ def lines_of(text: str) -> list[str]:
     return _BREAK.split(text)
 
 
-def parse(text: str, path: str) -> Entry:
+def parse(text: str, path: str) -> PlacedValue:
     """The tree of a YAML text with a single document."""
     return _Builder(text, path).run()
 
@@ -178,12 +178,12 @@ class _Builder:
 
     def __init__(self, text: str, path: str) -> None:
         self.text, self.path = text, path
-        self.root: Entry | None = None
+        self.root: PlacedValue | None = None
         self.open: list[_Open] = []
-        self.anchors: dict[str, Entry | None] = {}  # None while the value is still open
+        self.anchors: dict[str, PlacedValue | None] = {}  # None while the value is still open
         self.aliased = 0
 
-    def run(self) -> Entry:
+    def run(self) -> PlacedValue:
         self._refuse_unprintable()
         for event in self._events():
             self._take(event)
@@ -244,9 +244,9 @@ class _Builder:
             self._refuse_tag(event.tag, line, column)
         if event.anchor:
             self.anchors[event.anchor] = None
-        self.open.append(_Open(Entry(value, line, column), event.anchor))
+        self.open.append(_Open(PlacedValue(value, line, column), event.anchor))
 
-    def _scalar(self, event: Any, line: int, column: int) -> Entry:
+    def _scalar(self, event: Any, line: int, column: int) -> PlacedValue:
         tag = event.tag
         if tag in (None, "!"):
             plain = tag is None and event.implicit[0]
@@ -261,9 +261,9 @@ class _Builder:
         except ValueError:  # Python refuses integers of over 4300 digits
             self._fail("a number with too many digits", line, column)
         style = event.style if event.style in ("|", ">", "'", '"') else None
-        return Entry(value, line, column, event.value, style)
+        return PlacedValue(value, line, column, event.value, style)
 
-    def _alias(self, anchor: str, line: int, column: int) -> Entry:
+    def _alias(self, anchor: str, line: int, column: int) -> PlacedValue:
         if anchor not in self.anchors:
             near = did_you_mean(anchor, self.anchors)
             self._fail(f"no anchor '&{anchor}' stands before this alias.{near}", line, column)
@@ -275,7 +275,7 @@ class _Builder:
             self._fail(f"aliases stand for more than {MAX_ALIASED:,} values", line, column)
         return target
 
-    def _add(self, entry: Entry, anchor: str | None = None) -> None:
+    def _add(self, entry: PlacedValue, anchor: str | None = None) -> None:
         if anchor:
             self.anchors[anchor] = entry
         if not self.open:
@@ -287,12 +287,12 @@ class _Builder:
         else:
             self._set_value(self.open[-1], entry)
 
-    def _append(self, into: Entry, entry: Entry) -> None:
+    def _append(self, into: PlacedValue, entry: PlacedValue) -> None:
         into.children[len(into.value)] = entry
         into.value.append(entry.value)
         into.size += entry.size
 
-    def _set_key(self, into: _Open, key: Entry) -> None:
+    def _set_key(self, into: _Open, key: PlacedValue) -> None:
         if isinstance(key.value, (list, dict)):
             self._fail("a key must be a name, not a list or mapping", key.line, key.column)
         if key.text in into.entry.keys:
@@ -301,7 +301,7 @@ class _Builder:
             self._fail(message, key.line, key.column)
         into.key = key
 
-    def _set_value(self, into: _Open, entry: Entry) -> None:
+    def _set_value(self, into: _Open, entry: PlacedValue) -> None:
         key, into.key = into.key, None
         assert key is not None
         if key.text == "<<" and key.style is None:
@@ -312,7 +312,7 @@ class _Builder:
         into.entry.value[key.text] = entry.value
         into.entry.size += entry.size
 
-    def _mergeable(self, entry: Entry) -> list[Entry]:
+    def _mergeable(self, entry: PlacedValue) -> list[PlacedValue]:
         found = list(entry.children.values()) if isinstance(entry.value, list) else [entry]
         for each in found:
             if not isinstance(each.value, dict):
@@ -351,10 +351,10 @@ def _convert(kind: str, text: str) -> Any:
 class _Open:
     """A list or mapping whose end has not been read yet."""
 
-    entry: Entry
+    entry: PlacedValue
     anchor: str | None
-    key: Entry | None = None
-    merges: list[Entry] = field(default_factory=list)
+    key: PlacedValue | None = None
+    merges: list[PlacedValue] = field(default_factory=list)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

@@ -37,7 +37,7 @@ _HEAD = 2000  # bytes of a page in which that stands
 
 
 def refusal(path: str) -> str:
-    """Why a report cannot go to a folder; nothing if it can, so far as one can know before."""
+    """The reason why a report cannot go to a folder; empty if it can, so far as one can know before."""
     target = os.path.realpath(path)
     parent = os.path.dirname(target)
     if not os.path.isdir(parent):

@@ -62,7 +62,7 @@ def outcome_of(check: Check) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class PagedModel:
     """One model, or one check of a spec, with the records of its pairs (x, y); `slug` names its page."""
 
     name: str
@@ -103,7 +103,7 @@ class Model:
 class Order(NamedTuple):
     """A way to sort models: the column it belongs to, and whether large ones come first."""
 
-    key: Callable[[Model], Any]
+    key: Callable[[PagedModel], Any]
     descending: bool = False
 
 
@@ -117,16 +117,16 @@ ORDERS = {
 }
 
 
-def models_of(checks: Iterable[Check]) -> list[Model]:
+def models_of(checks: Iterable[Check]) -> list[PagedModel]:
     """The models of a run, the worst outcome first, each with all its records wherever these stand."""
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
         groups.setdefault((check.model.uri, check.check), []).append(check)
-    found = [Model(label, uri, _slug(label, uri), tuple(group)) for (uri, label), group in groups.items()]
+    found = [PagedModel(label, uri, _slug(label, uri), tuple(group)) for (uri, label), group in groups.items()]
     return ordered(found, "outcome")
 
 
-def ordered(models: Iterable[Model], order: str) -> list[Model]:
+def ordered(models: Iterable[PagedModel], order: str) -> list[PagedModel]:
     """Models in one of the orders; equal ones by name."""
     by_name = sorted(models, key=ORDERS["name"].key)
     return sorted(by_name, key=ORDERS[order].key, reverse=ORDERS[order].descending)
@@ -152,8 +152,8 @@ class OperatorRow:
     operator: str
     models: int
     failing: int
-    suspected: tuple[Model, ...]
-    blocked: tuple[Model, ...]
+    suspected: tuple[PagedModel, ...]
+    blocked: tuple[PagedModel, ...]
 
     @property
     def involved(self) -> bool:
@@ -161,9 +161,9 @@ class OperatorRow:
         return bool(self.suspected or self.blocked)
 
 
-def by_operator(models: Sequence[Model]) -> list[OperatorRow]:
+def by_operator(models: Sequence[PagedModel]) -> list[OperatorRow]:
     """All operators: those that are suspected, those that block models, those that failing models have, the others."""
-    rows: dict[str, tuple[list[Model], list[Model], list[Model], list[Model]]] = {}
+    rows: dict[str, tuple[list[PagedModel], list[PagedModel], list[PagedModel], list[PagedModel]]] = {}
     for model in models:
         suspects = {_in_full(c.suspect, model.operators) for c in model.checks if c.suspect is not None}
         blockers = {op for c in model.checks for op in c.blocked_by}
@@ -203,7 +203,7 @@ class Bar(NamedTuple):
     length: float
 
 
-def of_run(report: Report, models: Sequence[Model]) -> Iterator[Fact]:
+def of_run(report: Report, models: Sequence[PagedModel]) -> Iterator[Fact]:
     """The pairs that were checked, and the method."""
     checks = report.checks
     compared = sum(c.entries.get("checked", 0) for c in checks)
@@ -220,7 +220,7 @@ def of_run(report: Report, models: Sequence[Model]) -> Iterator[Fact]:
     yield "Versions", _shares([", ".join(f"{k} {v}" for k, v in c.versions.items()) for c in checks if c.versions])
 
 
-def of_model(model: Model) -> Iterator[Fact]:
+def of_model(model: PagedModel) -> Iterator[Fact]:
     """Facts about a model as a file."""
     found = next((c.model for c in model.checks if c.model.nodes), model.checks[0].model)
     yield "File", found.uri
@@ -266,7 +266,7 @@ def bars(health: Health) -> list[Bar]:
     return [Bar(layer, _length(layer.norm, low, high)) for layer in health.layers]
 
 
-def healths(model: Model) -> list[tuple[Check, Health]]:
+def healths(model: PagedModel) -> list[tuple[Check, Health]]:
     """The gradients of a model whose layers are worth a table: what is ill or did not pass, else the deepest one."""
     found = [(c, health) for c in model.checks if (health := health_of(c)) is not None and health.layers]
     ill = [(c, health) for c, health in found if health.shows or c.status != "pass"]

@@ -30,8 +30,8 @@ from gradcheck_cli.report.html import page_facts
 from gradcheck_cli.report.html.page_facts import (
     ORDERS,
     QUIET,
-    Model,
     Outcome,
+    PagedModel,
     by_operator,
     counted,
     models_of,
@@ -60,11 +60,11 @@ class Links(Protocol):
 
     def models(self, order: str, page: int = 1) -> str: ...
 
-    def model(self, model: Model) -> str: ...
+    def model(self, model: PagedModel) -> str: ...
 
-    def check(self, model: Model, index: int) -> str: ...
+    def check(self, model: PagedModel, index: int) -> str: ...
 
-    def anchor(self, model: Model, index: int) -> str: ...
+    def anchor(self, model: PagedModel, index: int) -> str: ...
 
 
 class InFolder:
@@ -88,13 +88,13 @@ class InFolder:
         by = "" if order == "outcome" else f"-by-{order}"
         return f"{self.up}models{by}{f'-{page}' if page > 1 else ''}.html"
 
-    def model(self, model: Model) -> str:
+    def model(self, model: PagedModel) -> str:
         return f"{self.up}model/{model.slug}.html"
 
-    def check(self, model: Model, index: int) -> str:
+    def check(self, model: PagedModel, index: int) -> str:
         return f"{self.model(model)}#{self.anchor(model, index)}"
 
-    def anchor(self, model: Model, index: int) -> str:
+    def anchor(self, model: PagedModel, index: int) -> str:
         return f"pair-{index}"
 
 
@@ -114,13 +114,13 @@ class OnPage:
     def models(self, order: str, page: int = 1) -> str:
         return "#models"
 
-    def model(self, model: Model) -> str:
+    def model(self, model: PagedModel) -> str:
         return f"#{model.slug}" if model.slug in self.told else "#models"
 
-    def check(self, model: Model, index: int) -> str:
+    def check(self, model: PagedModel, index: int) -> str:
         return f"#{self.anchor(model, index)}" if model.slug in self.told else "#models"
 
-    def anchor(self, model: Model, index: int) -> str:
+    def anchor(self, model: PagedModel, index: int) -> str:
         return f"{model.slug}-{index}"
 
 
@@ -138,7 +138,7 @@ class Shown(NamedTuple):
     height: int
 
 
-class Site:
+class ReportData:
     """The data that all pages of a report share."""
 
     def __init__(self, report: Report) -> None:
@@ -182,7 +182,10 @@ class Site:
 
 def folder(report: Report) -> Iterator[tuple[str, bytes]]:
     """The files of a folder, by their names in it: no script, no style but in a file of its own."""
-    site, look = Site(report), {"policy": "script-src 'none'; object-src 'none'; base-uri 'none'; form-action 'none'"}
+    site, look = (
+        ReportData(report),
+        {"policy": "script-src 'none'; object-src 'none'; base-uri 'none'; form-action 'none'"},
+    )
     yield "style.css", asset("style.css").encode()
     yield "icon.svg", asset("icon.svg").encode()
     top, below = InFolder(), InFolder("../")
@@ -212,7 +215,7 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
 
 def single(report: Report) -> str:
     """The whole report on one page that needs no other file; nothing is lost without its script."""
-    site = Site(report)
+    site = ReportData(report)
     told = _told(site.models)
     links = OnPage({model.slug for model in told})
     style, script = asset("style.css"), asset("single.js")
@@ -234,7 +237,7 @@ def single(report: Report) -> str:
 
 
 def _tables(
-    site: Site, rows: Mapping[str, str], order: str, links: InFolder, look: Mapping[str, str]
+    site: ReportData, rows: Mapping[str, str], order: str, links: InFolder, look: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """The table of models in one order, as many pages as it takes."""
     models = ordered(site.models, order)
@@ -251,7 +254,7 @@ def _note(number: int) -> str:
     return f"{number:,} in all; a cell is a pair (x, y), and the heads of columns sort."
 
 
-def _title(models: Sequence[Model], attention: Sequence[Model]) -> str:
+def _title(models: Sequence[PagedModel], attention: Sequence[PagedModel]) -> str:
     if not models:
         return "Nothing was checked"
     every = f"{len(models):,} model{'s' * (len(models) != 1)}"
@@ -274,7 +277,7 @@ def _shares(outcomes: Sequence[tuple[Outcome, int]]) -> list[tuple[Outcome, floa
     return found
 
 
-def _causes(models: Iterable[Model]) -> list[tuple[str, str, int, int]]:
+def _causes(models: Iterable[PagedModel]) -> list[tuple[str, str, int, int]]:
     """By code: what it stands for, how many checks and how many models have it."""
     codes = [{c.code for c in m.checks if c.code} for m in models]
     checks = Counter(c.code for m in models for c in m.checks if c.code)
@@ -282,7 +285,7 @@ def _causes(models: Iterable[Model]) -> list[tuple[str, str, int, int]]:
     return [(code, PAGES[code].title if code in PAGES else "", n, holding[code]) for code, n in checks.most_common(30)]
 
 
-def _pictured(models: Iterable[Model]) -> Iterator[tuple[str, int]]:
+def _pictured(models: Iterable[PagedModel]) -> Iterator[tuple[str, int]]:
     """The checks that get pictures: some of each model, the worst models first."""
     left = count(_DRAWN, -1)
     for model in models:
@@ -293,7 +296,7 @@ def _pictured(models: Iterable[Model]) -> Iterator[tuple[str, int]]:
             yield model.slug, index
 
 
-def _drawings(site: Site, model: Model, index: int) -> Iterator[Any]:
+def _drawings(site: ReportData, model: PagedModel, index: int) -> Iterator[Any]:
     if (model.slug, index) in site.pictured:
         yield from drawings(model.checks[index - 1])
 
@@ -303,9 +306,9 @@ def _shown(drawing: Any, src: str) -> Shown:
     return Shown(src, drawing.says, WIDTH, HEIGHT)
 
 
-def _told(models: Sequence[Model]) -> list[Model]:
+def _told(models: Sequence[PagedModel]) -> list[PagedModel]:
     """The models that a single page tells of in full."""
-    found, checks = list[Model](), 0
+    found, checks = list[PagedModel](), 0
     for model in models[:_SECTIONS]:
         checks += len(model.checks)
         if found and checks > _CHECKS:

@@ -32,7 +32,7 @@ from gradcheck_cli.report.evidence import NUMBERS, SLOPES, by_y, evidence, headi
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts
-from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, Model, counted, label_of, outcome_of
+from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, counted, label_of, outcome_of
 from gradcheck_cli.results.record import Check, Suspect
 
 _SHOWN = 20  # worst entries of a pair
@@ -149,7 +149,7 @@ def _findings(suspect: Suspect) -> list[str]:
     return [_name(sentence, 400) for sentence in evidence(suspect)]
 
 
-def _tally(model: Model) -> str:
+def _tally(model: PagedModel) -> str:
     """143 checks: 3 fail, 140 pass; or 143 checks, where all have the outcome that is told beside it."""
     found = counted(map(outcome_of, model.checks))
     told = ", ".join(f"{number} {outcome.word.lower()}" for outcome, number in found)
