@@ -23,7 +23,7 @@ from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import SpecError, UsageError
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.graph import Graph
-from gradcheck_cli.op import Op, Ops, deciding
+from gradcheck_cli.op import Along, Interval, Op, Ops, deciding
 
 GROUP = "gradcheck.operators"
 
@@ -109,7 +109,27 @@ def custom_op(body: OperatorBody) -> Op:
         composed=True,
         inner=body.forward if body.gradient is None else None,
         cuts=deciding(*body.cuts) if body.cuts else None,
+        **_facts(body.facts),
     )
+
+
+def _facts(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an `Op` for the facts that a spec states."""
+    found = {key: value for key, value in stated.items() if key not in ("domain", "integers", "roles")}
+    if "domain" in stated:
+        found["valid"] = {operand: Interval.inside(*ends) for operand, ends in stated["domain"].items()}
+    if "integers" in stated:
+        found["integers"] = {operand: _integers(value) for operand, value in stated["integers"].items()}
+    roles = stated.get("roles", {})
+    if roles:
+        found["roles"] = {role: tuple(i for i, each in roles.items() if each == role) for role in roles.values()}
+    return found
+
+
+def _integers(value: Any) -> tuple[int, int] | Along:
+    if not isinstance(value, Mapping):
+        return value[0], value[1]
+    return Along(value["axis"], value["along"], value["lengths"])
 
 
 def _rule(body: OperatorBody) -> Any:

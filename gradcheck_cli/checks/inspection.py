@@ -117,7 +117,7 @@ def inspect(source: Source, settings: Settings) -> Inspection:
     graph = source.graph
     require(graph, [*(settings.x or ()), *(settings.y or ())], source.uri)
     ys = settings.y or choose_y(graph)
-    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param)
+    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param, ops=ops)
     check_sizes(graph, settings)
     point, obstacle = _point(source, settings, ops, xs, ys)
     if point is not None:
@@ -127,7 +127,7 @@ def inspect(source: Source, settings: Settings) -> Inspection:
         uri=source.uri,
         opset=source.opset,
         nodes=source.nodes or len(own.nodes),
-        tensors=tuple(_tensors(graph, xs, ys, point)),
+        tensors=tuple(_tensors(graph, xs, ys, point, ops)),
         x=xs,
         y=ys,
         operators=_counted(own),
@@ -153,10 +153,12 @@ def _severed(
             yield Cut(x, y, sentence(found, x, y, severance), found.cut)
 
 
-def _tensors(graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...], point: Point | None) -> Iterator[TensorFacts]:
+def _tensors(
+    graph: Graph, xs: tuple[str, ...], ys: tuple[str, ...], point: Point | None, ops: Ops
+) -> Iterator[TensorFacts]:
     needed = graph.needed_for(choose_y(graph))
     found = {} if point is None else point.tape.named
-    idle, roles = selecting_inputs(graph, ys).difference(xs), constant_roles(graph, ys)
+    idle, roles = selecting_inputs(graph, ys, ops).difference(xs), constant_roles(graph, ys, ops=ops)
     constants = [name for name in roles if name not in graph.inputs]
     for name in (*graph.inputs, *constants):
         reason, of = "" if name in needed else "no float output depends on it", roles.get(name)

@@ -136,7 +136,7 @@ class Procedure:
     def _chosen(self, xs: tuple[str, ...] | None) -> tuple[str, ...]:
         """Tensors to differentiate by: the defaults, or parameters beside the tensors that were named."""
         params, param = self.settings.params, self.settings.param
-        return choose_x(self.graph, self.ys, x=xs, params=params, param=param)
+        return choose_x(self.graph, self.ys, x=xs, params=params, param=param, ops=self.ops)
 
     def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
         """Records of all pairs (x, y) over all points."""

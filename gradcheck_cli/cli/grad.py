@@ -139,7 +139,7 @@ def _targets(model: Model, options: Mapping[str, Any]) -> tuple[list[str], list[
     if not ys:
         raise UsageError(f"{model.source.uri} has no float output: name a tensor to differentiate, --y NAME.")
     asked = _known(model, expanded(model.graph, options["x"], "--x"))
-    xs = choose_x(model.graph, ys, x=asked, params=options["params"], param=options["param"])
+    xs = choose_x(model.graph, ys, x=asked, params=options["params"], param=options["param"], ops=model.ops)
     if not xs:
         raise UsageError(f"{model.source.uri} has no float input or parameter that {', '.join(ys)} depends on.")
     if options["unconnected"] == "none":

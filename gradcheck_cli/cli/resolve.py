@@ -27,11 +27,13 @@ import numpy as np
 import rich_click as click
 from click.core import ParameterSource
 
+from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import content
 from gradcheck_cli.graph import Array, Graph, TensorType
 from gradcheck_cli.graph.containers import typed
+from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import rounds
 from gradcheck_cli.points.targets import choose_x, choose_y, expanded, is_float
@@ -167,13 +169,13 @@ def _chosen(path: str, names: list[str], key: str | None) -> str:
     return key
 
 
-def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, graph: Graph) -> None:
+def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, graph: Graph, ops: Ops) -> None:
     """UsageError for an option by tensor that speaks of none to which it applies.
 
     `typed` holds what was typed, option -> tensor -> value.  Names that the model does not have are left to others.
     """
     ys = settings.y or choose_y(graph)
-    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param)
+    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param, ops=ops)
     drawn = [n for n in graph.free_inputs if n not in settings.x_init_value and n not in settings.extra_feed_dict]
     for option, known, what in (
         ("rtol", [*xs, *ys], "is neither x nor y of this check"),
@@ -233,8 +235,9 @@ def resolve(source: Source, layers: Sequence[Layer]) -> Settings:
     found.update(_method(found))
     found["test_data"] = _test_data(found.get("test_data", "auto"))
     found["dims"] = {k: v for k, v in found.get("dims", {}).items() if source.dims.get(k) != v}
-    settings = _with_names(Settings(**_with_default_tolerances(found)), graph)
-    refuse_idle(typed, settings, graph)
+    ops = ops_for(source, OPS)
+    settings = _with_names(Settings(**_with_default_tolerances(found)), graph, ops)
+    refuse_idle(typed, settings, graph, ops)
     return settings
 
 
@@ -269,10 +272,10 @@ def _with_default_tolerances(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _with_names(settings: Settings, graph: Graph) -> Settings:
+def _with_names(settings: Settings, graph: Graph, ops: Ops) -> Settings:
     """Values without a name belong to the only x or y there is."""
     ys = settings.y or choose_y(graph)
-    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param)
+    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param, ops=ops)
     return replace(
         settings,
         x_shape=_given_to(settings.x_shape, xs, "--x-shape", "x"),

@@ -42,6 +42,7 @@ class OperatorBody:
     gradient: Graph | None = None
     gradient_of: Mapping[str, str] = field(default_factory=dict)  # output of `gradient` -> input of the operator
     cuts: tuple[int, ...] = ()  # inputs without a derivative by nature
+    facts: Mapping[str, Any] = field(default_factory=dict)  # as `ops:` states them, operands by index
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,16 @@ class Interval:
     most: float | None = None
     unless_whole: int | None = None
 
+    @staticmethod
+    def inside(least: float, most: float) -> Interval:
+        """Numbers inside of a domain, away from its ends: of -1 to 1 where it has some, else near its end next to 0."""
+        margin = min(0.1, (most - least) / 20)
+        first, last = least + margin, most - margin
+        low, high = max(first, -1.0), min(last, 1.0)
+        if high - low < min(0.5, last - first):
+            low, high = (first, min(first + 1, last)) if first > -1 else (max(last - 1, first), last)
+        return Interval(low, high, least, most)
+
     @property
     def ends(self) -> tuple[float, float]:
         """The ends of its domain."""

@@ -28,7 +28,8 @@ def float_range(
     for node, index in consumers(graph, name, ops):
         valid = operator_of(ops, node).interval(index, len(node.inputs))
         if valid is not None and not _is_defined(graph, node, valid):
-            low, high = max(low, valid.low), valid.high if low < valid.high else high
+            below = valid.high <= DEFAULT[0]
+            low, high = valid.low if below else max(low, valid.low), valid.high if below or low < valid.high else high
             limits = [max(limits[0], valid.ends[0]), min(limits[1], valid.ends[1])]
     low, high = (low, high) if low < high else (low, low + 1.0)
     if within is not None:

@@ -31,19 +31,21 @@ class ConstantRole:
     why: str
 
 
-def constant_roles(graph: Graph, ys: Collection[str], named: Collection[str] = ()) -> dict[str, ConstantRole]:
+def constant_roles(
+    graph: Graph, ys: Collection[str], named: Collection[str] = (), ops: Ops = OPS
+) -> dict[str, ConstantRole]:
     """The roles of all constants of a floating-point type; `named` are those that a user calls by their names."""
     floats = [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.size]
-    ops = with_installed(OPS, graph)
+    ops = with_installed(ops, graph)
     uses, needed = _uses(graph, floats, ops), graph.needed_for(ys)
     several = [n for n in floats if graph.constants[n].size > 1]
     rule = Selecting(Flow(graph, ops), graph.free_inputs, several, ys)
     return {n: _role(graph, n, uses.get(n, ()), needed, rule, named) for n in floats}
 
 
-def weights(graph: Graph, ys: Collection[str], named: Collection[str] = ()) -> tuple[str, ...]:
+def weights(graph: Graph, ys: Collection[str], named: Collection[str] = (), ops: Ops = OPS) -> tuple[str, ...]:
     """The constants that are trained, wherever the file keeps them, as far as some y depends on them."""
-    return tuple(n for n, found in constant_roles(graph, ys, named).items() if found.role == WEIGHT)
+    return tuple(n for n, found in constant_roles(graph, ys, named, ops).items() if found.role == WEIGHT)
 
 
 def _role(

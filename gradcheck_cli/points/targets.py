@@ -10,7 +10,7 @@ from gradcheck_cli.autodiff.custom import with_installed
 from gradcheck_cli.autodiff.reach import Flow, selecting
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.graph import Graph, TensorType, is_inexact
-from gradcheck_cli.op import operator_of
+from gradcheck_cli.op import Ops, operator_of
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.roles import to_integers, weights
 
@@ -30,21 +30,22 @@ def choose_x(
     x: Sequence[str] | None = None,
     params: bool = False,
     param: Sequence[str] = (),
+    ops: Ops = OPS,
 ) -> tuple[str, ...]:
     """The tensors `x`, else the float inputs that some y depends on; with `params`, or without inputs, the weights too.
 
     An input that has a default value is a parameter.  One that only selects is left out where another has a gradient.
     `param` are patterns of further constants, see `matched_params`.
     """
-    inputs = x or _usual_inputs(graph, ys)
+    inputs = x or _usual_inputs(graph, ys, ops)
     if inputs and not params and not param:  # parameters are not looked at, which would read all of a large file
         return tuple(inputs)
-    trained = weights(graph, ys, x or ()) if params or not param else ()
-    return tuple(dict.fromkeys([*inputs, *matched_params(graph, ys, param, trained)]))
+    trained = weights(graph, ys, x or (), ops) if params or not param else ()
+    return tuple(dict.fromkeys([*inputs, *matched_params(graph, ys, param, trained, ops)]))
 
 
 def matched_params(
-    graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str] = ()
+    graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str] = (), ops: Ops = OPS
 ) -> tuple[str, ...]:
     """Constants by name or glob beside those in `trained`, of any role; a pattern that begins with ! leaves out.
 
@@ -52,7 +53,7 @@ def matched_params(
     """
     known = differentiable_constants(graph, ys)
     wanted = [each for each in patterns if not each.startswith("!")]
-    found = dict.fromkeys(trained if wanted or trained or not patterns else weights(graph, ys))
+    found = dict.fromkeys(trained if wanted or trained or not patterns else weights(graph, ys, ops=ops))
     for pattern in wanted:
         found.update(dict.fromkeys(fitting(known, pattern, "--param ")))
     for pattern in patterns:
@@ -121,20 +122,20 @@ def integers(graph: Graph) -> set[str]:
     return {n for n in found if graph.types.get(n, TensorType()).dtype is None or not is_float(graph, n)}
 
 
-def _usual_inputs(graph: Graph, ys: Sequence[str]) -> list[str]:
+def _usual_inputs(graph: Graph, ys: Sequence[str], ops: Ops) -> list[str]:
     """The float inputs that some y depends on, but for those that only select."""
-    needed, left_out = graph.needed_for(ys), selecting_inputs(graph, ys)
+    needed, left_out = graph.needed_for(ys), selecting_inputs(graph, ys, ops)
     return [n for n in graph.free_inputs if n in needed and is_float(graph, n) and n not in left_out]
 
 
-def selecting_inputs(graph: Graph, ys: Sequence[str]) -> set[str]:
+def selecting_inputs(graph: Graph, ys: Sequence[str], ops: Ops = OPS) -> set[str]:
     """The float inputs that only select what is computed, where another float input has a gradient."""
     needed = graph.needed_for(ys)
     inputs = [n for n in graph.free_inputs if n in needed and is_float(graph, n)]
     if len(inputs) < 2:  # weights are looked at only where there is something to leave out
         return set()
     constants = (n for n in differentiable_constants(graph, ys) if graph.constants[n].size > 1)
-    return selecting(Flow(graph, with_installed(OPS, graph)), inputs, [*graph.free_inputs, *constants], ys)
+    return selecting(Flow(graph, with_installed(ops, graph)), inputs, [*graph.free_inputs, *constants], ys)
 
 
 def choose_y(graph: Graph) -> tuple[str, ...]:

@@ -238,7 +238,7 @@ PAGES = {
         "(2) give what it computes, and check what stands behind or beside it: `--feed TENSOR=@values.npy`; "
         "(3) define it in a spec by ONNX's operators, with its gradient under test: "
         "`ops: {acme.Thing: {inputs: [x], outputs: [y], forward: 'y = Tanh (x)'}}`, with the file under `checks:` as "
-        "`model: net.onnx`; "
+        "`model: net.onnx` (`facts:` beside it states where operands lie, and what constants are); "
         "(4) install or write a package that has it, under the entry point `gradcheck.operators`; in Python, "
         '`gc.check(model, ops={**gc.OPS, ("acme", "Thing"): op})` does it for one check.',
     ),

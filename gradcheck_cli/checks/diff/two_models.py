@@ -266,7 +266,7 @@ class ModelDiff:
         """Tensors to differentiate by, with their partners in B."""
         graph, settings = self.a.graph, self.settings
         floats = [y for y in self.ys if y in choose_y(graph) or settings.y]
-        xs = choose_x(graph, floats, x=settings.x, params=settings.params, param=settings.param)
+        xs = choose_x(graph, floats, x=settings.x, params=settings.params, param=settings.param, ops=self.ops)
         if settings.x:
             check_paths(graph, settings.x, list(self.ys), settings.extra_feed_dict)
         weights = [n for n in xs if n in graph.constants and n not in graph.free_inputs]
@@ -299,7 +299,7 @@ class ModelDiff:
         if self.left:
             yield f"not compared, since {self.names[1]} has no single parameter of the same values: {_listed(self.left)}"
         if not (settings.x or settings.params or settings.param or any(n in graph.constants for n in self.xs)):
-            trained = [name for name in weights(graph, [*self.ys]) if name not in self.xs]
+            trained = [name for name in weights(graph, [*self.ys], ops=self.ops) if name not in self.xs]
             if trained:
                 yield f"not compared without --params: gradients by {_listed(trained)}"
         if whole := [y for y in self.ys if y in graph.tensors and not is_float(graph, y, unknown=True)]:

@@ -16,13 +16,14 @@ from pydantic import ValidationError
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.formats.source import OperatorBody, Source
-from gradcheck_cli.formats.yaml.fields import OperatorSpec, listed
+from gradcheck_cli.formats.yaml.fields import AlongSpec, OperatorSpec, listed
 from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
 from gradcheck_cli.formats.yaml.places import Spot
 from gradcheck_cli.graph import Graph, Node
 
 COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # not part of ONNX
 DOMAINS = frozenset(("", "gradcheck", "ai.onnx.ml", "com.microsoft", "ai.onnx.training", "ai.onnx.preview.training"))
+_OF_UNITS = ("layer", "bends", "squashes")  # facts of what one rule differentiates as a whole
 _ONNX = ("ai.onnx",)  # the long name of the domain ""
 
 
@@ -153,8 +154,9 @@ class OperatorTable:
         if unknown is not None:
             raise (spot / "cuts").error(f"{unknown!r} is none of the inputs: {listed(inputs)}")
         cuts = tuple(inputs.index(each) for each in spec.cuts)
+        facts = _facts(spec, spot / "facts")
         if spec.gradient is None:
-            return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, cuts=cuts)
+            return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, cuts=cuts, facts=facts)
         given = [*inputs, *outputs, *(f"d{output}" for output in outputs)]
         gradient_of = {f"d{each}": each for each in inputs}
         place, title = spot / "gradient", f"{label} gradient"
@@ -162,7 +164,7 @@ class OperatorTable:
         if not gradient.outputs:
             raise place.error(f"computes none of {listed(gradient_of)}, the gradients of its inputs", key=True)
         found = {output: gradient_of[output] for output in gradient.outputs}
-        return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found, cuts)
+        return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found, cuts, facts)
 
     def _graph(
         self,
@@ -195,6 +197,32 @@ class OperatorTable:
             raise (spot / "python").error(f"{target} returns no operator: {where}: {first['msg']}") from None
         except Exception as error:
             raise (spot / "python").error(f"{target} cannot be called: {type(error).__name__}: {error}") from error
+
+
+def _facts(spec: OperatorSpec, spot: Spot) -> dict[str, Any]:
+    """The facts that a spec states of its operator, with operands by index; a SpecError for a name that is none."""
+    facts, inputs = spec.facts, spec.inputs or []
+    for key in _OF_UNITS if spec.gradient is None else ():
+        if key in facts.model_fields_set:
+            raise (spot / key).error(f"{spot / key} is of an operator with a gradient; else its nodes say it", key=True)
+
+    def index(name: str, at: Spot, key: bool = False) -> int:
+        if name not in inputs:
+            raise at.error(f"{name!r} is none of the inputs: {listed(inputs)}.{did_you_mean(name, inputs)}", key=key)
+        return inputs.index(name)
+
+    found: dict[str, Any] = {key: getattr(facts, key) for key in facts.model_fields_set}
+    for key in ("domain", "integers", "roles"):
+        found[key] = {index(name, spot / key / name, True): value for name, value in found.get(key, {}).items()}
+    for name, value in facts.integers.items():
+        if isinstance(value, AlongSpec):
+            along = index(value.along, spot / "integers" / name / "along")
+            found["integers"][inputs.index(name)] = {**dict(value), "along": along}
+    found["bends"] = tuple(
+        tuple(index(name, spot / "bends" / i / j) for j, name in enumerate(group))
+        for i, group in enumerate(facts.bends)
+    )
+    return {key: value for key, value in found.items() if value not in ({}, (), None)}
 
 
 def _check_own_names(spec: OperatorSpec, spot: Spot) -> None:

@@ -173,6 +173,18 @@ def check_range(value: Any) -> tuple[float, float]:
     return low, high
 
 
+def check_domain(value: list[float]) -> list[float]:
+    if not value[0] < value[1]:
+        raise ValueError(f"is {show(value)}; least must be below most")
+    return value
+
+
+def check_ends(value: list[int]) -> list[int]:
+    if value[0] > value[1]:
+        raise ValueError(f"is {show(value)}; low must not be above high")
+    return value
+
+
 def _inside(name: str, check: Callable[[Any], Any], value: Any) -> Any:
     try:
         return check(value)
@@ -220,6 +232,10 @@ def branch_of_nodes(value: Any) -> str:
 
 def branch_of_param(value: Any) -> str:
     return "<param>" if isinstance(value, dict) else "<value>"
+
+
+def branch_of_integers(value: Any) -> str:
+    return "<along>" if isinstance(value, dict) else "<ends>"
 
 
 def show(value: Any) -> str:
@@ -352,6 +368,50 @@ class GraphSpec(Keyed):
     opset: Positive | None = Field(None, description="The ONNX opset in which the nodes are written; default 21.")
 
 
+class AlongSpec(Keyed):
+    """Integers that count along an axis of another operand: indices, or lengths."""
+
+    along: Name = Field(description="The operand that they count along.")
+    axis: int = Field(0, description="Its axis; default the first one.")
+    lengths: bool = Field(False, description="They are lengths, up to all of it, not indices.")
+
+
+Domain: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(check_domain)]
+Ends: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2), AfterValidator(check_ends)]
+Integers: TypeAlias = Annotated[
+    Annotated[AlongSpec, Tag("<along>")] | Annotated[Ends, Tag("<ends>")], Discriminator(branch_of_integers)
+]
+
+
+Role: TypeAlias = Literal["weight", "statistic", "quantization"]
+
+
+class FactsSpec(Keyed):
+    """Facts of an operator that its body does not show to a check; operands are called by name.
+
+    Left out is what the nodes of the body say themselves: cost, kinks, branches, units that are flat, dtypes, rounding.
+    """
+
+    domain: dict[Name, Domain] = Field({}, description="Where an operand has to lie, [least, most], ends excluded.")
+    integers: dict[Name, Integers] = Field({}, description="Integers of an operand: [low, high], or {along: operand}.")
+    roles: dict[Name, Role] = Field({}, description="What a constant is that stands as an operand.")
+    moves: Literal["all", "joined", "part", "picked", "selected", "within", "either"] | None = Field(
+        None,
+        description="How its result has entries of its first operand as they are: all in another layout, a fixed part, "
+        "picked by indices, selected by data, or within the same range; joined of all operands, either of two.",
+    )
+    same_axes: bool = Field(False, description="The axes of its result are those of its first operand.")
+    space: Literal["windows", "resized"] | None = Field(
+        None, description="It reads the axes of its first operand from the third on as an image's, or resizes them."
+    )
+    layer: bool | None = Field(None, description="With a gradient: a layer where it has weights, or never one.")
+    bends: list[Annotated[list[Name], Field(min_length=1)]] = Field(
+        [],
+        description="With a gradient: groups of operands; it is not linear in data that are all of one. Default all.",
+    )
+    squashes: bool = Field(False, description="With a gradient: its result is bounded, as of a softmax.")
+
+
 class OperatorSpec(Keyed):
     """An operator of one's own, and the gradient under test."""
 
@@ -360,6 +420,9 @@ class OperatorSpec(Keyed):
     forward: Nodes | None = Field(None, description="Nodes that compute the outputs from the inputs.")
     gradient: Nodes | None = Field(None, description="Given x, y and dy: nodes that compute dx. Without: derived.")
     cuts: list[Name] = Field([], description="Inputs without a derivative by nature: they decide, index or size.")
+    facts: FactsSpec = Field(
+        default_factory=lambda: FactsSpec.model_validate({}), description="What a check may rely on beside its body."
+    )
     attrs: dict[Name, Value] = Field({}, description="Attributes and their defaults; the nodes refer to them by @name.")
     python: str | None = Field(None, description="module:function that returns this entry; needs --allow-python.")
 
@@ -496,7 +559,7 @@ class SpecFile(Keyed):
     models: list[ModelSpec] = Field([], description="A zoo manifest.")
 
 
-for _model in (NodeSpec, Subgraph, GraphSpec, OperatorSpec, SpecFile):
+for _model in (NodeSpec, Subgraph, GraphSpec, FactsSpec, OperatorSpec, SpecFile):
     _model.model_rebuild()
 
 
