@@ -56,7 +56,7 @@ class Pair:
     chosen: str = ""  # reason for a mode other than full
     method: str = ""
     suspect: Any = None
-    trap: str = ""  # message on a NaN from 0 * inf
+    trap: str = ""  # message on a NaN from 0 * inf, or on an infinite slope
     x_shape: tuple[int, ...] = ()
     y_shape: tuple[int, ...] = ()
     seconds: float = 0.0
@@ -103,7 +103,9 @@ def record_of(
         told = {name: value for name, value in told.items() if name not in ("status", "code")}
     fields.update(told)
     fields.update(_beside(pair.counts, fields, settings.max_inconclusive))
-    if pair.trap and fields["status"] == "fail" and not fields["message"]:
+    if pair.trap and fields["status"] == "pass":  # too few entries are open to count
+        fields["suspect"] = None
+    elif pair.trap and (fields["status"] == "fail" or fields["code"] == "GC304") and not fields["message"]:
         fields["message"] = pair.trap
     if pair.broken:
         fields.update(_lawless(pair.broken, fields))

@@ -16,7 +16,7 @@ from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import LADDER, PARTIAL, Partial, blameless, lesser, survey_of, trap_in
 from gradcheck_cli.checks.problem import Problem, without_gradient
 from gradcheck_cli.checks.timing import needed
-from gradcheck_cli.compare.counts import PairResult
+from gradcheck_cli.compare.counts import PairResult, nonfinite
 from gradcheck_cli.compare.pair import AsTensorflow, Full, Job, Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError
@@ -255,19 +255,25 @@ class Comparing:
             self.listen.done()
 
     def _locate(self, problem: Problem, pair: Pair) -> None:
-        """Surveys all nodes between x and y after a failure, and sets the suspect."""
+        """Surveys all nodes between x and y after a failure, and sets the suspect, or the node of an infinite slope."""
         result = pair.results[-1]
         failed = bool(pair.broken) or any(each.comparison.count(Status.FAIL) for each in pair.results)
-        if pair.suspect is not None or not (failed or result.survey):
+        told = pair.suspect is not None and not (failed and pair.trap)  # a wrong node is worth more than a trap
+        endless = not failed and self._wrong(pair) and nonfinite(result.comparison, Status.DOMAIN)
+        trap = trap_in(problem, pair) if endless and not told else None
+        if told or not (failed or result.survey or trap):
             return
         here = [each for each in reversed(pair.results) if each.point == result.point]
         from gradcheck_cli.checks.diagnose.suspects import lawless_suspect, suspect_record, trapped
 
         quiet = self.budget(pair, shown=False)
         survey = result.survey or survey_of(problem, pair, quiet, here)
-        pair.suspect = suspect_record(survey, self.source.graph) or lawless_suspect(pair.broken, self.source.graph)
-        if failed and pair.suspect is None and any(each.counts.lost for each in pair.results):
-            trap = trap_in(problem, pair)
+        found = suspect_record(survey, self.source.graph) or lawless_suspect(pair.broken, self.source.graph)
+        if found is not None:
+            pair.suspect, pair.trap = found, ""
+        elif pair.suspect is None:
+            lost = failed and any(each.counts.lost for each in pair.results)
+            trap = trap_in(problem, pair) if lost else trap
             pair.suspect = None if trap is None else trapped(trap, survey, self.source.graph)
             pair.trap = "" if trap is None else trap.message
         if failed and pair.suspect is None:

@@ -128,7 +128,7 @@ def counts_of(result: PairResult) -> Counts:
         noise=_largest(comparison.noise),
         needed=needed(comparison),
         gradient=_figures(comparison.theoretical),
-        lost=_lost(comparison, Status.FAIL),
+        lost=nonfinite(comparison, Status.FAIL),
         unfit=comparison.unfit,
         outside=comparison.outside,
         worst=worst_entries(result),
@@ -137,11 +137,11 @@ def counts_of(result: PairResult) -> Counts:
         notes=result.notes,
         extra=result.extra,
         tied=result.extra and result.drawn,
-        doubted=result.disputed or _lost(comparison, *REASONS),
+        doubted=result.disputed or nonfinite(comparison, *REASONS),
     )
 
 
-def _lost(comparison: Comparison, *statuses: Status) -> bool:
+def nonfinite(comparison: Comparison, *statuses: Status) -> bool:
     """True if some entry with one of the statuses has a theoretical gradient that is not finite."""
     if not comparison.count(*statuses):
         return False

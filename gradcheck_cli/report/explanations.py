@@ -185,7 +185,8 @@ PAGES = {
     "GC304": Page(
         "outside of the domain",
         "A perturbation of x leaves the domain of an operator.",
-        "x lies at the end of the domain: 0 of a Sqrt, 1 of an Acos.",
+        "x lies at the end of the domain: 0 of a Sqrt, 1 of an Acos. If the gradient is not finite there, the suspect is "
+        "the node with the infinite slope, whose rule need not be wrong.",
         "Keep a distance: --val-range x:0.1,0.9.",
     ),
     "GC401": Page(

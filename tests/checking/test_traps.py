@@ -71,6 +71,42 @@ def test_at_the_edge_of_a_domain_the_suspect_is_the_node_with_the_infinite_slope
         assert "0 * inf = NaN at node 0 Mul" in record.suspect.diagnosis
 
 
+OPEN = {  # nodes that read x itself at the edge of a domain, so that no method sees a slope
+    "Acosh of x + 1": ((("Add", "x one", "a"), ("Acosh", "a", "y")), "Acosh", "'a' is 1 at [1]"),
+    "Asin of 1 - x": ((("Sub", "one x", "a"), ("Asin", "a", "b"), ("Sin", "b", "y")), "Asin", "'a' is 1 at [1]"),
+    "Sqrt of x": ((("Sqrt", "x", "y"),), "Sqrt", "'x' is 0 at [1]"),
+    "Pow of x": ((("Pow", "x half", "b"), ("Sin", "b", "y")), "Pow", "'x' is 0 at [1]"),
+}
+
+
+@pytest.mark.parametrize("mode", ["nodes", "directional", "sampled"])
+@pytest.mark.parametrize("name", OPEN)
+def test_what_is_open_at_the_edge_of_a_domain_names_the_node_with_the_infinite_slope(name: str, mode: Any):
+    nodes, op, place = OPEN[name]
+    record = check(model(*nodes, constants={"one": 1.0, "half": 0.5}), np.array([0.5, 0.0, 0.3, 0.7]), mode=mode)
+    assert (record.status, record.code) == ("inconclusive", "GC304")
+    assert record.suspect is not None
+    assert record.suspect.op == op
+    assert f"infinite where {place}, the edge of a domain" in record.suspect.diagnosis
+    assert f" {op} " in record.message
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes"])
+def test_a_wrong_rule_is_the_suspect_and_not_the_node_at_the_edge_of_its_domain(mode: Any):
+    tested, wrong = model(("Sqrt", "x", "s"), ("Sin", "s", "y")), with_rule("Sin", scaled("Sin", 2.0))
+    record = check(tested, np.array([0.5, 0.0, 0.3, 0.7]), mode=mode, ops=wrong)
+    assert record.status == "fail"
+    assert record.suspect is not None
+    assert record.suspect.op == "Sin"
+
+
+@pytest.mark.parametrize("mode", ["nodes", "directional", "sampled"])
+def test_where_enough_is_told_no_node_at_the_edge_of_its_domain_is_a_suspect(mode: Any):
+    tested = model(("Sqrt", "x", "y"))
+    record = check(tested, np.array([0.5, 0.0, 0.3, 0.7]), mode=mode, max_inconclusive=1.0)
+    assert (record.status, record.suspect, record.message) == ("pass", None, "")
+
+
 @every_mode
 def test_a_logarithm_of_0_under_an_exponential_is_the_suspect(mode: Any):
     nodes = ("Mul", "x x", "s"), ("Log", "s", "l"), ("Exp", "l", "y")
