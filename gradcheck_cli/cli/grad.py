@@ -83,8 +83,9 @@ def _straight(model: Model, ctx: click.Context, options: Mapping[str, Any]) -> M
     from gradcheck_cli.settings import Settings
 
     xs, ys = options["x"], options["y"]
+    through = estimated(model.source, model.ops, xs, ys)
     refuse_idle_rounding(ctx, Settings(x=xs, y=ys, straight_through=True), model.source)
-    return Model(*estimated(model.source, model.ops, xs, ys), model.dims)
+    return Model(*through, model.dims)
 
 
 def _written(model: Model, output: str, options: Mapping[str, Any]) -> tuple[Derivatives, Written]:

@@ -19,6 +19,7 @@ from gradcheck_cli.autodiff.reach import only_decides
 from gradcheck_cli.autodiff.symbolic import identity
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import names_within
+from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, is_inexact
 from gradcheck_cli.op import DTYPES, Op, Ops, composite, zero
@@ -114,13 +115,15 @@ class _Through:
 
     def __init__(
         self, original: Graph, ops: Ops, reals: Collection[str], results: Collection[str], *, quantizers: bool = False,
-        around: _Through | None = None,
+        around: _Through | None = None, wholes: Collection[str] = (),
     ) -> None:  # fmt: skip
         """With `quantizers`, quantizers are gone through like a Cast, and not by the operator table."""
         self.original, self.ops, self.quantizers, self.around = original, ops, quantizers, around
         self.carried = [carried(node, ops) for node in original.nodes]
         self.reals = {*reals}  # that depend on inputs
-        self.wholes: set[str] = set() if around is None else {*around.wholes}  # integers that stand for such numbers
+        self.wholes: set[str] = (
+            {*wholes} if around is None else {*around.wholes, *wholes}
+        )  # integers that stand for such numbers
         self.bodies = dict[int, dict[str, _Through]]()
         for index, node in enumerate(original.nodes):
             self._forward(index, node)
@@ -183,10 +186,30 @@ class _Through:
             codes = _codes(node)
             self.wholes.update(codes)
             self.reals.update(n for n in outputs if n not in codes)
+        elif self.quantizers and index in self.bodies:
+            codes = self.codes_out(index)
+            self.wholes.update(codes)
+            self.reals.update(n for n in outputs if n not in codes)
         elif not whole or node.op == "DequantizeLinear":
             self.reals.update(outputs)
         elif node.op in _OF_REALS:
             self.wholes.update(outputs)
+
+    def codes_out(self, index: int) -> set[str]:
+        """Results of a node with subgraphs that are integers which stand for real numbers."""
+        node, found = self.original.nodes[index], set[str]()
+        for body in self.bodies[index].values():
+            results = body.original.outputs[1:] if node.op == "Loop" else body.original.outputs
+            found.update(n for n, made in zip(node.outputs, results, strict=False) if n and made in body.wholes)
+        return found
+
+    def codes_in(self, index: int) -> set[str]:
+        """Operands of a node with subgraphs that are such integers, and that its bodies compute with."""
+        node = self.original.nodes[index]
+        pairs = [
+            (n, given, body) for body in self.bodies[index].values() for n, given in _handed_in(node, body.original)
+        ]
+        return {n for n, given, body in pairs if n in self.wholes and given in body.used}
 
     def _goes_through(self, node: Node) -> bool:
         """True for a node that rounds, or computes with integers from rounding, if its result is real again further on."""
@@ -246,11 +269,20 @@ class _Through:
         declared = {n: body.types[n].dtype if n in body.types else None for n in body.inputs}
         reals = {n for n, dtype in declared.items() if dtype is None or _is_real(dtype)} if body.inputs else set()
         outputs = body.outputs[1:] if node.op == "Loop" else body.outputs
-        return _Through(body, self.ops, self.reals | reals, outputs, quantizers=self.quantizers, around=self)
+        wholes = {given for n, given in _handed_in(node, body) if n in self.wholes} if self.quantizers else ()
+        return _Through(
+            body, self.ops, self.reals | reals, outputs, quantizers=self.quantizers, around=self, wholes=wholes
+        )
 
     def _may_be_real(self, name: str) -> bool:
         declared = self.original.types.get(name)
         return declared is None or declared.dtype is None or _is_real(declared.dtype)
+
+
+def _handed_in(node: Node, body: Graph) -> Iterator[tuple[str, str]]:
+    """Operands of a node with subgraphs, each with the name that its body gives it."""
+    first = 2 if node.op == "Loop" else 0
+    return zip(node.inputs[first:], body.inputs[first:], strict=False)
 
 
 class _Estimated:
@@ -270,6 +302,7 @@ class _Estimated:
             if self.flow.used.isdisjoint(node.outputs):
                 self.nodes.append(node)
             elif any(node.subgraphs):
+                self._require_reals(index, node)
                 inside = {key: _Estimated(body, self).graph() for key, body in self.flow.bodies.get(index, {}).items()}
                 self.nodes.append(replace(node, attrs={**node.attrs, **inside}))
             elif not self.twins.keys().isdisjoint(values) or self._rounds(node):
@@ -277,6 +310,19 @@ class _Estimated:
             else:
                 self.nodes.append(node)
         return replace(self.flow.original, nodes=tuple(self.nodes))
+
+    def _require_reals(self, index: int, node: Node) -> None:
+        """UnsupportedError for a node through which integers go in or out that stand for real numbers."""
+        ways = [("takes", self.flow.codes_in(index)), ("hands out", self.flow.codes_out(index) & self.flow.used)]
+        for verb, codes in ways if index in self.flow.bodies else ():
+            if codes:
+                name = node.name or next((n for n in node.outputs if n), node.op)
+                raise UnsupportedError(
+                    f"node {index} {node.op} {name!r} {verb} {', '.join(map(repr, sorted(codes)))} as integers that stand "
+                    "for real numbers: no straight-through gradient can be written through it. Quantize and dequantize "
+                    "on the same side of it.",
+                    code="GC501",
+                )
 
     def _rounds(self, node: Node) -> bool:
         return not self.flow.wholes.isdisjoint(node.outputs) or (_quantizes(node) and self.flow.ops[node.key].composed)

@@ -174,7 +174,8 @@ def rounding(folder: Path, nodes: str) -> Path:
     text = f"""<ir_version: 10, opset_import: ["" : 21]> g (float[6] x) => (float loss, float[6] q)
     <float two = {{2.0}}, float three = {{3.0}}, float half = {{0.5}}, float low = {{-4.0}}, float high = {{4.0}},
      float hundred = {{100.0}}, int32 one = {{1}}, int32 least = {{-1}}, int32 most = {{3}}, int8 zero = {{3}},
-     int64[2] shape = {{2, 3}}, int64[1] whole = {{6}}>
+     int64[2] shape = {{2, 3}}, int64[1] whole = {{6}}, int64[1] single = {{1}}, int64[2] rows = {{3, 2}},
+     bool yes = {{1}}, int64 once = {{1}}, int32[1] one1 = {{1}}, float[4] ones = {{1.0, 1.0, 1.0, 1.0}}>
     {{ {nodes} p = Mul (q, q) loss = ReduceSum <keepdims = 0> (p) }}"""
     onnx.save(onnx.parser.parse_model(text), folder / "q.onnx")
     return folder / "q.onnx"
@@ -211,6 +212,78 @@ def test_tangents_go_straight_through_as_gradients_do(gradcheck: Command, folder
     [found] = run(folder / "g.onnx", ["loss_tangent"], {"x": AT, "x_tangent": t})
     terms = 2.0 * q * t * FORMS["made by hand"][1](AT)
     assert_rounded(found, np.sum(terms, dtype=np.float64), roundings=2 * FUNCTION + 6, of=np.abs(terms).sum())
+
+
+BYTES = "a = QuantizeLinear (x, half, zero)", "q = DequantizeLinear (i, half, zero)"
+WHOLES = "a = Cast <to = 6> (x)", "q = Cast <to = 1> (i)"
+THROUGH = {  # how integers that stand for x come out of a node: nodes, the node that is named
+    "an If": ("i = If (yes) <then_branch = t () => (CODES[6] a) {{ {0} }}, else_branch = e () => (CODES[6] b)"
+              " {{ {0} b = Identity (a) }}> {1}", "node 0 If 'i' hands out 'i'"),
+    "an If beside a way without it": (
+        "i = If (yes) <then_branch = t () => (CODES[6] a) {{ {0} }}, else_branch = e () => (CODES[6] b)"
+        " {{ {0} b = Identity (a) }}> {2} q = Add (x, d)", "node 0 If 'i' hands out 'i'"),
+    "an If inside of an If": (
+        "i = If (yes) <then_branch = t () => (CODES[6] c) {{ c = If (yes) <then_branch = u () => (CODES[6] a) {{ {0} }},"
+        " else_branch = f () => (CODES[6] b) {{ {0} b = Identity (a) }}> }}, else_branch = e () => (CODES[6] b)"
+        " {{ {0} b = Identity (a) }}> {1}", "node 0 If 'i' hands out 'i'"),
+    "a result of a Loop": (
+        "last, j = Loop (once, yes, x) <body = l (int64 n, bool go, float[6] p) => (bool on, float[6] r, CODES[6] a)"
+        " {{ on = Identity (go) r = Identity (p) {0} }}> i = Reshape (j, whole) {1}", "node 0 Loop 'last' hands out 'j'"),
+    "a state of a Loop": (
+        "{0} i = Loop (once, yes, a) <body = l (int64 n, bool go, CODES[6] p) => (bool on, CODES[6] r)"
+        " {{ on = Identity (go) r = Identity (p) }}> {1}", "node 1 Loop 'i' hands out 'i'"),
+    "a Scan": ("z = Reshape (x, rows) i = Scan <num_scan_inputs = 1, body = l (float[2] p) => (CODES[2] r)"
+               " {{ {3} }}> (z) k = Reshape (i, whole) {4}", "node 1 Scan 'i' hands out 'i'"),
+}  # fmt: skip
+
+
+def coded(text: str, ways: tuple[str, str], kind: str) -> str:
+    made, read = ways
+    parts = (
+        made,
+        read,
+        read.replace("q =", "d ="),
+        made.replace("(x", "(p").replace("a =", "r ="),
+        read.replace("(i", "(k"),
+    )
+    return text.format(*parts).replace("CODES", kind)
+
+
+@pytest.mark.parametrize("ways, kind", [(BYTES, "int8"), (WHOLES, "int32")], ids=["bytes", "casts"])
+@pytest.mark.parametrize("form", THROUGH)
+def test_integers_that_leave_a_graph_inside_are_refused(
+    gradcheck: Command, folder: Path, form: str, ways: tuple[str, str], kind: str
+) -> None:
+    text, named = THROUGH[form]
+    onnx.checker.check_model(onnx.load(rounding(folder, coded(text, ways, kind))), full_check=True)
+    ran = gradcheck("grad", "q.onnx", "--y", "loss", "--straight-through", "-o", "g.onnx")
+    assert ran.code == 5
+    assert f"{named} as integers that stand for real numbers: no straight-through gradient" in ran.err
+    assert not (folder / "g.onnx").exists()
+
+
+WITHIN = {  # rounding that a graph inside does as a whole, or whose integers it reads
+    "both in a branch": "q = If (yes) <then_branch = t () => (float[6] r) { a = QuantizeLinear (x, half, zero)"
+    " r = DequantizeLinear (a, half, zero) }, else_branch = e () => (float[6] b) { b = Neg (x) }>",
+    "integers read by a branch": "a = QuantizeLinear (x, half, zero) q = If (yes) <then_branch = t () => (float[6] r)"
+    " { r = DequantizeLinear (a, half, zero) }, else_branch = e () => (float[6] b) { b = Neg (x) }>",
+    "both in a loop": "q = Loop (once, yes, x) <body = l (int64 n, bool go, float[6] p) => (bool on, float[6] r)"
+    " { on = Identity (go) a = QuantizeLinear (p, half, zero) r = DequantizeLinear (a, half, zero) }>",
+    "integers that a branch hands out as indices": "j = If (yes) <then_branch = t () => (int32[1] r)"
+    " { a = ReduceMin (x) b = Abs (a) c = Reshape (b, single) r = Cast <to = 6> (c) },"
+    " else_branch = e () => (int32[1] d) { d = Identity (one1) }> g = Gather (ones, j) r = Round (x) q = Mul (r, g)",
+}
+
+
+@pytest.mark.parametrize("form", WITHIN)
+def test_a_gradient_goes_straight_through_graphs_inside(gradcheck: Command, folder: Path, form: str) -> None:
+    loss, q = run(rounding(folder, WITHIN[form]), ["loss", "q"], {"x": AT})
+    ran = gradcheck("grad", "q.onnx", "--y", "loss", "--straight-through", "-o", "g.onnx")
+    assert ran.code == 0, ran.err
+    again, same, found = run(folder / "g.onnx", ["loss", "q", "x_grad"], {"x": AT})
+    assert (again, same.tolist()) == (loss, q.tolist())
+    assert_rounded(found, 2 * q.astype(np.float64), roundings=2 * FUNCTION)
+    assert np.any(found)
 
 
 def test_straight_through_nothing_that_rounds_is_an_error(gradcheck: Command) -> None:
