@@ -17,7 +17,7 @@ from gradcheck_cli.checks.modes import LADDER, PARTIAL, Partial, blameless, less
 from gradcheck_cli.checks.problem import Problem, without_gradient
 from gradcheck_cli.checks.timing import needed
 from gradcheck_cli.compare.counts import PairResult, nonfinite
-from gradcheck_cli.compare.pair import AsTensorflow, Full, Job, Theory
+from gradcheck_cli.compare.pair import AsTensorflow, Full, PairJob, Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, NoGradientError, UnsupportedError, UsageError
 from gradcheck_cli.formats.source import Source
@@ -46,7 +46,7 @@ class Listener(Protocol):
 class Mode(Protocol):
     """The entries or sums of them that are compared of each pair of one y."""
 
-    def compare(self, program: Program, position: int, job: Job) -> PairResult: ...
+    def compare(self, program: Program, position: int, job: PairJob) -> PairResult: ...
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class Comparing:
             mode = Full(theories, [problem.structure(pair.x) for pair in pairs], rows)
         yield Together(problem, pairs, index, backward, mode, laws, theories, rows)
 
-    def _take(self, together: Together, position: int, result: PairResult, job: Job) -> None:
+    def _take(self, together: Together, position: int, result: PairResult, job: PairJob) -> None:
         """Adds the result of a pair, with what its mode adds to it."""
         pair, mode, rows = together.pairs[position], together.mode, together.rows
         result = self._evaluated(result, together.problem, pair, job)
@@ -232,11 +232,11 @@ class Comparing:
         return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward)
                 for at, each in enumerate(columns.values)]  # fmt: skip
 
-    def job(self, pair: Pair) -> Job:
+    def job(self, pair: Pair) -> PairJob:
         """The method, the tolerance and the budget of a pair."""
-        return Job(self.settings.method, self.settings.delta, self._tolerance(pair), self.budget(pair))
+        return PairJob(self.settings.method, self.settings.delta, self._tolerance(pair), self.budget(pair))
 
-    def _evaluated(self, result: PairResult, problem: Problem, pair: Pair, job: Job) -> PairResult:
+    def _evaluated(self, result: PairResult, problem: Problem, pair: Pair, job: PairJob) -> PairResult:
         """The comparison with y evaluated by onnxruntime, if the settings ask for it."""
         if self.settings.forward != "onnxruntime" or problem.narrow is None:
             return result

@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.problem import Problem, too_large
 from gradcheck_cli.checks.timing import beyond, threads
-from gradcheck_cli.compare.pair import Job, PairResult
+from gradcheck_cli.compare.pair import PairJob, PairResult
 from gradcheck_cli.compare.partial import DOT_TESTS, ProjectedPart, entries_at_ties, projections, sample
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.graph import Array
@@ -121,7 +121,7 @@ class Partial:
         self.whole = projections(backward, seed, budget, 1) if mode == "sampled" else None
         self.compare = self.part.compare  # the comparison that decides on one pair
 
-    def completed(self, result: PairResult, problem: Problem, pair: Pair, position: int, job: Job) -> PairResult:
+    def completed(self, result: PairResult, problem: Problem, pair: Pair, position: int, job: PairJob) -> PairResult:
         """A result with what its mode adds: a survey of all nodes, or the flag that its entries were drawn.
 
         Entries at ties are compared beside directional projections, and a projection of all entries beside a sample,

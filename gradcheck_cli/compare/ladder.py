@@ -113,7 +113,7 @@ _SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PairJob:
     """A comparison as it was asked for: method, its step, tolerance and budget."""
 
     method: Method
@@ -155,7 +155,7 @@ class Numeric:
         self,
         program: Program,
         directions: Directions,
-        job: Job,
+        job: PairJob,
         weights: Array | None,
         known: Ground | None = None,
         theory: Theory | None = None,

@@ -22,8 +22,8 @@ from gradcheck_cli.compare.audit import dispute_note
 from gradcheck_cli.compare.counts import PairResult as PairResult
 from gradcheck_cli.compare.foreign import trial_notes
 from gradcheck_cli.compare.kinks import kink_notes, with_ties
-from gradcheck_cli.compare.ladder import Job as Job
 from gradcheck_cli.compare.ladder import Numeric, laddered
+from gradcheck_cli.compare.ladder import PairJob as PairJob
 from gradcheck_cli.compare.ladder import Theory as Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
@@ -52,7 +52,7 @@ class Full:
     ) -> None:
         self.theories, self.structures, self.rows = theories, structures, rows
 
-    def compare(self, program: Program, position: int, job: Job) -> PairResult:
+    def compare(self, program: Program, position: int, job: PairJob) -> PairResult:
         """The comparison for one x."""
         x, structure = program.tape.values[program.probes[0]], self.structures[position]
         coloring = None if structure is None or self.rows is not None else structure.coloring
@@ -79,7 +79,7 @@ def _placed(found: PairResult, structure: Structure, directions: Directions) -> 
 
 
 def compare_along(
-    program: Program, theory: Theory, directions: Directions, job: Job, weights: Array | None = None
+    program: Program, theory: Theory, directions: Directions, job: PairJob, weights: Array | None = None
 ) -> PairResult:
     """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
     before = Counter(program.evaluations)
@@ -222,7 +222,7 @@ class AsTensorflow:
     def __init__(self, tape: Tape, pairs: Sequence[tuple[str, str]]) -> None:
         self.tape, self.pairs = tape, pairs
 
-    def compare(self, program: Program, position: int, job: Job) -> PairResult:
+    def compare(self, program: Program, position: int, job: PairJob) -> PairResult:
         """The comparison of one pair (x, y)."""
         (x, y), tolerance, delta = self.pairs[position], job.tolerance, DELTA if job.delta is None else job.delta
         theoretical, numerical = jacobians(self.tape, program, x, y, delta, job.budget)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from gradcheck_cli.compare.kinks import decides
-from gradcheck_cli.compare.pair import Job, PairResult, Theory, compare_along
+from gradcheck_cli.compare.pair import PairJob, PairResult, Theory, compare_along
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
@@ -46,7 +46,7 @@ class ProjectedPart:
         self.weights = weights if np.isfinite(y).all() else np.where(np.isfinite(y), weights, 0.0)
         self._found: dict[int | None, list[Array]] = {}  # by seed of the rounding
 
-    def compare(self, program: Program, position: int, job: Job) -> PairResult:
+    def compare(self, program: Program, position: int, job: PairJob) -> PairResult:
         """The comparison for one x."""
         here = self._values(None)[position]
         theory = Theory(
@@ -69,7 +69,7 @@ class ProjectedPart:
         return [found.T for found in self.backward.reduced(self.weights, along, self.budget, rounding)]
 
 
-def _resolved(comparison: Comparison, program: Program, job: Job, weights: Array) -> Comparison:
+def _resolved(comparison: Comparison, program: Program, job: PairJob, weights: Array) -> Comparison:
     """The comparison with sums that rounding hides open: they pass only where even their rounding is of no matter.
 
     That is where it moves no y by rtol while x moves by as much as it is.
@@ -113,7 +113,7 @@ def _keeping_ties(backward: Backward, position: int, seed: int, budget: Budget, 
     return found
 
 
-def entries_at_ties(backward: Backward, position: int, program: Program, seed: int, job: Job) -> PairResult | None:
+def entries_at_ties(backward: Backward, position: int, program: Program, seed: int, job: PairJob) -> PairResult | None:
     """Some entries of x that lie at a tie, by the entries of y that answer to them most; None where there are none."""
     x, rng = backward.tape.values[backward.xs[position]], np.random.default_rng([seed, 6, position])
     here = flat(x)

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gradcheck_cli.compare.ladder import Numeric
-from gradcheck_cli.compare.pair import Job, PairResult
+from gradcheck_cli.compare.pair import PairJob, PairResult
 from gradcheck_cli.engine.chunks import in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import ROUNDINGS, Rounding
@@ -59,7 +59,9 @@ class Peer(Protocol):
         """y for each x of a stack `(P, *x.shape)`, `(P, y_size)`; NaN where it cannot be computed."""
 
 
-def with_peer(found: PairResult, program: Program, job: Job, peer: Peer, resolution: float = RESOLVED) -> PairResult:
+def with_peer(
+    found: PairResult, program: Program, job: PairJob, peer: Peer, resolution: float = RESOLVED
+) -> PairResult:
     """The comparison with y as the peer evaluates it: the peer's error may be `resolution` of the largest entry of y."""
     return PeerComparison(found, program, job, peer, resolution).found()
 
@@ -79,7 +81,7 @@ class PeerComparison:
 
     old: PairResult
     program: Program
-    job: Job
+    job: PairJob
     peer: Peer
     resolution: float
     probes: Counter[str] = field(default_factory=Counter)

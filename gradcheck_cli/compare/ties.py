@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.compare.kinks import decides, kink_notes, listed
-from gradcheck_cli.compare.pair import Job, PairResult
+from gradcheck_cli.compare.pair import PairJob, PairResult
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
@@ -111,7 +111,7 @@ def judged_together(
 
 
 def projected_together(
-    backward: Backward, found: Mapping[str, PairResult], seed: int, job: Job, least: int = 2
+    backward: Backward, found: Mapping[str, PairResult], seed: int, job: PairJob, least: int = 2
 ) -> dict[str, PairResult]:
     """The same where only parts of the Jacobians were looked at: what fails of xs together, beside the rest.
 

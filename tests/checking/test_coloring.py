@@ -12,7 +12,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff.backward import inexact
-from gradcheck_cli.compare.pair import Full, Job, PairResult, Theory
+from gradcheck_cli.compare.pair import Full, PairJob, PairResult, Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.jacobian.coloring import Structure
@@ -96,7 +96,7 @@ def assert_alike(program: Program, method: Method) -> None:
 def compared(program: Program, values: np.ndarray, method: Method, *, colors: bool) -> PairResult:
     """A comparison with a theoretical side of these values."""
     theory = Theory(values, lambda: np.zeros_like(values))
-    job = Job(method, None, Tolerance(), Budget())
+    job = PairJob(method, None, Tolerance(), Budget())
     return Full([theory], [Structure(program, Budget(), colors=colors)]).compare(program, 0, job)
 
 

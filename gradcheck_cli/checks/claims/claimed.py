@@ -47,7 +47,7 @@ from gradcheck_cli.checks.diagnose.suspects import suspect_record
 from gradcheck_cli.checks.modes import Partial, survey_of
 from gradcheck_cli.checks.problem import Problem, obstacle, too_large
 from gradcheck_cli.checks.timing import beyond, threads
-from gradcheck_cli.compare.pair import Full, Job, PairResult
+from gradcheck_cli.compare.pair import Full, PairJob, PairResult
 from gradcheck_cli.compare.ties import judged_together
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
@@ -254,7 +254,7 @@ def judge(pair: Pair, here: ClaimAtPoint, budget: Budget, index: int) -> None:
     problem, settings = here.problem, here.problem.settings
     x, unit = problem.theory_name(pair.x), here.answer.unit
     tolerance = tolerant(Tolerance(pair.of(settings.rtol, RTOL), pair.of(settings.atol, ATOL)), unit)
-    job = Job(settings.method, settings.delta, tolerance, budget)
+    job = PairJob(settings.method, settings.delta, tolerance, budget)
     stated = Stated(problem.tape, problem.theory_name(problem.y), x, here.jacobian, _moved(here, x))
     found, partial = _compared(pair, here, stated, job)
     if unit or here.answer.rounded is not None:
@@ -277,7 +277,7 @@ def judge(pair: Pair, here: ClaimAtPoint, budget: Budget, index: int) -> None:
     _say(pair, here, ours, x)
 
 
-def _compared(pair: Pair, here: ClaimAtPoint, stated: Stated, job: Job) -> tuple[PairResult, Partial | None]:
+def _compared(pair: Pair, here: ClaimAtPoint, stated: Stated, job: PairJob) -> tuple[PairResult, Partial | None]:
     program = here.problem.program(pair.x)
     if pair.mode == "full":
         return Full([stated.theory], [here.problem.structure(pair.x)]).compare(program, 0, job), None

@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.claims.claim import Beside, Claim, Inside, Layout, as_declared, drawn_seed, gradient_names
-from gradcheck_cli.compare.pair import Full, Job, PairResult, Theory, compare_along
+from gradcheck_cli.compare.pair import Full, PairJob, PairResult, Theory, compare_along
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
@@ -252,7 +252,7 @@ class RuleGradient:
             return backward.spreads([self._jacobians[name] for name in backward.xs], self.budget)[place] * (unit / EPS)
         return _moved(self.tape, ct.name).reshape(-1, 1) * (unit / EPS) / _FEWER
 
-    def verdict(self, x: str, found: PairResult, program: Program, job: Job, structure: Structure | None) -> str:
+    def verdict(self, x: str, found: PairResult, program: Program, job: PairJob, structure: Structure | None) -> str:
         """pass, fail, inconclusive or none: our own derivative against the numerical one of a claim's comparison."""
         own = self.jacobian(x)
         if own is None:

@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.backward import Unit, pull_back
 from gradcheck_cli.autodiff.symbolic import reshape, slice
 from gradcheck_cli.autodiff.tape import Region, Tape, Var
 from gradcheck_cli.compare.kinks import decides
-from gradcheck_cli.compare.pair import Job, Theory, compare_along
+from gradcheck_cli.compare.pair import PairJob, Theory, compare_along
 from gradcheck_cli.compare.ties import DIRECTIONS, REST, misfit
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
@@ -336,7 +336,7 @@ def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, 
     elif not theory.values.size:
         return Compared(alone, operand, directions, weights, _nothing(theory.values))
     found = compare_along(
-        program, theory, directions, Job("auto", None, _tolerance(alone), alone.budget), weights
+        program, theory, directions, PairJob("auto", None, _tolerance(alone), alone.budget), weights
     ).comparison
     return Compared(alone, operand, directions, weights, _above_rounding(found, alone.unit.op.batching is elementwise))
 

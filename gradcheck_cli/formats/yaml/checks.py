@@ -11,8 +11,8 @@ import numpy as np
 
 from gradcheck_cli.errors import did_you_mean
 from gradcheck_cli.formats.source import CheckRequest, Source
-from gradcheck_cli.formats.yaml.fields import CheckSpec, ModelSpec, Settings, is_one_value
-from gradcheck_cli.formats.yaml.places import Spot
+from gradcheck_cli.formats.yaml.fields import CheckSpec, ModelSpec, SettingsKeys, is_one_value
+from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import Shape, Values
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.settings import options_at
@@ -31,7 +31,7 @@ class CheckReader:
     groups: Iterable[str]
     expect: Mapping[str, Any] | None = None  # the default, for checks without their own
 
-    def read(self, written: list[CheckSpec], spot: Spot) -> tuple[CheckRequest, ...]:
+    def read(self, written: list[CheckSpec], spot: DocumentPath) -> tuple[CheckRequest, ...]:
         """Reads all entries of `checks`, and gives each a unique name."""
         found: list[CheckRequest] = []
         taken: set[str] = set()
@@ -40,7 +40,7 @@ class CheckReader:
                 found.append(self._check(check, spot / index, taken))
         return tuple(found)
 
-    def _check(self, check: CheckSpec, spot: Spot, taken: set[str]) -> CheckRequest:
+    def _check(self, check: CheckSpec, spot: DocumentPath, taken: set[str]) -> CheckRequest:
         graph, model = self._subject(check, spot)
         name = check.name or _unique(graph or Path(model or "").name, taken)
         if name in taken:
@@ -65,7 +65,7 @@ class CheckReader:
             expect=check.expect.model_dump() if check.expect else self.expect,
         )
 
-    def _subject(self, check: CheckSpec, spot: Spot) -> tuple[str | None, str | None]:
+    def _subject(self, check: CheckSpec, spot: DocumentPath) -> tuple[str | None, str | None]:
         """The name of a graph in this file, or the path of an ONNX file; the other one is None."""
         if check.model is not None:
             if check.graph is not None:
@@ -81,7 +81,7 @@ class CheckReader:
             raise spot.error(f"{spot} lacks the key 'graph' or 'model'.{known}")
         return next(iter(self.sources)), None
 
-    def _check_groups(self, check: CheckSpec, source: Source | None, spot: Spot) -> None:
+    def _check_groups(self, check: CheckSpec, source: Source | None, spot: DocumentPath) -> None:
         if source is None:  # the ONNX file may have initializations of its own
             return
         for index, name in enumerate(check.init_targets or ()):
@@ -99,7 +99,7 @@ class CheckReader:
         check: str,
         source: Source | None,
         dims: Mapping[str, int],
-        spot: Spot,
+        spot: DocumentPath,
     ) -> dict[str, Array]:
         found: dict[str, Array] = {}
         for name, init in written.items():
@@ -109,7 +109,7 @@ class CheckReader:
                 found[name] = self._value(init, shape, dtype, place, check, name)
         return found
 
-    def _value(self, init: Any, shape: Shape | None, dtype: Any, spot: Spot, *identity: str) -> Array:
+    def _value(self, init: Any, shape: Shape | None, dtype: Any, spot: DocumentPath, *identity: str) -> Array:
         if dtype is not None or not isinstance(init, (dict, str)):
             return self.values.initial(init, shape, dtype, spot, *identity)
         if isinstance(init, dict) and init["kind"] == "file":
@@ -117,7 +117,9 @@ class CheckReader:
         return self.values.initial(init, shape, np.dtype(np.float64), spot, *identity)
 
 
-def read_models(written: list[ModelSpec], spot: Spot, defaults: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+def read_models(
+    written: list[ModelSpec], spot: DocumentPath, defaults: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], ...]:
     """Reads the entries of a zoo manifest, and merges defaults in."""
     found: list[Mapping[str, Any]] = []
     for index, model in enumerate(written):
@@ -131,9 +133,9 @@ def read_models(written: list[ModelSpec], spot: Spot, defaults: Mapping[str, Any
     return tuple(found)
 
 
-def settings_of(written: Settings) -> dict[str, Any]:
+def settings_of(written: SettingsKeys) -> dict[str, Any]:
     """The settings that an entry of the file writes out, without defaults."""
-    return {key: getattr(written, key) for key in Settings.model_fields if key in written.model_fields_set}
+    return {key: getattr(written, key) for key in SettingsKeys.model_fields if key in written.model_fields_set}
 
 
 def resolve_model(path: str, folder: Path) -> str:
@@ -141,7 +143,7 @@ def resolve_model(path: str, folder: Path) -> str:
     return path if "://" in path else str(folder / path)
 
 
-def _check_names(check: CheckSpec, settings: Mapping[str, Any], source: Source, spot: Spot) -> None:
+def _check_names(check: CheckSpec, settings: Mapping[str, Any], source: Source, spot: DocumentPath) -> None:
     graph = source.graph
     for key in ("x", "y"):
         for index, name in enumerate(getattr(check, key) or ()):
@@ -162,7 +164,7 @@ def _check_names(check: CheckSpec, settings: Mapping[str, Any], source: Source, 
     _check_dims(check, source, spot)
 
 
-def _check_dims(check: CheckSpec, source: Source, spot: Spot) -> None:
+def _check_dims(check: CheckSpec, source: Source, spot: DocumentPath) -> None:
     shapes = [kind.shape or () for kind in source.graph.types.values()]
     symbols = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
     for name in check.dims:

@@ -18,7 +18,7 @@ from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.formats.yaml.fields import AlongSpec, OperatorSpec, listed
 from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
-from gradcheck_cli.formats.yaml.places import Spot
+from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.graph import Graph, Node
 
 COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # not part of ONNX
@@ -32,7 +32,7 @@ class OperatorTable:
     """The operators of one spec; makes their bodies as nodes need them."""
 
     specs: dict[str, OperatorSpec]
-    spot: Spot  # of the `ops` key
+    spot: DocumentPath  # of the `ops` key
     allow_python: bool = False
     _bodies: dict[str, OperatorBody] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)  # operators whose bodies are being made
@@ -172,7 +172,7 @@ class OperatorTable:
         nodes: Any,
         inputs: list[str],
         outputs: list[str],
-        spot: Spot,
+        spot: DocumentPath,
         bound: Mapping[str, Any],
         partial: bool = False,
     ) -> Graph:
@@ -184,7 +184,7 @@ class OperatorTable:
             _check_computed(outputs, spot, scope)
         return Graph(tuple(inputs), tuple(outputs), tuple(read), scope.constants, opset={"": 21}, name=name)
 
-    def _from_python(self, target: str, spot: Spot) -> OperatorSpec:
+    def _from_python(self, target: str, spot: DocumentPath) -> OperatorSpec:
         if not self.allow_python:
             raise (spot / "python").error("runs code, which a spec may do only with --allow-python", key=True)
         module, _, function = target.partition(":")
@@ -199,14 +199,14 @@ class OperatorTable:
             raise (spot / "python").error(f"{target} cannot be called: {type(error).__name__}: {error}") from error
 
 
-def _facts(spec: OperatorSpec, spot: Spot) -> dict[str, Any]:
+def _facts(spec: OperatorSpec, spot: DocumentPath) -> dict[str, Any]:
     """The facts that a spec states of its operator, with operands by index; a SpecError for a name that is none."""
     facts, inputs = spec.facts, spec.inputs or []
     for key in _OF_UNITS if spec.gradient is None else ():
         if key in facts.model_fields_set:
             raise (spot / key).error(f"{spot / key} is of an operator with a gradient; else its nodes say it", key=True)
 
-    def index(name: str, at: Spot, key: bool = False) -> int:
+    def index(name: str, at: DocumentPath, key: bool = False) -> int:
         if name not in inputs:
             raise at.error(f"{name!r} is none of the inputs: {listed(inputs)}.{did_you_mean(name, inputs)}", key=key)
         return inputs.index(name)
@@ -225,7 +225,7 @@ def _facts(spec: OperatorSpec, spot: Spot) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in ({}, (), None)}
 
 
-def _check_own_names(spec: OperatorSpec, spot: Spot) -> None:
+def _check_own_names(spec: OperatorSpec, spot: DocumentPath) -> None:
     inputs, outputs = spec.inputs or [], spec.outputs or []
     names: list[str] = []
     for part, given in (("inputs", inputs), ("outputs", outputs)):
@@ -239,7 +239,7 @@ def _check_own_names(spec: OperatorSpec, spot: Spot) -> None:
             raise spot.error(f"{name!r} is also the name of the gradient of {name[1:]!r}; choose another", key=True)
 
 
-def _check_computed(outputs: list[str], spot: Spot, scope: Scope) -> None:
+def _check_computed(outputs: list[str], spot: DocumentPath, scope: Scope) -> None:
     missing = [name for name in outputs if name not in scope.local]
     if missing:
         near = did_you_mean(missing[0], scope.local)

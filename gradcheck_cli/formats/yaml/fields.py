@@ -269,7 +269,7 @@ Name: TypeAlias = Annotated[str, Field(min_length=1)]
 class Keyed(BaseModel):
     """A mapping of the file whose keys are fixed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)  # built once, with `SpecFile`
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)  # built once, with `SpecKeys`
 
     @model_validator(mode="before")
     @classmethod
@@ -516,17 +516,17 @@ def _keys(place: str, under: type[Keyed]) -> Any:
     return create_model(under.__name__, __base__=under, __doc__=under.__doc__, **keys)
 
 
-class Settings(_keys("settings", Keyed)):  # type: ignore[misc]  # its keys are those of the table
+class SettingsKeys(_keys("settings", Keyed)):  # type: ignore[misc]  # its keys are those of the table
     """Options of the command line by name."""
 
 
-class Defaults(Settings):
+class Defaults(SettingsKeys):
     """Settings of every check that does not say otherwise."""
 
     expect: Expect | None = Field(None, description="An outcome that is no failure of any check; others may pass.")
 
 
-class CheckSpec(_keys("checks", Settings)):  # type: ignore[misc]
+class CheckSpec(_keys("checks", SettingsKeys)):  # type: ignore[misc]
     """One check: the gradient of y with respect to x."""
 
     name: Name | None = Field(None, description="Its name; default that of the graph or model.")
@@ -535,7 +535,7 @@ class CheckSpec(_keys("checks", Settings)):  # type: ignore[misc]
     expect: Expect | None = Field(None, description="A known outcome.")
 
 
-class ModelSpec(_keys("models", Settings)):  # type: ignore[misc]
+class ModelSpec(_keys("models", SettingsKeys)):  # type: ignore[misc]
     """One entry of a zoo manifest."""
 
     path: Name = Field(description="An ONNX file, a folder, a pattern or a URL.")
@@ -544,7 +544,7 @@ class ModelSpec(_keys("models", Settings)):  # type: ignore[misc]
     expect: Expect | None = Field(None, description="A known outcome.")
 
 
-class SpecFile(Keyed):
+class SpecKeys(Keyed):
     """A gradcheck spec: graphs and checks, checks of ONNX files beside it, or a manifest of models."""
 
     gradcheck: Literal[1] = Field(description="The version of this format; the first key.")
@@ -559,13 +559,13 @@ class SpecFile(Keyed):
     models: list[ModelSpec] = Field([], description="A zoo manifest.")
 
 
-for _model in (NodeSpec, Subgraph, GraphSpec, FactsSpec, OperatorSpec, SpecFile):
+for _model in (NodeSpec, Subgraph, GraphSpec, FactsSpec, OperatorSpec, SpecKeys):
     _model.model_rebuild()
 
 
 def spec_schema() -> dict[str, Any]:
     """The JSON Schema (draft-07) of a spec file."""
-    schema = SpecFile.model_json_schema(ref_template="#/definitions/{model}")
+    schema = SpecKeys.model_json_schema(ref_template="#/definitions/{model}")
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "gradcheck spec"}
     definitions = {name: _draft_07(part) for name, part in schema.pop("$defs").items()}
     return {

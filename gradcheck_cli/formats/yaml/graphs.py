@@ -21,7 +21,7 @@ from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
 from gradcheck_cli.formats.yaml.fields import GraphSpec, InputSpec, ParamSpec
 from gradcheck_cli.formats.yaml.nodes import Dialect, Scope, add_constants, check_outputs, read_nodes
-from gradcheck_cli.formats.yaml.places import Document, Spot
+from gradcheck_cli.formats.yaml.places import Document, DocumentPath
 from gradcheck_cli.formats.yaml.values import Values, constant, dtype_of, graph_float
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
@@ -38,7 +38,7 @@ class SpecContext:
     dims: Mapping[str, int]  # the caller's sizes, which override the file's
 
 
-def read_graph(name: str, written: GraphSpec, spot: Spot, context: SpecContext) -> Source:
+def read_graph(name: str, written: GraphSpec, spot: DocumentPath, context: SpecContext) -> Source:
     """Reads one entry of `graphs`."""
     dims = {**written.dims, **{key: size for key, size in context.dims.items() if key in _symbols(written)}}
     _check_dims(written, spot)
@@ -74,7 +74,7 @@ def read_graph(name: str, written: GraphSpec, spot: Spot, context: SpecContext) 
 
 
 def read_initializations(
-    groups: Mapping[str, Mapping[str, Any]], sources: Mapping[str, Source], spot: Spot, values: Values
+    groups: Mapping[str, Mapping[str, Any]], sources: Mapping[str, Source], spot: DocumentPath, values: Values
 ) -> dict[str, dict[str, Initialization]]:
     """Reads the groups of `init`: for each graph, those that set some of its parameters."""
     found: dict[str, dict[str, Initialization]] = {name: {} for name in sources}
@@ -104,7 +104,7 @@ def _symbols(written: GraphSpec) -> set[str]:
     return {dim for shape in shapes for dim in shape if isinstance(dim, str)}
 
 
-def _check_dims(written: GraphSpec, spot: Spot) -> None:
+def _check_dims(written: GraphSpec, spot: DocumentPath) -> None:
     symbols = _symbols(written)
     for name in written.dims:
         if name not in symbols:
@@ -113,7 +113,9 @@ def _check_dims(written: GraphSpec, spot: Spot) -> None:
                 raise (spot / "dims" / name).error(message, key=True)
 
 
-def _params(name: str, written: GraphSpec, dims: Mapping[str, int], spot: Spot, values: Values) -> dict[str, Array]:
+def _params(
+    name: str, written: GraphSpec, dims: Mapping[str, int], spot: DocumentPath, values: Values
+) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for key, value in written.params.items():
         with spot.document.collecting():
@@ -124,7 +126,7 @@ def _params(name: str, written: GraphSpec, dims: Mapping[str, int], spot: Spot, 
     return found
 
 
-def _param(written: Any, dims: Mapping[str, int], spot: Spot, values: Values, *identity: str) -> Array:
+def _param(written: Any, dims: Mapping[str, int], spot: DocumentPath, values: Values, *identity: str) -> Array:
     if not isinstance(written, ParamSpec):  # a bare number or list, as a float
         array = constant(written, np.dtype(np.float32), spot)
         return array.astype(np.float32) if array.dtype.kind in "iu" else array
@@ -132,7 +134,7 @@ def _param(written: Any, dims: Mapping[str, int], spot: Spot, values: Values, *i
     return values.initial(written.init, shape, dtype_of(written.dtype), spot / "init", *identity)
 
 
-def _sizes(shape: list[Any], dims: Mapping[str, int], spot: Spot) -> tuple[int, ...]:
+def _sizes(shape: list[Any], dims: Mapping[str, int], spot: DocumentPath) -> tuple[int, ...]:
     for index, dim in enumerate(shape):
         if not isinstance(dim, int) and dim not in dims:
             unknown = "an unknown size" if dim is None else f"the size {dim!r}, which 'dims' does not give"
@@ -140,7 +142,7 @@ def _sizes(shape: list[Any], dims: Mapping[str, int], spot: Spot) -> tuple[int, 
     return tuple(dim if isinstance(dim, int) else dims[dim] for dim in shape)
 
 
-def _dialect(written: GraphSpec, spot: Spot, types: dict[str, TensorType]) -> Dialect | None:
+def _dialect(written: GraphSpec, spot: DocumentPath, types: dict[str, TensorType]) -> Dialect | None:
     if written.opset is None:
         return None
     if written.opset > NEWEST:
@@ -211,7 +213,7 @@ class SpecSite:
 
 
 def _check_group(
-    group: str, written: Mapping[str, Any], sources: Mapping[str, Source], spot: Spot, values: Values
+    group: str, written: Mapping[str, Any], sources: Mapping[str, Source], spot: DocumentPath, values: Values
 ) -> None:
     known = {name for source in sources.values() for name in parameters(source)}
     for name in written:
@@ -229,7 +231,7 @@ def _check_group(
 
 
 def _group_values(
-    group: str, written: Mapping[str, Any], source: Source, spot: Spot, values: Values
+    group: str, written: Mapping[str, Any], source: Source, spot: DocumentPath, values: Values
 ) -> dict[str, Array]:
     params = parameters(source)
     inits = {name: (init, spot / name) for name, init in written.items() if name != "from"}

@@ -17,7 +17,7 @@ import numpy as np
 
 from gradcheck_cli.errors import GradcheckError, SpecError, UnsupportedError, did_you_mean
 from gradcheck_cli.formats.yaml.fields import AttributeReference, NodeSpec, Subgraph, TensorLiteral, is_number, show
-from gradcheck_cli.formats.yaml.places import Spot
+from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import DType, constant, dtype_of, is_constant, literal
 from gradcheck_cli.graph import Array, Graph, Node
 
@@ -38,7 +38,7 @@ _POSITION = re.compile(r"position \(line: (\d+) column: (\d+)\)")
 _WORD = re.compile(r"[\w.:/@-]+")
 
 
-def read_nodes(written: Any, spot: Spot, scope: Scope) -> list[Node]:
+def read_nodes(written: Any, spot: DocumentPath, scope: Scope) -> list[Node]:
     """Reads the nodes under a `nodes` key; adds their outputs and constants to the scope."""
     items = list(_items(written, spot))
     scope.later = frozenset(name for item in items for name in item.outputs)
@@ -50,7 +50,7 @@ def read_nodes(written: Any, spot: Spot, scope: Scope) -> list[Node]:
     return nodes
 
 
-def read_subgraph(written: Subgraph, spot: Spot, scope: Scope) -> Graph:
+def read_subgraph(written: Subgraph, spot: DocumentPath, scope: Scope) -> Graph:
     """Reads a graph that is an attribute."""
     inner, before = scope.inner(written.inputs), len(spot.document.problems)
     add_constants(written.constants, spot / "constants", inner)
@@ -62,7 +62,7 @@ def read_subgraph(written: Subgraph, spot: Spot, scope: Scope) -> Graph:
     return Graph(tuple(written.inputs), tuple(written.outputs), tuple(nodes), inner.constants, name=name)
 
 
-def add_constants(written: Mapping[str, Any], spot: Spot, scope: Scope) -> None:
+def add_constants(written: Mapping[str, Any], spot: DocumentPath, scope: Scope) -> None:
     """Reads a `constants` section into the scope."""
     for name, value in written.items():
         with spot.document.collecting():
@@ -72,7 +72,7 @@ def add_constants(written: Mapping[str, Any], spot: Spot, scope: Scope) -> None:
         scope.local.add(name)
 
 
-def check_outputs(names: Iterable[str], spot: Spot, scope: Scope) -> None:
+def check_outputs(names: Iterable[str], spot: DocumentPath, scope: Scope) -> None:
     """Adds a problem to the document for each output that nothing computes."""
     known = scope.local | scope.around
     for index, name in enumerate(names):
@@ -130,7 +130,7 @@ class NodeItem:
     """A node as written: an entry of `nodes`, or a statement of a text."""
 
     written: NodeSpec | Statement
-    spot: Spot
+    spot: DocumentPath
 
     @property
     def outputs(self) -> list[str]:
@@ -150,7 +150,7 @@ class NodeItem:
         return (self.spot / part / names.index(name)).error(message) if name in names else self.spot.error(message)
 
 
-def _items(written: Any, spot: Spot) -> Iterator[NodeItem]:
+def _items(written: Any, spot: DocumentPath) -> Iterator[NodeItem]:
     if isinstance(written, str):
         yield from (NodeItem(statement, spot) for statement in statements(written, spot))
         return
@@ -185,7 +185,7 @@ def _nodes_of(item: NodeItem, scope: Scope) -> list[Node]:
     return scope.dialect.modern(node, scope) if scope.dialect else [node]
 
 
-def _text_reader(spot: Spot, scope: Scope) -> TextReader:
+def _text_reader(spot: DocumentPath, scope: Scope) -> TextReader:
     return TextReader(spot, scope.bound, scope.operators.resolve)
 
 
@@ -235,7 +235,7 @@ def _unknown(name: str, item: NodeItem, scope: Scope, known: set[str]) -> str:
     return f"no tensor is called {name!r}.{did_you_mean(name, known)}"
 
 
-def _attribute(op: str, name: str, value: Any, spot: Spot, scope: Scope) -> Any:
+def _attribute(op: str, name: str, value: Any, spot: DocumentPath, scope: Scope) -> Any:
     if isinstance(value, Subgraph):
         return read_subgraph(value, spot, scope)
     if isinstance(value, AttributeReference):
@@ -251,7 +251,7 @@ def _attribute(op: str, name: str, value: Any, spot: Spot, scope: Scope) -> Any:
     return plain_attribute(value, spot)
 
 
-def plain_attribute(value: Any, spot: Spot) -> Any:
+def plain_attribute(value: Any, spot: DocumentPath) -> Any:
     """A number, string or list as the value of an attribute; floats are rounded to float32, ONNX's type for them."""
     if isinstance(value, list):
         values = tuple(_scalar(each, spot / index) for index, each in enumerate(value))
@@ -261,7 +261,7 @@ def plain_attribute(value: Any, spot: Spot) -> Any:
     return _scalar(value, spot)
 
 
-def _scalar(value: Any, spot: Spot) -> int | float | str:
+def _scalar(value: Any, spot: DocumentPath) -> int | float | str:
     if isinstance(value, (bool, int)):
         if not -(2**63) <= value < 2**63:
             raise spot.error(f"{value} does not fit into int64")
@@ -277,7 +277,7 @@ def _scalar(value: Any, spot: Spot) -> int | float | str:
     return rounded
 
 
-def _tensor(written: Any, spot: Spot, scope: Scope) -> Array:
+def _tensor(written: Any, spot: DocumentPath, scope: Scope) -> Array:
     if not isinstance(written, TensorLiteral):
         return constant(written, scope.float_dtype, spot)
     shape = None if written.shape is None else tuple(written.shape)
@@ -286,7 +286,7 @@ def _tensor(written: Any, spot: Spot, scope: Scope) -> Array:
     return _shaped(constant(written.values, scope.float_dtype, spot / "values"), shape, spot)
 
 
-def _shaped(array: Array, shape: tuple[int, ...] | None, spot: Spot) -> Array:
+def _shaped(array: Array, shape: tuple[int, ...] | None, spot: DocumentPath) -> Array:
     """The values reshaped in row-major order; one number fills the shape."""
     if shape is None or array.shape == shape:
         return array
@@ -301,7 +301,7 @@ def _shaped(array: Array, shape: tuple[int, ...] | None, spot: Spot) -> Array:
 class TextReader:
     """Turns statements into nodes: `bound` holds the values of references (@name), `finish` resolves the operator."""
 
-    spot: Spot
+    spot: DocumentPath
     bound: Mapping[str, Any] | None
     finish: Callable[[Node], Node]
 
@@ -416,7 +416,7 @@ class Statement(NamedTuple):
         return self.line + before.count("\n"), offset - before.rfind("\n")
 
 
-def statements(text: str, spot: Spot) -> list[Statement]:
+def statements(text: str, spot: DocumentPath) -> list[Statement]:
     """The statements of a text, split where all brackets are closed."""
     text = _TOKEN.sub(lambda token: " " * len(token[0]) if token[0].startswith("#") else token[0], text)
     breaks = [match.start() for match in re.finditer("\n", text)]

@@ -69,14 +69,14 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class DocumentPath:
     """A place in a document; `spot / "nodes" / 3` is a place inside it."""
 
     document: Document
     path: tuple[str | int, ...] = ()
 
-    def __truediv__(self, part: str | int) -> Spot:
-        return Spot(self.document, (*self.path, part))
+    def __truediv__(self, part: str | int) -> DocumentPath:
+        return DocumentPath(self.document, (*self.path, part))
 
     def __str__(self) -> str:
         return show_path(self.path)

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from gradcheck_cli.errors import Diagnostic, UsageError, did_you_mean
 from gradcheck_cli.formats.source import Source, Spec
 from gradcheck_cli.formats.yaml.checks import CheckReader, read_models, settings_of
-from gradcheck_cli.formats.yaml.fields import InvalidPart, SpecFile, Unknown, listed, show
-from gradcheck_cli.formats.yaml.places import Document, Spot, show_path
+from gradcheck_cli.formats.yaml.fields import InvalidPart, SpecKeys, Unknown, listed, show
+from gradcheck_cli.formats.yaml.places import Document, DocumentPath, show_path
 from gradcheck_cli.formats.yaml.values import Folder, Values
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def read_spec(
     return _spec(document, validate(document), dict(dims or {}), allow_python)
 
 
-def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_python: bool) -> Spec:
-    here, folder = Spot(document), Path(document.path).parent
+def _spec(document: Document, written: SpecKeys, dims: Mapping[str, int], allow_python: bool) -> Spec:
+    here, folder = DocumentPath(document), Path(document.path).parent
     defaults = settings_of(written.defaults)
     seed = defaults.get("seed", 0)
     values = Values(Folder(folder), seed if isinstance(seed, int) else 0)
@@ -86,11 +86,11 @@ def _spec(document: Document, written: SpecFile, dims: Mapping[str, int], allow_
 
 
 def _sources(
-    document: Document, written: SpecFile, dims: Mapping[str, int], values: Values, operators: OperatorTable
+    document: Document, written: SpecKeys, dims: Mapping[str, int], values: Values, operators: OperatorTable
 ) -> dict[str, Source]:
     from gradcheck_cli.formats.yaml.graphs import SpecContext, read_graph, read_initializations
 
-    here = Spot(document)
+    here = DocumentPath(document)
     context = SpecContext(document, operators, values, dims)
     sources: dict[str, Source] = {}
     for name, graph in written.graphs.items():
@@ -111,11 +111,11 @@ def _check_given_dims(document: Document, sources: Mapping[str, Source], dims: M
             raise UsageError(f"{document.path} has no size {name!r}.{did_you_mean(name, known | symbols)}")
 
 
-def validate(document: Document) -> SpecFile:
+def validate(document: Document) -> SpecKeys:
     """The fields of a document; raises a SpecError with everything that is wrong in it."""
     _check_head(document)
     try:
-        return SpecFile.model_validate(document.root.value)
+        return SpecKeys.model_validate(document.root.value)
     except ValidationError as error:
         found = error.errors(include_url=False)[:_MOST_PROBLEMS]
         document.problems.extend(_problem(document, each) for each in found)
@@ -124,7 +124,7 @@ def validate(document: Document) -> SpecFile:
 
 
 def _check_head(document: Document) -> None:
-    root, here = document.root, Spot(document)
+    root, here = document.root, DocumentPath(document)
     if not isinstance(root.value, dict):
         raise here.error("a spec is a mapping that starts with 'gradcheck: 1'")
     first = next(iter(root.value), None)
@@ -143,7 +143,7 @@ def _problem(document: Document, error: Any) -> Diagnostic:
     by_key = error["type"] in ("extra_forbidden", "missing") or error["loc"][-1:] == ("[key]",)
     if isinstance(inner := error.get("ctx", {}).get("error"), InvalidPart):
         path, by_key = (*path, inner.part), inner.by_key
-    spot = Spot(document, path[:-1] if error["type"] == "missing" else path)
+    spot = DocumentPath(document, path[:-1] if error["type"] == "missing" else path)
     return spot.error(_message(error, path), key=by_key).problems[0]
 
 

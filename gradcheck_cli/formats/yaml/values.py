@@ -19,7 +19,7 @@ from gradcheck_cli.errors import SpecError, did_you_mean
 from gradcheck_cli.formats.arrays import Npz, read_npy
 from gradcheck_cli.formats.untrusted import inside
 from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, is_number, listed, show
-from gradcheck_cli.formats.yaml.places import Spot
+from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.graph import Array
 
 Shape = tuple[int, ...]
@@ -36,7 +36,7 @@ class Values:
     folder: Folder
     seed: int
 
-    def initial(self, init: Any, shape: Shape | None, dtype: DType, spot: Spot, *identity: str) -> Array:
+    def initial(self, init: Any, shape: Shape | None, dtype: DType, spot: DocumentPath, *identity: str) -> Array:
         """The array for an `init`, in the shape if one is given; random values depend on seed and `identity`."""
         kind, options = _normal_form(init, spot)
         if kind == "file":
@@ -62,7 +62,7 @@ class Folder:
 
     root: Path
 
-    def array(self, path: str, key: str | None, spot: Spot) -> Array:
+    def array(self, path: str, key: str | None, spot: DocumentPath) -> Array:
         """The array in a .npy file, or the one called `key` in a .npz file."""
         file = self.inside(path, spot)
         if file.suffix == ".npz":
@@ -73,28 +73,28 @@ class Folder:
             raise spot.error(f"{path!r} holds a single array; leave out the key {key!r}")
         return _attempt(lambda: read_npy(file, MAX_ARRAY_BYTES), path, spot)
 
-    def names(self, path: str, spot: Spot) -> tuple[str, ...]:
+    def names(self, path: str, spot: DocumentPath) -> tuple[str, ...]:
         """Names of the arrays in a .npz file."""
         file = self.inside(path, spot)
         if file.suffix != ".npz":
             raise spot.error(f"{path!r} is no .npz file, so its arrays have no names")
         return _attempt(lambda: tuple(Npz(file, MAX_ARRAY_BYTES)), path, spot)
 
-    def inside(self, path: str, spot: Spot) -> Path:
+    def inside(self, path: str, spot: DocumentPath) -> Path:
         """The file at a path relative to the folder; refused if the path or a link leads out of the folder."""
         file = _attempt(lambda: self._resolved(path, spot), path, spot)
         if not _attempt(file.is_file, path, spot):
             raise spot.error(f"there is no file {path!r} in the spec's folder")
         return file
 
-    def _resolved(self, path: str, spot: Spot) -> Path:
+    def _resolved(self, path: str, spot: DocumentPath) -> Path:
         try:
             return inside(self.root, path, "the spec's folder")
         except ValueError as error:
             raise spot.error(str(error)) from None
 
 
-def _attempt(read: Callable[[], _Read], path: str, spot: Spot) -> _Read:
+def _attempt(read: Callable[[], _Read], path: str, spot: DocumentPath) -> _Read:
     try:
         return read()
     except SpecError:
@@ -103,7 +103,7 @@ def _attempt(read: Callable[[], _Read], path: str, spot: Spot) -> _Read:
         raise spot.error(f"{path!r} cannot be read: {error}") from None
 
 
-def _read_member(file: Path, path: str, key: str | None, spot: Spot) -> Array:
+def _read_member(file: Path, path: str, key: str | None, spot: DocumentPath) -> Array:
     arrays = Npz(file, MAX_ARRAY_BYTES)
     if key is None and len(arrays) == 1:
         key = next(iter(arrays))
@@ -124,7 +124,7 @@ def dtype_of(name: str) -> DType:
     return np.dtype(name)
 
 
-def literal(values: Any, dtype: DType | None, shape: Shape | None, spot: Spot) -> Array:
+def literal(values: Any, dtype: DType | None, shape: Shape | None, spot: DocumentPath) -> Array:
     """Written values as an array; one number fills the shape.  Without a dtype NumPy chooses it."""
     array = _cast(_written(values, spot), dtype, spot)
     if shape is not None:
@@ -132,7 +132,7 @@ def literal(values: Any, dtype: DType | None, shape: Shape | None, spot: Spot) -
     return _fitting(array, shape, spot)
 
 
-def _written(values: Any, spot: Spot) -> Array:
+def _written(values: Any, spot: DocumentPath) -> Array:
     flat = _flat(values)
     if any(isinstance(value, str) for value in flat):
         values = _map_nested(lambda value: _number_in(value, spot), values)
@@ -158,7 +158,7 @@ def _map_nested(change: Callable[[Any], Any], values: Any) -> Any:
     return [_map_nested(change, value) for value in values] if isinstance(values, list) else change(values)
 
 
-def _number_in(value: Any, spot: Spot) -> Any:
+def _number_in(value: Any, spot: DocumentPath) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -167,7 +167,7 @@ def _number_in(value: Any, spot: Spot) -> Any:
         raise spot.error(f"{show(value)} is no number; a complex one is written '1+2j'") from None
 
 
-def _cast(array: Array, dtype: DType | None, spot: Spot) -> Array:
+def _cast(array: Array, dtype: DType | None, spot: DocumentPath) -> Array:
     if dtype is None or array.dtype == dtype:
         return array
     with np.errstate(all="ignore"):
@@ -180,7 +180,7 @@ def _cast(array: Array, dtype: DType | None, spot: Spot) -> Array:
     return cast
 
 
-def _attempt_cast(array: Array, dtype: DType, spot: Spot) -> Array:
+def _attempt_cast(array: Array, dtype: DType, spot: DocumentPath) -> Array:
     if array.dtype.kind == "c" and dtype.kind != "c":
         raise spot.error(f"complex values for a tensor of {dtype}")
     try:
@@ -189,7 +189,7 @@ def _attempt_cast(array: Array, dtype: DType, spot: Spot) -> Array:
         raise spot.error(f"values of {array.dtype} are no {dtype}") from None
 
 
-def _fitting(array: Array, shape: Shape | None, spot: Spot) -> Array:
+def _fitting(array: Array, shape: Shape | None, spot: DocumentPath) -> Array:
     if shape is None or array.shape == shape:
         return array
     if array.ndim == 0:
@@ -197,13 +197,13 @@ def _fitting(array: Array, shape: Shape | None, spot: Spot) -> Array:
     raise spot.error(f"the values have the shape {list(array.shape)}, declared is {list(shape)}")
 
 
-def _check_size(shape: Shape, dtype: DType, spot: Spot) -> None:
+def _check_size(shape: Shape, dtype: DType, spot: DocumentPath) -> None:
     size = math.prod(shape) * dtype.itemsize
     if size > MAX_ARRAY_BYTES or len(shape) > 32:
         raise spot.error(f"a tensor of shape {list(shape)} is too large: {size / 2**30:.3g} GiB")
 
 
-def _normal_form(init: Any, spot: Spot) -> tuple[str, dict[str, Any]]:
+def _normal_form(init: Any, spot: DocumentPath) -> tuple[str, dict[str, Any]]:
     """The kind of an `init` and all options of that kind."""
     if isinstance(init, dict):
         given = {key: value for key, value in init.items() if key != "kind"}
@@ -229,7 +229,7 @@ def is_complex(text: str) -> bool:
 
 
 def _drawn(
-    kind: str, options: dict[str, Any], shape: Shape, dtype: DType, spot: Spot, random: np.random.Generator
+    kind: str, options: dict[str, Any], shape: Shape, dtype: DType, spot: DocumentPath, random: np.random.Generator
 ) -> Array:
     if kind in ("zeros", "ones"):
         return np.full(shape, kind == "ones").astype(dtype)
@@ -250,7 +250,9 @@ def _drawn(
     return result
 
 
-def _integers(options: dict[str, Any], shape: Shape, dtype: DType, spot: Spot, random: np.random.Generator) -> Array:
+def _integers(
+    options: dict[str, Any], shape: Shape, dtype: DType, spot: DocumentPath, random: np.random.Generator
+) -> Array:
     low, high = math.ceil(options["low"]), math.floor(options["high"])
     limits = np.iinfo(dtype)
     if not limits.min <= low <= high <= limits.max:
@@ -258,7 +260,7 @@ def _integers(options: dict[str, Any], shape: Shape, dtype: DType, spot: Spot, r
     return random.integers(low, high, shape, dtype=dtype, endpoint=True)
 
 
-def _real(kind: str, options: dict[str, Any], shape: Shape, spot: Spot, random: np.random.Generator) -> Array:
+def _real(kind: str, options: dict[str, Any], shape: Shape, spot: DocumentPath, random: np.random.Generator) -> Array:
     if kind == "uniform":
         low, high = options["low"], options["high"]
         if not low <= high or not math.isfinite(high - low):
@@ -294,7 +296,7 @@ def _fans(shape: Shape) -> tuple[int, int]:
     return (shape[0], shape[1]) if len(shape) == 2 else (shape[1] * space, shape[0] * space)
 
 
-def _orthogonal(shape: Shape, spot: Spot, random: np.random.Generator) -> Array:
+def _orthogonal(shape: Shape, spot: DocumentPath, random: np.random.Generator) -> Array:
     _check_rank("orthogonal", shape, spot)
     rows, columns = shape[0], math.prod(shape[1:])
     q, r = np.linalg.qr(random.standard_normal((max(rows, columns), min(rows, columns))))
@@ -302,7 +304,7 @@ def _orthogonal(shape: Shape, spot: Spot, random: np.random.Generator) -> Array:
     return (q if rows >= columns else q.T).reshape(shape)
 
 
-def _check_rank(kind: str, shape: Shape, spot: Spot) -> None:
+def _check_rank(kind: str, shape: Shape, spot: DocumentPath) -> None:
     if len(shape) < 2:
         raise spot.error(f"{kind} needs a shape of two or more dimensions, not {list(shape)}")
 
@@ -314,7 +316,7 @@ def graph_float(dtypes: list[DType]) -> DType:
     return floats.pop() if len(floats) == 1 else np.dtype(np.float32)
 
 
-def constant(values: Any, float_dtype: DType, spot: Spot) -> Array:
+def constant(values: Any, float_dtype: DType, spot: DocumentPath) -> Array:
     """A constant written without a dtype."""
     array = literal(values, None, None, spot)
     if array.dtype.kind == "f":
