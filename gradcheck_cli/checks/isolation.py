@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -57,6 +58,10 @@ class Stopped(LimitError):
         super().__init__(message, code=code)
         self.process = process
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, since an exception is made again from its arguments by position."""
+        return partial(Stopped, code=self.code), (str(self), self.process)
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C while a call ran in process `process`, which has ended."""
@@ -64,6 +69,9 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, process: int) -> None:
         super().__init__()
         self.process = process
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Interrupted, (self.process,)
 
 
 class _Elsewhere(Exception):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck_cli.checks.isolation import Bounds, Stopped, run
+from gradcheck_cli.checks.isolation import Bounds, Interrupted, Stopped, run
 from gradcheck_cli.errors import Diagnostic, GradcheckError, LimitError, NoGradientError, SpecError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes that fork")
@@ -37,6 +37,7 @@ def test_a_result_comes_back_whatever_its_size() -> None:
 @pytest.mark.parametrize("error", [
     LimitError("too much", code="GC602"), NoGradientError("none", [(3, "A", "", "a")]),
     SpecError(problems=[Diagnostic("wrong", "a.yaml", 3, 4, "  x: y")]), KeyError("k"), MemoryError("m"),
+    Stopped("too long", 7, code="GC601"), Interrupted(7),  # of a process inside of that process
 ], ids=lambda error: type(error).__name__)  # fmt: skip
 def test_what_a_call_raises_is_raised_here(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
