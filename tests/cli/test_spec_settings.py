@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from gradcheck_cli.formats.yaml.fields import CheckSpec, Settings
+from gradcheck_cli.formats.yaml.fields import CheckSpec, SettingsKeys
 from tests.cli.conftest import Command
 from tests.cli.models import QUANTIZED
 
@@ -55,7 +55,7 @@ OF_A_CHECK = {
 
 
 def test_every_setting_is_here() -> None:
-    assert set(Settings.model_fields) == {
+    assert set(SettingsKeys.model_fields) == {
         *EFFECTIVE,
         *REFUSED,
         "coloring",
@@ -63,7 +63,7 @@ def test_every_setting_is_here() -> None:
         "max_inconclusive",
         "straight_through",
     }
-    assert set(CheckSpec.model_fields) == {*Settings.model_fields, *OF_A_CHECK, "model"}
+    assert set(CheckSpec.model_fields) == {*SettingsKeys.model_fields, *OF_A_CHECK, "model"}
 
 
 def outcome(gradcheck: Command, folder: Path, defaults: str = "", check: str = "") -> tuple[Any, ...]:
