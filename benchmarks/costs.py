@@ -18,6 +18,7 @@ import onnx
 from onnx import parser
 
 import gradcheck_cli as gc
+from benchmarks.cases import CASES
 from gradcheck_cli.checks.isolation import Bounds, run
 from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.checks.timing import needed
@@ -50,13 +51,13 @@ MODELS = {
         " { y = MaxPool <kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]> (x) }"
     ),
     "a chain of 50": f"(float[200] x) => (float[200] y) {{ {CHAIN}  s = ReduceSum (t49)  y = Add (s, t49) }}",
-    "sorted": "(float[300] x) => (float[300] y, int64[300] i) <int64[1] k = {300}> { y, i = TopK (x, k) }",
+    "sorted": "(float[900] x) => (float[900] y, int64[900] i) <int64[1] k = {900}> { y, i = TopK (x, k) }",
     "products of products": (
         "(float[24,24] x) => (float[24,24] y) { a = MatMul (x, x)  b = Tanh (a)  c = MatMul (b, x)  d = Tanh (c)"
         "  y = MatMul (d, b) }"
     ),
     "gated": "(float[2,1024] x) => (float[2,1024] y) { s = Sigmoid (x)  y = Mul (s, x) }",
-    "a mean": "(float[64,64] x) => (float y) { e = Erf (x)  y = ReduceMean <keepdims = 0> (e) }",
+    "a mean": "(float[256,256] x) => (float y) { e = Erf (x)  y = ReduceMean <keepdims = 0> (e) }",
 }
 
 
@@ -122,43 +123,45 @@ def _run(model: gc.Model) -> float:
     return time.process_time() - start
 
 
-def rows() -> Iterator[tuple[str, float, float]]:
+def times(folder: Path) -> Iterator[tuple[str, float, float]]:
     """Each model with both times."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.onnx")
-        for name, text in MODELS.items():
-            onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> m {text}'), path)
-            model = gc.load(path)
-            _run(model)  # what a first run brings
-            yield name, predicted(model), measured(model)
+    models = {name: _parsed(text) for name, text in MODELS.items()} | {case.name: case.model() for case in CASES}
+    for name, proto in models.items():
+        onnx.save(proto, folder / "model.onnx")
+        model = gc.load(folder / "model.onnx")
+        _run(model)  # what a first run brings
+        yield name, predicted(model), measured(model)
 
 
-def sizes() -> Iterator[tuple[str, float, float]]:
+def sizes(folder: Path) -> Iterator[tuple[str, float, float]]:
     """Each large model and mode with both sizes, each in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.onnx")
-        for name, (text, modes) in LARGE.items():
-            onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> m {text}'), path)
-            for mode in modes:
-                yield f"{name}, {mode}", *(run(partial(each, path, mode), Bounds()) for each in (estimated, held))
+    path = folder / "model.onnx"
+    for name, (text, modes) in LARGE.items():
+        onnx.save(_parsed(text), path)
+        for mode in modes:
+            yield f"{name}, {mode}", *(run(partial(each, path, mode), Bounds()) for each in (estimated, held))
+
+
+def _parsed(text: str) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> m {text}')
+
+
+def table(found: Iterator[tuple[str, float, float]], unit: str, scale: float, within: float) -> None:
+    """A table of what was predicted and measured, and how many are predicted well enough."""
+    print(f"{'model':38} {'predicted':>14} {'measured':>14} {'ratio':>7}")
+    ratios = []
+    for name, before, after in found:
+        ratios.append(before / after)
+        print(f"{name:38} {before / scale:10.3f} {unit} {after / scale:10.3f} {unit} {ratios[-1]:7.2f}", flush=True)
+    well = sum(1 / within <= ratio <= within for ratio in ratios)
+    print(f"\n{well} of {len(ratios)} within {within:g} times\n")
 
 
 def main() -> None:
-    """The tables, and how many are predicted well enough."""
-    print(f"{'model':38} {'estimated':>10} {'measured':>10} {'ratio':>7}")
-    ratios = []
-    for name, before, after in sizes():
-        ratios.append(before / after)
-        print(f"{name:38} {before / 2**20:6.0f} MiB {after / 2**20:6.0f} MiB {ratios[-1]:7.2f}", flush=True)
-    well = sum(1 / HELD_WITHIN <= ratio <= HELD_WITHIN for ratio in ratios)
-    print(f"\n{well} of {len(ratios)} within {HELD_WITHIN:g} times\n")
-    print(f"{'model':22} {'predicted':>10} {'measured':>10} {'ratio':>7}")
-    ratios = []
-    for name, before, after in rows():
-        ratios.append(before / after)
-        print(f"{name:22} {before:8.3f} s {after:8.3f} s {ratios[-1]:7.2f}", flush=True)
-    well = sum(1 / WITHIN <= ratio <= WITHIN for ratio in ratios)
-    print(f"\n{well} of {len(ratios)} within {WITHIN:g} times")
+    """Both tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        table(sizes(Path(folder)), "MiB", 2.0**20, HELD_WITHIN)
+        table(times(Path(folder)), "s  ", 1.0, WITHIN)
 
 
 if __name__ == "__main__":

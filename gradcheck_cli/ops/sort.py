@@ -154,7 +154,7 @@ def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Arr
 
 SORT: list[Op] = [
     Op("TopK", top_k, top_k_vjp, on(0), static={"k": 1}, bind=bind_top_k, branch=top_k_indices, many=True, ordered=True,
-       sparsity=along("axis"), cuts=counting(1), integers={1: (1, 1)}, integral=(1,), moves="selected", cost=30.0),
+       sparsity=along("axis"), cuts=counting(1), integers={1: (1, 1)}, integral=(1,), moves="selected", cost=8.0),
     Op("Hardmax", hardmax, zero, on(0), branch=first_largest, ordered=True, cuts=rounding),
     Op("Unique", unique, unique_vjp, branch=lambda x, **metadata: unique(x, **metadata)[2], many=True,
        cuts=counting(1, 2, 3), sized_by=(0,)),
