@@ -317,10 +317,10 @@ REDUCE: list[Op] = [
     choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
     reducing("ReduceProd", reduction(product), prod_vjp),
     reducing("ReduceL2", reduction(norm2_of_magnitudes), norm2_vjp, step=reduction(norm2),
-             branch=lambda x, **m: norm2_of_magnitudes(x, m["axes"], True) == 0),
+             branch=lambda x, **m: norm2_of_magnitudes(x, m["axes"], True) == 0, elsewhere="one by one"),
     reducing("ReduceLogSumExp", reduction(log_sum_exp), log_sum_exp_vjp),
-    reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x))),
-    reducing_composite("ReduceSumSquare", lambda x, total: total(x * x)),
+    reducing_composite("ReduceL1", lambda x, total: total(sym.abs(x)), elsewhere="one by one"),
+    reducing_composite("ReduceSumSquare", lambda x, total: total(x * x), elsewhere="one by one"),
     reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x)), valid={0: POSITIVE}),
     *(
         Op(name, arg_extremum(pick), zero, on(0), bind=with_axis(0), ordered=True, sparsity=along("axis"), cuts=rounding,

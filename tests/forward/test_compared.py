@@ -173,3 +173,18 @@ def _shifted_sum(x: Any, *, axis: int, exclusive: int = 0, reverse: int = 0) -> 
     """Running sums from the wrong end."""
     right = gc.OPS["", "CumSum"].forward
     return right(x, axis=axis, exclusive=exclusive, reverse=1 - reverse)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("node", [
+    "GlobalAveragePool (x)", "GlobalLpPool (x)", "ReduceL2 (x)", "ReduceL1 (x)", "ReduceSumSquare (x)",
+])  # fmt: skip
+def test_rounding_of_long_sums_of_near_equals_is_no_difference(tmp_path: Path, node: str) -> None:
+    """Rounding of a float32 sum of near-equal terms has one direction until the sum doubles."""
+    path = save(tmp_path / "m.onnx", f"g (float[1, 1, 1500, 1000] x) => (float[1, 1, 1, 1] y) {{ y = {node} }}")
+    [record] = gc.check(gc.load(path), mode="directional", val_range={"x": (1000.0, 1001.0)}).checks
+    assert (record.status, record.forward["agrees"]) == ("pass", True), record.forward["reason"]
+    off = gc.OPS["", node.split()[0]]
+    wrong = {**gc.OPS, off.key: replace(off, forward=lambda x, **rest: off.forward(x, **rest) * 1.2)}
+    [record] = gc.check(gc.load(path), mode="directional", val_range={"x": (1000.0, 1001.0)}, ops=wrong).checks
+    assert record.forward["agrees"] is False
