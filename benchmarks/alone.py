@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parent.parent
 
 
 def alone(function: str, /, **arguments: Any) -> tuple[Any, float]:
-    """What `module:function` gives in a fresh interpreter, as far as JSON can say it, and the peak in MB."""
+    """The result of `module:function` in a fresh interpreter, as far as JSON can say it, and the peak in MB."""
     command = [sys.executable, "-m", "benchmarks.alone", function, json.dumps(arguments)]
     ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(_ROOT)}, capture_output=True, text=True)
     if ran.returncode:

@@ -1,4 +1,4 @@
-"""What was aimed at, and what was measured: computed from the tables of the suites, line by line.
+"""Goals beside measured figures: computed from the tables of the suites, line by line.
 
 A ratio over several cases counts by its worst case; where a goal speaks of a mean, by that.
 """
@@ -73,7 +73,7 @@ def mean_of(name: str, *families: str) -> Callable[[Rows], list[float]]:
 
 
 def growth(rows: Rows) -> list[float]:
-    """How many times longer an entry takes among the most entries than among the fewest, for each series."""
+    """Ratios of the time of an entry among the most entries to that among the fewest, for each series."""
     series: dict[str, list[float]] = {}
     for row in rows:
         series.setdefault(row["what"].split(",")[0], []).append(row["microseconds an entry"])
@@ -81,7 +81,7 @@ def growth(rows: Rows) -> list[float]:
 
 
 def shares(rows: Rows) -> list[float]:
-    """What checks took of their memory limit."""
+    """Shares of their memory limit that checks took."""
     return [row["peak beyond the loaded model, MB"] / row["--memory-limit, MB"] for row in rows]
 
 

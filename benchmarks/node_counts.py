@@ -1,4 +1,4 @@
-"""How many nodes a file has that computes a loss and its gradients by all weights: gradcheck's beside other tools'.
+"""Nodes of a file that computes a loss and its gradients by all weights: gradcheck's beside other tools'.
 
 python -m benchmarks.node_counts --onnx-ad-python /env/ad/bin/python --training-python /env/ort/bin/python
 

@@ -1,4 +1,4 @@
-"""How time and memory grow: with entries checked, sizes of x and y, nodes, bytes of weights; and with threads.
+"""Growth of time and memory: with entries checked, sizes of x and y, nodes, bytes of weights; and with threads.
 
 python -m benchmarks.scaling
 """

@@ -25,7 +25,7 @@ def run(names: Sequence[str], quick: bool = False) -> Iterator[Table]:
 
 
 def tables(module: str, quick: bool) -> list[Table]:
-    """What a module's `tables` gives; an exception on the way is a table of its own."""
+    """The tables of a module; an exception on the way is a table of its own."""
     made: list[Table] = []
     try:
         made.extend(import_module(module).tables(quick))  # those before an exception count
@@ -36,5 +36,5 @@ def tables(module: str, quick: bool) -> list[Table]:
 
 
 def failed(suite: str, why: str) -> Table:
-    """What stands where the tables of a suite would."""
+    """A table that stands for those of a suite that failed."""
     return Table(f"{suite}, not finished", ("suite", "why"), [(suite, why)])

@@ -47,7 +47,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the figures depend on."""
+    """The facts of a machine that the figures depend on."""
 
     processor: str
     cores: int

@@ -35,7 +35,7 @@ def in_turns(functions: Mapping[str, Callable[[], Any]], rounds: int = 5) -> dic
 
 
 def ratio(times: Mapping[str, list[float]], peer: str, ours: str) -> float:
-    """How many times faster `ours` is: the median over rounds of the ratio within a round."""
+    """Speed-up of `ours`: the median over rounds of the ratio within a round."""
     return statistics.median(p / o for p, o in zip(times[peer], times[ours], strict=True))
 
 
@@ -48,7 +48,7 @@ def repeated(function: Callable[[], Any], seconds: float = 0.02) -> Callable[[],
 
 
 def _calls(function: Callable[[], Any], seconds: float = _LEAST) -> int:
-    """How many calls take so long, by the second one: the first may fill caches."""
+    """Number of calls that take so long, by the second one: the first may fill caches."""
     return 1 if once(function) > 100 * seconds else max(1, round(seconds / max(once(function), 1e-7)))
 
 

@@ -1,4 +1,4 @@
-"""What the checkers are scored on: gradients that are wrong, their right twins, and right ones that are hard.
+"""The cases of the checkers' score: gradients that are wrong, their right twins, and right ones that are hard.
 
 All come from `tests/corpus`.  A peer is given the function, which is served to it one evaluation at a time, and the
 gradient as its Jacobian at the point: it cannot tell them from an implementation of its own.

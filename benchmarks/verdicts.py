@@ -36,7 +36,7 @@ HEAD = ("checker", "misses", "false alarms", "of them hard", "inconclusive", "er
 
 @dataclass
 class Tally:
-    """What a checker made of the cases so far."""
+    """Counts of a checker's verdicts so far."""
 
     name: str
     library: str = ""
@@ -72,7 +72,7 @@ class Tally:
         return self.name, misses, alarms, hard, open_, errors, *runs, f"{self.seconds:.1f}"
 
     def runs_a_row(self, runs: Counter[str]) -> str:
-        """How often a checker evaluated the function for a row of the Jacobian."""
+        """Evaluations of the function that a checker makes for a row of the Jacobian."""
         return ", ".join(f"{n / runs['rows']:.1f} {kind}" for kind, n in runs.items() if kind != "rows")
 
 
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def arguments() -> Any:
-    """What the command line says."""
+    """Arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--from", dest="start", type=int, default=0, help="the first seed")
@@ -105,7 +105,7 @@ def arguments() -> Any:
 
 
 def ours(tested: Sequence[Case]) -> Tally:
-    """What gradcheck says, without any setting."""
+    """Verdict of gradcheck, without any setting."""
     tally, start = Tally(f"gradcheck {gradcheck_cli.__version__}"), time.perf_counter()
     for case in tested:
         model = case.host.model
@@ -118,7 +118,7 @@ def ours(tested: Sequence[Case]) -> Tally:
 
 
 def theirs(name: str, python: str, tested: Sequence[Case]) -> Tally:
-    """What a peer says; an empty row if it is not installed."""
+    """Verdicts of a peer; an empty row if it is not installed."""
     with connected(name, python) as line:
         version = line.recv()
         shown = name if version else f"{name} (absent)"

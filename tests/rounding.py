@@ -1,4 +1,4 @@
-"""How far two right results may be apart: by their dtype and the number of roundings, whatever the processor.
+"""Bounds between two right results: by their dtype and the number of roundings, whatever the processor.
 
 A sum of n products, added in any order and with multiplications fused or not, is off by at most `gamma(dtype, n)` times
 the sum of the magnitudes of its terms (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Vector

@@ -16,7 +16,7 @@ OPSETS = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.traini
 
 
 def newer(package: str) -> str:
-    """That a package is newer than what tables were written for; "" if it is not."""
+    """A note that a package is newer than the one that tables were written for; "" if it is not."""
     found, known = version(package), WRITTEN_FOR[package]
     later = [int(part) for part in found.split(".")[:2]] > [int(part) for part in known.split(".")]
     return f"{package} {found}, newer than the {known} that the tables are for" if later else ""
@@ -38,7 +38,7 @@ def is_later(name: str, domain: str = "") -> bool:
 
 
 def later(model: ModelProto) -> str:
-    """Why a model of ONNX's own waits for tables of a newer onnx; "" if it does not."""
+    """The reason for which a model of ONNX's own waits for tables of a newer onnx; "" if it does not."""
     names = {name for domain, name in operators(model.graph) if is_later(name, domain)}
     return f"{newer('onnx')}: {', '.join(sorted(names))}" if names else ""
 

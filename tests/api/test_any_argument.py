@@ -70,7 +70,7 @@ def odd_calls() -> Iterator[Any]:
 
 
 def error_of(function: str, arguments: dict[str, Any]) -> GradcheckError | None:
-    """What a call raises, if it is one of ours."""
+    """The exception that a call raises, if it is one of ours."""
     try:
         getattr(gc, function)(**arguments)
     except GradcheckError as error:

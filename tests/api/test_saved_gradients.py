@@ -1,4 +1,4 @@
-"""What `save` writes is valid ONNX, and onnxruntime computes from it what `run` computes; or it is refused."""
+"""`save` writes valid ONNX from which onnxruntime computes the same as `run`, or it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens inside of If, Loop and Scan is reported with the node inside, and with the nodes around it."""
+"""Findings inside of If, Loop and Scan are reported with the node inside and with the nodes around it."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_verdict_is_the_same_without_groups(tested: gc.Model, method: Method) 
 
 
 def programs(op: Op) -> Iterator[Program]:
-    """What leads from inputs of an operator's cases to outputs, where the rows have few colors."""
+    """Programs from inputs of an operator's cases to outputs, where the rows have few colors."""
     for case in [case for case in CASES if (case.domain, case.op) == op.key]:
         tape = case.tape()
         outputs = [tape.named[y].name for y in case.outputs if inexact(tape.named[y])]

@@ -1,4 +1,4 @@
-"""How much of a Jacobian is compared, why, and what that would have missed."""
+"""The share of a Jacobian that is compared, the reason, and the errors that each mode would miss."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_error_of_the_size_that_is_said_is_missed_with_at_most_one_percent(ro
 
 
 def test_a_check_in_random_directions_misses_less_than_twice_its_tolerance_at_any_shape():
-    """What the number of directions is chosen for."""
+    """The number of directions is chosen for this."""
     shapes = (60, 60), (60, 1), (60, 4), (4, 4)
     for rows, columns in shapes:
         tested = model(("MatMul", "x W", "y"), constants={"W": np.ones((rows, columns))}, x=(rows,))
@@ -185,7 +185,7 @@ def test_fewer_projections_are_taken_where_memory_is_short_and_the_power_says_so
 
 
 def test_projections_that_rounding_hides_are_no_pass():
-    """What the sum gives is a rounding of numbers of 1e12, and the gradient that a wrong rule gives is, too."""
+    """The sum is a rounding of numbers of 1e12, and so is the gradient that a wrong rule gives."""
     nodes = ("Exp", "x", "e"), ("Add", "e huge", "a"), ("Sub", "a huge", "b"), ("Mul", "b b", "c"), ("Sub", "c c", "z")
     tested = model(*nodes, ("Mul", "z huge", "y"), constants={"huge": 1e12})
     record = check(tested, mode="directional")

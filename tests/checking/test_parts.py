@@ -70,7 +70,7 @@ def lasting(checks: tuple[Check, ...]) -> list[Check]:
 
 
 def exact(record: Check) -> dict[str, Any]:
-    """What of a record no rounding touches."""
+    """The fields of a record that no rounding touches."""
     names = ("id", "status", "code", "entries", "method", "suspect", "ranges", "notes", "message", "health", "forward")
     found = {name: getattr(record, name) for name in names if hasattr(record, name)}
     return {**found, "worst": [(e.x, e.y, e.point, e.status, e.pattern, e.reason) for e in record.worst]}

@@ -1,4 +1,4 @@
-"""What is kept for pictures: nothing wrong is lost on the way, parts add up to the whole, curves have the form of a V."""
+"""Pictures lose no wrong entry, parts add up to the whole, and curves have the form of a V."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many digits of a gradient the model's own dtype keeps; the verdict on the gradient is that of float64."""
+"""Digits of a gradient that the model's own dtype keeps; the verdict on the gradient is that of float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rounding is all there is to see: gradients that cancel to zero, saturate, or are not finite on either side."""
+"""Gradients of which only rounding is left: they cancel to zero, saturate, or are not finite on either side."""
 
 from __future__ import annotations
 

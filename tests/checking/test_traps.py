@@ -186,7 +186,7 @@ LOST: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def test_a_rule_that_gives_no_number_where_there_is_a_slope_is_the_suspect(
     mode: Any, rows: int, value: float, at: str, op: str
 ):
-    """Those before it get cotangents that are no numbers, and are right: a slope far from steep is not lost in its size."""
+    """Nodes before it get cotangents that are NaN and are right: a slope far from steep is not lost in its size."""
     operands, attrs = LOST[op]
     x = np.random.default_rng(rows).uniform(0.1, 0.9, (rows, 4))
     record = check(_between(op, rows, *operands, **attrs), x, mode=mode, ops=with_rule(op, _lost(op, value, at)))
@@ -218,7 +218,7 @@ def test_of_two_rules_in_a_row_that_give_no_number_both_are_named(mode: Any):
 
 
 def test_a_rule_that_is_wrong_where_no_cotangent_flows_fails_no_node():
-    """What is sliced off is of no matter to the model: full mode passes it, and so does every node."""
+    """Entries that are sliced off do not matter to the model: full mode passes it, and so does every node."""
     right = gc.OPS["", "Sin"].vjp
     assert right is not None
     rule = lambda ct, y, x: (right(ct, y, x)[0] * sym.where(x > 5.0, 2.0, 1.0),)  # noqa: E731

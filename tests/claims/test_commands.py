@@ -37,7 +37,7 @@ entry of x         given   theoretical     numerical  rel err    noise  pattern
 
 
 def records(gradcheck: Command, *args: str) -> list[dict[str, Any]]:
-    """What a run finds, as JSON."""
+    """The records of a run, as JSON."""
     found: list[dict[str, Any]] = json.loads(gradcheck(*args, "--output-format", "json").out)["checks"]
     return found
 

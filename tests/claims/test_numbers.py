@@ -18,7 +18,7 @@ KERNEL = np.array([0.1, 0.2, -0.3, 0.4, 0.5, -0.6, 0.7, 0.8, 0.9, -1.0, 1.1, 1.2
 
 
 def gradient(dtype: type) -> Any:
-    """That of sum(tanh(x W)^2) by x, computed in a dtype."""
+    """The gradient of sum(tanh(x W)^2) by x, computed in a dtype."""
     a = np.tanh((X.astype(dtype) @ KERNEL.astype(dtype)).astype(dtype))
     return ((2 * a * (1 - a * a)).astype(dtype) @ KERNEL.astype(dtype).T).astype(dtype)
 

@@ -33,13 +33,13 @@ ADJOINTS = {
 
 
 def numbers(name: str) -> dict[str, Any]:
-    """What was fed and what came out, by tensor."""
+    """Values fed and computed, by tensor."""
     with np.load(FILES / f"{name}.npz") as run:
         return dict(run)
 
 
 def outcome(report: gc.Report) -> list[tuple[str, str, str]]:
-    """What became of each claim, with the operator that is suspected."""
+    """Status of each claim, with the suspected operator."""
     return [(c.x, c.status, c.suspect.op if c.suspect else "") for c in report.checks if c.claim]
 
 

@@ -15,7 +15,7 @@ from tests.cli import models
 
 
 class Ran(NamedTuple):
-    """What a run gave: exit code, stdout and stderr with times taken out."""
+    """Exit code of a run, with stdout and stderr from which times are taken out."""
 
     code: int
     out: str

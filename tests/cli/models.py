@@ -32,7 +32,7 @@ def save(path: Path, text: str, **constants: np.ndarray) -> Path:
 
 
 def pointer(path: Path) -> Path:
-    """What Git LFS leaves where it has not fetched a model."""
+    """The pointer that Git LFS leaves in place of a model that it has not fetched."""
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n")
     return path
 

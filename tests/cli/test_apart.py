@@ -28,7 +28,7 @@ LINES = [
 
 
 def told(text: str) -> str:
-    """What is said, without times, and without the limit in commands."""
+    """Output without times, and without the limit in commands."""
     return re.sub(r" --timeout 1h|\d+(\.\d+)?s\b|(?<=time=)\"[^\"]*\"", "", text)
 
 

@@ -1,4 +1,4 @@
-"""What a failure leaves behind, and that it runs again exactly; what a crash leaves; bundles that mean harm."""
+"""Bundles that a failure or a crash leaves: they run again exactly; those that mean harm are refused."""
 
 from __future__ import annotations
 

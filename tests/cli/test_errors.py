@@ -1,4 +1,4 @@
-"""What is wrong is said in one message on stderr, with a fixed exit code, before anything runs."""
+"""Errors are one message on stderr with a fixed exit code, before anything runs."""
 
 from __future__ import annotations
 

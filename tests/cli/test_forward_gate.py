@@ -34,7 +34,7 @@ def net(folder: Path) -> Path:
 
 
 def unwrapped(ran: Ran) -> str:
-    """What was printed, without the ends of lines within a paragraph."""
+    """Output without the ends of lines within a paragraph."""
     return ran.out.replace("\n  ", " ")
 
 

@@ -1,4 +1,4 @@
-"""What was typed and could only be ignored is an error, before anything runs."""
+"""An option that could only be ignored is an error, before anything runs."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *args: str, code: int = 0, script: str = "command.py", **env: str) -> tuple[str, str]:
-    """What a command prints on both streams."""
+    """Output of a command on both streams."""
     ran = subprocess.run(
         [sys.executable, script, *args], cwd=folder, capture_output=True, text=True, timeout=600, check=False,
         env={**os.environ, **env},

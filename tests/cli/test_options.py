@@ -131,7 +131,7 @@ def place(folder: Path) -> Path:
 
 
 def outcome(gradcheck: Command, place: Path, *args: str) -> tuple[Any, ...]:
-    """What a run gives, without what differs from run to run and without the words that were typed."""
+    """Result of a run, without its times and the words that were typed."""
     for old in place.glob("out.*"):
         old.unlink()
     ran = gradcheck(*args)

@@ -1,4 +1,4 @@
-"""Where settings come from, and which place wins."""
+"""Places that settings come from, and which of them wins."""
 
 from __future__ import annotations
 

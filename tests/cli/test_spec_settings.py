@@ -67,7 +67,7 @@ def test_every_setting_is_here() -> None:
 
 
 def outcome(gradcheck: Command, folder: Path, defaults: str = "", check: str = "") -> tuple[Any, ...]:
-    """What a run of the spec gives."""
+    """Result of a run of the spec."""
     data = folder / "data"
     data.mkdir(exist_ok=True)
     array = numpy_helper.from_array(np.full((5, 4), 0.25, np.float32))

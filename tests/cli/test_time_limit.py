@@ -61,7 +61,7 @@ def struck(read: Callable[[], Any], moment: int) -> bool:
 
 @pytest.fixture
 def nothing_is_collected() -> Iterator[None]:
-    """What an alarm left of one run is not taken apart in the next one, under its alarm."""
+    """Leftovers of a run that an alarm stopped are not collected under the alarm of the next one."""
     gc.collect()
     gc.disable()
     yield

@@ -37,7 +37,7 @@ def net(folder: Path) -> None:
 
 
 def messages(gradcheck: Command, *options: str) -> dict[str, str]:
-    """What a check says of each x."""
+    """Messages of a check, by x."""
     found = json.loads(gradcheck("net.onnx", "--output-format", "json", *options).out)["checks"]
     return {check["x"]: check["message"] for check in found}
 

@@ -1,4 +1,4 @@
-"""What jobs do on a cluster in tests: more than the deeds of `tests.zoo.hostile`."""
+"""Jobs that tests run on a cluster, besides those of `tests.zoo.hostile`."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def run(where: str, deeds: Sequence[str], hear: Callable[[str], None] = lambda _
 
 
 def begun(folder: Path) -> Counter[str]:
-    """How often each job began, by its number."""
+    """Number of times that each job began, by its number."""
     return Counter(path.name.partition("-")[0] for path in folder.iterdir())
 
 
@@ -261,7 +261,7 @@ def test_workers_that_differ_are_listed_before_anything_is_sent(two: Started, tm
 
 @pytest.mark.slow
 def test_files_that_a_worker_does_not_see_are_sent_along(two: Started) -> None:
-    """What /proc/self/cwd means is up to the process: another folder for each worker."""
+    """/proc/self/cwd is another folder in each process."""
     Path("here.txt").write_text("it says so")
     path = "/proc/self/cwd/here.txt"
     [records] = run(two.address, [f"reads {path}"], files=(path,)).values()

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def arguments() -> Any:
-    """What the command line says."""
+    """Arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--seeds", type=int, default=5, help="how many")

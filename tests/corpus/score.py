@@ -1,4 +1,4 @@
-"""What the checker makes of a wrong operator table and of the right one, and whether its suspect is right."""
+"""Verdicts on a wrong operator table and on the right one, and whether the suspect is right."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ def checked(made: Host, ops: Ops, **more: Any) -> Check:
 
 
 def said(record: Check) -> str:
-    """What a record says besides its status."""
+    """Fields of a record besides its status."""
     suspect = f"suspect node {record.suspect.node} {record.suspect.op}" if record.suspect else ""
     return "; ".join(text for text in (record.code, record.message, suspect, *record.notes) if text)
 
 
 def jacobian(made: Host, ops: Ops, y: str = "y") -> np.ndarray:
-    """What the rules of a table say."""
+    """Jacobian by the rules of a table."""
     with np.errstate(all="ignore"):
         tape = trace(made.model.graph, {"x": made.x}, ops=ops, seed=made.seed)
         return Backward(tape, tape.named[y].name, [tape.named["x"].name]).jacobians(Budget(2**30, 1))[0]
@@ -153,7 +153,7 @@ def difference(wrong: np.ndarray, right: np.ndarray) -> float:
 
 
 def suspected(record: Check, made: Host, ops: Ops, key: Key) -> str:
-    """Whether the suspect is a node that the wrong rule has a part in."""
+    """True if the wrong rule has a part in the suspected node."""
     if record.suspect is None:
         return "none"
     tape = trace(made.model.graph, {"x": made.x}, ops=ops, seed=made.seed)

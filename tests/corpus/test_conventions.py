@@ -16,7 +16,7 @@ in_every_mode = pytest.mark.parametrize("mode", MODES)
 
 
 def statuses(chosen: Selection, mode: str, ops: Any = gc.OPS) -> set[str]:
-    """What becomes of y by every x."""
+    """Status of y by every x."""
     report = gc.check(chosen.model, [*chosen.values], "y", x_init_value=dict(chosen.values), mode=mode, ops=ops)
     return {check.status for check in report.checks}
 

@@ -1,4 +1,4 @@
-"""What does not matter changes no verdict: units of x and y, order, repetition, names, functions."""
+"""Verdicts do not change with units of x and y, order, repetition, names, or functions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tables(name: str, seed: int) -> dict[str, Ops]:
 
 
 def verdict(host: Host, ops: Ops) -> tuple[str, str, str]:
-    """What is not to change: status, code, and the operator of the suspect."""
+    """Status, code, and the operator of the suspect: all that must not change."""
     record = checked(host, ops)
     return record.status, record.code, record.suspect.op if record.suspect else ""
 

@@ -58,7 +58,7 @@ def permuted(host: Host, seed: int) -> Host:
 
 
 def value_of(host: Host) -> np.ndarray:
-    """What the model computes."""
+    """Outputs of the model."""
     return np.asarray(gc.run(host.model["y"], {"x": host.x})[0])
 
 

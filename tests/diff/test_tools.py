@@ -1,4 +1,4 @@
-"""What tools in use make of models: onnxruntime's optimizer, and files that others wrote."""
+"""Models beside copies that onnxruntime's optimizer, or others, made of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = sorted(FILES.glob("*.onnx"))
 
 
 def outcomes(a: Path, b: Path, **more: bool) -> dict[str, str]:
-    """What became of each output and derivative, at two points."""
+    """Status of each output and derivative, at two points."""
     found = compare(read(a), read(b), Settings(points=2, jobs=2, **more), {}, name=b.name)
     return {f"{c.y}/{c.x}" if c.x else c.y: f"{c.status} {c.code}".strip() for c in found}
 

@@ -1,4 +1,4 @@
-"""What computes the same is the same, whatever tools have made of it; what does not differs, and where is said."""
+"""Models that compute the same are found the same; for others the first difference is named."""
 
 from __future__ import annotations
 

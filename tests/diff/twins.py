@@ -49,7 +49,7 @@ def diff(twins: Twins, **more: Any) -> dict[str, Check]:
 
 
 def statuses(twins: Twins, **more: Any) -> dict[str, str]:
-    """What became of each."""
+    """Status of each."""
     return {key: f"{c.status} {c.code}".strip() for key, c in diff(twins, **more).items()}
 
 

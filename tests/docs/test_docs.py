@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens: every command and every Python example runs and prints that.
+"""Every command and every Python example of the documentation runs and prints the output shown.
 
 Commands stand in ```console blocks of README and in the headers of files in examples/ and specs/; Python in
 ```pycon blocks.  All run in a copy of both folders.  Three things may differ: times; numbers below 1e-6 in
@@ -75,7 +75,7 @@ def environment() -> dict[str, str]:
 
 
 def run(commands: list[str], folder: Path) -> list[str]:
-    """What each command prints on both streams, in one shell."""
+    """Output of each command on both streams, in one shell."""
     script = "\n".join(f"{command}\n__status=$?; echo '{MARK}'; (exit $__status)" for command in commands)
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=environment(), text=True, timeout=600,

@@ -83,7 +83,7 @@ def agree(model: gc.Model, outputs: Sequence[str], session: Any, settings: Setti
 
 
 def near(name: str, found: Array, narrow: Array, exact: Array) -> None:
-    """What was found is as near to exact numbers as others of the same precision, but for a factor."""
+    """True if found numbers are as near to exact ones as others of the same precision, but for a factor."""
     assert found.shape == exact.shape, name
     if not is_inexact(found.dtype):
         assert np.array_equal(found, narrow), name

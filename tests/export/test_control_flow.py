@@ -301,7 +301,7 @@ LAYERS = [
 
 
 def by_id(value: Any) -> str:
-    """What pytest shows."""
+    """The id that pytest shows."""
     return str(value.id)
 
 
@@ -312,7 +312,7 @@ def load(text: str, path: Path) -> gc.Model:
 
 
 def floats(model: gc.Model, names: Any) -> list[gc.Tensor]:
-    """Those of some tensors that hold floating-point numbers."""
+    """Names among some tensors that hold floating-point numbers."""
     return [model[name] for name in names if is_inexact(model[name].dtype)]
 
 
@@ -333,7 +333,7 @@ def session(path: Path) -> Any:
 
 
 def run(opened: Any, feeds: Feeds) -> list[Any]:
-    """What a file gives for the inputs that it has."""
+    """Outputs of a file for those inputs that it has."""
     return list(opened.run(None, {i.name: np.asarray(feeds[i.name]) for i in opened.get_inputs()}))
 
 
@@ -536,7 +536,7 @@ def operators(graph: onnx.GraphProto) -> list[str]:
 
 
 def named(graph: onnx.GraphProto) -> list[str]:
-    """What a graph, and those inside of it, give names to."""
+    """Names that a graph and the graphs inside of it give."""
     own = [x.name for x in (*graph.input, *graph.initializer)] + [y for node in graph.node for y in node.output if y]
     inner = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
     return [*own, *(name for g in inner for name in named(g))]

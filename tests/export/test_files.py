@@ -1,4 +1,4 @@
-"""What a file of derivatives keeps of the model that it was made from."""
+"""Properties that a file of derivatives keeps of the model that it was made from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of sizes at which a file does not compute the derivatives of its model."""
+"""Messages about sizes at which a file does not compute the derivatives of its model."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def graph_of(text: str) -> Graph:
 
 
 def cases() -> Iterator[Case]:
-    """Those of `simplifications.txt`."""
+    """The cases of `simplifications.txt`."""
     text = Path(__file__).with_name("simplifications.txt").read_text("utf-8")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     for title, graph, left in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
@@ -74,7 +74,7 @@ def drawn(graph: Graph, rng: np.random.Generator, sizes: Mapping[str, int]) -> d
 
 
 def values(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
-    """What a graph gives, in its own dtypes."""
+    """Outputs of a graph, in its own dtypes."""
     tape = trace(graph, feeds, ops=OPS, dtype="model")
     return [result(tape, name) for name in graph.outputs]
 

@@ -256,7 +256,7 @@ def _declarations(text: str) -> list[str]:
 
 
 def run(model: onnx.ModelProto) -> list[np.ndarray]:
-    """What onnxruntime computes, without rewriting the graph, from inputs drawn by a fixed seed."""
+    """Outputs of onnxruntime, which does not rewrite the graph, for inputs drawn by a fixed seed."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

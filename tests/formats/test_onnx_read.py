@@ -1,4 +1,4 @@
-"""What `read` gives for ordinary models, and what it says of files that are none."""
+"""`read` gives the graphs of ordinary models, and an error for files that are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is read back as the same graph, runs, and has the lowest opset that means the same."""
+"""Written models are read back as the same graph, run, and have the lowest opset that means the same."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def feeds_of(runner: object, size: int) -> dict[str, np.ndarray]:
 
 
 def results_of(data: bytes) -> tuple[list, dict[str, np.ndarray]]:
-    """What a model gives at the first size of unknown dimensions at which it runs, and what it was given."""
+    """Outputs of a model at the first size of unknown dimensions at which it runs, and the inputs fed."""
     runner = session(data)
     for size in SIZES:
         feeds = feeds_of(runner, size)

@@ -19,7 +19,7 @@ from tests.forward.nets import SIZE, Use
 
 @dataclass(frozen=True)
 class Misread:
-    """What is misread, where, and with which kernel."""
+    """An operator, the place in its results, and the kernel that misreads it."""
 
     name: str
     use: Use

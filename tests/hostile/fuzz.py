@@ -55,7 +55,7 @@ class Trial:
         self.said = 0.0
 
     def attempt(self, data: bytes) -> str:
-        """What becomes of a file: "read", "refused", or the end of a traceback."""
+        """Outcome for a file: "read", "refused", or the end of a traceback."""
         from gradcheck_cli.errors import GradcheckError
 
         self.place.write_bytes(data)
@@ -172,7 +172,7 @@ def _too_long(number: int, frame: FrameType | None) -> None:
 
 
 def tried(name: str, seconds: float, seed: int, found: Path, way: str) -> dict[str, Any]:
-    """What became of the files of one kind, in a process of its own that may end in any way."""
+    """Outcomes for the files of one kind, in a process of its own that may end in any way."""
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder, "note")
         asked = [
@@ -201,7 +201,7 @@ def tried(name: str, seconds: float, seed: int, found: Path, way: str) -> dict[s
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """What was tried, a line a kind."""
+    """A table of all tries, a line a kind."""
     lines = [f"{'':<18}{'inputs':>10}{'read':>10}{'refused':>10}{'slowest':>10}{'findings':>10}"]
     for name, row in [*rows.items(), ("all", total(rows.values()))]:
         counts = "".join(f"{row.get(each, 0):>10,}" for each in ("inputs", "read", "refused"))

@@ -98,6 +98,6 @@ def _spots(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _model(data: bytes, others: list[bytes], rng: random.Random) -> bytes:
-    """What a model says, where it is one."""
+    """The model that a text says, if it says one."""
     kind = rng.choice([each for each in KINDS if each in OF_MODELS])
     return of_model(data, Mutation(kind, *(rng.randrange(1 << 16) for _ in range(3))))

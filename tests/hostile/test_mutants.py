@@ -76,14 +76,14 @@ def survives(folder: Path, name: str, data: bytes, way: tuple[str, ...], form: s
 
 
 def traceback_in(said: str) -> str:
-    """What gradcheck kept of a bug of its own."""
+    """The traceback that gradcheck saved of a bug of its own."""
     kept = re.search(r"traceback is in (\S+\.txt)", said.replace("\\", ""))  # which Markdown escapes with
     return Path(kept[1]).read_text(encoding="utf-8") if kept else said
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where mutants are written; one and the same for all of them."""
+    """The folder of mutants; one and the same for all of them."""
     return tmp_path_factory.mktemp("mutants")
 
 

@@ -52,7 +52,7 @@ def save(name: str, path: str = "net.onnx", op: str = "Tanh") -> None:
 
 
 def harmless(text: str) -> bool:
-    """It moves no cursor, and each of its lines was meant to be one."""
+    """True if a text moves no cursor, and each of its lines was meant to be one."""
     lines = text.split("\n")
     return all(line.isprintable() for line in lines) and not any(line.strip().startswith("::error::") for line in lines)
 

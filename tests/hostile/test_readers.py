@@ -83,7 +83,7 @@ def line(*changes: tuple[bytes, bytes]) -> bytes:
 
 
 def about(**changes: Any) -> bytes:
-    """What a run is about after some changes."""
+    """Description of a run after some changes."""
     right = {
         "schema": SCHEMA,
         "sources": [],

@@ -1,4 +1,4 @@
-"""What other services read: the action, the hook, the examples of CI jobs, the image; their shell steps are run."""
+"""Files that other services read: the action, the hook, examples of CI jobs, the image; their shell steps are run."""
 
 from __future__ import annotations
 

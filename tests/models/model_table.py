@@ -1,4 +1,4 @@
-"""What the tests need to know of single models; patterns are those of `fnmatch`."""
+"""Facts about single models that tests need; patterns are those of `fnmatch`."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def open_session(path: Path, inner: Sequence[str]) -> Any:
 
 
 def value(model: str, name: str, kind: str, declared: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """What a model is fed: floats between -1 and 1, integers 0 and 1, unless its table says otherwise."""
+    """A value to feed a model: floats between -1 and 1, integers 0 and 1, unless its table says otherwise."""
     if (model, name) in FEEDS:
         return FEEDS[model, name]
     unknown = SHAPES.get((model, name))

@@ -30,7 +30,7 @@ def recorded(name: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def inputs(model: gc.Model, run: dict[str, Any]) -> dict[str, Any]:
-    """What the model is fed."""
+    """Values that the model is fed."""
     return {name: value for name, value in run.items() if name in model.graph.inputs}
 
 

@@ -60,7 +60,7 @@ def draw(shape, dtype, seed=0):
 
 
 def looped(x, axes, function):
-    """What a function makes of the entries of each window, given with their flat places in space."""
+    """Results of a function of the entries of each window, given with their flat places in space."""
     lead, space, counts = x.shape[: -len(axes)], x.shape[-len(axes) :], [a.count for a in axes]
     made = {}
     for window in itertools.product(*map(range, counts)):
@@ -72,7 +72,7 @@ def looped(x, axes, function):
 
 
 def all_seen(axes):
-    """Whether every window sees an entry."""
+    """True if every window sees an entry."""
     return all(seen([axis], (at,)) for axis in axes for at in range(axis.count))
 
 

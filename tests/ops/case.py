@@ -28,7 +28,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        """What pytest shows."""
+        """The id that pytest shows."""
         shapes = ",".join("-" if x is None else "x".join(map(str, x.shape)) or "()" for x in self.inputs)
         attrs = ",".join(f"{k}={brief(v)}" for k, v in self.attrs.items() if not isinstance(v, Graph | np.ndarray))
         domain = "com.microsoft." if self.domain == "com.microsoft" else ""

@@ -1,4 +1,4 @@
-"""How results are compared with those of another implementation: type, shape, then values."""
+"""Comparison of results with those of another implementation: type, shape, then values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node is bound to its operator: what it may give, what it must, and what it is told where it does not."""
+"""Nodes are bound to their operators with all that they may and must give; errors say which part is missing."""
 
 from __future__ import annotations
 

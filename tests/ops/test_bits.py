@@ -1,4 +1,4 @@
-"""What BitCast refuses: bits that are not known in float64, and gradients between two kinds of floats."""
+"""BitCast refuses bits that are not known in float64, and gradients between two kinds of floats."""
 
 from __future__ import annotations
 

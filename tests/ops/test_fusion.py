@@ -28,7 +28,7 @@ PROBES = 3
 
 
 def both(make: Any) -> list[Any]:
-    """What is made with fusion, and without."""
+    """Results with fusion, and without."""
     found = []
     for kind in ("native", "numpy"):
         with native.use(kind):

@@ -56,7 +56,7 @@ def test_the_gradient_in_a_file_is_computed_alike_by_onnxruntime(case: Case, tmp
 
 
 def run(path: Path, feeds: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
-    """What onnxruntime computes from a file."""
+    """Outputs of a file in onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])

@@ -128,7 +128,7 @@ def outputs(name: str, tape: Tape) -> Iterator[tuple[str, np.ndarray[Any, Any], 
 
 
 def shape_of(value: Any) -> Any:
-    """How a value is nested: a list for a sequence, 0 for an array."""
+    """Nesting of a value: a list for a sequence, 0 for an array."""
     return [shape_of(item) for item in value] if isinstance(value, list) else value if value is None else 0
 
 
@@ -165,7 +165,7 @@ def has_floats(name: str) -> bool:
 
 
 def skip_reason(name: str) -> str:
-    """Why a case is left out; "" if it is not."""
+    """The reason for which a case is left out; "" if it is not."""
     used = used_by(name)
     by_operator = next((f"{op}: {OPERATORS[op]}" for op in used if op in OPERATORS and not exists(op)), "")
     package = matching(name, PACKAGES)

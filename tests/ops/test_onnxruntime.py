@@ -73,7 +73,7 @@ def test_every_gap_names_a_case() -> None:
 
 
 def gap(case: Case) -> str:
-    """Why onnxruntime cannot judge a case; "" if it can."""
+    """The reason for which onnxruntime cannot judge a case; "" if it can."""
     return next((reason for p, reason in {**GAPS, **CRASHES}.items() if fnmatchcase(case.id, p)), "")
 
 
@@ -210,7 +210,7 @@ def graph_proto(
 
 
 def declared(graph: Graph, name: str) -> ValueInfoProto:
-    """What a graph says of a value."""
+    """Type and shape that a graph declares of a value."""
     known = graph.types.get(name)
     if known is None or known.dtype is None or (known.kind == "tensor" and known.shape is None):
         return ValueInfoProto(name=name)
@@ -254,7 +254,7 @@ def implied(node: Node, feeds: dict[str, Any]) -> dict[str, Any]:
 
 
 def value_info(name: str, dtype: np.dtype[Any], shape: Sequence[Any]) -> ValueInfoProto:
-    """What a model declares of an input."""
+    """Type and shape that a model declares of an input."""
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
 
 

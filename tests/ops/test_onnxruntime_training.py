@@ -72,7 +72,7 @@ Outcomes = Mapping[str, Path]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What onnxruntime-training leaves for each case, by the case's id."""
+    """Outcomes that onnxruntime-training leaves for each case, by the case's id."""
     folder = tmp_path_factory.mktemp("cases")
     for index, case in enumerate(CASES):
         feeds = {name: narrow(value) for name, value in case.feeds.items()}

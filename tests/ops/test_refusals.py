@@ -1,4 +1,4 @@
-"""What does not fit is refused with an error, and a tensor that no memory holds is never allocated."""
+"""Operands that do not fit are refused with an error, and a tensor that no memory holds is never allocated."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ BOX = np.array([[0.3, 0.4, 3.1, 3.3]])
 
 
 def statuses(case: Case, tmp_path: Path) -> dict[str, str]:
-    """What a check says of the gradient by each float input; "kink" where it passes at ties, as one of the slopes."""
+    """Status of the gradient by each float input; "kink" where it passes at ties, as one of the slopes."""
     feeds = {name: narrow(value) for name, value in case.feeds.items()}
     onnx.save(model(case, feeds), tmp_path / "model.onnx")
     loaded = gc.load(tmp_path / "model.onnx")

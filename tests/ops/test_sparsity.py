@@ -24,7 +24,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 
 
 def programs(case: Case, tape: Tape) -> list[Program]:
-    """What leads from each float input to each float output."""
+    """Programs from each float input to each float output."""
     outputs = [tape.named[y].name for y in case.outputs if inexact(tape.named[y])]
     return [Program(tape, [x], [y]) for y in outputs for x in case.floats()]
 

@@ -38,7 +38,7 @@ class Pair:
 
     @property
     def id(self) -> str:
-        """What pytest shows."""
+        """The id that pytest shows."""
         return f"{self.op} {self.forward.id}"
 
     def tape(self) -> Tape:

@@ -1,4 +1,4 @@
-"""What stands on the pages: all that records say, in valid HTML, with nothing from outside, whatever names there are."""
+"""Pages show all that records say, in valid HTML, with nothing from outside, whatever names there are."""
 
 from __future__ import annotations
 

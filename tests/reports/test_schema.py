@@ -38,7 +38,7 @@ def parts(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def closed(*ignored: str) -> Any:
-    """What judges a record, by a schema that allows nothing else than what it names."""
+    """A validator of records, by a schema that allows no other keys than those it names."""
     schema = result_schema()
     number = json.loads(json.dumps(schema["definitions"]["number"]))
     for part in [*parts(schema)]:

@@ -27,7 +27,7 @@ CONSTANTS: Mapping[str, Any] = {
 
 
 class Piece(NamedTuple):
-    """What is put into a net, and the operator that is at fault there."""
+    """A piece to put into a net, and the operator that is at fault there."""
 
     name: str
     text: str

@@ -1,4 +1,4 @@
-"""What operators declare of operands without a derivative is what their rules give, in every case of every operator."""
+"""Operators without a derivative declare the operands for which their rules give none, in every case of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a severed pair does to a run: gates, waivers, baselines, other ys, default xs, two models, orders of outcomes."""
+"""A severed pair in a run: gates, waivers, baselines, other ys, default xs, two models, orders of outcomes."""
 
 from __future__ import annotations
 

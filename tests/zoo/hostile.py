@@ -1,4 +1,4 @@
-"""What children may be made to do: jobs whose process does not end as it should."""
+"""Jobs whose process does not end as it should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What children do with models: the same as `gradcheck check`, and no harm."""
+"""Children do the same with models as `gradcheck check`, and no harm."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def run(deeds: list[str], work: str = hostile.WORK, listen: Any = None, **limits
 
 
 def is_gone(process: int) -> bool:
-    """It has ended; init may not have taken note of that yet."""
+    """True if a process has ended; init may not have taken note of that yet."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith(("Z", "X"))
     except OSError:

@@ -1,4 +1,4 @@
-"""What children say comes in pieces, and may be anything."""
+"""Messages of children come in pieces, and may be anything."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_models_beside_them_are_checked(found: dict[str, list[dict[str, Any]]]) 
 
 @pytest.mark.slow
 def test_the_driver_takes_no_memory_for_them(found: dict[str, list[dict[str, Any]]]) -> None:
-    """What a model is known to ask for is asked in its own process."""
+    """Memory that a model asks for is asked in its own process."""
     assert found["driver"][0]["grown"] < 256 << 20
 
 

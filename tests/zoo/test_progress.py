@@ -1,4 +1,4 @@
-"""How long a run is said to take yet, from what its jobs took so far."""
+"""Predicted time that is left of a run, from the times of its jobs so far."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def estimates(durations: Sequence[float], places: int, before: int = 0) -> Itera
 
 
 def schedule(durations: Sequence[float], places: int) -> float:
-    """When the last job ends."""
+    """The time at which the last job ends."""
     free = [0.0] * places
     for duration in durations:
         free.sort()

@@ -75,7 +75,7 @@ class Scene:
         return [process for process in found if self.driver is None or process != self.driver.pid]
 
     def children(self) -> list[int]:
-        """Those of them that check a model, or stand by to: groups of their own."""
+        """Processes among some that check a model, or stand by to: groups of their own."""
         return [process for process in self.processes() if _group(process) == process]
 
     def records(self, run: str = "run") -> dict[str, list[dict[str, Any]]]:
@@ -85,7 +85,7 @@ class Scene:
         return {job: [_plain(r) for r in whole(self.folder / run, lines)] for job, lines in sorted(jobs.items())}
 
     def attempts(self) -> dict[str, list[str]]:
-        """What came of each attempt at each job, in order, by its first record."""
+        """Outcomes of all attempts at each job, in order, by its first record."""
         found: dict[str, list[str]] = {}
         for line in (self.run / RECORDS).read_text("ascii").splitlines():
             record = json.loads(line)

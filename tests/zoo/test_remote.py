@@ -49,7 +49,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, cache: Path) -> Path:
-    """What is served: a model, one with external data, and one that has it elsewhere."""
+    """A served folder: a model, one with external data, and one that has it elsewhere."""
     place = tmp_path / "served"
     place.mkdir()
     models.mlp(place / "mlp.onnx")
@@ -73,7 +73,7 @@ def with_data(place: Path, location: str, name: str) -> None:
 
 @pytest.fixture
 def url(folder: Path) -> Iterator[str]:
-    """Where the folder is served."""
+    """The address of the folder."""
     Served.asked = []
     handler = functools.partial(Served, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

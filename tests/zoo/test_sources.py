@@ -1,4 +1,4 @@
-"""What a zoo is asked for: folders, patterns, lists; links that lead back and lists that lead out."""
+"""Sources of a zoo: folders, patterns, lists; links that lead back and lists that lead out."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def columns(n: int, channels: int, length: int, image: tuple[int, ...], block: t
 
 
 def windows(image: tuple[int, ...], block: tuple[int, ...], attrs: dict[str, Any]) -> tuple[int, ...]:
-    """How many blocks fit along each axis of an image."""
+    """Number of blocks that fit along each axis of an image."""
     rank, pads = len(image), attrs["pads"]
     spans = [n + pads[i] + pads[i + rank] for i, n in enumerate(image)]
     reach = [(k - 1) * d + 1 for k, d in zip(block, attrs["dilations"], strict=True)]

@@ -46,7 +46,7 @@ def net(
 
 
 def replayed(counts: list[int], capacity: int, widths: tuple[int, ...], **more: Any) -> Case:
-    """What replays the first steps, without the entries behind them, which are left open."""
+    """Outputs of the first steps replayed, without the entries behind them, which are left open."""
     whole = net(6, ends=ENDS, state=3, counts=np.array(counts, np.int32), n_outputs=3, state_update_capacity=capacity,
                 **more)  # fmt: skip
     kept = [max(0, min(n, capacity, length)) for n, length in zip(counts, np.diff(ENDS), strict=True)]

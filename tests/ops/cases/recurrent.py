@@ -48,7 +48,7 @@ def layer(
 
 
 def everywhere(op: str) -> list[Case]:
-    """What all three layers have in common."""
+    """Attributes that all three layers have in common."""
     return [
         layer(op, bias=False, label="bare"),
         layer(op, h=True, label="state"),

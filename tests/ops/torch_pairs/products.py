@@ -50,7 +50,7 @@ EQUATIONS = [
 
 
 def gemm(a: Any, b: Any, c: Any = None, *, alpha: float, beta: float, left: int, right: int) -> Any:
-    """What ONNX says of Gemm."""
+    """Gemm as ONNX defines it."""
     product = alpha * ((a.T if left else a) @ (b.T if right else b))
     return product if c is None else product + beta * c
 
