@@ -26,8 +26,7 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.dims import check_sizes
 from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.point import Point, find_point
-from gradcheck_cli.points.roles import constant_roles
-from gradcheck_cli.points.targets import choose_x, choose_y, is_float, require, selecting_inputs
+from gradcheck_cli.points.targets import choose_x, choose_y, constant_roles, is_float, require, selecting_inputs
 from gradcheck_cli.results.measures import Spot
 from gradcheck_cli.settings import Settings
 

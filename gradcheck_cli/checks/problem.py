@@ -25,8 +25,7 @@ from gradcheck_cli.graph.containers import described
 from gradcheck_cli.graph.memory import allowed, owned, spell
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
-from gradcheck_cli.jacobian.directions import reals
-from gradcheck_cli.jacobian.spread import probe_work
+from gradcheck_cli.jacobian.directions import reach, reals
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.more import first_nonfinite, leading
 from gradcheck_cli.points.point import Point
@@ -118,7 +117,7 @@ class Problem:
         coloring = self.structure(x).coloring if pattern_work(program, rows) <= SOON else None
         if coloring is not None:
             return full_cost(program, rows, columns, coloring.count)
-        return full_cost(program, rows, columns, live, probe_work(program))
+        return full_cost(program, rows, columns, live, reach(program).work)
 
     def theory_name(self, name: str) -> str:
         """Name on the tape of a tensor of the model."""

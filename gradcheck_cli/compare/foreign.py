@@ -18,11 +18,10 @@ from gradcheck_cli.autodiff.tape import Step, Tape, Trial
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, reals, shaped
+from gradcheck_cli.jacobian.coloring import BITS, sample
+from gradcheck_cli.jacobian.directions import Directions, Room, flat, flat_stack, moved_entries, reals, shaped
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, each_beside, forward_noise
-from gradcheck_cli.jacobian.pattern import BITS, sample
-from gradcheck_cli.jacobian.roughness import heard
-from gradcheck_cli.jacobian.spread import Room, values
+from gradcheck_cli.jacobian.precise import heard
 from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import loop
 from gradcheck_cli.ops import OPS
@@ -229,7 +228,7 @@ class _Attempt:
         value = self.tape.values[x]
         rows = np.unique(np.linspace(0, reals(value) - 1, _PLACES).astype(int))
         offsets = Directions(value, rows).representable(_NEAR)
-        boxes = values(value, rows, offsets, Room(len(rows), len(rows) * value.size))
+        boxes = moved_entries(value, rows, offsets, Room(len(rows), len(rows) * value.size))
         made = self.program(op, x, y).run({x: boxes}).outputs[0]
         moved = flat(value) + offsets[:, None] * Directions(value, rows).block(range(len(rows)))
         return _same([self.program(self.plain, x, y).run({x: shaped(moved, value)}).outputs[0]], [made])

@@ -18,8 +18,7 @@ from gradcheck_cli.engine.chunks import any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat_stack
-from gradcheck_cli.jacobian.grouped import crossed_by
-from gradcheck_cli.jacobian.jacobian import beside, by_differences
+from gradcheck_cli.jacobian.jacobian import beside, by_differences, crossed_by
 from gradcheck_cli.jacobian.tied import TIE, Slopes, one_sided
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.verdict.differences import CENTRAL, scales

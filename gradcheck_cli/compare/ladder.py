@@ -30,19 +30,22 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, flat
-from gradcheck_cli.jacobian.grouped import Colored, grouped_complex_step, grouped_ladder, grouped_stencil
 from gradcheck_cli.jacobian.jacobian import (
     EPS,
     ROUNDED_RUNS,
     Backward,
+    Colored,
     Rows,
     by_complex_step,
     by_ladder,
     by_stencil,
     forward_noise,
+    grouped_complex_step,
+    grouped_ladder,
+    grouped_stencil,
     own_rounding,
 )
-from gradcheck_cli.jacobian.roughness import noise_beside
+from gradcheck_cli.jacobian.precise import noise_beside
 from gradcheck_cli.settings import Method
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CHEAP_RUNGS, Estimate, Stencil, rms, scales
 from gradcheck_cli.verdict.rule import (

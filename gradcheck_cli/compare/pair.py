@@ -31,8 +31,7 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.directions import Directions, reals
-from gradcheck_cli.jacobian.grouped import Colored
-from gradcheck_cli.jacobian.jacobian import Backward, by_differences
+from gradcheck_cli.jacobian.jacobian import Backward, Colored, by_differences
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.differences import CENTRAL, STENCILS
 from gradcheck_cli.verdict.rule import HUGE, Comparison, Status, blocks, magnitude, unseen

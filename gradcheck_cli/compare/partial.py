@@ -19,8 +19,7 @@ from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.directions import Directions, flat, reals
-from gradcheck_cli.jacobian.grouped import crossed_by
-from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, each_beside
+from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, crossed_by, each_beside
 from gradcheck_cli.jacobian.tied import MOST_TRIED, TIE, keeping_ties
 from gradcheck_cli.verdict.differences import rms, scales
 from gradcheck_cli.verdict.rule import Comparison, Status, allowance, magnitude

@@ -25,7 +25,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, shaped
 from gradcheck_cli.jacobian.jacobian import Rows, each_beside, moved_by_rounding
-from gradcheck_cli.jacobian.roughness import lines, roughness
+from gradcheck_cli.jacobian.precise import lines, roughness
 from gradcheck_cli.verdict.differences import Estimate, richardson, rms, scales
 from gradcheck_cli.verdict.rule import PASSED, Status, allowance, blocks, epsilon, magnitude
 

@@ -186,6 +186,14 @@ def linear_groups(step: Step) -> Sequence[Sequence[int]]:
     return [(i,) for i in range(len(step.operands))] if step.op.linear == "each" else step.op.linear
 
 
+def selecting(step: Step) -> tuple[bool, ...]:
+    """Operands in which the kernel is not linear choose among the entries of the others."""
+    if step.op.linear == "each":
+        return (False,) * len(step.operands)
+    data = {i for group in step.op.linear for i in group}
+    return tuple(i not in data for i in range(len(step.operands)))
+
+
 def batched(
     step: Step,
     kernel: Kernel,

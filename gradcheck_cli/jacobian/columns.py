@@ -15,20 +15,18 @@ from typing import TypeAlias
 import numpy as np
 
 from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.engine.program import FAILURES
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.coloring import Coloring, Structure, colored
+from gradcheck_cli.jacobian.coloring import Coloring, Pattern, Structure, colored
 from gradcheck_cli.jacobian.cost import COLORED_STEP, COLORED_WORK, forward_work
 from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward
-from gradcheck_cli.jacobian.pattern import Pattern
 from gradcheck_cli.verdict.rule import blocks, largest_by_column
 
 _SUMS = 2  # random sums of all columns that what was made in a shorter way must agree with
 _SEEN = 2.0**-40  # of what such a sum adds up, row by row: a missing part of less is not seen
 _SHARE = 8  # of the memory: what passes of all colors may take at once
 _TWICE = 2  # backward passes that one of a backward pass is worth
-_NO_RULE = (GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError)
 
 Way: TypeAlias = (
     "Callable[[int | None], list[Array] | None]"  # Jacobians, moved by a `rounding`; None where it is no way
@@ -121,7 +119,7 @@ class Columns:
                 with backward.tape.aside():
                     again = Backward(backward.tape, ct.name, [backward.seed.name])
                     found.append(np.ascontiguousarray(again.jacobians(self.budget, rounding)[0].T))
-        except _NO_RULE:
+        except FAILURES:
             return None
         return found
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
@@ -21,6 +25,22 @@ _STEP = 5e6  # operations that all passes over a step count as besides: Python, 
 _ENTRY = 300.0  # operations that comparing one entry counts as
 _RUNS = {"nodes": 200.0, "directional": 100.0, "sampled": 400.0}  # of the model that the other modes are worth
 _UNIT = {"nodes": 3e7}  # operations that a step on its own counts as besides
+
+
+T = TypeVar("T")
+
+
+def once(find: Callable[[Program], T]) -> Callable[[Program], T]:
+    """A function of a program that finds its result once for each."""
+    found: WeakKeyDictionary[Program, T] = WeakKeyDictionary()
+
+    @wraps(find)
+    def known(program: Program) -> T:
+        if program not in found:
+            found[program] = find(program)
+        return found[program]
+
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +93,7 @@ def pattern_work(program: Program, rows: int) -> float:
     return _ELEMENTWISE * made * (rows / 64)
 
 
+@once
 def forward_work(program: Program) -> float:
     """Operations of one probe."""
     return sum(step_work(program.tape, step) for _, step in program.steps) or 1.0

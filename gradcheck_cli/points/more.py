@@ -22,8 +22,7 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Ops
-from gradcheck_cli.points.point import Beside, Point, feeds_at, find_point
-from gradcheck_cli.points.ranges import ELSEWHERE, float_range
+from gradcheck_cli.points.point import ELSEWHERE, Beside, Point, feeds_at, find_point, float_range
 from gradcheck_cli.settings import ANY, Settings
 
 

@@ -15,7 +15,7 @@ from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.op import POSITIVE
 from gradcheck_cli.op.batching import elementwise
-from gradcheck_cli.points.ranges import float_range
+from gradcheck_cli.points.point import float_range
 from gradcheck_cli.results.record import Check
 
 MODEL = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>

@@ -16,8 +16,7 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.compare.ladder import has_longer_numbers
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.jacobian.precise import Longer
-from gradcheck_cli.jacobian.roughness import roughness
+from gradcheck_cli.jacobian.precise import Longer, roughness
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from tests.checking.small import check, model, scaled, with_rule

@@ -15,7 +15,7 @@ from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.onnx.read import read_proto
-from gradcheck_cli.points.roles import constant_roles
+from gradcheck_cli.points.targets import constant_roles
 from gradcheck_cli.settings import Settings
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18, "com.microsoft": 1]>\n'

@@ -14,7 +14,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.yaml.reading import read_spec
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.dims import roles
-from gradcheck_cli.points.ranges import float_range, integer_range
+from gradcheck_cli.points.point import float_range, integer_range
 from gradcheck_cli.points.targets import choose_x
 from gradcheck_cli.settings import Settings
 

@@ -10,10 +10,9 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.coloring import Pattern, pattern
+from gradcheck_cli.jacobian.directions import Directions, reals, taken
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences
-from gradcheck_cli.jacobian.pattern import Pattern, pattern
-from gradcheck_cli.jacobian.spread import taken
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.verdict.differences import CENTRAL

@@ -43,9 +43,8 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.more import finite_point
 from gradcheck_cli.points.point import Point, dims_behind, failure_of, in_its_dtype
-from gradcheck_cli.points.roles import weights
 from gradcheck_cli.points.sizes import SIZES, Failure
-from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, is_float, reached_past, require
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, is_float, reached_past, require, weights
 from gradcheck_cli.results.measures import Severed
 from gradcheck_cli.results.record import COMPARISON, Check, Entry, Forward, Suspect
 from gradcheck_cli.settings import ANY, Settings
