@@ -124,7 +124,7 @@ def model_of(case: Case) -> gc.Model:
     return gc.Model(Source(graph, case.id, opset={"": 21}), gc.OPS)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("case", list(first_cases()), ids=lambda c: c.id)
 def test_gradients_of_every_operator_are_saved_in_float64(case: Case, tmp_path: Path):
     model = model_of(case)
@@ -150,6 +150,7 @@ REFUSED = {  # graph of a spec -> what cannot be in a file
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("path", "name"), list(models()))
 def test_gradients_of_whole_models_are_saved(path: Path, name: str | None, tmp_path: Path):
     model = gc.load(path, graph=name)

@@ -111,7 +111,7 @@ def theoretical(program: Program) -> np.ndarray | None:
 every_operator = pytest.mark.parametrize("op", OPS.values(), ids=lambda op: f"{op.domain} {op.name}".strip())
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @every_operator
 def test_every_status_is_the_same_without_groups(op: Op) -> None:
     with np.errstate(all="ignore"):

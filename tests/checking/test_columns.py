@@ -111,7 +111,7 @@ def test_what_is_not_finite_stays_in_its_column() -> None:
     np.testing.assert_array_equal(np.isfinite(short.values[0]), np.isfinite(alone(backward)))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("tested, ops", BROKEN.values(), ids=BROKEN)
 def test_a_verdict_on_a_wrong_rule_is_the_same_without_groups(tested: gc.Model, ops: Ops) -> None:
     together, apart = (check(tested, mode="full", ops=ops, coloring=coloring) for coloring in (True, False))

@@ -59,6 +59,7 @@ def net(made: Made) -> gc.Model:
 # What agrees
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["full", "directional", "sampled", "nodes"])
 @pytest.mark.parametrize("x", ["x", "W", "a"])
 @pytest.mark.parametrize("y", ["g", "y"])
@@ -91,6 +92,7 @@ SMOOTH_AND_NOT = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SMOOTH_AND_NOT)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_right_model_passes_for_it_as_well(made: Made, name: str, seed: int) -> None:

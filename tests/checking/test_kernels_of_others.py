@@ -33,7 +33,7 @@ def checked(kernel: Kernel, rule: Any = None, **more: Any) -> Check:
     return record
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("mode", ["full", "nodes"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name.replace(" ", "-"))
 def test_right_rules_do_not_fail_and_wrong_ones_do_not_pass(kernel: Kernel, mode: Any):

@@ -58,7 +58,7 @@ def test_a_model_of_large_weights_is_checked_as_any_other(mode: str) -> None:
     assert small.check(deep(), mode=mode).status == "pass"
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["MatMul", "Tanh"])
 def test_a_wrong_rule_behind_large_weights_is_found(op: str) -> None:
     record = small.check(deep(), mode="directional", ops=small.with_rule(op, small.scaled(op, 1 + 1e-5)))

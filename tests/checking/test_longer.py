@@ -104,7 +104,7 @@ NORMS = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("mode", ["full", "nodes", "directional"])
 @pytest.mark.parametrize("far", [1e8, 1e9, 1e10])
 @pytest.mark.parametrize("norm", NORMS)

@@ -83,6 +83,7 @@ def figures(record: Check) -> list[float]:
             record.gradient.get("zero_fraction", 0), *record.needed.values(), *worst]  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 0])
 def test_the_record_of_all_parts_is_that_of_the_whole(name: str, count: int) -> None:
@@ -92,11 +93,13 @@ def test_the_record_of_all_parts_is_that_of_the_whole(name: str, count: int) -> 
         np.testing.assert_allclose(figures(one), figures(other), rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_the_record_does_not_depend_on_who_compares_which_part_and_when(name: str) -> None:
     assert lasting(in_parts(name)) == lasting(in_parts(name, backwards=True))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("count", [1, 3, 30])
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("shape", [(30,), (6, 5)])

@@ -151,6 +151,7 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str], words: str) -> tuple[i
     return code, [c["x"] for c in checks if c["status"] == "pass"], " ".join([*(c["message"] for c in checks), err])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("words", CHOSEN)
 def test_targets_by_name_glob_and_role(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     code, xs, _ = run(tmp_path, capsys, words)

@@ -52,7 +52,7 @@ def off(op: str, features: list[int], factor: float) -> Any:
     return with_rule(op, rule)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("mode", MODES)

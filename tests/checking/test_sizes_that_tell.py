@@ -98,7 +98,7 @@ def drawn(op: str, seed: int) -> gc.Model:
     return net.model(net.add("MatMul", x, net.weight(width, 2)), (*NAMES[seed % len(NAMES)], 3))
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("seed", range(len(NAMES)))
 @pytest.mark.parametrize("op", LAYERS)
 def test_a_rule_that_gives_half_too_much_is_caught_at_the_sizes_chosen(op: str, seed: int):

@@ -29,6 +29,7 @@ def test_a_wrong_rule_fails_and_its_operator_is_the_suspect(mutant: Mutant, mode
     assert record.suspect.passed == record.suspect.tried - 1
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mutant", **names(MUTANTS))
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_the_verdict_does_not_depend_on_the_seed(mutant: Mutant, seed: int):
@@ -82,6 +83,7 @@ def rescaled(outer: int, inner: int) -> gc.Model:
     return model(*nodes, constants=constants)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("inner", [0, *SCALES])
 @pytest.mark.parametrize("outer", [0, *SCALES])
 def test_scales_of_x_and_y_do_not_change_verdicts(outer: int, inner: int):
@@ -199,6 +201,7 @@ def test_points_at_which_nothing_can_be_said_hide_no_failure_at_others():
 # Rounding on both sides
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["full", "directional"])
 @pytest.mark.parametrize("sharpness", [20.0, 60.0, 200.0, 1000.0])
 def test_a_saturated_softmax_before_a_linear_layer_does_not_fail(sharpness: float, mode: str):

@@ -414,6 +414,7 @@ def test_where_nothing_can_be_written_a_failure_says_so_and_a_pass_says_nothing(
     assert gradcheck("mlp.onnx").err == ""
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_a_full_disk_changes_nothing_but_the_note(folder: Path, blocks: int) -> None:

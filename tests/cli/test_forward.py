@@ -24,6 +24,7 @@ def test_it_is_said_who_evaluates_y_and_what_that_hides(gradcheck: Command) -> N
     assert " of the largest entry for the same y\n" in ran.out
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("output", ["concise", "json", "jsonl", "junit", "github", "gitlab", "markdown"])
 def test_every_format_can_say_it(gradcheck: Command, output: str) -> None:
     assert gradcheck(*MLP, "--output-format", output).code == 0

@@ -67,6 +67,7 @@ LET_THROUGH = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("given", LET_THROUGH, ids=" ".join)
 def test_the_gate_is_one_of_those_that_can_be_asked_for(gradcheck: Command, net: Path, given: tuple[str, ...]) -> None:
     assert gradcheck("net.onnx", *given).code == LET_THROUGH[given]

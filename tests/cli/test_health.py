@@ -160,6 +160,7 @@ def test_a_gate_stops_the_run_at_what_it_is_for(gradcheck: Command, ill: Path, w
     assert word in record["gradient"]["health"]["shows"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("word", ILL)
 def test_nobody_who_does_not_ask_is_stopped(gradcheck: Command, ill: Path, word: str) -> None:
     overflowing = {"nonfinite"} if word == "precision" else set()  # its gradient is not finite in float16

@@ -291,6 +291,7 @@ def test_time_stays_within_the_limit(name: str, more: tuple[str, ...], tmp_path:
     assert seconds < 2 + LATE
 
 
+@pytest.mark.slow
 def test_sizes_at_which_the_forward_run_does_not_fit_give_way_to_smaller_ones(tmp_path: Path) -> None:
     text = (
         "m (float[N,1,H,W] x) => (float y) { s = Constant <value_floats = [1.0, 1.0, 150.0, 150.0]> ()"

@@ -143,14 +143,14 @@ def outcome(gradcheck: Command, place: Path, *args: str) -> tuple[Any, ...]:
     return ran.code, *(text.replace(f"{place}/", "") for text in texts)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file open when time was up
 @every_option
 def test_an_option_has_an_effect(gradcheck: Command, place: Path, each: Said) -> None:
     assert outcome(gradcheck, place, *each.beside, *each.typed) != outcome(gradcheck, place, *each.beside)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @every_option
 def test_the_environment_says_the_same_as_the_command_line(
     gradcheck: Command, place: Path, monkeypatch: pytest.MonkeyPatch, each: Said
@@ -160,7 +160,7 @@ def test_the_environment_says_the_same_as_the_command_line(
     assert outcome(gradcheck, place, *each.beside) == typed
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("each", [each for each in SAID if each.name != "allow_python"], ids=lambda each: each.name)
 def test_a_file_says_the_same_as_the_command_line(gradcheck: Command, place: Path, each: Said) -> None:
     typed = outcome(gradcheck, place, *each.beside, *each.typed)

@@ -214,6 +214,7 @@ def test_a_plot_is_the_same_whenever_it_is_drawn(folder: Path):
     assert b"<dc:date>" not in (folder / "a.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_each_check_has_a_plot_of_its_own(gradcheck: Command, folder: Path):
     code, _, err = gradcheck("mlp.onnx", "conv.onnx", "--plot", "p.svg")
     assert code == 0
@@ -231,7 +232,7 @@ def test_nothing_compared_is_nothing_drawn(gradcheck: Command, folder: Path):
     assert not (folder / "p.png").exists()
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("case", SIZES)
 def test_every_kind_of_picture_can_be_drawn(case: str, tmp_path: Path):
     plot.write(pictured(case), str(tmp_path / "p.png"))

@@ -199,6 +199,7 @@ def test_time_left_follows_what_was_seen() -> None:
     assert left.share(21.0) == 21.0 / 120.0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
     with open("/dev/full", "w") as full:
@@ -216,7 +217,7 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
             assert ran.stderr == "error GC201: the output cannot be written: No space left on device\n"
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_names_in_any_script_reach_any_terminal(folder: Path, encoding: str) -> None:
     models.named(folder / "wide.onnx", "入力", "потеря")

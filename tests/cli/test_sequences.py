@@ -32,6 +32,7 @@ LINES = [  # command line, exit code, part of what is printed
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("line, code, printed", LINES, ids=[line for line, _, _ in LINES])
 def test_values_that_are_no_tensors_of_numbers_are_fed_from_the_command_line(
     gradcheck: Command, folder: Path, line: str, code: int, printed: str

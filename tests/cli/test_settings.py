@@ -170,7 +170,7 @@ def test_paths_in_a_configuration_file_are_seen_from_there(gradcheck: Command, f
     assert json.loads((inner / "r.json").read_text())["exit_code"] == 0
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("line", [
     'report = ["{}/r.json"]', 'report = ["r.json", "{}/pages/"]', 'plot = "{}/p.png"', 'save_failures = "{}"',
     'baseline = "{}/b.json"', 'test_data = "{}"', 'x_init_value = "@{}/v.npy"', 'feed = {{input = "@{}/v.npz:a"}}',

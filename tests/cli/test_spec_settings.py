@@ -99,7 +99,7 @@ def test_coloring_has_an_effect(gradcheck: Command, folder: Path) -> None:
     assert colors[1] == {}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name, value", EFFECTIVE.items(), ids=EFFECTIVE)
 def test_a_setting_has_an_effect(gradcheck: Command, folder: Path, name: str, value: str) -> None:
     plain = outcome(gradcheck, folder)
@@ -129,6 +129,7 @@ def test_a_spec_chooses_the_mode(gradcheck: Command, folder: Path, mode: str) ->
     assert (code, re.search(rf"{mode}( \(random projections\))?, complex-step", out) is not None) == (1, mode != "full")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name, value", OF_A_CHECK.items(), ids=OF_A_CHECK)
 def test_what_a_check_says_has_an_effect(gradcheck: Command, folder: Path, name: str, value: str) -> None:
     assert outcome(gradcheck, folder, check=f"{name}: {value}") != outcome(gradcheck, folder) or name == "graph"

@@ -243,6 +243,7 @@ def test_a_worker_without_the_native_kernels_is_not_like_this_machine(two: Start
         run(two.address, ["right"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Mismatched versions found")  # that of the test's own client
 def test_workers_that_differ_are_listed_before_anything_is_sent(two: Started, tmp_path: Path) -> None:
     other = tmp_path / "other/numpy-1.2.3.dist-info"

@@ -151,7 +151,7 @@ def busy(address: str) -> list[str]:
         return [worker for worker, tasks in client.processing().items() if tasks]
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("args, said", [
     (("zoo", "models", "--dask", "nowhere"), "'nowhere' is no Dask scheduler; write tcp://HOST:8786"),
     (("zoo", "models", "--dask", "tcp://127.0.0.1:9"), "no Dask scheduler answers at tcp://127.0.0.1:9"),

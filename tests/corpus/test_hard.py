@@ -26,6 +26,7 @@ def test_no_method_fails_a_right_gradient(hard: Hard, method: str, seed: int) ->
     assert not became(hard, np.random.default_rng(seed), seed, method=method).startswith("fail")
 
 
+@pytest.mark.one_in(3)
 @each
 def test_node_by_node_a_right_gradient_does_not_fail(hard: Hard, seed: int) -> None:
     assert not became(hard, np.random.default_rng(seed), seed, mode="nodes").startswith("fail")

@@ -30,7 +30,7 @@ def require_all_good(scores: Iterable[Score]) -> list[Score]:
     return scores
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("case", one_of_each(with_rules(CASES)), ids=by_name)
 def test_faults_at_an_operator_are_found_there(case: Case, seed: int) -> None:
     scores = require_all_good(of_case(case, seed, FEW))
@@ -43,13 +43,13 @@ def test_faults_at_an_operator_are_found_there_however_it_is_used(case: Case, se
     require_all_good(of_case(case, seed))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("kind", KINDS, ids=by_name)
 def test_errors_that_people_make_are_found(kind: Kind, seed: int) -> None:
     assert any(score.outcome == "caught" for score in require_all_good(of_kind(kind, seed)))
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_faults_in_a_network_are_found_where_they_are(name: str, seed: int) -> None:
     caught = [s for s in require_all_good(of_network(name, seed, FEW[1::2])) if s.outcome == "caught"]

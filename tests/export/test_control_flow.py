@@ -378,7 +378,7 @@ def gradients_of(graph: Graph, feeds: Feeds, ops: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("written", [*MODELS, *LAYERS], ids=by_id)
 def test_one_file_is_right_for_every_count_condition_and_size(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")
@@ -398,6 +398,7 @@ def test_the_gradient_of_a_file_with_a_gradient_is_right_as_well(written: Writte
         assert_right_everywhere(first, [g.name for g in second.values()], tmp_path / "h.onnx", written)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("written", MODELS, ids=by_id)
 def test_gradients_are_differences_of_the_model_as_onnxruntime_runs_it(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")

@@ -77,6 +77,7 @@ MODELS = [
 PIECEWISE_LINEAR = {"pools by steps", "the largest of all"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.id)
 @pytest.mark.parametrize("kind", ["gradient", "jvp", "hvp"])
 def test_one_file_is_right_at_every_size(model: Open, kind: Any, tmp_path: Path):
@@ -130,7 +131,7 @@ def operators_with_an_axis() -> list[Case]:
     return [case for case in cases if any(case.feeds[n].ndim for n in case.floats())]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("case", operators_with_an_axis(), ids=lambda c: c.id[:60])
 def test_every_operator_has_gradients_for_every_size_of_its_first_axis(case: Case, tmp_path: Path):
     model, size = model_of(case, 0)

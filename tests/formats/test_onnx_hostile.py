@@ -359,7 +359,7 @@ def test_mutants_of_real_models_are_read_or_refused() -> None:
             survives(field_mutant(onnx.ModelProto.FromString(data), rng).SerializeToString())
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.skipif(not SMALL, reason="the shared models are not here")
 @pytest.mark.parametrize("path", SMALL, ids=lambda path: path.name)
 def test_many_mutants_of_real_models_are_read_or_refused(path: Path) -> None:

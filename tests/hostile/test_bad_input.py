@@ -55,6 +55,7 @@ MODELS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("data, message", MODELS.values(), ids=MODELS)
 def test_a_file_that_is_no_model(data: bytes, message: str, run: Run) -> None:
     Path("net.onnx").write_bytes(data)
@@ -94,7 +95,7 @@ SPECS = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("text, expected, message", SPECS.values(), ids=SPECS)
 def test_a_file_that_is_no_spec(text: str | bytes, expected: int, message: str, run: Run) -> None:
     data = text if isinstance(text, bytes) else f"gradcheck: 1\n{text}".encode() if text else b""
@@ -145,7 +146,7 @@ FEEDS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name, content", [(name, content) for name, (content, _) in FEEDS.items()], ids=FEEDS)
 @pytest.mark.parametrize("option", ["--x-init-value", "--feed"])
 def test_a_file_that_holds_no_value(option: str, name: str, content: bytes | None, run: Run) -> None:
@@ -164,6 +165,7 @@ def test_a_file_that_holds_no_value(option: str, name: str, content: bytes | Non
 ODD = ["1e999", "nan", "-inf", "[nan]", "1e-320", "[[]]", "9" * 5000, "[" * 3000, "null", "true", '"x"', "{}"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("value", ODD, ids=lambda value: value[:8])
 def test_a_value_that_is_hardly_one(value: str, run: Run) -> None:
     Path("net.onnx").write_bytes(MLP)
@@ -236,7 +238,7 @@ GRAPHS = {  # nodes from x to y, shape of x, constant w, exit code, message
 }  # fmt: skip
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("nodes, shape, w, expected, message", GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("ways", WAYS, ids=" ".join)
 def test_numbers_and_shapes_at_the_edge(

@@ -59,7 +59,7 @@ def model(nodes: str, shape: str = "2,3") -> onnx.ModelProto:
     )
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", GREEDY)
 def test_a_tiny_file_that_asks_for_30_gigabytes(
     name: str, tmp_path: Path, little_memory: None, capsys: pytest.CaptureFixture[str]

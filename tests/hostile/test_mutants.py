@@ -95,6 +95,7 @@ def test_a_mutated_model_is_checked_or_refused(
     survives(folder, "mutant.onnx", mutated(MODELS[name], changes), way, form)
 
 
+@pytest.mark.slow
 @settings(few, max_examples=15)
 @given(st.sampled_from(sorted(SPECS)), st.lists(edits, min_size=1, max_size=3), forms)
 def test_a_mutated_spec_is_checked_or_refused(

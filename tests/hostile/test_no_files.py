@@ -85,7 +85,7 @@ def test_what_is_no_file_is_refused_where_one_is_read(name: str, make: Callable[
         assert name in PASSED_OVER or (name, make) == ("archives", hole)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("make", NO_FILES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("name", ["net.onnx", "net.gradcheck.yaml", "weights.bin", "test_data_set_0/input_0.pb"])
 def test_a_zoo_waits_for_none(name: str, make: Callable[[Path], None], folder: Path) -> None:
@@ -186,6 +186,7 @@ def test_a_zip_bomb_is_an_error(claimed: int | None, folder: Path) -> None:
         assert main(["net.onnx", "--x-init-value", "@x.npz"]) in (2, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bundles", "YAML specs"])
 def test_a_zip_bomb_beside_a_file_is_an_error(name: str, folder: Path) -> None:
     (folder / "values.npz").write_bytes(bomb(BOMB))

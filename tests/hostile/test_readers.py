@@ -53,7 +53,7 @@ def test_what_is_right_is_read(name: str, folder: Path) -> None:
     assert name in NOT_ALL or {*found} == {"read"}, found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("count", [60, pytest.param(5000, marks=pytest.mark.slow)])
 def test_what_is_spoiled_is_read_or_refused(name: str, count: int, folder: Path, bounded_memory: None) -> None:
@@ -62,7 +62,7 @@ def test_what_is_spoiled_is_read_or_refused(name: str, count: int, folder: Path,
         outcome(name, folder, spoiled(rng.choice(seeds), seeds, rng))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_cut_off_is_read_or_refused(name: str, folder: Path) -> None:
     for data in sorted(KINDS[name].seeds(), key=len)[:2]:

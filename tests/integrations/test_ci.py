@@ -102,7 +102,7 @@ def test_the_action_passes_what_a_baseline_knows(project: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @needs_bash
 @pytest.mark.parametrize("text", ["$(touch pwned)", "`touch pwned`", "; touch pwned", "' ; touch pwned ; '"])
 def test_no_input_of_the_action_is_run(project: Path, text: str) -> None:
@@ -133,6 +133,7 @@ def commands(steps: list[Any]) -> list[str]:
     return [each["run"] for each in steps if "run" in each and "pip install" not in each["run"]]
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_job_for_github_runs(project: Path) -> None:
     pytest.importorskip("jinja2")

@@ -97,7 +97,7 @@ def test_a_waiver_that_no_longer_holds_fails(suite: Path) -> None:
     assert "FAIL GC203 passes, but is expected to give fail (ACME-412)" in ran.stdout
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args, said",
     [

@@ -58,6 +58,7 @@ def test_the_tables_name_models_of_the_collection() -> None:
     assert named <= {*model_files()}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", sorted((ONNX_DATA / "light").glob("*.onnx")), ids=lambda p: p.stem)
 def test_a_real_architecture_gives_the_outputs_that_came_with_it(path: Path) -> None:
     graph = read(path).graph

@@ -111,6 +111,7 @@ LEADS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @needs_native
 @pytest.mark.parametrize("left, right", list(itertools.product(NATIVE_DTYPES, NATIVE_DTYPES)))
 def test_matmul_is_numpys_for_all_dtypes_sizes_and_transposes(isa, left, right):
@@ -366,7 +367,7 @@ PARALLEL = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @needs_native
 @pytest.mark.parametrize("lead, m, k, n", PARALLEL)
 @pytest.mark.parametrize("left, right", [("float64", "float64"), ("complex64", "complex64"), ("float64", "complex128")])

@@ -40,7 +40,7 @@ def adaptive(case: Case) -> bool:
     return case.op == "RoiAlign" and not case.attrs.get("sampling_ratio")
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("case", list(differentiable()), ids=lambda c: c.id)
 def test_the_gradient_in_a_file_is_computed_alike_by_onnxruntime(case: Case, tmp_path: Path) -> None:
     feeds = {name: narrow(value) for name, value in case.feeds.items()}

@@ -73,6 +73,7 @@ def gru(linear_before_reset: int, *, bias: bool) -> gc.Model:
     return gc.Model(Source(graph, "gru", nodes=1), gc.OPS)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("x", ["x", "W", "R", "h"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_gru_applies_its_reset_gate_where_it_is_told_to_with_and_without_bias(x: str, bias: bool) -> None:

@@ -52,6 +52,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("name", chosen)
 
 
+@pytest.mark.one_in(3)
 def test_the_outputs_are_those_of_onnx(name: str) -> None:
     if reason := skip_reason(name):
         pytest.skip(reason)

@@ -53,6 +53,7 @@ def by_differences(tape: Tape, y: str, x: str, h: float = 1e-5) -> tuple[np.ndar
     return np.asarray(total), crossed
 
 
+@pytest.mark.one_in(3, of="op")
 @every_case
 def test_the_vjp_is_the_transposed_jacobian(case: Case) -> None:
     tape = case.tape()
@@ -64,7 +65,7 @@ def test_the_vjp_is_the_transposed_jacobian(case: Case) -> None:
             assert crossed.mean() < 0.5, "the case lies on a kink"
 
 
-@pytest.mark.one_in(10, of="op")
+@pytest.mark.one_in(20, of="op")
 @every_case
 def test_the_complex_step_agrees_with_the_vjp(case: Case) -> None:
     tape = case.tape()
@@ -93,7 +94,7 @@ def test_tangents_of_several_operands_add_up(case: Case) -> None:
         np.testing.assert_allclose(together, np.sum(alone, axis=0), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.one_in(4, of="op")
+@pytest.mark.one_in(8, of="op")
 @every_case
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_batching_rule_equals_the_loop(case: Case, count: int) -> None:
@@ -125,7 +126,7 @@ def looped_run(program: Program, stacks: dict[str, np.ndarray]) -> list[Any]:
     return [np.stack(column) for column in zip(*outputs, strict=True)]
 
 
-@pytest.mark.one_in(30, of="op")
+@pytest.mark.one_in(60, of="op")
 @every_case
 def test_the_vjp_can_be_differentiated(case: Case) -> None:
     tape, xs = case.tape(), case.floats()

@@ -91,7 +91,7 @@ def paths(report: Report) -> dict[str, str]:
 KINDS = ("summary", "models", "operators", "single", "wrong.onnx", "right.onnx", "tie.onnx", "endless.onnx")
 
 
-@pytest.mark.one_in(20)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_and_fit_on_a_phone(kind: str, scheme: str, shown: Open, paths: dict[str, str]):
@@ -169,6 +169,7 @@ def test_without_script_the_single_page_says_as_much(shown: Open, paths: dict[st
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_one_click_selects_the_whole_command_and_nothing_else(shown: Open, report: Report, paths: dict[str, str]):
     [record] = [c for c in report.checks if c.check == "wrong.onnx"]
     for viewport in (DESK, PHONE):

@@ -210,6 +210,7 @@ def test_a_run_is_reported_in_every_format(zoo: Command):
     assert zoo("report", "run", "-o", "r.txt").code == 2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("form", ["concise", "json", "jsonl", "junit", "github", "gitlab", "markdown"])
 def test_a_run_is_printed_in_every_format(zoo: Command, form: str):
     ran = zoo("models/wrong.gradcheck.yaml", "models/mlp.onnx", "--run", "run", "--output-format", form)
@@ -399,7 +400,7 @@ def ended_by(by: signal.Signals, folder: Path, count: int) -> tuple[int, str] | 
     return None if process.returncode == 0 else (process.returncode, err)
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("by, code", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
 def test_a_run_that_is_ended_goes_on_and_repeats_nothing(folder: Path, zoo: Command, by: signal.Signals, code: int):
     count = 12
@@ -459,6 +460,7 @@ def shows(seen: bytes, text: str) -> bool:
     return any(text in line for line in lines_of(seen))
 
 
+@pytest.mark.slow
 def test_in_a_terminal_a_bar_says_how_far_it_is_and_what_runs(folder: Path):
     slow(folder, 2)
     models.endless(folder / "models/endless.onnx")  # it runs for as long as it takes to be seen

@@ -99,6 +99,7 @@ def test_a_record_of_a_crash_is_one_by_the_schema() -> None:
     jsonschema.validate(record, result_schema())
 
 
+@pytest.mark.slow
 def test_what_hangs_in_c_code_and_ignores_sigterm_is_stopped() -> None:
     found = run(["hangs", "right", "right"], timeout=0.5)
     [record] = found["0 hangs"]

@@ -241,6 +241,7 @@ def test_a_full_disk_is_one_error_and_what_was_finished_is_kept(scene: Scene) ->
     assert len(scene.records()) == MODELS + 6
 
 
+@pytest.mark.slow
 def test_where_bundles_find_no_room_checks_end_as_they_would(scene: Scene) -> None:
     mount = "mount -t tmpfs -o size=4k none disk"
     code, err = in_a_namespace(scene, mount, "--run", "run", "--save-failures", "disk/failures")
@@ -248,6 +249,7 @@ def test_where_bundles_find_no_room_checks_end_as_they_would(scene: Scene) -> No
     assert len(scene.records()) == MODELS + 6
 
 
+@pytest.mark.slow
 def test_a_read_only_folder_is_one_error(scene: Scene) -> None:
     code, err = in_a_namespace(
         scene, "mount --bind -o ro disk disk && mount -o remount,bind,ro disk", "--run", "disk/run"
@@ -270,6 +272,7 @@ def test_reports_that_cannot_be_written_keep_no_other_from_being_and_lose_nothin
     assert scene.to_the_end()[0] == 1
 
 
+@pytest.mark.slow
 def test_an_output_that_is_full_is_one_error_and_the_records_are_kept(scene: Scene) -> None:
     with open("/dev/full", "w") as full:
         process = subprocess.run(
@@ -280,7 +283,7 @@ def test_an_output_that_is_full_is_one_error_and_the_records_are_kept(scene: Sce
     assert len(scene.records()) == MODELS + 6
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [lambda f: shutil.rmtree(f / "models"), lambda f: (f / "models/00.onnx").unlink()])
 def test_models_that_are_gone_when_a_run_goes_on_are_told(scene: Scene, gone: Callable[[Path], None]) -> None:
     process = scene.start("-j", "1")

@@ -210,6 +210,7 @@ def bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_models_in_a_bucket_are_listed_and_fetched_with_what_lies_beside_them(bucket: str, folder: Path):
     names = [f"{bucket}/{name}.onnx" for name in ("big", "mlp", "out")]
     for source in (bucket, f"{bucket}/", f"{bucket}/*.onnx", "s3://models/**/*.onnx"):

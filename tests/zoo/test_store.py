@@ -64,6 +64,7 @@ def killed_at_random(folder: Path, times: int) -> None:
         assert list(whole(folder, jobs[name])) == records
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_appending_nothing_that_was_done_is_lost(tmp_path: Path):
     killed_at_random(tmp_path, 30)
 
