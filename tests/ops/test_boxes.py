@@ -127,8 +127,8 @@ def test_single_entries_go_through_a_graph_as_whole_stacks_do(name: str, room: u
     tape, x, y = traced(name)
     program, here = Program(tape, [x], [y]), tape.values[x]
     rows = np.arange(here.size)
-    tangents = units.tangents(here, rows, room)
-    values = units.values(here, rows, np.linspace(1e-3, 2e-3, len(rows)), room)
+    tangents = units.unit_tangents(here, rows, room)
+    values = units.moved_entries(here, rows, np.linspace(1e-3, 2e-3, len(rows)), room)
     for a, b in zip(*(program.jvp({x: each}) for each in (tangents, tangents.filled())), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
     mine, whole = (program.run({x: each}, branches=True) for each in (values, values.filled()))
@@ -141,7 +141,7 @@ def test_cotangents_of_single_entries_go_back_as_whole_stacks_do(name: str) -> N
     tape, x, y = traced(name)
     backward = Backward(tape, y, [x])
     columns, seed = np.arange(backward.seed.size), backward.seed.name
-    seeds = units.cotangents(backward.seed.value, columns, units.Room(2, 1 << 22))
+    seeds = units.unit_cotangents(backward.seed.value, columns, units.Room(2, 1 << 22))
     mine, whole = (backward.program.run({seed: each}).outputs[0] for each in (seeds, seeds.filled()))
     np.testing.assert_allclose(mine, whole, rtol=1e-10, atol=1e-14)
 
@@ -158,7 +158,7 @@ def test_an_entry_alone_is_computed_where_an_entry_alone_moves() -> None:
     tape = trace(graph, {"x": np.linspace(0, 1, 500)}, ops=ops)
     x, y = tape.named["x"].name, tape.named["y"].name
     computed.clear()
-    values = units.values(tape.values[x], np.arange(500), np.full(500, 1e-3), units.Room(1, 1 << 20))
+    values = units.moved_entries(tape.values[x], np.arange(500), np.full(500, 1e-3), units.Room(1, 1 << 20))
     (found,) = Program(tape, [x], [y]).run({x: values}).outputs
     assert sum(computed) == 500
     assert_rounded(found, np.exp(values.filled()).sum(axis=1), roundings=FUNCTION + 500)
