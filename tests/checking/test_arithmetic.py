@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.verdict import rule as verdict
+from gradcheck_cli.verdict.differences import richardson, rms
 from gradcheck_cli.verdict.rule import Comparison, Status, Tolerance
 
 SHAPES = [(300, 1000), (70_000, 3), (1, 90_000), (5, 7), (0, 4), (4, 0)]
@@ -160,3 +162,36 @@ def test_an_entry_that_is_nan_on_one_side_alone_is_infinitely_far_away(order: li
              for value in order]  # fmt: skip
     assert max(verdict.errors(each)[0] for each in parts) == INF
     assert max(verdict.errors(each)[1] for each in parts) == INF
+
+
+# Differences
+
+
+@pytest.mark.parametrize("x, wanted", [
+    ([3.0, -4.0], 12.5**0.5), ([3e300, -4e300], 1e300 * 12.5**0.5), ([3e-300, 4e-300], 1e-300 * 12.5**0.5),
+    ([1.0] * 70_000, 1.0), ([0.0, 0.0], 0.0), ([], 0.0), ([1.0, -np.inf], np.inf),
+])  # fmt: skip
+def test_the_root_mean_square_neither_overflows_nor_underflows(x: list[float], wanted: float) -> None:
+    assert rms(np.asarray(x)) == pytest.approx(wanted, rel=1e-14)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_every_step_takes_off_one_more_term_of_the_error(count: int, order: int) -> None:
+    """Slopes of exp at 0: those of sinh(h) / h, or (exp(h) - 1) / h, whose coefficients are less than 1."""
+    h = 0.5 * 2.0 ** -np.arange(count)
+    plain = (np.sinh(h) if order == 2 else np.expm1(h)) / h
+    valid = np.ones((count, 1), bool)
+    found = richardson(plain.reshape(count, 1, 1), h.reshape(count, 1), np.zeros(1), valid, order)
+    assert abs(found.value.item() - 1) <= min(np.prod(h**order), found.error.item())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_steps_along_single_entries_are_exact(dtype: type, side: float) -> None:
+    here = np.random.default_rng(0).normal(size=50).astype(dtype) * dtype(10.0) ** np.arange(-25, 25, dtype=dtype)
+    for h in (0.1, 1e-3, 1e-5):
+        steps = Directions(here, range(50)).representable(h, side)
+        moved = here + (side * steps).astype(dtype)
+        np.testing.assert_array_equal((moved - here).astype(np.float64), side * steps)
+        np.testing.assert_allclose(steps, h * np.abs(here), rtol=np.finfo(dtype).eps / h)

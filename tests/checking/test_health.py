@@ -245,6 +245,27 @@ def test_a_softmax_of_single_numbers_is_zero_everywhere_and_not_dead():
     assert (record.gradient["norm"], record.gradient["health"].shows) == (0, ("vanishing",))
 
 
+def test_the_node_at_which_a_gradient_becomes_zero_is_named():
+    """The rule of one operand gives zeros, that of the other nothing at all."""
+    tested = model(("Tanh", "x", "a"), ("Exp", "x", "b"), ("Mul", "a b", "c"), ("Sin", "c", "y"))
+    found = health(tested, ops=with_rule("Mul", lambda ct, y, a, b: (ct * 0.0, None)))
+    assert found.lost is not None
+    assert (found.lost.op, found.shows) == ("Mul", ("vanishing",))
+
+
+def test_a_layer_of_one_entry_is_zero_or_it_is_not():
+    nodes = ("ReduceSum", "x", "s", {"keepdims": 0}), ("Exp", "s", "e"), ("Sub", "e far", "f"), ("Relu", "f", "y")
+    found = health(model(*nodes, constants={"far": 1e9}))
+    assert {each.spot.op: (each.size, each.zero_fraction) for each in found.layers} == {"Exp": (1, 1), "Relu": (1, 0)}
+
+
+def test_a_product_of_parameters_alone_is_no_layer():
+    nodes = ("MatMul", "u v", "w"), ("MatMul", "x w", "y")
+    tested = model(*nodes, x=(4, WIDTH), constants={"u": MIXING[0], "v": MIXING[1]})
+    [record] = gc.check(tested, "u", "y", mode="directional").checks
+    assert [each.spot.name for each in record.gradient["health"].layers] == ["y"]
+
+
 # Units
 
 

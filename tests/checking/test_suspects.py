@@ -83,6 +83,10 @@ SAYS = [
     Said("is 1.000001 times what it should be", "Exp", scaled("Exp", 1 + 1e-6), between("Exp")),
     Said("is 1/4 of what it should be (alpha)", "LeakyRelu", changed("LeakyRelu", lambda ct: ct * 0.25),
          between("LeakyRelu", {"alpha": 0.25}, x=(8,))),
+    Said("is 2 times what it should be at [3], [4], [5] only, and right elsewhere", "Split",
+         lambda cts, ys, x, **metadata: right("Split")([cts[0], cts[1] * 2.0], ys, x, **metadata),
+         model(("Mul", "x wide", "h"), ("Split", "h", "a b", {"num_outputs": 2}), ("Mul", "a b", "y"), x=(6,),
+               constants={"wide": 1.5})),
     Said("is missing: it is zero everywhere", "Exp", lambda ct, y, x: (None,), between("Exp")),
     Said("is not finite", "Exp", scaled("Exp", np.nan), between("Exp")),
     Said("is 1.1 times what it should be at [2] only, and right elsewhere", "Exp",
@@ -290,6 +294,9 @@ NAMED = {
     "two whose errors cancel but for a little": Blamed(
         {"Tanh": scaled("Tanh", 0.5 * (1 + 1e-5)), "Exp": scaled("Exp", 2.0)},
         model(("Tanh", "x", "t"), ("Exp", "t", "e"), ("Sin", "e", "y")), 2),
+    "two, behind a node of which nobody reads one output": Blamed(
+        {"Exp": scaled("Exp", 2.0), "Tanh": scaled("Tanh", 0.7)},
+        model(("Split", "x", "a b", {"num_outputs": 2}), ("Exp", "b", "e"), ("Tanh", "e", "y")), 2),
     "two, at entries of their own": Blamed(
         {"Exp": scaled("Exp", 2.0), "Tanh": scaled("Tanh", 0.7), "Cosh": scaled("Cosh", 3.0)},
         model(*ASIDE, ("Cosh", "o", "c"), ("Exp", "x", "e"), ("Tanh", "x", "t"), ("Concat", "t e c", "y", {"axis": 0}),

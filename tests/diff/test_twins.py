@@ -94,6 +94,21 @@ def test_a_quantized_model_has_the_same_outputs_and_no_gradient() -> None:
         assert any("8 bits" in note for note in found["y"].notes)
 
 
+def test_small_parameters_are_not_the_same_by_the_steps_of_a_quantizer() -> None:
+    """A step is a share of the largest entry, however small that is."""
+    plain, text = (
+        "a (float[N,4] x) => (float[N,4] y) { y = MatMul (x, K) }",
+        (
+            "a (float[N,4] x) => (float[N,4] y) "
+            "{ q = QuantizeLinear (x, s, z)  d = DequantizeLinear (q, s, z)  y = MatMul (d, W) }"
+        ),
+    )
+    for other, same in ((SQUARE, True), (SQUARE.T, False)):
+        quantized = net(text, W=1e-3 * SQUARE, s=1 / 127, z=np.int8(0))
+        found = statuses(Twins("", net(plain, K=1e-3 * other), quantized), params=True)
+        assert ("y/K" in found) == same
+
+
 def test_straight_through_a_quantized_model_has_the_gradient_too() -> None:
     for quantized in (QUANTIZED, QDQ):
         assert statuses(Twins("", PLAIN, quantized), straight_through=True) == {"y": "pass", "y/x": "pass"}
