@@ -198,7 +198,7 @@ def save(
             (`feeds` fixes it); a size that no operator of ONNX computes from an open dimension
             (`load(..., dims=...)` fixes it).
     """
-    from gradcheck_cli.export.writing import export
+    from gradcheck_cli.export.derivatives import export
 
     if not isinstance(model, Model):
         raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")

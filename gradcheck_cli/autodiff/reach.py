@@ -410,7 +410,7 @@ def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
 
 
 def _shaped_by(step: Step, values: set[str], shapes: set[str]) -> set[str]:
-    """Outputs of a node with subgraphs whose shapes depend on values, by what is known of it (`export.kept.Kept`)."""
+    """Outputs of a node with subgraphs whose shapes depend on values, by what is known of it (`export.inner.KeptNode`)."""
     kept, read = step.metadata["kept"], set(step.operands)
     moved, fed = not shapes.isdisjoint(read), not values.isdisjoint(kept.counted)
     followed = {i: x in shapes for i, x in enumerate(kept.like)}

@@ -94,7 +94,7 @@ def _written(model: Model, output: str, options: Mapping[str, Any]) -> tuple[Der
 
     from gradcheck_cli.cli.resolve import resolve
     from gradcheck_cli.errors import UsageError
-    from gradcheck_cli.export.writing import export, require_other_file
+    from gradcheck_cli.export.derivatives import export, require_other_file
 
     require_other_file(model, Path(output))
     given = [{"extra_feed_dict": options["extra_feed_dict"]}] if options["extra_feed_dict"] else []

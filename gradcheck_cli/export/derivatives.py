@@ -1,22 +1,38 @@
-"""Adds derivatives to a model, to be saved as a file: gradients, tangents (JVPs) and Hessian-vector products.
+"""Derivatives of a model (gradients, tangents and Hessian-vector products), and the ONNX file that they are saved in.
 
 A gradient is linear in its initial gradient, and its derivative with respect to that is the tangent: tangents need no
-rules of their own.
+rules of their own.  A file is never written over one that the model was read from.  Its graph is compared with the
+model's own derivatives at sizes that it was not made from: it follows from what several runs had in common, and at very
+small sizes dimensions of 1 may broadcast where larger ones have to be equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
-from typing import Any, Literal, TypeAlias
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from gradcheck_cli.graph import Array
+import numpy as np
+
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.errors import GradcheckError, UsageError, shown
+from gradcheck_cli.export.gradient_graph import Written, graph_of
+from gradcheck_cli.export.runs import TakenNames
+from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.model import Model
 from gradcheck_cli.model.request import Request, Seed
+from gradcheck_cli.points.dims import sizes_in
+from gradcheck_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 Kind: TypeAlias = Literal["gradient", "jvp", "hvp"]
 INPUTS = "inputs"  # initial gradients that are inputs of the file
+_ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +107,8 @@ class _Adding:
                 seeds = [tangents[x] for x in reached]
                 [back] = self._add([inner], list(reached.values()), seeds, self._names([f"{y}_tangent"])).results
                 results.update({} if back is None else {y: back})
-        return Derivatives(
-            results, {x: seed.name for x, seed in tangents.items()}, tuple(y for y in ys if y not in results)
-        )
+        inputs = {x: seed.name for x, seed in tangents.items()}
+        return Derivatives(results, inputs, tuple(y for y in ys if y not in results))
 
     def _add(
         self, xs: Sequence[str], ys: Sequence[str], initial: Sequence[str | Array | Seed | None], names: Sequence[str]
@@ -104,10 +119,109 @@ class _Adding:
 
     def _names(self, wanted: Sequence[str]) -> list[str]:
         """The names, each with a number if a tensor has it already."""
-        taken = set(self.model.tensors)
-        found = []
-        for name in wanted:
-            own = next(c for c in (f"{name}_{i}" if i else name for i in count()) if c not in taken)
-            taken.add(own)
-            found.append(own)
-        return found
+        taken = TakenNames(set(self.model.tensors))
+        return [taken.fresh(name) for name in wanted]
+
+
+def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any]) -> Written:
+    """Writes the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants."""
+    from gradcheck_cli.formats.onnx.opset import LOWEST
+    from gradcheck_cli.formats.onnx.write import write
+
+    require_other_file(model, Path(path))
+    made = graph_of(model, outputs, feeds)
+    made = replace(made, graph=_with_unique_names(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
+    write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=_original(model))
+    return made
+
+
+def _with_unique_names(graph: Graph) -> Graph:
+    """The graph with unique names of nodes: of several with one name, all but the first get a number."""
+    taken, counts = {node.name for node in graph.nodes}, dict[str, int]()
+    nodes = []
+    for node in graph.nodes:
+        name, number = node.name, counts.get(node.name, 0)
+        while name and number and name in taken:
+            name, number = f"{node.name}_{number}", number + 1
+        counts[node.name] = max(number, 1)
+        taken.add(name)
+        attrs = {k: _with_unique_names(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+        nodes.append(replace(node, name=name, attrs=attrs))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def require_other_file(model: Model, path: Path) -> None:
+    """Raises a UsageError if the file is one that the model or its weights were read from."""
+    from gradcheck_cli.formats.companions import companion_files
+    from gradcheck_cli.formats.onnx.write import data_file
+
+    own = _file(model)
+    if own is None:
+        return
+    files = {os.path.realpath(own), *(os.path.realpath(f) for f in companion_files(own, spec=_is_spec(own)).values())}
+    for target in (path, data_file(path)):
+        if os.path.realpath(target) in files:
+            raise UsageError(f"{shown(str(target))} is what the model was read from; write to another file.")
+
+
+def _original(model: Model) -> ModelProto | None:
+    """The model's own ONNX file, from which documentation and properties are taken; None if there is none."""
+    from gradcheck_cli.formats.onnx.file import outline_of
+
+    own = _file(model)
+    return None if own is None or _is_spec(own) else outline_of(own)
+
+
+def _file(model: Model) -> Path | None:
+    """The file that the model was read from, if it exists."""
+    own = Path(model.source.uri)
+    try:
+        return own if own.is_file() else None
+    except (OSError, ValueError):  # the name of a model in memory need not be a valid path
+        return None
+
+
+def _is_spec(path: Path) -> bool:
+    from gradcheck_cli.formats import SPEC_SUFFIXES
+
+    return path.suffix.lower() in SPEC_SUFFIXES
+
+
+def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on sizes at which the file computes something else than the model, which is run in float64."""
+    fixed = {**model.dims, **made.trials.fixed}
+    ones = dict.fromkeys(made.open_dims, 1)
+    for dims in (fixed, {**fixed, **ones}) if made.open_dims else ():
+        settings = Settings(dims=dims, extra_feed_dict=feeds)
+        try:
+            tape = model.tape(made.graph.outputs, settings)
+        except GradcheckError:  # sizes at which the model does not run
+            continue
+        if not _agree(model, made, tape):
+            there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
+            sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
+            yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
+            return
+
+
+def _agree(model: Model, made: Written, tape: Tape) -> bool:
+    """True if the graph of the file gives the values on the tape, from the same inputs."""
+    given = {n: tape.named[n].value for n in made.graph.inputs if n in tape.named}
+    if {*made.graph.free_inputs} - {*given}:
+        return True  # a sequence or a seed is among them: there is nothing to compare with
+    try:
+        found = trace(made.graph, given, ops=model.ops, targets=made.graph.outputs)
+    except GradcheckError:
+        return False
+    both = [
+        (tape.named[n].value, found.named[n].value) for n in made.graph.outputs if n in found.named and n in tape.named
+    ]
+    return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f)) for w, f in both)
+
+
+def _near(wanted: Array, found: Array) -> bool:
+    """True for arrays that are equal up to rounding, wherever the wanted values are finite."""
+    with np.errstate(all="ignore"):
+        off = np.abs(wanted - found)
+        allowed = _ROUNDING * np.max(np.abs(wanted), initial=0, where=np.isfinite(wanted))
+    return bool(np.all((off <= allowed) | ~np.isfinite(wanted)))

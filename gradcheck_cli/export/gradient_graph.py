@@ -17,11 +17,10 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Step, Var
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files
-from gradcheck_cli.export.runs import AlignedRuns, Sizes
+from gradcheck_cli.export.runs import AlignedRuns, Sizes, TakenNames
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, SizeTensors
-from gradcheck_cli.export.traced import Declarations, Traced, refused, traced
-from gradcheck_cli.export.trials import Trials, trials
+from gradcheck_cli.export.traced import Declarations, Traced, Trials, refused, traced, trials
 from gradcheck_cli.formats.onnx.opset import versions
 from gradcheck_cli.graph import Array, Graph, Node
 from gradcheck_cli.model import Model
@@ -113,15 +112,15 @@ class _Composer:
     found: Traced
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
+    taken: TakenNames = field(init=False)
     made: set[str] = field(default_factory=set)
     measured: SizeTensors = field(init=False)
 
     def __post_init__(self) -> None:
         aligned, graph = self.found.aligned, self.model.graph
         made = (n for _, node in aligned.nodes for n in node.outputs)
-        self.taken = {*graph.tensors, *made, *aligned.constants, *aligned.varying, *aligned.ends}
-        self.measured = SizeTensors(self._fresh)
+        self.taken = TakenNames({*graph.tensors, *made, *aligned.constants, *aligned.varying, *aligned.ends})
+        self.measured = SizeTensors(self.taken.fresh)
         for name in [n for n, v in aligned.constants.items() if _is_filled(v)]:
             aligned.varying[name] = (aligned.constants.pop(name),) * len(self.found.trials.runs)
         self.constants = {**aligned.constants, **graph.constants, **self.found.fed}
@@ -192,7 +191,7 @@ class _Composer:
         there = {n for n in node.outputs if n in self.made}
         if node.outputs and there.issuperset(n for n in node.outputs if n):
             return
-        outputs = tuple(self._fresh(f"{n}/computed") if n in there else n for n in node.outputs)
+        outputs = tuple(self.taken.fresh(f"{n}/computed") if n in there else n for n in node.outputs)
         self._add(replace(node, outputs=outputs))
 
     def _dissolved(self, node: Node, parts: Sequence[tuple[Step, Node]]) -> None:
@@ -225,7 +224,7 @@ class _Composer:
             yield node
             return
         data, index, updates = node.inputs
-        wide = [self._fresh(f"{node.outputs[0]}/{part}") for part in ("data", "updates", "sum")]
+        wide = [self.taken.fresh(f"{node.outputs[0]}/{part}") for part in ("data", "updates", "sum")]
         for given, single in zip((data, updates), wide, strict=False):
             yield Node("Cast", (given,), (single,), {"to": 1}, name=single)
         yield replace(node, inputs=(wide[0], index, wide[1]), outputs=(wide[2],))
@@ -284,12 +283,6 @@ class _Composer:
         shape = self.found.aligned.shapes.get(name)
         if shape and name not in self.found.passing:
             self.measured.see(name, shape)
-
-    def _fresh(self, name: str) -> str:
-        candidates = (f"{name}_{count}" if count else name for count in range(len(self.taken) + 1))
-        own = next(candidate for candidate in candidates if candidate not in self.taken)
-        self.taken.add(own)
-        return own
 
     def _inputs(self, nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[str, ...]:
         """The inputs of the model that are needed, or all of them if all of its outputs are."""

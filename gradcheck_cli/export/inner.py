@@ -1,30 +1,37 @@
-"""Subgraphs of nodes in gradient files: tapes on which they are built, and changes to finished ones.
+"""Nodes with subgraphs in gradient files: tapes on which subgraphs are built, changes to them, and such nodes as steps.
 
 A subgraph reads tensors of the tape around it by their names there; all other tensors in it get names that are unique
 in the file.  An `InnerTape` also tells which of its tensors depend on values of inputs, since a file must be right for
-all of them.
+all of them.  A node with subgraphs is a single step of its tape (`keep`), whose operands are its inputs and what its
+subgraphs read outside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff.backward import gradients, units_between
+from gradcheck_cli.autodiff.evaluation import run
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Step, Tape, Var
-from gradcheck_cli.autodiff.trace import GraphFunction, names_within
+from gradcheck_cli.autodiff.trace import GraphFunction, names_within, run_node
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.export.runs import needed
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
-from gradcheck_cli.op import Op, Ops
+from gradcheck_cli.op import Op, Ops, table
+from gradcheck_cli.ops.recurrent import RECURRENT
+from gradcheck_cli.ops.subgraphs import CONTROL_FLOW
 
 NUMBER, FLAG = TensorType(np.dtype(np.int64), ()), TensorType(np.dtype(np.bool_), ())  # first inputs of a Loop's body
 _EMPTY = Graph((), (), ())
+_SCANNED = ("scan_output_axes", "scan_output_directions")
 
 
 class FileOps(dict[tuple[str, str], Op]):
@@ -216,7 +223,7 @@ def closed(body: GraphFunction) -> Graph:
         if not isinstance(value := body.around[name], Var):
             raise UnsupportedError(f"the {body.part} reads {name!r}, {described(value)}; in a file it reads tensors")
         names[name] = value.name
-    graph = renamed(body.graph, names)
+    graph = captures_renamed(body.graph, names)
     if isinstance(body.tape, InnerTape):  # the model's own graph has these names already
         graph = relabeled(graph, {name: taken(body.tape, name) for name in sorted(names_within(graph))})
     return ended(graph, lambda name: taken(body.tape, f"{name}/output"))
@@ -243,20 +250,21 @@ def _with_counters(node: Node) -> Node:
     return replace(node, attrs={**node.attrs, "body": declared(node.attrs["body"], [NUMBER, FLAG])})
 
 
-def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+def renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other names for tensors that it or its subgraphs read, and for its outputs."""
+    if names.keys().isdisjoint((*node.reads, *node.outputs)):
+        return node
+    inputs, outputs = (tuple(names.get(n, n) for n in part) for part in (node.inputs, node.outputs))
+    attrs = {k: captures_renamed(v, names) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
+
+
+def captures_renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     """The graph with other names for the tensors that it reads from outside, also in its subgraphs."""
-    own = set(graph.tensors)
-    names = {old: new for old, new in names.items() if old != new and old not in own}
-    if not names:
-        return graph
-    nodes = tuple(_renamed(node, names) for node in graph.nodes)
-    types = {names.get(name, name): declared for name, declared in graph.types.items()}
-    return replace(graph, nodes=nodes, outputs=tuple(names.get(n, n) for n in graph.outputs), types=types)
-
-
-def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    attrs = {k: renamed(v, names) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
-    return replace(node, inputs=tuple(names.get(n, n) for n in node.inputs), attrs=attrs)
+    names = {name: names[name] for name in graph.captures if name in names}
+    outputs, types = (tuple(names.get(name, name) for name in each) for each in (graph.outputs, graph.types))
+    nodes = tuple(renamed(node, names) for node in graph.nodes)
+    return replace(graph, nodes=nodes, outputs=outputs, types=dict(zip(types, graph.types.values(), strict=True)))
 
 
 def relabeled(graph: Graph, names: Mapping[str, str]) -> Graph:
@@ -306,3 +314,133 @@ def _node_draws(node: Node, graph: Graph, ops: Ops) -> bool:
         return True
     training = graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.asarray(False)
     return training is None or bool(np.any(training))
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNode:
+    """A node with subgraphs, which is run on a tape of its own, where it is unrolled as in a check.
+
+    Shapes of outputs: the first are those of `like`.  Outputs with an index in `ragged` have shapes that depend on the
+    values of `counted` tensors, such as the number of iterations or the condition of an If; those with an index in
+    `loose` have shapes that depend on the shapes of operands.
+    """
+
+    node: Node
+    ops: Ops
+    dtype: str
+    seed: int
+    ragged: Collection[int] = ()
+    counted: tuple[str, ...] = ()
+    like: tuple[str, ...] = ()
+    loose: Collection[int] = range(sys.maxsize)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The inputs, with "" for those left out, and the tensors that the subgraphs read from outside."""
+        return (*self.node.inputs, *captured(*self.node.subgraphs))
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the initial states of a loop."""
+        match self.node.op:
+            case "Loop":
+                return self.node.inputs[2:]
+            case "Scan":
+                return self.node.inputs[: -self.node.attrs["num_scan_inputs"]]
+            case _:
+                return ()
+
+    def run(self, *arrays: Array | None) -> tuple[Array, ...]:
+        """The outputs for values of `reads`."""
+        tape = Tape(self.ops, dtype=self.dtype, seed=self.seed)
+        given = zip(self.reads, arrays, strict=True)
+        scope: dict[str, Any] = {name: tape.hold(name, value) for name, value in given if value is not None}
+        run_node(tape, self.node, scope, outputs=())
+        made = [scope[name] if name else tape.constant(0) for name in self.node.outputs]
+        other = next((y for y in made if not isinstance(y, Var)), None)
+        if other is not None:
+            raise UnsupportedError(f"{self.node.op} gives {described(other)}; a file of derivatives holds tensors")
+        return tuple(y.value for y in made)
+
+
+def run_kept(*arrays: Array | None, kept: KeptNode) -> tuple[Array, ...]:
+    """The kernel of a node with subgraphs."""
+    return kept.run(*arrays)
+
+
+def keep(
+    tape: Tape,
+    op: Op,
+    inputs: Sequence[Var | None],
+    attrs: Mapping[str, Any],
+    *,
+    count: int,
+    outputs: Sequence[str] = (),
+    ragged: Collection[int] = (),
+    counted: Sequence[Var | None] | None = None,
+    like: Sequence[Var] = (),
+    loose: Collection[int] = range(sys.maxsize),
+    values: Sequence[Array] | None = None,
+) -> tuple[Var, ...]:
+    """Adds a node with subgraphs to a tape and evaluates it; gives a `Var` for each of `count` outputs.
+
+    `KeptNode` explains `ragged`, `like`, `loose` and `counted`, which is by default all that the node reads.  `values`
+    are those of the outputs, if they are known already.
+    """
+    names = tuple(outputs or (tape.fresh(f"{op.name}_out{i}" if i else op.name) for i in range(count)))
+    given = tuple("" if x is None else x.name for x in inputs)
+    name = tape.place.label if outputs else names[0]  # the node of a body may be added many times
+    node = Node(op.name, given, names, attrs, name=name, metadata=tape.place.metadata)
+    kept = KeptNode(node, {**tape.ops, **table(CONTROL_FLOW, RECURRENT)}, tape.dtype, tape.seed, ragged)
+    counts = kept.reads if counted is None else tuple(x.name for x in counted if x is not None)
+    kept = replace(kept, counted=counts, like=kept.states or tuple(x.name for x in like), loose=loose)
+    step = Step(node, op, kept.reads, (), {"kept": kept}, tape.place)
+    return tape.recorded(lambda: step, evaluated(tape, step) if values is None else values)
+
+
+def evaluated(tape: Tape, step: Step) -> Sequence[Array]:
+    """The outputs of a step at the point."""
+    arrays = [tape.values[name] if name else None for name in step.operands]
+    where = partial(step.place.of, step.op.name, step.label)
+    return list(run(step.op, arrays, step.metadata, where=where, widen=tape.widen))
+
+
+def starts(tape: Tape, made: str, names: Sequence[str]) -> list[Var]:
+    """The values of inputs of a loop's body in each iteration, stacked, as new outputs of the loop.
+
+    `made` is an output of the loop, which is on the tape already.
+    """
+    index = next(i for i, step in enumerate(tape.steps) if made in step.outputs)
+    missing = [name for name in names if name not in _stacked(tape.steps[index])]
+    if missing:
+        tape.steps[index] = step = _stacking(tape, tape.steps[index], missing)
+        pairs = zip(step.outputs, evaluated(tape, step), strict=True)
+        tape.values.update((name, y) for name, y in pairs if name and name not in tape.values)
+    found = _stacked(tape.steps[index])
+    return [tape.var(found[name]) for name in names]
+
+
+def _stacked(step: Step) -> dict[str, str]:
+    """Inputs of the body that the loop outputs already in a stack, with the names of these outputs."""
+    body, attrs = step.node.attrs["body"], step.node.attrs
+    outputs = body.outputs[1:] if step.op.name == "Loop" else body.outputs
+    first = len(step.metadata["kept"].states)
+    turned = {i for key in _SCANNED for i, value in enumerate(attrs.get(key, ())) if value}
+    collected = enumerate(zip(outputs[first:], step.outputs[first:], strict=False))
+    plain = {name: y for i, (name, y) in collected if y and i not in turned}
+    copies = {node.outputs[0]: node.inputs[0] for node in body.nodes if node.op == "Identity"}
+    return {copies[name]: y for name, y in plain.items() if copies.get(name) in body.inputs}
+
+
+def _stacking(tape: Tape, step: Step, names: Sequence[str]) -> Step:
+    """The loop with some inputs of its body as further outputs, stacked."""
+    node, body = step.node, step.node.attrs["body"]
+    copies = {name: taken(tape, f"{name}/before") for name in names}
+    nodes = (*body.nodes, *(Node("Identity", (name,), (copy,)) for name, copy in copies.items()))
+    types = {**body.types, **{copy: body.types.get(name, TensorType()) for name, copy in copies.items()}}
+    left_out = len(body.outputs) - int(step.op.name == "Loop") - len(node.outputs)
+    outputs = (*node.outputs, *[""] * left_out, *(tape.fresh(f"{step.label}/{name}") for name in names))
+    body = replace(body, nodes=nodes, outputs=(*body.outputs, *copies.values()), types=types)
+    turned = {k: (*node.attrs[k], *[0] * len(names)) for k in _SCANNED if k in node.attrs}
+    node = replace(node, outputs=outputs, attrs={**node.attrs, **turned, "body": body})
+    return replace(step, node=node, metadata={"kept": replace(step.metadata["kept"], node=node)})

@@ -6,6 +6,7 @@ attributes and the same edges; `varying` holds the constants that differ, with t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -63,6 +64,23 @@ class AlignedRuns:
     ends: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class TakenNames:
+    """Names of tensors in use."""
+
+    taken: set[str]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def fresh(self, stem: str) -> str:
+        """An unused name: the stem, with a number if it is taken."""
+        name = stem
+        while name in self.taken:
+            self.counts[stem] += 1
+            name = f"{stem}_{self.counts[stem]}"
+        self.taken.add(name)
+        return name
+
+
 def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
     """The steps that some tensors of a tape need, in order."""
     wanted, kept = set(names), []
@@ -73,7 +91,7 @@ def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
     return kept[::-1]
 
 
-def aligned(runs: Sequence[TapeRun], names: Sequence[Names], taken: set[str], refuse: Refuse) -> AlignedRuns:
+def aligned(runs: Sequence[TapeRun], names: Sequence[Names], taken: TakenNames, refuse: Refuse) -> AlignedRuns:
     """Aligns runs.
 
     `names` maps, for each run, names on its tape to names in the file, and is added to: other tensors are called as in
@@ -107,7 +125,7 @@ class _Merger:
     result: AlignedRuns
     names: Sequence[Names]
     constants: Sequence[Mapping[str, Array]]
-    taken: set[str]
+    taken: TakenNames
     held: dict[tuple[Any, ...], str]  # values of a constant in all runs -> its name
     refuse: Refuse
 
@@ -127,7 +145,7 @@ class _Merger:
         """The name in the file of a tensor that a node computes, from its names in the runs."""
         if not names[0]:
             return ""
-        own = self.names[0].get(names[0]) or self._free(names[0])
+        own = self.names[0].get(names[0]) or self.taken.fresh(names[0])
         for name, known in zip(names, self.names, strict=True):
             known[name] = own
         return own
@@ -143,17 +161,11 @@ class _Merger:
             raise self.refuse(f"{where} reads other tensors")
         return own or ""
 
-    def _free(self, name: str) -> str:
-        candidates = (f"{name}_{count}" if count else name for count in range(len(self.taken) + 1))
-        own = next(candidate for candidate in candidates if candidate not in self.taken)
-        self.taken.add(own)
-        return own
-
     def _constant(self, name: str, values: Sequence[Array]) -> str:
         """The name of a constant of a rule; constants with the same values in every run share one name."""
         key = tuple(_numbers(value) for value in values)
         if key not in self.held:
-            self.held[key] = own = self._free(name)
+            self.held[key] = own = self.taken.fresh(name)
             if all(_same(value, values[0]) for value in values):
                 self.result.constants[own] = values[0]
             else:
@@ -173,14 +185,15 @@ class _Merger:
             raise self.refuse(f"{where} has another {graphs[0].name!r} inside")
         held = [{**outer, **g.constants} for outer, g in zip(self.constants, graphs, strict=True)]
         inner = replace(self, names=[dict(known) for known in self.names], constants=held)
-        inputs = tuple(inner.made(names) for names in zip(*(g.inputs for g in graphs), strict=True))
+        read, ends = (
+            list(zip(*each, strict=True)) for each in ([g.inputs for g in graphs], [g.outputs for g in graphs])
+        )
+        inputs = tuple(map(inner.made, read))
         nodes = tuple(inner.node(each, where) for each in zip(*(g.nodes for g in graphs), strict=True))
-        outputs = tuple(inner.read(names, where) for names in zip(*(g.outputs for g in graphs), strict=True))
-        ends = [*zip(inputs, zip(*(g.inputs for g in graphs), strict=True), strict=True),
-                *zip(outputs, zip(*(g.outputs for g in graphs), strict=True), strict=True)]  # fmt: skip
+        outputs = tuple(inner.read(names, where) for names in ends)
         types = {
             own: _common([g.types.get(n, TensorType()) for n, g in zip(names, graphs, strict=True)])
-            for own, names in ends
+            for own, names in zip((*inputs, *outputs), (*read, *ends), strict=True)
         }
         return replace(graphs[0], inputs=inputs, outputs=outputs, nodes=nodes, constants={}, types=types)
 
@@ -206,12 +219,8 @@ def _numbers(value: Array) -> tuple[Any, ...]:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a is b or (_numbers(a) == _numbers(b) if a.nbytes <= _SHORT else _equal(a, b))
+        return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     return type(a) is type(b) and bool(a == b)
-
-
-def _equal(a: Array, b: Array) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def _without_numbers(like: Array) -> Array:

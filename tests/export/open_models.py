@@ -14,9 +14,8 @@ import onnx.parser
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff.backward import add_n
 from gradcheck_cli.autodiff.trace import result
-from gradcheck_cli.export.derivatives import Derivatives, Kind, derivatives
+from gradcheck_cli.export.derivatives import Derivatives, Kind, derivatives, export
 from gradcheck_cli.export.gradient_graph import Written
-from gradcheck_cli.export.writing import export
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.settings import Settings
 

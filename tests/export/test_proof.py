@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.export.writing import export
+from gradcheck_cli.export.derivatives import export
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
 SHORT = """m (float[N] x) => (float[4] y) <int64[1] from = {0}, int64[1] to = {4}, float[4] w = {1, 2, 3, 4}> {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -18,6 +18,8 @@ import numpy as np
 from onnx import GraphProto, TensorProto
 from onnx.shape_inference import infer_shapes
 
+from gradcheck_cli.export.inner import renamed
+from gradcheck_cli.export.runs import TakenNames
 from gradcheck_cli.formats.onnx.attributes import elem_type, tensor_proto
 from gradcheck_cli.formats.onnx.tensors import types_of
 from gradcheck_cli.formats.onnx.write import to_proto
@@ -324,46 +326,6 @@ def _by_value(array: Array) -> tuple[Any, ...]:
 def _frozen(value: Any) -> Any:
     """An attribute as a key of a dictionary; numbers as text, which tells -0.0 from 0.0."""
     return _by_value(value) if isinstance(value, np.ndarray) else repr(value)
-
-
-@dataclass(slots=True)
-class TakenNames:
-    """The tensor names in use, with those of subgraphs."""
-
-    taken: set[str]
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def fresh(self, stem: str) -> str:
-        """An unused name: the stem, with a number if it is taken."""
-        name = stem
-        while name in self.taken:
-            self.counts[stem] += 1
-            name = f"{stem}_{self.counts[stem]}"
-        self.taken.add(name)
-        return name
-
-
-def names_in(graph: Graph) -> Iterator[str]:
-    """Names of all tensors, with those of subgraphs."""
-    yield from graph.tensors
-    for node in graph.nodes:
-        for inside in node.subgraphs:
-            yield from names_in(inside)
-
-
-def renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """The node with other names for tensors that it or its subgraphs read, and for its outputs."""
-    if names.keys().isdisjoint((*node.reads, *node.outputs)):
-        return node
-    inputs, outputs = (tuple(names.get(n, n) for n in part) for part in (node.inputs, node.outputs))
-    attrs = {k: _captures_renamed(v, names) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
-    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
-
-
-def _captures_renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    names = {name: names[name] for name in graph.captures if name in names}
-    outputs = tuple(names.get(name, name) for name in graph.outputs)
-    return replace(graph, nodes=tuple(renamed(node, names) for node in graph.nodes), outputs=outputs)
 
 
 @dataclass(frozen=True, slots=True)
