@@ -7,7 +7,7 @@ branch or shape depends on values of an input, the graph would be wrong for othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, SizeTensors
 from gradcheck_cli.export.traced import Declarations, Traced, Trials, refused, traced, trials
 from gradcheck_cli.formats.onnx.opset import versions
-from gradcheck_cli.graph import Array, Graph, Node
+from gradcheck_cli.graph import Array, Graph, Node, computing
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
@@ -136,10 +136,9 @@ class _Composer:
             if own != name:
                 self._end(own, name)
         self.nodes = [rounded_again(node) for node in self.nodes]
-        needed = set(_needed(self.nodes, outputs))
-        kept = [node for i, node in enumerate(self.nodes) if i in needed]
-        inputs = self._inputs(kept, outputs)
-        read = {n for node in kept for n in node.reads}.union(outputs)
+        needed, read = computing(self.nodes, outputs)
+        kept = [self.nodes[i] for i in needed]
+        inputs = self._inputs(read, outputs)
         constants = {n: v for n, v in self.constants.items() if n in read}
         declared = Declarations(self.model, self.found)
         types = {n: declared.type(n) for n in (*inputs, *outputs)}
@@ -167,7 +166,8 @@ class _Composer:
             made = {n for _, each in part for n in each.outputs if n}
             read = {n for n in made.difference(own.outputs) if not readers.get(n, set()) <= {index}}
             node = self._giving_more(own, read)
-            again = _behind(part, read.difference(node.outputs), node.outputs)
+            inner = computing([each for _, each in part], read.difference(node.outputs), node.outputs)[0]
+            again = [part[i] for i in inner]
             needless = 2 * len(again) > len(part) if made.issuperset(own.outputs) else bool(own.domain and again)
             if (
                 (not part or _in_files(self.model, node))
@@ -284,33 +284,12 @@ class _Composer:
         if shape and name not in self.found.passing:
             self.measured.see(name, shape)
 
-    def _inputs(self, nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[str, ...]:
-        """The inputs of the model that are needed, or all of them if all of its outputs are."""
-        graph, fed = self.model.graph, self.found.fed
-        read = {n for node in nodes for n in node.reads}.union(outputs)
-        whole = set(graph.outputs) <= set(outputs) and not fed and not self.found.filled
-        gone = {*fed, *self.found.filled}
+    def _inputs(self, read: Collection[str], outputs: Sequence[str]) -> tuple[str, ...]:
+        """The inputs of the model that are read, or all of them if all of its outputs are needed."""
+        graph, gone = self.model.graph, {*self.found.fed, *self.found.filled}
+        whole = set(graph.outputs) <= set(outputs) and not gone
         own = (n for n in graph.inputs if n not in gone and (whole or n in read))
         return (*own, *self.found.seeds)
-
-
-def _behind(part: Sequence[tuple[Step, Node]], wanted: set[str], given: Collection[str]) -> list[tuple[Step, Node]]:
-    """The steps of a composition that compute some inner tensors from the node's inputs and outputs."""
-    found = []
-    for step, node in reversed(part):
-        if not wanted.isdisjoint(node.outputs):
-            wanted |= set(node.reads).difference(given)
-            found.append((step, node))
-    return found[::-1]
-
-
-def _needed(nodes: Sequence[Node], outputs: Iterable[str]) -> Iterator[int]:
-    """Indices of the nodes that some tensors need, the last first."""
-    wanted = set(outputs)
-    for index in range(len(nodes) - 1, -1, -1):
-        if not wanted.isdisjoint(nodes[index].outputs):
-            wanted.update(nodes[index].reads)
-            yield index
 
 
 def _is_filled(constant: Array) -> bool:

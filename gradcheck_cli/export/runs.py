@@ -15,7 +15,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
+from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, computing
 
 Sizes: TypeAlias = tuple[int, ...]  # of one dimension, in each run
 Names: TypeAlias = dict[str, str]  # of tensors on a tape -> in the file
@@ -83,12 +83,7 @@ class TakenNames:
 
 def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
     """The steps that some tensors of a tape need, in order."""
-    wanted, kept = set(names), []
-    for step in reversed(tape.steps):
-        if not wanted.isdisjoint(step.node.outputs):
-            wanted.update(step.node.reads)
-            kept.append(step)
-    return kept[::-1]
+    return [tape.steps[i] for i in computing([step.node for step in tape.steps], names)[0]]
 
 
 def aligned(runs: Sequence[TapeRun], names: Sequence[Names], taken: TakenNames, refuse: Refuse) -> AlignedRuns:

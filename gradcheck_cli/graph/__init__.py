@@ -158,15 +158,21 @@ class Graph:
 
     def needed_for(self, names: Iterable[str], given: Collection[str] = ()) -> set[str]:
         """Every tensor that one of `names` depends on, and `names`, without `given` ones and those that only they need."""
-        needed = set(names).difference(given)
-        for node in reversed(self.nodes):
-            if not needed.isdisjoint(node.outputs):
-                needed.update(name for name in node.reads if name not in given)
-        return needed
+        return computing(self.nodes, set(names).difference(given), given)[1]
 
     def __str__(self) -> str:
         lines = [f"{self.name} ({', '.join(self.inputs)}) => ({', '.join(self.outputs)})"]
         return "\n".join(lines + [f"  {node}" for node in self.nodes])
+
+
+def computing(nodes: Sequence[Node], names: Iterable[str], given: Collection[str] = ()) -> tuple[list[int], set[str]]:
+    """Positions of the nodes that compute some tensors, in order, and all tensors that these need but for `given` ones."""
+    needed, found = set(names), []
+    for index in reversed(range(len(nodes))):
+        if not needed.isdisjoint(nodes[index].outputs):
+            needed.update(name for name in nodes[index].reads if name not in given)
+            found.append(index)
+    return found[::-1], needed
 
 
 def between(

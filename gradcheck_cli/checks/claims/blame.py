@@ -21,7 +21,7 @@ from gradcheck_cli.checks.claims.claim import gradient_names, layouts
 from gradcheck_cli.checks.claims.evaluated import Answer
 from gradcheck_cli.checks.diagnose import diagnosis as faults
 from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.graph import Array, Graph, Node, describe
+from gradcheck_cli.graph import Array, Graph, Node, computing, describe
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.record import Suspect
@@ -116,21 +116,16 @@ def _words(found: ClaimEvidence, block: Block, operand: str, answer: Answer | No
     shapes = [found.way.shape(n) for n in (*block.operands, *block.outputs)]
     numbers = faults.numbers_of(block.node.attrs, shapes)
     clause = faults.diagnosis(faults.Evidence(theirs.T, ours.T, shape, numbers)) or "is not what it should be"
-    nodes = [] if answer is None or answer.graph is None else list(_nodes(found, operand, answer.graph, graph))
+    nodes = [] if answer is None or answer.graph is None else _nodes(found, operand, answer.graph, graph)
     return f"the gradient by {operand} {clause}{f'; it is computed by {_listed(nodes)}' if nodes else ''}"
 
 
-def _nodes(found: ClaimEvidence, operand: str, theirs: Graph, graph: Graph) -> Iterator[str]:
+def _nodes(found: ClaimEvidence, operand: str, theirs: Graph, graph: Graph) -> list[str]:
     """The nodes that compute the claimed cotangent of an operand from right ones, in order."""
     forward = graph.needed_for(found.way.ends)
     fine = {name for n in found.right for name in gradient_names(n)}
-    wanted, taken = {*gradient_names(operand)}, []
-    for index in range(len(theirs.nodes) - 1, -1, -1):
-        node = theirs.nodes[index]
-        if not wanted.isdisjoint(node.outputs):
-            taken.append(describe(index, node))
-            wanted.update(n for n in node.reads if n not in fine and n not in forward)
-    yield from reversed(taken)
+    taken = computing(theirs.nodes, gradient_names(operand), fine | forward)[0]
+    return [describe(i, theirs.nodes[i]) for i in taken]
 
 
 def _listed(nodes: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ def first_difference(both: BothRuns, y: str, error: float, rtol: float) -> Suspe
     """The suspect for a difference of y: the node of B that computes the first tensor that differs."""
     a, b = both.a, both.b
     found = match_values(both, _least(error, rtol))
-    graph, way = a.source.graph, _back_to_what_is_same(a.source.graph, y, found.same)
+    graph, way = a.source.graph, a.source.graph.needed_for([y], found.same.keys() - {y})
     apart = {**found.apart, y: both.ys[y] or y}
     first = next((n for n in _in_order(graph, way) if n in apart), y)
     node = b.source.graph.producer(apart[first])
@@ -132,15 +132,6 @@ def _apart(a: ModelRun, name: str, b: ModelRun, other: str) -> float:
 def _largest(value: Array) -> float:
     size = np.abs(value)
     return float(np.max(size, initial=0.0, where=np.isfinite(size)))
-
-
-def _back_to_what_is_same(graph: Graph, y: str, same: Mapping[str, str]) -> set[str]:
-    """y and the tensors it is computed from, back to those that agree."""
-    way = {y}
-    for node in reversed(graph.nodes):
-        if not way.isdisjoint(node.outputs):
-            way.update(name for name in node.reads if name not in same)
-    return way
 
 
 def _on_to_what_is_same(graph: Graph, x: str, agreed: set[str], needed: set[str]) -> set[str]:

@@ -22,7 +22,7 @@ from gradcheck_cli.checks.forward.runtime import NAME, PATIENCE, WORKER, Late, Q
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import LimitError, UnsupportedError, shown
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, describe
+from gradcheck_cli.graph import Array, computing, describe
 from gradcheck_cli.settings import Settings
 
 _SECONDS = 1.0  # for the runs of one question
@@ -139,12 +139,7 @@ class Probes:
 
     def _drawing(self) -> str:
         """The last node before y that draws random numbers, in words; "" if there is none."""
-        graph, needed = self.source.graph, {self.y} - {*self.fed}
+        nodes = self.source.graph.nodes
         drawn = {step.origin for step in self.narrow.tape.steps if "rng" in step.op.schema}
-        for index in reversed(range(len(graph.nodes))):
-            node = graph.nodes[index]
-            if not needed.isdisjoint(node.outputs):
-                if index in drawn:
-                    return describe(index, node)
-                needed |= {*node.reads} - {*self.fed}
-        return ""
+        drawing = drawn.intersection(computing(nodes, {self.y} - {*self.fed}, self.fed)[0])
+        return describe(max(drawing), nodes[max(drawing)]) if drawing else ""

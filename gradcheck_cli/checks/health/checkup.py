@@ -31,7 +31,7 @@ from gradcheck_cli.checks.health.layers import (
 )
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
-from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.graph import Array, computing, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.points.more import MorePoints
 from gradcheck_cli.results.measures import SAMPLES, WORDS, Health, Layer, Nonfinite, Spot, assessed
@@ -223,12 +223,7 @@ def _reached(tape: Tape, starts: Iterable[str]) -> set[str]:
 
 def culprit(tape: Tape, y: str) -> Spot | None:
     """The first node on the way to y whose result is not finite although its operands are."""
-    needed, makers = {y}, []
-    for step in reversed(tape.steps):
-        if not needed.isdisjoint(step.node.outputs):
-            needed.update(step.node.inputs)
-            makers.append(step)
-    for step in reversed(makers):
+    for step in (tape.steps[i] for i in computing([step.node for step in tape.steps], [y])[0]):
         if not _finite(tape, step.node.outputs) and _finite(tape, (*step.operands, *step.statics)):
             return spot_of(step.place, step.op.name, step.label)
     return None

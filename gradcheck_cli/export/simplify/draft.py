@@ -23,7 +23,7 @@ from gradcheck_cli.export.runs import TakenNames
 from gradcheck_cli.formats.onnx.attributes import elem_type, tensor_proto
 from gradcheck_cli.formats.onnx.tensors import types_of
 from gradcheck_cli.formats.onnx.write import to_proto
-from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
+from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, computing
 
 Shape: TypeAlias = tuple[Dim, ...]
 Volume: TypeAlias = tuple[int, tuple[str, ...]]
@@ -192,14 +192,10 @@ class Draft:
     def finished(self) -> Graph:
         """The simplified graph: the nodes that its outputs need, with the names of outputs unchanged."""
         nodes = self._with_own_outputs(self._nodes)
-        needed, live = set(self.graph.outputs), []
-        for node in reversed(nodes):
-            if not needed.isdisjoint(node.outputs):
-                needed.update(node.reads)
-                live.append(node)
+        live, needed = computing(nodes, self.graph.outputs)
         constants = {n: v for n, v in self.constants.items() if n in needed or n in self.graph.inputs}
         self.changes += len(nodes) - len(live) + len(self.constants) - len(constants)
-        return replace(self.graph, nodes=tuple(live[::-1]), constants=constants)
+        return replace(self.graph, nodes=tuple(nodes[i] for i in live), constants=constants)
 
     def _follow(self, node: Node) -> None:
         """Completes the known shape of a node's output."""
