@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.export.simplify.draft import RESHAPING, Draft, Rules, Shape
+from gradcheck_cli.export.simplify.draft import RESHAPING, Draft, NotKnown, Rules, Shape, known
 from gradcheck_cli.graph import Array, Node, TensorType
 from gradcheck_cli.op import DTYPES
 
@@ -48,16 +48,9 @@ def without_zero(node: Node, at: Draft) -> str | None:
     return next((x for x, c in _sides(node) if at.uniform(c) == 0 and _alone(x, c, node, at)), None)
 
 
-def twice_negated(node: Node, at: Draft) -> str | None:
-    """-(-x) is x."""
-    inner = at.node(node.inputs[0], "Neg")
-    return None if inner is None else inner.inputs[0]
-
-
-def twice_not(node: Node, at: Draft) -> str | None:
-    """not (not x) is x."""
-    inner = at.node(node.inputs[0], "Not")
-    return None if inner is None else inner.inputs[0]
+def twice(node: Node, at: Draft) -> str:
+    """-(-x) is x, and not (not x) is x."""
+    return known(at.node(node.inputs[0], node.op)).inputs[0]
 
 
 def negative_term(node: Node, at: Draft) -> Node | None:
@@ -69,16 +62,14 @@ def negative_term(node: Node, at: Draft) -> Node | None:
     return None
 
 
-def negative_difference(node: Node, at: Draft) -> Node | None:
+def negative_difference(node: Node, at: Draft) -> Node:
     """-(a - b) is b - a, except for the sign of a zero."""
-    inner = at.sole(node.inputs[0], "Sub")
-    return None if inner is None else replace(node, op="Sub", inputs=inner.inputs[::-1])
+    return replace(node, op="Sub", inputs=known(at.sole(node.inputs[0], "Sub")).inputs[::-1])
 
 
-def negative_factors(node: Node, at: Draft) -> Node | None:
+def negative_factors(node: Node, at: Draft) -> Node:
     """(-a) (-b) is a b, and (-a) / (-b) is a / b."""
-    found = [at.node(name, "Neg") for name in node.inputs]
-    return replace(node, inputs=tuple(n.inputs[0] for n in found if n)) if all(found) else None
+    return replace(node, inputs=tuple(known(at.node(name, "Neg")).inputs[0] for name in node.inputs))
 
 
 def sign_taken_in(node: Node, at: Draft) -> Node | None:
@@ -94,7 +85,7 @@ def sign_taken_in(node: Node, at: Draft) -> Node | None:
 def factor_taken_in(node: Node, at: Draft) -> str | None:
     """c (a x) is (c a) x up to rounding, also for quotients, -x and x + x: one constant takes in the other."""
     x, factor = _factor(node, at)
-    return None if factor is None else scaled(x, factor, at)
+    return scaled(x, factor, at)
 
 
 def scaled(name: str, factor: Fraction, at: Draft, depth: int = 4) -> str | None:
@@ -121,10 +112,9 @@ def quotient(node: Node, at: Draft) -> Node | None:
     return None
 
 
-def chosen_the_other_way(node: Node, at: Draft) -> Node | None:
+def chosen_the_other_way(node: Node, at: Draft) -> Node:
     """Where(not c, x, y) is Where(c, y, x)."""
-    inner = at.node(node.inputs[0], "Not")
-    return None if inner is None else replace(node, inputs=(inner.inputs[0], *node.inputs[:0:-1]))
+    return replace(node, inputs=(known(at.node(node.inputs[0], "Not")).inputs[0], *node.inputs[:0:-1]))
 
 
 def chosen_either_way(node: Node, at: Draft) -> str | None:
@@ -147,18 +137,18 @@ def _alone(x: str, c: str, node: Node, at: Draft) -> bool:
     return (value is not None and value.ndim == 0) or at.same(x, node.outputs[0])
 
 
-def _factor(node: Node, at: Draft) -> tuple[str, Fraction | None]:
+def _factor(node: Node, at: Draft) -> tuple[str, Fraction]:
     """A tensor, and the number that a node multiplies it by."""
     if node.op == "Neg":
         return node.inputs[0], Fraction(-1)
-    if node.op == "Add":
-        return node.inputs[0], Fraction(2) if node.inputs[0] == node.inputs[1] else None
-    for x, c in _sides(node):
+    if node.op == "Add" and node.inputs[0] == node.inputs[1]:
+        return node.inputs[0], Fraction(2)
+    for x, c in _sides(node) if node.op != "Add" else ():
         value = at.value(c)
         number = _exactly(value) if value is not None and _alone(x, c, node, at) else None
         if number is not None:
             return x, number if node.op == "Mul" else 1 / number
-    return "", None
+    raise NotKnown
 
 
 def _exactly(value: Array) -> Fraction | None:
@@ -192,13 +182,8 @@ def with_transposed(node: Node, at: Draft) -> Node | None:
 
 def transposed_product(node: Node, at: Draft) -> Node | None:
     """(A B)^T is B^T A^T."""
-    inner = at.sole(node.inputs[0], "MatMul", "Gemm")
-    if (
-        inner is None
-        or len(inner.inputs) > 2
-        or not _of_matrices(inner, at)
-        or node.attrs.get("perm", _SWAPPED) != _SWAPPED
-    ):
+    inner = known(_product(node.inputs[0], at))
+    if node.attrs.get("perm", _SWAPPED) != _SWAPPED:
         return None
     flags = {"transA": 1 - inner.attrs.get("transB", 0), "transB": 1 - inner.attrs.get("transA", 0)}
     return _gemm(node, inner.inputs[::-1], {**inner.attrs, **flags})
@@ -208,11 +193,10 @@ def plus(node: Node, at: Draft) -> Node | None:
     """A B + C, A B - C and C - A B are one Gemm."""
     a, b = node.inputs
     for product, other, first in ((a, b, True), (b, a, False)) if a != b else ():
-        inner = at.sole(product, "MatMul", "Gemm")
-        if inner is None or len(inner.inputs) > 2 or not _of_matrices(inner, at) or not _fits(other, product, node, at):
-            continue
-        signs = {} if node.op == "Add" else {"beta": -1.0} if first else {"alpha": -inner.attrs.get("alpha", 1.0)}
-        return _gemm(node, (*inner.inputs, other), {**inner.attrs, **signs})
+        inner = _product(product, at)
+        if inner is not None and _fits(other, product, node, at):
+            signs = {} if node.op == "Add" else {"beta": -1.0} if first else {"alpha": -inner.attrs.get("alpha", 1.0)}
+            return _gemm(node, (*inner.inputs, other), {**inner.attrs, **signs})
     return None
 
 
@@ -221,9 +205,9 @@ def times(node: Node, at: Draft) -> Node | None:
     a, *rest = node.inputs
     pairs = [(a, rest[0]), (rest[0], a)] if rest else [(a, None)]
     for product, scale in pairs:
-        inner = at.sole(product, "MatMul", "Gemm")
+        inner = _product(product, at)
         c = -1.0 if scale is None else at.uniform(scale)
-        if inner is None or c is None or len(inner.inputs) > 2 or not _of_matrices(inner, at):
+        if inner is None or c is None:
             continue
         alpha = float(c) * inner.attrs.get("alpha", 1.0)
         if at.same(product, node.outputs[0]) and alpha and np.isfinite(alpha) and float(np.float32(alpha)) == alpha:
@@ -233,30 +217,24 @@ def times(node: Node, at: Draft) -> Node | None:
 
 def summed(node: Node, at: Draft) -> Node | None:
     """The sum of A^T B over stacks of matrices is one product of two matrices with the rows of all."""
-    inner = at.sole(node.inputs[0], "MatMul")
-    left = None if inner is None else at.node(inner.inputs[0], "Transpose")
-    axes = at.value(node.inputs[1]) if len(node.inputs) > 1 else None
-    if inner is None or left is None or axes is None or node.attrs.get("keepdims", 1):
-        return None
+    inner = known(at.sole(node.inputs[0], "MatMul"))
+    left = known(at.node(inner.inputs[0], "Transpose"))
     a, b = left.inputs[0], inner.inputs[1]
-    shapes = [at.shape(a), at.shape(b)]
-    if not _are_stacks(shapes, at.dtype(a)) or not _swaps_last(left, len(shapes[0] or ())):
+    shapes, axes = [known(at.shape(a)), known(at.shape(b))], at.value(node.inputs[1]) if len(node.inputs) > 1 else None
+    front = list(range(len(shapes[0]) - 2))
+    if not _are_stacks(shapes, at.dtype(a)) or left.attrs.get("perm") != (*front, len(front) + 1, len(front)):
         return None
-    if sorted(axes % len(shapes[0] or ())) != list(range(len(shapes[0] or ()) - 2)):
+    if node.attrs.get("keepdims", 1) or sorted(known(axes) % len(shapes[0])) != front:
         return None
     return _gemm(node, (_rows(a, at), _rows(b, at)), {"transA": 1})
 
 
-def _are_stacks(shapes: Sequence[Shape | None], dtype: np.dtype[Any] | None) -> bool:
+def _are_stacks(shapes: Sequence[Shape], dtype: np.dtype[Any] | None) -> bool:
     """True for stacks of equally many matrices with equally many rows and known widths."""
     a, b = shapes
-    known = a is not None and b is not None and len(a) > 2 and None not in a[:-1] and a[:-1] == b[:-1]
-    wide = known and all(isinstance(s[-1], int) and s[-1] > 0 for s in shapes if s)
+    alike = len(a) > 2 and None not in a[:-1] and a[:-1] == b[:-1]
+    wide = alike and all(isinstance(s[-1], int) and s[-1] > 0 for s in shapes)
     return wide and dtype is not None and dtype.name in _GEMM_DTYPES
-
-
-def _swaps_last(node: Node, rank: int) -> bool:
-    return node.attrs.get("perm") == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _rows(name: str, at: Draft) -> str:
@@ -277,6 +255,12 @@ def _takes(name: str, reader: Node, at: Draft) -> bool:
     """True if a node can read the tensor transposed."""
     product = reader.op in ("MatMul", "Gemm") and not reader.domain
     return product and name in reader.inputs[:2] and name not in reader.inputs[2:] and _of_matrices(reader, at)
+
+
+def _product(name: str, at: Draft) -> Node | None:
+    """The product of two matrices that a tensor is, if only one node reads the tensor."""
+    node = at.sole(name, "MatMul", "Gemm")
+    return node if node is not None and len(node.inputs) == 2 and _of_matrices(node, at) else None
 
 
 def _of_matrices(node: Node, at: Draft) -> bool:
@@ -304,8 +288,8 @@ ARITHMETIC: Rules = {
     "Sub": (without_zero, negative_term),
     "Mul": (without_one, negative_factors, sign_taken_in, factor_taken_in, quotient),
     "Div": (without_one, negative_factors, sign_taken_in, factor_taken_in, quotient),
-    "Neg": (twice_negated, negative_difference, factor_taken_in),
-    "Not": (twice_not,),
+    "Neg": (twice, negative_difference, factor_taken_in),
+    "Not": (twice,),
     "Where": (chosen_the_other_way, chosen_either_way),
 }
 PRODUCTS: Rules = {

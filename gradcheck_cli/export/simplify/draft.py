@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from onnx import GraphProto, TensorProto
@@ -27,6 +28,7 @@ from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, computing
 
 Shape: TypeAlias = tuple[Dim, ...]
 Volume: TypeAlias = tuple[int, tuple[str, ...]]
+_T = TypeVar("_T")
 Found: TypeAlias = "str | Array | Node"  # the replacement of a node: a tensor, a constant or another node
 Rule: TypeAlias = "Callable[[Node, Draft], Found | None]"
 Rules: TypeAlias = Mapping[str, tuple[Rule, ...]]
@@ -49,9 +51,20 @@ _MOST_REWRITES = 100  # of a node at one visit
 _READ_BY_INFERENCE = 1024  # bytes of the largest constant that may be a shape or axes
 
 
-def swept(graph: Graph, known: Types, scope: SweepScope) -> Draft:
+class NotKnown(Exception):
+    """Raised in a rule that has to know something that is not known: it does not apply then."""
+
+
+def known(value: _T | None) -> _T:
+    """Something that a rule has to know; NotKnown if it is None."""
+    if value is None:
+        raise NotKnown
+    return value
+
+
+def swept(graph: Graph, types: Types, scope: SweepScope) -> Draft:
     """The draft of a graph after one sweep over all nodes."""
-    draft = Draft(graph, known, scope)
+    draft = Draft(graph, types, scope)
     for node in graph.nodes:
         draft.place(node)
     return draft
@@ -70,9 +83,9 @@ class SweepScope:
 class Draft:
     """The part of a graph that is simplified already; `changes` counts rewrites."""
 
-    def __init__(self, graph: Graph, known: Types, scope: SweepScope) -> None:
-        self.graph, self.scope, self.known = graph, scope, known
-        self.types = dict(known.own)
+    def __init__(self, graph: Graph, types: Types, scope: SweepScope) -> None:
+        self.graph, self.scope, self.known = graph, scope, types
+        self.types = dict(types.own)
         self.constants = dict(graph.constants)
         self.changes = 0
         self._readers: dict[str, list[Node]] = {}
@@ -219,7 +232,11 @@ class Draft:
         if node.domain or self._names_output(node):
             return None
         rules = (*self.scope.rules.get(node.op, ()), *self.scope.rules.get("", ()))
-        return next((found for rule in rules if (found := rule(node, self)) is not None), None)
+        for rule in rules:
+            with suppress(NotKnown):
+                if (found := rule(node, self)) is not None:
+                    return found
+        return None
 
     def _append(self, node: Node) -> None:
         self._nodes.append(node)

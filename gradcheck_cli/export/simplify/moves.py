@@ -22,10 +22,12 @@ from gradcheck_cli.export.simplify.draft import (
     RESHAPING,
     Draft,
     Found,
+    NotKnown,
     Rules,
     Shape,
     Volume,
     is_one,
+    known,
     volume,
 )
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType
@@ -48,59 +50,43 @@ def in_shape(node: Node, at: Draft) -> str | None:
 
 def whole_slice(node: Node, at: Draft) -> str | None:
     """A Slice that goes forward and leaves nothing out is the tensor."""
-    steps = at.value(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
-    forward = steps is not None and (steps == 1).all()
-    return node.inputs[0] if forward and at.same(node.inputs[0], node.outputs[0]) else None
+    steps = known(at.value(node.inputs[4])) if len(node.inputs) > 4 else np.ones(1)
+    return node.inputs[0] if (steps == 1).all() and at.same(node.inputs[0], node.outputs[0]) else None
 
 
 def nothing_around(node: Node, at: Draft) -> str | None:
     """A Pad with widths of 0 is the tensor."""
-    widths = at.value(node.inputs[1])
-    return node.inputs[0] if widths is not None and not widths.any() else None
+    return None if known(at.value(node.inputs[1])).any() else node.inputs[0]
 
 
-def transposed(node: Node, at: Draft) -> Found | None:
+def transposed(node: Node, at: Draft) -> Found:
     """A Transpose that keeps the order of axes is the tensor; two in a row are one."""
     perm = _perm(node, at)
-    if perm is None:
-        return None
     if perm == tuple(range(len(perm))):
         return node.inputs[0]
-    inner = at.node(node.inputs[0], "Transpose")
-    first = None if inner is None else _perm(inner, at)
-    if inner is None or first is None:
-        return None
+    inner = known(at.node(node.inputs[0], "Transpose"))
+    first = _perm(inner, at)
     return replace(node, inputs=inner.inputs, attrs={"perm": tuple(first[p] for p in perm)})
 
 
-def reshaped_twice(node: Node, at: Draft) -> Found | None:
+def reshaped_twice(node: Node, at: Draft) -> Found:
     """Of two Reshapes in a row only the last is needed."""
-    inner = at.node(node.inputs[0], *RESHAPING)
-    if inner is None:
-        return None
-    source = inner.inputs[0]
+    source = known(at.node(node.inputs[0], *RESHAPING)).inputs[0]
     if at.same(source, node.outputs[0]):
         return source
-    if at.sole(node.inputs[0], *RESHAPING) is None:
-        return None
-    target = _target(at.shape(source), at.shape(node.outputs[0]))
-    return None if target is None else _reshape(node, source, target, at)
+    known(at.sole(node.inputs[0], *RESHAPING))
+    return _reshape(node, source, at)
 
 
 def by_known_shape(node: Node, at: Draft) -> Node | None:
     """A Reshape to computed sizes is one to constants if these say the same: 0 copies a size, -1 is the rest."""
-    if at.value(node.inputs[1]) is not None:
-        return None
-    target = _target(at.shape(node.inputs[0]), at.shape(node.outputs[0]))
-    return None if target is None else _reshape(node, node.inputs[0], target, at)
+    return _reshape(node, node.inputs[0], at) if at.value(node.inputs[1]) is None else None
 
 
 def reduced_in_shape(node: Node, at: Draft) -> Node | None:
     """A reduction drops or keeps its axes itself, if a Reshape does so afterwards."""
-    inner = at.sole(node.inputs[0], *REDUCING)
-    axes = None if inner is None else _axes(inner, at)
-    if inner is None or axes is None:
-        return None
+    inner = known(at.sole(node.inputs[0], *REDUCING))
+    axes = _axes(inner, at)
     full, out = at.shape(inner.inputs[0]) or (), at.shape(node.outputs[0])
     for keepdims, shape in enumerate((_without(full, axes), _with_ones(full, axes))):
         if shape == out and None not in shape:
@@ -110,10 +96,9 @@ def reduced_in_shape(node: Node, at: Draft) -> Node | None:
 
 def reduced_twice(node: Node, at: Draft) -> Node | None:
     """A sum of sums is one sum; likewise for means of equally many entries, maxima and minima."""
-    inner = at.sole(node.inputs[0], node.op)
-    outer_axes = _axes(node, at)
-    axes = None if inner is None else _axes(inner, at)
-    if inner is None or axes is None or outer_axes is None or _keepdims(inner) != _keepdims(node):
+    inner = known(at.sole(node.inputs[0], node.op))
+    outer_axes, axes = _axes(node, at), _axes(inner, at)
+    if _keepdims(inner) != _keepdims(node):
         return None
     rank = len(at.shape(inner.inputs[0]) or ())
     left = range(rank) if _keepdims(inner) else [a for a in range(rank) if a not in axes]
@@ -124,43 +109,36 @@ def reduced_twice(node: Node, at: Draft) -> Node | None:
 
 def reduced_over_nothing(node: Node, at: Draft) -> Found | None:
     """A sum over axes of length 1 is the tensor, perhaps without these axes."""
-    axes, shape = _axes(node, at), at.shape(node.inputs[0])
-    if axes is None or shape is None or any(shape[a] != 1 for a in axes):
+    axes, shape = _axes(node, at), known(at.shape(node.inputs[0]))
+    if any(shape[a] != 1 for a in axes):
         return None
     if _keepdims(node) or not axes:
         return node.inputs[0]
     return replace(node, op="Squeeze", inputs=(node.inputs[0], at.constant(np.array(axes, np.int64))), attrs={})
 
 
-def _target(before: Shape | None, after: Shape | None) -> list[int] | None:
-    """The constant target of a Reshape from one shape to another; None if no constant is right for every size."""
-    if before is None or after is None or 0 in after:
-        return None
+def _reshape(node: Node, source: str, at: Draft) -> Node:
+    """A Reshape of `source` in place of a node, to constants; NotKnown if no constants are right for every size."""
+    before, after = known(at.shape(source)), known(at.shape(node.outputs[0]))
     target = [d if isinstance(d, int) else 0 if d is not None and before[i : i + 1] == (d,) else -1
               for i, d in enumerate(after)]  # fmt: skip
-    if target.count(-1) > 1:
-        return None
-    if -1 in target:  # a copied size (0) may be zero, and then -1 would not be determined
+    if target.count(-1) == 1:  # a copied size (0) may be zero, and then -1 would not be determined
         target = [-1 if t < 1 else t for t in target]
-    return None if target.count(-1) > 1 else target
-
-
-def _reshape(node: Node, source: str, target: Sequence[int], at: Draft) -> Node:
+    if 0 in after or target.count(-1) > 1:
+        raise NotKnown
     inputs = (source, at.constant(np.array(target, np.int64)))
     return replace(node, op="Reshape", inputs=inputs, attrs={})
 
 
-def _perm(node: Node, at: Draft) -> tuple[int, ...] | None:
-    shape = at.shape(node.inputs[0])
-    return node.attrs.get("perm", None if shape is None else tuple(range(len(shape))[::-1]))
+def _perm(node: Node, at: Draft) -> tuple[int, ...]:
+    given: tuple[int, ...] | None = node.attrs.get("perm")
+    return tuple(range(len(known(at.shape(node.inputs[0]))))[::-1]) if given is None else given
 
 
-def _axes(node: Node, at: Draft) -> list[int] | None:
-    """The axes of a reduction, counted from the front; None if they are not known."""
-    shape = at.shape(node.inputs[0])
-    given = at.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else np.zeros(0, np.int64)
-    if shape is None or given is None:
-        return None
+def _axes(node: Node, at: Draft) -> list[int]:
+    """The axes of a reduction, counted from the front."""
+    shape = known(at.shape(node.inputs[0]))
+    given = known(at.value(node.inputs[1])) if len(node.inputs) > 1 and node.inputs[1] else np.zeros(0, np.int64)
     if not given.size:
         return [] if node.attrs.get("noop_with_empty_axes", 0) else list(range(len(shape)))
     return sorted(int(a) % len(shape) for a in given)
@@ -180,16 +158,16 @@ def _with_ones(shape: Shape, axes: Sequence[int]) -> Shape:
 
 def expanded_twice(node: Node, at: Draft) -> Node | None:
     """Of two Expands in a row only the last is needed, if it gives the whole shape."""
-    inner, value = at.node(node.inputs[0], "Expand"), at.value(node.inputs[1])
-    if inner is None or value is None or tuple(value.tolist()) != at.shape(node.outputs[0]):
+    inner, value = known(at.node(node.inputs[0], "Expand")), known(at.value(node.inputs[1]))
+    if tuple(value.tolist()) != at.shape(node.outputs[0]):
         return None
     return replace(node, inputs=(inner.inputs[0], node.inputs[1]))
 
 
 def expanded_by_constants(node: Node, at: Draft) -> Node | None:
     """An Expand to computed sizes is one to constants if the symbolic sizes are those of the tensor."""
-    before, after = at.shape(node.inputs[0]), at.shape(node.outputs[0])
-    if before is None or after is None or at.value(node.inputs[1]) is not None:
+    before, after = known(at.shape(node.inputs[0])), known(at.shape(node.outputs[0]))
+    if at.value(node.inputs[1]) is not None:
         return None
     aligned = (*[1] * (len(after) - len(before)), *before)
     target = [new if isinstance(new, int) else 1 if new is not None and new == old else None
@@ -199,10 +177,8 @@ def expanded_by_constants(node: Node, at: Draft) -> Node | None:
 
 def unexpanded(node: Node, at: Draft) -> Node | None:
     """An operand that is expanded need not be, if the node broadcasts it to the shape of the other operands anyway."""
-    out = at.shape(node.outputs[0])
-    if out is None or len(node.inputs) > _MOST_OPERANDS:
-        return None
-    for i, name in enumerate(node.inputs):
+    out = known(at.shape(node.outputs[0]))
+    for i, name in enumerate(node.inputs) if len(node.inputs) <= _MOST_OPERANDS else ():
         source = _narrower(name, at)
         if source is None:
             continue
@@ -216,8 +192,8 @@ def unexpanded(node: Node, at: Draft) -> Node | None:
 
 def copied_last(node: Node, at: Draft) -> Node | None:
     """An elementwise operator of copies of one entry is computed once, and its result copied."""
-    inner = at.sole(node.inputs[0], "Expand")
-    if inner is None or not is_one(inner.inputs[0], at):
+    inner = known(at.sole(node.inputs[0], "Expand"))
+    if not is_one(inner.inputs[0], at):
         return None
     declared = TensorType(at.dtype(node.outputs[0]), at.shape(inner.inputs[0]))
     one = at.add(node.op, inner.inputs[:1], declared, node.attrs, node.outputs[0])
@@ -270,8 +246,7 @@ def folded(node: Node, at: Draft) -> Array | None:
     if not values or len(values) < len(set(node.inputs) - {""}) or len(node.outputs) > 1 or node.op in DRAWING:
         return None
     given, made = sum(value.nbytes for value in values.values()), _bytes(node.outputs[0], at)
-    too_large = made is None or made > min(_LARGEST_RESULT, given + _NODE) or given > _LARGEST_OPERANDS
-    if too_large or any(node.subgraphs):
+    if made > min(_LARGEST_RESULT, given + _NODE) or given > _LARGEST_OPERANDS or any(node.subgraphs):
         return None
     try:
         found = result(trace(Graph((), node.outputs, (node,), values), {}, ops=OPS, dtype="model"), node.outputs[0])
@@ -280,19 +255,16 @@ def folded(node: Node, at: Draft) -> Array | None:
     return found if found.dtype == at.dtype(node.outputs[0]) else None
 
 
-def _bytes(name: str, at: Draft) -> int | None:
-    """The bytes of a tensor; None if that depends on symbolic sizes."""
-    shape, dtype = at.shape(name), at.dtype(name)
-    if shape is None or dtype is None or not all(isinstance(d, int) for d in shape):
-        return None
-    return math.prod(d for d in shape if isinstance(d, int)) * dtype.itemsize
+def _bytes(name: str, at: Draft) -> int:
+    """The bytes of a tensor; NotKnown if that depends on symbolic sizes."""
+    sizes = [known(d if isinstance(d, int) else None) for d in known(at.shape(name))]
+    return math.prod(sizes) * known(at.dtype(name)).itemsize
 
 
 def known_sizes(node: Node, at: Draft) -> Found | None:
     """Sizes that are known are constants; other sizes are read once, from the first tensor that has them."""
     dims = _dims(node, at)
-    if dims is None or at.shape(node.outputs[0]) is None:
-        return None
+    known(at.shape(node.outputs[0]))
     at.sizes[node.outputs[0]] = dims
     rank = 0 if at.shape(node.outputs[0]) == () else 1
     if all(isinstance(d, int) for d in dims):
@@ -304,55 +276,48 @@ def known_sizes(node: Node, at: Draft) -> Found | None:
 def known_counts(node: Node, at: Draft) -> Node | None:
     """A product of sizes that is the number of entries of a tensor is the Size of that tensor."""
     name = node.outputs[0]
-    count = _volume(node, at)
-    if count is None:
-        return None
-    at.counts[name] = count
+    at.counts[name] = count = _volume(node, at)
     tensor = at.volumes.get(count)
     return replace(node, op="Size", inputs=(tensor,), attrs={}) if tensor and at.shape(name) == () else None
 
 
-def _volume(node: Node, at: Draft) -> Volume | None:
-    """The product of sizes that a tensor with one entry holds; None for other tensors."""
+def _volume(node: Node, at: Draft) -> Volume:
+    """The product of sizes that a tensor with one entry holds; NotKnown for other tensors."""
     if not is_one(node.outputs[0], at):
-        return None
-    known = [at.counts.get(name) or _one_size(name, at) for name in node.inputs[: 1 if node.op != "Mul" else 2]]
-    if None in known:
-        return None
-    numbers, names = zip(*(each for each in known if each is not None), strict=True)
+        raise NotKnown
+    found = [at.counts.get(name) or _one_size(name, at) for name in node.inputs[: 1 if node.op != "Mul" else 2]]
+    numbers, names = zip(*found, strict=True)
     return math.prod(numbers), tuple(sorted(itertools.chain(*names)))
 
 
-def _one_size(name: str, at: Draft) -> Volume | None:
+def _one_size(name: str, at: Draft) -> Volume:
     dims = _sizes(name, at)
-    return volume(dims) if dims is not None and len(dims) == 1 else None
+    return volume(known(dims if len(dims) == 1 else None))
 
 
-def _dims(node: Node, at: Draft) -> Shape | None:
-    """The dimensions whose sizes a node outputs; None unless each has a name or a number."""
+def _dims(node: Node, at: Draft) -> Shape:
+    """The dimensions whose sizes a node outputs; NotKnown unless each has a name or a number."""
     dims: Sequence[Dim] | None = None
     if node.op == "Shape":
-        shape = at.shape(node.inputs[0])
-        dims = None if shape is None else shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
+        dims = known(at.shape(node.inputs[0]))[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
     elif node.op == "Gather":
-        of, index = _sizes(node.inputs[0], at), at.value(node.inputs[1])
-        known = of is not None and index is not None and index.ndim < 2 and np.all(np.abs(index + 0.5) < len(of))
-        dims = [of[i] for i in index.reshape(-1).tolist()] if known and of is not None and index is not None else None
+        of, index = _sizes(node.inputs[0], at), known(at.value(node.inputs[1]))
+        there = index.ndim < 2 and np.all(np.abs(index + 0.5) < len(of))
+        dims = [of[i] for i in index.reshape(-1).tolist()] if there else None
     elif node.op in ("Squeeze", "Unsqueeze"):
         of = _sizes(node.inputs[0], at)
-        dims = of if of is not None and len(of) == 1 and at.shape(node.outputs[0]) in ((), (1,)) else None
+        dims = of if len(of) == 1 and at.shape(node.outputs[0]) in ((), (1,)) else None
     elif node.op == "Concat":
-        parts = [_sizes(name, at) for name in node.inputs]
-        dims = None if None in parts else [d for part in parts for d in part or ()]
-    return None if dims is None or None in dims else tuple(dims)
+        dims = [d for name in node.inputs for d in _sizes(name, at)]
+    return known(None if dims is None or None in dims else tuple(dims))
 
 
-def _sizes(name: str, at: Draft) -> Shape | None:
-    """The dimensions whose sizes a tensor holds; None for other tensors."""
+def _sizes(name: str, at: Draft) -> Shape:
+    """The dimensions whose sizes a tensor holds; NotKnown for other tensors."""
     value = at.value(name)
-    if value is not None:
-        return tuple(value.reshape(-1).tolist()) if value.dtype == np.int64 and value.ndim < 2 else None
-    return at.sizes.get(name)
+    if value is None:
+        return known(at.sizes.get(name))
+    return tuple(known(value.reshape(-1).tolist() if value.dtype == np.int64 and value.ndim < 2 else None))
 
 
 MOVES: Rules = {
