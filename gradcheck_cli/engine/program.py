@@ -78,7 +78,7 @@ class Planned(Ready):
     operands  names, each with a flag: a probe reaches it
     direct    the kernel takes stacks as they are, without a batching rule
     rebound   a probe reaches the step's metadata
-    decides   the step takes a branch or has a discrete result
+    decides   the step takes a branch, and the outputs are computed with its result, or has a discrete result
     """
 
     index: int
@@ -152,15 +152,36 @@ def planned(
     reached: Collection[str],
     dies: Mapping[int, Sequence[str]],
     values: TapeValues,
+    outputs: Collection[str],
 ) -> list[Planned]:
     """The steps, prepared in order; `dies` has, by position, the tensors that nothing reads after a step."""
-    return [_ready(index, step, reached, tuple(dies.get(i, ())), values) for i, (index, step) in enumerate(steps)]
+    computed = computed_with(steps, outputs)
+    return [
+        _ready(index, step, reached, tuple(dies.get(i, ())), values, not computed.isdisjoint(step.node.outputs))
+        for i, (index, step) in enumerate(steps)
+    ]
 
 
-def _ready(index: int, step: Step, reached: Collection[str], dies: tuple[str, ...], values: TapeValues) -> Planned:
+def computed_with(steps: Sequence[tuple[int, Step]], outputs: Collection[str]) -> set[str]:
+    """Tensors whose numbers the outputs are computed with; those of all others only decide, index or size."""
+    found = {*outputs}
+    for _, step in reversed(steps):
+        positions = [i for i, name in enumerate(step.node.outputs) if name in found]
+        for operand, name in enumerate(step.operands if positions else ()):
+            if name and any(step.op.cut(step.node.attrs, operand, i) not in ("decides", "sizes") for i in positions):
+                found.add(name)
+    return found
+
+
+def _ready(
+    index: int, step: Step, reached: Collection[str], dies: tuple[str, ...], values: TapeValues, computed: bool
+) -> Planned:
     like = {n: values.like(n) for n in (*step.node.outputs, *step.operands) if n}
     results = tuple((n, like[n].dtype, like[n].ndim) if n else ("", np.dtype(float), 0) for n in step.node.outputs)
-    decides = step.op.branch is not None or any(not is_inexact(dtype) for name, dtype, _ in results if name)
+    # a tie of what only decides further on is none, unless that decision, which is discrete, changes
+    decides = (computed and step.op.branch is not None) or any(
+        not is_inexact(dtype) for name, dtype, _ in results if name
+    )
     operands = tuple((n, n in reached) for n in step.operands)
     rank = max((like[n].ndim for n in step.operands if n), default=0)
     full = all(like[n].ndim == rank for n, probed in operands if probed)
@@ -191,7 +212,7 @@ class Program:
 
     @cached_property
     def _plan(self) -> list[Planned]:
-        return planned(self.steps, self.reached, self.dies, self.tape.values)
+        return planned(self.steps, self.reached, self.dies, self.tape.values, self.outputs)
 
     def upon(self, tape: Tape) -> Program:
         """The same steps on another tape that has them; evaluations count for both."""

@@ -74,6 +74,9 @@ TIES: dict[str, tuple[gc.Model, Any, dict[str, int]]] = {
     "Cast": (
         model(("Cast", "x", "i", {"to": 7}), ("Cast", "i", "y", {"to": 11})), [1, 0.5, -0.5, 0.2], {JUMP: 1}),
     "Hardmax": (model(("Hardmax", "x", "y")), [1, 1, -0.5, 0.2], {JUMP: 4}),
+    "a maximum at the bound that it has to be above": (
+        model(("ReduceMax", "x", "m", {"keepdims": 0}), ("Greater", "m one", "c"), ("Add", "x one", "d"),
+              ("Where", "c x d", "y"), constants={"one": 1.0}), [1, 0.5, -0.5, 0.2], {JUMP: 4}),
     "a step that a condition makes": (
         model(("Greater", "x zero", "c"), ("Add", "x two", "d"), ("Where", "c x d", "y"),
               constants={"zero": 0.0, "two": 2.0}), [0, 0.5, -0.5, 0.2], {JUMP: 1}),
@@ -160,6 +163,9 @@ SMOOTH: dict[str, tuple[gc.Model, Any]] = {  # decisions hang in the balance, an
         model(("TopK", "x k", "t"), ("ReduceSum", "t", "y", {"keepdims": 0}), constants={"k": np.array([4])}),
         [1, 1, 1, 1]),
     "a remainder at zero": (model(("Mod", "x one", "y", {"fmod": 1}), constants={"one": 1.0}), [0, 0.5, -0.5, 0.2]),
+    "two maxima of which one has to be above a bound": (
+        model(("ReduceMax", "x", "m", {"keepdims": 0}), ("Greater", "m five", "c"), ("Sin", "x", "s"),
+              ("Where", "c x s", "y"), constants={"five": 5.0}), [1, 1, 0, 1]),
 }  # fmt: skip
 
 
