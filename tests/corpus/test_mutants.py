@@ -1,7 +1,7 @@
 """Wrong rules fail and their node is the suspect; the right rules pass: over operators, models, faults and seeds.
 
-A part runs by default: one case of each operator, every kind and network, one seed.  `python -m pytest -m slow
-tests/corpus` runs all cases over five seeds, `python -m tests.corpus` counts what became of them.
+A part runs by default: one case of each operator, some kinds and networks.  `python -m pytest -m slow tests/corpus`
+runs all cases with another seed, `python -m tests.corpus` counts what became of them over as many seeds as one likes.
 """
 
 from __future__ import annotations
