@@ -179,12 +179,13 @@ def representable(x: Array, h: Array) -> Array:
 
 
 def scales(x: Array) -> Array:
-    """The natural size of each entry: its magnitude, or the tensor's root mean square if it is 0; shape of x."""
+    """The natural size of each entry: its magnitude, or the tensor's root mean square for 0 and infinity; shape of x."""
     size = np.abs(x)
-    if size.dtype.kind == "f" and (size > 0).all():
+    usual = (size > 0) & np.isfinite(size)
+    if size.dtype.kind == "f" and usual.all():
         return np.asarray(size)
-    typical = rms(size)
-    return np.where(size > 0, size, typical if np.isfinite(typical) and typical > 0 else 1.0)
+    typical = rms(np.where(np.isfinite(size), size, 0.0))
+    return np.where(usual, size, typical if 0 < typical < np.inf else 1.0)
 
 
 def rms(x: Array) -> float:
