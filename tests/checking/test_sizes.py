@@ -79,6 +79,11 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
                                  { y = Mul (x, P) }""", {"N": 2, "S": 6}),
     "multiples of four": ("""g (float[N, S] x) => (float[N, T, 4] y) <int64[3] shape = {0, -1, 4}>
                           { r = Reshape (x, shape) y = Sin (r) }""", {"N": 2, "S": 8}),
+    "multiples of eleven": ("""g (float[N, S] x) => (float[N, T, 11] y) <int64[3] shape = {0, -1, 11}>
+                            { r = Reshape (x, shape) y = Sin (r) }""", {"N": 2, "S": 11}),
+    "a rest that is empty at few": ("""g (float[N, S] x) => (float[N, R] y)
+                                    <int64[1] from = {10}, int64[1] to = {1000}, int64[1] axis = {1}>
+                                    { r = Slice (x, from, to, axis) y = Sin (r) }""", {"N": 2, "S": 16}),
     "a window": (f"g (float[N, 1, T] x) => (float[N, 1, U] y) {K} y = Conv (x, K) }}", {"N": 2, "T": 16}),
     "a stride of hundreds": (f"""g (float[N, 1, T] x) => (float[N, 1, U] y) {K}
                              a = AveragePool <kernel_shape = [80], strides = [80]> (x) y = Conv (a, K) }}""",
@@ -94,6 +99,10 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
     "a picture without a batch": (f"""g (float[H, W, 3] x) => (float[1, 1, A, B] y) <int64[1] zero = {{0}}, {KERNEL}>
                                   {{ t = Transpose <perm = [2, 0, 1]> (x) u = Unsqueeze (t, zero) y = Conv (u, K) }}""",
                                   {"H": 32, "W": 40}),
+    "a picture behind an axis of one": (f"""g (float[N, 1, H, W, 3] x) => (float[N, 1, A, B] y)
+                                        <int64[1] one = {{1}}, {KERNEL}>
+                                        {{ s = Squeeze (x, one) t = Transpose <perm = [0, 3, 1, 2]> (s)
+                                          y = Conv (t, K) }}""", {"N": 2, "H": 32, "W": 40}),
     "a volume": ("""g (float[N, 1, D, H, W] x) => (float[N, 1, A, B, C] y)
                  { y = AveragePool <kernel_shape = [16, 16, 16], strides = [16, 16, 16]> (x) }""",
                  {"N": 2, "D": 32, "H": 32, "W": 40}),

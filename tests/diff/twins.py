@@ -77,6 +77,8 @@ COMPOSED = net(
     ax=np.array([-1]), eps=1e-5, **SCALE,
 )  # fmt: skip
 TWO = "a (float[2,3] p, float[2,3] q) => (float[2,3] y) { e = Exp (p)  y = Mul (e, q) }"
+PAIR_TEXT = "a (float[2,3] x) => (seq(float[2,3]) y) { n = Neg (x)  e = Exp (x)  y = SequenceConstruct (n, e) }"
+PAIR = net(PAIR_TEXT)
 SAME = [
     Twins("identical", net(MLP, W=W, V=V, b=BIAS), net(MLP, W=W, V=V, b=BIAS)),
     Twins(
@@ -102,6 +104,7 @@ SAME = [
     Twins("Gelu fused", GELU, net("a (float[2,4] x) => (float[2,4] y) { y = com.microsoft.Gelu (x) }")),
     Twins("LayerNormalization fused", COMPOSED, net(LAYER.format(1e-5), **SCALE)),
     Twins("inputs in another order", net(TWO), net(TWO.replace("[2,3] p, float[2,3] q", "[2,3] q, float[2,3] p"))),
+    Twins("a sequence", PAIR, net(PAIR_TEXT.replace("Neg (x)", "Mul (x, less)"), less=-1.0)),
     Twins(
         "inputs and outputs renamed", net(TWO),
         net("a (float[2,3] first, float[2,3] second) => (float[2,3] out) { e = Exp (first)  out = Mul (e, second) }"),
