@@ -12,8 +12,8 @@ from gradcheck_cli.autodiff.backward import inexact
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.checks.assemble import full_name
+from gradcheck_cli.checks.modes import fitting
 from gradcheck_cli.checks.problem import is_floating
-from gradcheck_cli.checks.procedure import fitting
 from gradcheck_cli.checks.severing import cut_off, sentence, severance_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError
@@ -235,7 +235,7 @@ def _point(
 ) -> tuple[Point | None, str]:
     """The point at which a check would start, or the reason why there is none."""
     reached = {x: source.graph.reached_from([x]) for x in xs}
-    pairs = ((x, y) for y in ys for x in xs if y in reached[x])
+    pairs = [(x, y) for y in ys for x in xs if y in reached[x]]
     try:
         return fitting(source, settings, ops, pairs, partial(find_point, source, settings, ops, (*ys, *xs), 0))[0], ""
     except GradcheckError as error:

@@ -1,38 +1,49 @@
 """The mode of a comparison: every entry, random projections, drawn entries, or every node on its own.
 
 In `auto` the predicted cost of all entries decides: in full if that takes at most some ten seconds, else node by node.
+Sizes of open dimensions are chosen here as well: the default ones, or smaller ones where the check would not fit the
+memory limit, or images would take too long.  Operations are counted and not timed, so that every machine chooses the
+same modes and sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.checks.problem import Problem, too_large
+from gradcheck_cli.checks.problem import Problem, is_floating, too_large
 from gradcheck_cli.checks.timing import beyond, threads
 from gradcheck_cli.compare.pair import PairJob, PairResult
-from gradcheck_cli.compare.partial import DOT_TESTS, ProjectedPart, entries_at_ties, projections, sample
 from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array
-from gradcheck_cli.graph.memory import allowed
-from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, partial_work
-from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, lasting, partial_work
+from gradcheck_cli.jacobian.directions import DOT_TESTS, Directions, reals
 from gradcheck_cli.jacobian.jacobian import Backward
+from gradcheck_cli.op import Ops
+from gradcheck_cli.points.dims import roles, sizes_given
+from gradcheck_cli.points.point import Point, dims_behind
+from gradcheck_cli.points.sizes import smaller
 from gradcheck_cli.settings import Mode, Settings
 from gradcheck_cli.verdict.rule import Status, worst
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.diagnose.suspects import Survey, Trap
+    from gradcheck_cli.compare.partial import ProjectedPart
 
 
 PARTIAL: tuple[Mode, ...] = ("nodes", "directional", "sampled")
 LADDER: tuple[Mode, ...] = ("full", "nodes", "directional")  # order in which `auto` falls back, by memory
 _FAILING, _MIXED, _LOOKED_AT = 2, 16, 1024  # failing entries: used alone, mixed into one, and considered at most
+_TOO_MUCH = "would take more than the memory limit"
+_SECONDS = 10.0  # of a predicted check, above which images are reduced
 _TIME = 0.3  # share of the time limit that full comparisons may be predicted to take
 
 
@@ -48,7 +59,7 @@ def plan(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Setti
     costs = [(pair, problems[pair.y].cost(pair.x)) for pair in pairs]
     left = work_for(settings)
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
-        fits = cost.memory <= allowed(settings.memory_limit)
+        fits = cost.memory <= problems[pair.y].budget.memory
         if settings.mode == "full" and not fits:
             raise too_large(cost, problems[pair.y], pair.x)
         left -= cost.work
@@ -77,27 +88,14 @@ def _fit(pair: Pair, problem: Problem, modes: Sequence[Mode]) -> None:
 def _why(cost: Cost, fits: bool, settings: Settings) -> str:
     """Reason for not comparing all entries."""
     if not fits:
-        return f"all {cost.entries:,} entries would take more than the memory limit"
+        return f"all {cost.entries:,} entries {_TOO_MUCH}"
     return f"all {cost.entries:,} entries would take about {cost.duration}"
 
 
 def lesser(mode: str) -> str:
     """Reason for leaving a mode that does not fit the memory limit."""
     what = {"full": "all entries", "nodes": "all nodes"}.get(mode, mode)
-    return f"{what} would take more than the memory limit"
-
-
-def predicted(ends: Iterable[tuple[str, str]], problems: Mapping[str, Problem], settings: Settings) -> float:
-    """Operations of a check of some pairs (x, y) in the modes they would get; pairs of one y share a survey."""
-    costs = sorted((problems[y].cost(x).work if settings.mode in ("auto", "full") else math.inf, x, y) for x, y in ends)
-    left, total, rest = math.inf if settings.mode == "full" else work_for(settings), 0.0, dict[str, float]()
-    for cost, x, y in costs:
-        if total + cost <= left:
-            total += cost
-        else:
-            mode = settings.mode if settings.mode in PARTIAL else "nodes"
-            rest[y] = max(rest.get(y, 0.0), partial_work(problems[y].program(x), mode))
-    return total + sum(rest.values())
+    return f"{what} {_TOO_MUCH}"
 
 
 def work_for(settings: Settings, most: float = FULL_WORK) -> float:
@@ -111,6 +109,8 @@ class Partial:
     """Comparisons in one of the partial modes at one point; all pairs of one y share the backward passes."""
 
     def __init__(self, mode: str, backward: Backward, settings: Settings, budget: Budget) -> None:
+        from gradcheck_cli.compare.partial import projections, sample  # most checks compare all entries
+
         self.mode, self.settings, self.backward = mode, settings, backward
         seed = settings.seed
         self.part: ProjectedPart = (
@@ -127,6 +127,8 @@ class Partial:
         Entries at ties are compared beside directional projections, and a projection of all entries beside a sample,
         since a sample misses rare errors.
         """
+        from gradcheck_cli.compare.partial import entries_at_ties
+
         tied = self.mode == "directional" and result.directions is not None and result.directions.tied
         if tied and (
             beside := entries_at_ties(self.backward, position, problem.program(pair.x), self.settings.seed, job)
@@ -194,3 +196,76 @@ def blameless(problem: Problem, pair: Pair, survey: Survey) -> str:
         problem.surveyor.unsummed(*names, problem.settings.seed)
         or f"no node fails on its own ({survey.checked} of {survey.total} checked)"
     )
+
+
+def fitting(
+    source: Source,
+    settings: Settings,
+    ops: Ops,
+    pairs: Collection[tuple[str, str]],
+    at: Callable[[Mapping[str, int]], Point],
+) -> tuple[Point, str]:
+    """A point at which all pairs (x, y) fit in some mode, with a note on its sizes; the default point if there is none.
+
+    Images are reduced to 16 x 24 where they would take more than ten seconds.  `at` gives the point for some sizes; for
+    an empty mapping the default point, which is not kept in memory while smaller ones are tried.
+    """
+    point = at({})
+    start, first = point.dims, {**point.dims, **point.over}
+    known = {**source.dims, **settings.dims, **sizes_given(source.graph, settings)}
+    fits = settings.mode != "auto" or not start or _fits(_problems(point, source, settings, pairs))
+    why = _TOO_MUCH
+    if fits:
+        drawn = dims_behind(source.graph, point.random).intersection(start).difference(known)
+        images = bool(drawn) and not drawn.isdisjoint(roles(source.graph, ops).images)
+        work = predicted(_problems(point, source, settings, pairs), settings) if images else 0.0
+        if work <= work_for(settings, _SECONDS * OPERATIONS):
+            return point, _said(start, first, _TOO_MUCH)
+        why = f"would take about {lasting(work)}"
+    del point
+    for sizes in smaller(source.graph, start, known, ops, images_alone=fits):
+        with suppress(GradcheckError, MemoryError):
+            other = at(sizes)
+            if fits or _fits(_problems(other, source, settings, pairs)):
+                return other, _said(other.dims, first, why)
+            del other
+    return at(start), _said(start, first, _TOO_MUCH)
+
+
+Problems: TypeAlias = Mapping[tuple[str, str], Problem]  # by pair (x, y)
+
+
+def _problems(point: Point, source: Source, settings: Settings, pairs: Collection[tuple[str, str]]) -> Problems:
+    """The problems of the pairs whose x and y are both computed at a point and are float tensors."""
+    tape, of = point.tape, dict[str, Problem]()
+    there = [pair for pair in pairs if all(name in tape.named and is_floating(tape, name) for name in pair)]
+    for _, y in there:
+        of[y] = of.get(y) or Problem(source, settings, tape, y)
+    return {(x, y): of[y] for x, y in there}
+
+
+def _fits(problems: Problems) -> bool:
+    """True if every pair fits the memory limit in the mode that takes least."""
+    return all(threads(problem, x, "directional") for (x, _), problem in problems.items())
+
+
+def predicted(problems: Problems, settings: Settings) -> float:
+    """Operations of a check of some pairs in the modes they would get; pairs of one y share a survey."""
+    in_full = settings.mode in ("auto", "full")
+    costs = sorted((of.cost(x).work if in_full else math.inf, x, y) for (x, y), of in problems.items())
+    left, total, rest = math.inf if settings.mode == "full" else work_for(settings), 0.0, dict[str, float]()
+    for cost, x, y in costs:
+        if total + cost <= left:
+            total += cost
+        else:
+            mode = settings.mode if settings.mode in PARTIAL else "nodes"
+            rest[y] = max(rest.get(y, 0.0), partial_work(problems[x, y].program(x), mode))
+    return total + sum(rest.values())
+
+
+def _said(sizes: Mapping[str, int], first: Mapping[str, int], why: str) -> str:
+    """Note on sizes that differ from the default ones; "" where they do not."""
+    if sizes == first:
+        return ""
+    here, there = (", ".join(f"{name}={size}" for name, size in each.items()) for each in (sizes, first))
+    return f"{here}: {there} {why}"

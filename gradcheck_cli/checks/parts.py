@@ -21,7 +21,6 @@ from gradcheck_cli.compare.pair import Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, PointError, UsageError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.settings import Settings
@@ -70,7 +69,7 @@ Elsewhere: TypeAlias = (
 
 def parts_of(memory: float, settings: Settings) -> int:
     """Number of parts of a check whose largest Jacobians take `memory` bytes."""
-    return max(LEAST, int(-(-memory * _SHARE // allowed(settings.memory_limit))))
+    return max(LEAST, int(-(-memory * _SHARE // Budget.within(settings).memory)))
 
 
 def require_whole(settings: Settings) -> None:

@@ -15,18 +15,18 @@ import numpy as np
 from gradcheck_cli.autodiff.backward import inexact
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.compare.foreign import try_kernels
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.graph.containers import described
-from gradcheck_cli.graph.memory import allowed, owned, spell
+from gradcheck_cli.graph.memory import owned, spell
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
 from gradcheck_cli.jacobian.directions import reach, reals
-from gradcheck_cli.op import Ops
+from gradcheck_cli.op import Op, Ops
+from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.more import first_nonfinite, leading
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.points.targets import first_float_after
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gradcheck_cli.checks.diagnose.suspects import Surveyor
 
 
+_DECLARED = ("forward", "batching", "linear", "analytic", "step", "sparsity", "boxes")
 _BACKWARD = 3  # cost of a backward pass in forward runs
 _PROBES = 8  # forward runs of a row where onnxruntime evaluates y: its own and ours, at the same points
 
@@ -58,8 +59,12 @@ class Problem:
     ) -> None:
         self.source, self.graph, self.settings = source, source.graph, settings
         self.tape, self.y, self.narrow, self.fed = tape, y, narrow, fed or {}
+        self.budget = Budget.within(settings)
         self.half: Callable[[], Tape | None] = lambda: None  # the run in float16 or bfloat16, of a model that has it
-        try_kernels(tape)
+        if foreign := [i for i, step in enumerate(tape.steps) if step.trial is None and not _is_own(step.op)]:
+            from gradcheck_cli.compare.foreign import try_kernels  # few models have any
+
+            try_kernels(tape, foreign)
         self._programs: dict[str, Program] = {}
         self._structures: dict[str, Structure] = {}
 
@@ -100,9 +105,7 @@ class Problem:
             program, settings = self.program(x), self.settings
             work = forward_work(program) * (reals(self.value(x)) + _BACKWARD * reals(self.value(self.y)))
             colors = settings.coloring and work >= COLORED_WORK + COLORED_STEP * len(program.steps)
-            self._structures[x] = Structure(
-                program, Budget(allowed(settings.memory_limit), settings.jobs), colors=colors
-            )
+            self._structures[x] = Structure(program, self.budget, colors=colors)
         return self._structures[x]
 
     def cost(self, x: str) -> Cost:
@@ -112,7 +115,7 @@ class Problem:
         cost = full_cost(program, rows, columns, live)
         if self.settings.forward == "onnxruntime":  # which evaluates each row by itself
             return replace(cost, work=cost.work + _PROBES * rows * forward_work(program))
-        if cost.work < SOON or cost.memory > allowed(self.settings.memory_limit):
+        if cost.work < SOON or cost.memory > self.budget.memory:
             return cost
         coloring = self.structure(x).coloring if pattern_work(program, rows) <= SOON else None
         if coloring is not None:
@@ -126,6 +129,15 @@ class Problem:
     def value(self, name: str) -> Array:
         """Value of a tensor of the model."""
         return self.tape.named[name].value
+
+
+def _is_own(op: Op) -> bool:
+    """The kernel is gradcheck's own, whatever the rule is."""
+    known = OPS.get(op.key)
+    if known is None or op.composed or known is op:
+        return op.composed or known is op
+    ours = str(getattr(op.forward, "__module__", "") or "").startswith("gradcheck_cli.")
+    return ours or all(getattr(op, name) == getattr(known, name) for name in _DECLARED)
 
 
 def obstacle(point: Point, problem: Problem, x: str, index: int, open_: float = 0.0) -> GradcheckError | None:

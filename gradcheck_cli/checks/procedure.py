@@ -1,59 +1,93 @@
-"""The whole procedure of checking one model: choose what to differentiate, find a point, compare, judge, record.
+"""The whole procedure of checking one model: choose what to differentiate, find points, compare, judge, record.
 
-`check` is the way in.  Sizes of open dimensions are chosen here as well: the default ones, or smaller ones where the
-check would not fit the memory limit, or images would take too long.  Operations are counted and not timed, so that
-every machine chooses the same sizes.
+`check` is the way in.  All pairs (x, y) of one y and one mode are compared together at a point: they share a backward
+pass and its laws.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradcheck_cli.autodiff.custom import ops_for, unused_operators
 from gradcheck_cli.autodiff.evaluation import quietly
-from gradcheck_cli.checks.assemble import Pair, model_of, record_of
+from gradcheck_cli.checks.assemble import Pair, model_of, passes, record_of
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
-from gradcheck_cli.checks.comparing import Comparing
-from gradcheck_cli.checks.comparing import Listener as Listener
+from gradcheck_cli.checks.diagnose.laws import Laws
 from gradcheck_cli.checks.forward.comparison import Primal, require_runtime
 from gradcheck_cli.checks.half_precision import Precisions, in_half
 from gradcheck_cli.checks.health.checkup import Checkups
-from gradcheck_cli.checks.modes import plan, predicted, work_for
-from gradcheck_cli.checks.problem import Problem, is_floating, obstacle, require_floats, require_shape, without_forward
+from gradcheck_cli.checks.modes import (
+    LADDER,
+    PARTIAL,
+    Partial,
+    blameless,
+    fitting,
+    lesser,
+    plan,
+    survey_of,
+    trap_in,
+)
+from gradcheck_cli.checks.problem import (
+    Problem,
+    is_floating,
+    obstacle,
+    require_floats,
+    require_shape,
+    without_forward,
+    without_gradient,
+)
 from gradcheck_cli.checks.severing import last_float, severance_of, severed
-from gradcheck_cli.checks.timing import beyond, forecasts, threads
+from gradcheck_cli.checks.timing import beyond, forecasts, needed, threads
 from gradcheck_cli.compare.branches import Branches
-from gradcheck_cli.compare.pair import as_tensorflow
-from gradcheck_cli.errors import GradcheckError, LimitError, PointError, UnsupportedError, shown
+from gradcheck_cli.compare.counts import PairResult, nonfinite
+from gradcheck_cli.compare.ladder import PairJob, Theory
+from gradcheck_cli.compare.pair import AsTensorflow, Full, as_tensorflow
+from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph.memory import exhausted
-from gradcheck_cli.jacobian.cost import OPERATIONS, full_cost, lasting
+from gradcheck_cli.graph.memory import exhausted, is_of_memory
+from gradcheck_cli.jacobian.coloring import Structure
+from gradcheck_cli.jacobian.columns import Columns
+from gradcheck_cli.jacobian.cost import HELD
 from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
-from gradcheck_cli.points.dims import roles, sizes_given
 from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.more import MorePoints, finite_point
-from gradcheck_cli.points.point import Point, dims_behind
-from gradcheck_cli.points.sizes import smaller
+from gradcheck_cli.points.point import Point
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import ANY, Settings
+from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.claimed import Claiming
     from gradcheck_cli.checks.parts import Elsewhere, Part, Shares
     from gradcheck_cli.checks.second_order import SecondOrder
+    from gradcheck_cli.checks.timing import Forecast
+    from gradcheck_cli.engine.program import Program
 
 
-_TOO_MUCH = "would take more than the memory limit"
-_SECONDS = 10.0  # of a predicted check, above which images are reduced
+class Listener(Protocol):
+    """Receiver of a check's progress; pairs are timed only if it consumes the forecasts."""
+
+    def expect(self, forecasts: Iterator[Forecast]) -> None: ...
+    def start(self, title: str, total: int) -> None: ...
+    def advance(self, done: int, total: int) -> None: ...
+    def done(self) -> None: ...
+
+
+class Mode(Protocol):
+    """The entries or sums of them that are compared of each pair of one y."""
+
+    def compare(self, program: Program, position: int, job: PairJob) -> PairResult: ...
 
 
 def check(
@@ -76,10 +110,9 @@ def check(
         with quietly():  # NumPy's warnings on NaN and infinity: the verdict reports those
             idle = settings.straight_through and not rounds(source, settings, ops)
             source, ops = through(source, settings, ops)
-            part = None if elsewhere is None else _no_rows()
-            checking = Procedure(source, settings, listen, ops_for(source, ops), see, part, elsewhere)
+            procedure = Procedure(source, settings, ops_for(source, ops), listen, see=see, elsewhere=elsewhere)
             said = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
-            return tuple(replace(r, notes=(*r.notes, *said)) for r in checking.run(name, reproduce))
+            return tuple(replace(r, notes=(*r.notes, *said)) for r in procedure.run(name, reproduce))
     except MemoryError as error:
         raise exhausted(error) from error
 
@@ -91,67 +124,82 @@ def check_part(
     try:
         with quietly():
             source, ops = through(source, settings, ops)
-            known = ops_for(source, ops)
-            return Procedure(source, settings, listen, known, part=part).shares()
+            return Procedure(source, settings, ops_for(source, ops), listen, part=part).shares()
     except MemoryError as error:
         raise exhausted(error) from error
 
 
+@dataclass(slots=True)
+class Together:
+    """Pairs of one y and one mode at a point: they share a backward pass and its laws."""
+
+    problem: Problem
+    pairs: list[Pair]
+    index: int
+    backward: Backward
+    mode: Mode
+    laws: Laws
+    theories: Sequence[Theory]  # where all entries are compared
+    rows: Sequence[range] | None  # of each Jacobian, where others are compared elsewhere
+    results: list[tuple[Pair, PairResult]] = field(default_factory=list)
+    told: list[tuple[int, Pair]] = field(default_factory=list)  # those whose results count
+
+    def by_name(self) -> dict[str, PairResult]:
+        """The results by the name of their x on the tape."""
+        return {self.problem.theory_name(pair.x): result for pair, result in self.results}
+
+
 class Procedure:
-    """One check of one model, or of one part of it."""
+    """One check of one model, or of one `part` of the rows of each Jacobian; `elsewhere` compares all of them in parts."""
 
     def __init__(
         self,
         source: Source,
         settings: Settings,
-        listen: Listener | None,
         ops: Ops,
+        listen: Listener | None = None,
+        *,
         see: Callable[[int, Point], None] | None = None,
         part: Part | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        if part is not None:
-            from gradcheck_cli.checks.parts import require_whole  # where a cluster compares
+        if part is not None or elsewhere is not None:
+            from gradcheck_cli.checks.parts import Part, require_whole  # where a cluster compares
 
+            part = part or Part()  # without rows: all are compared elsewhere
             require_whole(settings)
         source, settings = opened(source, settings if settings.compat is None else as_tensorflow(settings), ops)
         require_runtime(source, settings)
-        self.source, self.settings, self.listen, self.ops, self.see = source, settings, listen, ops, see
-        self.part, self.elsewhere, self.memory = part, elsewhere, 0.0
-        self.sized = ""  # note on open dimensions that are smaller than the default
+        self.source, self.settings, self.ops, self.listen, self.see = source, settings, ops, listen, see
+        self.part, self.elsewhere, self.memory = part, elsewhere, 0
+        self.graph, self.sized = source.graph, ""  # note on open dimensions that are smaller than the default
         self.fed: dict[int, Mapping[str, Any]] = {}
-        self.graph, self.precisions = source.graph, Precisions(settings.seed, asked=settings.dtype == "model")
         wanted = (
             asked(source, settings) if part is None else AskedClaims((), settings.x, settings.y or choose_y(self.graph))
         )
-        self.ys = wanted.ys
-        more = settings.params or settings.param
-        self.xs = wanted.xs if wanted.xs is not None and not (settings.x and more) else self._chosen(wanted.xs)
-        self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, _ticking(source.uri, settings.timeout))
-        deadline = None if settings.timeout is None else time.monotonic() + settings.timeout
-        self.comparing = Comparing(source, settings, listen, self.precisions, self.checkups, part, deadline)
+        xs, self.ys, params, param = wanted.xs, wanted.ys, settings.params, settings.param
+        if xs is None or (settings.x and (params or param)):  # the defaults, or parameters beside what was named
+            xs = choose_x(self.graph, self.ys, x=xs, params=params, param=param, ops=ops)
+        self.xs = xs
+        self.deadline = None if settings.timeout is None else time.monotonic() + settings.timeout
+        self.precisions = Precisions(settings.seed, asked=settings.dtype == "model")
+        self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, partial(self.tick, source.uri))
         self.claiming = self._claiming(wanted)
         self.claims = [] if self.claiming is None else self.claiming.pairs
-
-    def _chosen(self, xs: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Tensors to differentiate by: the defaults, or parameters beside the tensors that were named."""
-        params, param = self.settings.params, self.settings.param
-        return choose_x(self.graph, self.ys, x=xs, params=params, param=param, ops=self.ops)
 
     def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
         """Records of all pairs (x, y) over all points."""
         pairs = self._pairs()
         second, branches = self._second_order(), Branches(self.graph)
         primal = Primal(self.source, self.settings, self.ops, self.ys)
-        for index, point in self._each_point():
+        for index, point in self._each_point(pairs):
             primal.ask(point)
             pairs, problems, ready = self._ready(pairs, point, index)
             self.checkups.at({y: problem.tape for y, problem in problems.items()}, [(p.x, p.y) for p in pairs], index)
             seconds = () if second is None else second.at(ready, problems, point)
             gradients = [(p, s) for p, s in seconds if self._comparable(p, point, s, index)]
             problems, ready = {**problems, **{p.y: s for p, s in gradients}}, [*ready, *(p for p, _ in gradients)]
-            self._plan([p for p in ready if not p.mode], problems)
-            self.comparing.compare_all(ready, problems, index)
+            self.compare_all(ready, problems, index)
             if self.claiming is not None:
                 self.claiming.at(point, index)
             primal.hear()
@@ -159,14 +207,25 @@ class Procedure:
             branches.at(point.tape, point.feeds, {(p.x, p.y): problems[p.y].program(p.x) for p in compared})
         self.checkups.look_on(MorePoints(self.source, self.settings, self.ops, self._targets, point), index + 1)
         self._gather(pairs)
-        every = pairs if second is None else second.with_gradients(pairs)
         model, sizes = model_of(self.source), {**self.source.dims, **self.settings.dims, **point.dims}
-        pairs = [*every, *self.claims]
-        records = (record_of(pair, model, self.settings, name, reproduce, sizes) for pair in pairs)
-        records = (r if r.gradient_of or r.claim else self.checkups.record(branches.record(r)) for r in records)
-        found = [primal.record(r if r.gradient_of or r.claim else self.precisions.record(r)) for r in records]
+        found = []
+        for pair in [*(pairs if second is None else second.with_gradients(pairs)), *self.claims]:
+            record = record_of(pair, model, self.settings, name, reproduce, sizes)
+            if not (record.gradient_of or record.claim):
+                record = self.precisions.record(self.checkups.record(branches.record(record)))
+            found.append(primal.record(record))
         dtypes = {name: var.dtype for name, var in point.tape.named.items()}
         return severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
+
+    def shares(self) -> Shares:
+        """Shares of one part: entries and laws only, without health, second order or claims."""
+        from gradcheck_cli.checks.parts import share_of
+
+        pairs = self._pairs()
+        for index, point in self._each_point(pairs):
+            pairs, problems, ready = self._ready(pairs, point, index)
+            self.compare_all(ready, problems, index)
+        return {(pair.x, pair.y): share_of(pair) for pair in pairs}
 
     def _claiming(self, wanted: AskedClaims) -> Claiming | None:
         """Comparer of gradients from other sources; None where the model brings none."""
@@ -174,7 +233,7 @@ class Procedure:
             return None
         from gradcheck_cli.checks.claims.claimed import Claiming  # most models have none
 
-        return Claiming(self.source, self.settings, self.ops, self.comparing, wanted)
+        return Claiming(self, wanted)
 
     def _second_order(self) -> SecondOrder | None:
         if not self.settings.second_order:
@@ -183,39 +242,46 @@ class Procedure:
 
         return SecondOrder(self.ops)
 
-    def shares(self) -> Shares:
-        """Shares of one part: entries and laws only, without health, second order or claims."""
-        pairs = self._pairs()
-        for index, point in self._each_point():
-            pairs, problems, ready = self._ready(pairs, point, index)
-            self._plan([p for p in ready if not p.mode], problems)
-            self.comparing.compare_all(ready, problems, index)
-        from gradcheck_cli.checks.parts import share_of
-
-        return {(pair.x, pair.y): share_of(pair) for pair in pairs}
-
     def _pairs(self) -> list[Pair]:
         """All pairs (x, y) to check; UsageError for names that the model does not have."""
-        self._require()
-        return [Pair(x, y) for x, y in self._asked_for()]
+        graph, settings = self.graph, self.settings
+        tolerances = [n for n in (*settings.rtol, *settings.atol, *settings.val_range) if n != ANY]
+        given = [*settings.x_shape, *settings.y_shape, *settings.x_init_value, *settings.extra_feed_dict]
+        require(graph, [*(settings.x or ()), *(settings.y or ()), *tolerances, *given], self.source.uri)
+        xs = dict.fromkeys([*self.xs, *(pair.x for pair in self.claims)])
+        if not self.ys or not xs:
+            raise self._without("float output" if not self.ys else "float tensor that its outputs depend on")
+        fed = settings.extra_feed_dict
+        reached = {x: reached_past(graph, x, fed) for x in xs}
+        connected = any(each.intersection(self.ys) for each in reached.values())
+        check_paths(graph, settings.x or (() if connected else tuple(xs)), self.ys, fed)
+        return [Pair(x, y) for y in self.ys for x in self.xs if y in reached[x]]
 
-    def _asked_for(self) -> Iterator[tuple[str, str]]:
-        reached = {x: reached_past(self.graph, x, self.settings.extra_feed_dict) for x in self.xs}
-        return ((x, y) for y in self.ys for x in self.xs if y in reached[x])
-
-    def _each_point(self) -> Iterator[tuple[int, Point]]:
+    def _each_point(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Point]]:
+        """The points, all with the sizes of the first: the usual ones, or smaller ones at which every pair fits."""
         dims: Mapping[str, int] = {}
-        for index in self._points():
+        only, ends = self.settings.point, [(pair.x, pair.y) for pair in pairs]
+        for index in range(self.settings.points) if only is None else (only,):
+            at = partial(finite_point, self.source, self.settings, self.ops, self._targets, index)
             if dims:
-                point = self._point(index, dims)
+                point = at(dims)
             else:
-                at = partial(self._point, index)
-                point, self.sized = fitting(self.source, self.settings, self.ops, self._asked_for(), at)
-            dims = point.dims
-            self.fed[index] = point.feeds
+                point, self.sized = fitting(self.source, self.settings, self.ops, ends, at)
+            dims, self.fed[index] = point.dims, point.feeds
             if self.see is not None:
                 self.see(index, point)
             yield index, point
+
+    @property
+    def _targets(self) -> list[str]:
+        return list(dict.fromkeys([*self.ys, *self.xs, *(pair.x for pair in self.claims)]))
+
+    def _without(self, what: str) -> UnsupportedError:
+        """The error for a model without x or y; it names the last tensor on the way to its outputs that could be y."""
+        message = f"{self.source.uri} has no {what}: there is no gradient to check."
+        if last := last_float(self.graph, self.ops):
+            message += f" Check up to the last float tensor: --y {shown(last)}"
+        return UnsupportedError(message, code="GC501")
 
     def _ready(self, pairs: list[Pair], point: Point, index: int) -> tuple[list[Pair], dict[str, Problem], list[Pair]]:
         """The pairs of float tensors, the problem of each y, and the pairs that can be compared at a point."""
@@ -227,44 +293,8 @@ class Procedure:
         half = in_half(self.graph, point, self._targets, self.settings, self.ops)
         for problem in problems.values():
             problem.half = half
-        return (
-            pairs,
-            problems,
-            [p for p in pairs if p.error is None and self._comparable(p, point, problems[p.y], index)],
-        )
-
-    def _gather(self, pairs: Sequence[Pair]) -> None:
-        """Collects what parts computed elsewhere have found, for pairs without an error."""
-        asked = [pair for pair in pairs if pair.error is None and pair.results]
-        if self.elsewhere is None or not asked:
-            return
-        from gradcheck_cli.checks.parts import parts_of, put_together
-
-        start, count, found = time.perf_counter(), parts_of(self.memory, self.settings), dict[int, Any]()
-        budget = self.comparing.budget(asked[0])
-        for index, shares in self.elsewhere(count, self.fed):
-            found[index] = shares
-            budget.progress(len(found), count)
-        for pair in asked:
-            put_together(pair, [found[index][pair.x, pair.y] for index in sorted(found)], self.settings)
-            pair.seconds += (time.perf_counter() - start) / len(asked)
-        self.comparing.done()
-
-    def _plan(self, pairs: Sequence[Pair], problems: Mapping[str, Problem]) -> None:
-        """Chooses the mode of each pair, and tells the listener how long each will take."""
-        if self.part is not None:  # a part is always compared in full
-            for pair in pairs:
-                # a part of the Jacobians takes as much memory as mode nodes does
-                if not threads(problems[pair.y], pair.x, "nodes"):
-                    pair.error = beyond(problems[pair.y], pair.x, "nodes")
-                    continue
-                pair.mode = "full"
-                program, rows = problems[pair.y].program(pair.x), reals(problems[pair.y].value(pair.x))
-                self.memory = max(self.memory, full_cost(program, rows, reals(problems[pair.y].value(pair.y))).memory)
-            return
-        plan(pairs, problems, self.settings)
-        if self.listen is not None:
-            self.listen.expect(forecasts(pairs, problems))
+        ready = [p for p in pairs if p.error is None and self._comparable(p, point, problems[p.y], index)]
+        return pairs, problems, ready
 
     def _comparable(self, pair: Pair, point: Point, problem: Problem, index: int) -> bool:
         """True if a pair can be compared at a point; the point's notes and errors go into the pair."""
@@ -281,120 +311,254 @@ class Procedure:
             pair.error = error
         return error is None
 
-    def _point(self, index: int, dims: Mapping[str, int]) -> Point:
-        return finite_point(self.source, self.settings, self.ops, self._targets, index, dims)
+    def _gather(self, pairs: Sequence[Pair]) -> None:
+        """Collects what parts computed elsewhere have found, for pairs without an error."""
+        pairs = [pair for pair in pairs if pair.error is None and pair.results]
+        if self.elsewhere is None or not pairs:
+            return
+        from gradcheck_cli.checks.parts import parts_of, put_together
 
-    @property
-    def _targets(self) -> list[str]:
-        return list(dict.fromkeys([*self.ys, *self.xs, *(pair.x for pair in self.claims)]))
+        start, count, found = time.perf_counter(), parts_of(self.memory, self.settings), dict[int, Any]()
+        budget = self.budget(pairs[0])
+        for index, shares in self.elsewhere(count, self.fed):
+            found[index] = shares
+            budget.progress(len(found), count)
+        for pair in pairs:
+            put_together(pair, [found[index][pair.x, pair.y] for index in sorted(found)], self.settings)
+            pair.seconds += (time.perf_counter() - start) / len(pairs)
+        self.done()
 
-    def _points(self) -> Iterator[int]:
-        if self.settings.point is not None:
-            yield self.settings.point
+    def _plan(self, pairs: Sequence[Pair], problems: Mapping[str, Problem]) -> None:
+        """Chooses the mode of each pair, and tells the listener how long each will take."""
+        if self.part is None:
+            plan(pairs, problems, self.settings)
+            if self.listen is not None:
+                self.listen.expect(forecasts(pairs, problems))
+            return
+        for pair in pairs:  # a part is always compared in full, and takes as much memory as mode nodes does
+            problem = problems[pair.y]
+            if threads(problem, pair.x, "nodes"):
+                entries = reals(problem.value(pair.x)) * reals(problem.value(pair.y))
+                pair.mode, self.memory = "full", max(self.memory, HELD * entries)
+            else:
+                pair.error = beyond(problem, pair.x, "nodes")
+
+    def compare_all(self, pairs: Sequence[Pair], problems: Mapping[str, Problem], index: int) -> None:
+        """Compares all pairs at one point; those of one y share the time of their common backward pass.
+
+        In `auto`, pairs that run out of memory are compared once more in the next mode that takes less.
+        """
+        self._plan([p for p in pairs if not p.mode], problems)
+        for problem, mode in product(problems.values(), ("full", *PARTIAL)):
+            start = time.perf_counter()
+            group = [p for p in pairs if (p.y, p.mode) == (problem.y, mode) and p.error is None]
+            try:
+                for together in self._together(problem, group, index):
+                    for position, pair in enumerate(together.pairs):
+                        job, program = self.job(pair), problem.program(pair.x)
+                        self._take(together, position, together.mode.compare(program, position, job), job)
+                    self._end(together)
+            except (MemoryError, LimitError) as error:
+                self.done()
+                if not is_of_memory(error):
+                    raise
+                for pair in group:
+                    if not (pair.results and pair.results[-1].point == index and self._wrong(pair)):
+                        pair.results = [result for result in pair.results if result.point != index]
+                        self._relieve(problem, pair, mode, error)
+            for pair in group:
+                pair.seconds += (time.perf_counter() - start) / len(group)
+
+    def _relieve(self, problem: Problem, pair: Pair, mode: str, error: MemoryError | LimitError) -> None:
+        """Gives a pair that ran out of memory the next mode; an error where there is none."""
+        following = LADDER[LADDER.index(mode) + 1 :] if mode in LADDER else ()
+        if self.settings.mode != "auto" or not following or pair.results or self.part is not None:
+            pair.error = exhausted(error, least=needed(problem, pair.x, mode, 1))
         else:
-            yield from range(self.settings.points)
+            pair.mode, pair.chosen, pair.jobs = following[0], lesser(mode), 1
 
-    def _require(self) -> None:
-        graph, settings, uri = self.graph, self.settings, self.source.uri
-        tolerances = [n for n in (*settings.rtol, *settings.atol, *settings.val_range) if n != ANY]
-        given = [*settings.x_shape, *settings.y_shape, *settings.x_init_value, *settings.extra_feed_dict]
-        require(graph, [*(settings.x or ()), *(settings.y or ()), *tolerances, *given], uri)
-        claimed = [pair.x for pair in self.claims]
-        if not self.ys or not (self.xs or claimed):
-            what = "float output" if not self.ys else "float tensor that its outputs depend on"
-            raise self._without(what)
-        fed = settings.extra_feed_dict
-        xs = dict.fromkeys([*self.xs, *claimed])
-        connected = any(reached_past(graph, x, fed).intersection(self.ys) for x in xs)
-        check_paths(graph, settings.x or (() if connected else tuple(xs)), self.ys, fed)
+    def _together(self, problem: Problem, pairs: list[Pair], index: int) -> Iterator[Together]:
+        """Pairs of one mode with their backward pass; one by one where a rule is missing."""
+        if not pairs:
+            return
+        first, compat, names = pairs[0], self.settings.compat is not None, [problem.theory_name(p.x) for p in pairs]
+        try:
+            backward = Backward(problem.tape, problem.theory_name(first.y), names)
+        except NoGradientError as error:
+            if len(pairs) > 1:
+                for pair in pairs:
+                    yield from self._together(problem, [pair], index)
+            else:
+                first.error = without_gradient(error, problem, first.x, first.y, first.gradient_of)
+            return
+        quiet, theories = self.budget(first, shown=False), list[Theory]()
+        self.precisions.at(problem, backward, pairs, index, quiet)
+        rows = None if self.part is None else [self.part.rows(reals(problem.value(pair.x))) for pair in pairs]
+        mode: Mode
+        if first.mode != "full":
+            mode = Partial(first.mode, backward, self.settings, quiet)
+        elif compat:
+            mode = AsTensorflow(problem.tape, [(p.x, p.y) for p in pairs])
+        else:
+            structures = [problem.structure(pair.x) for pair in pairs]
+            theories = self._theories(backward, structures, rows, self.budget(first))
+            mode = Full(theories, structures, rows)
+        anew = None if first.gradient_of else self.checkups.descended(first.y)
+        laws = Laws(backward, [theory.values for theory in theories], self.settings.seed, quiet, anew, rows)
+        yield Together(problem, pairs, index, backward, mode, laws, theories, rows)
 
-    def _without(self, what: str) -> UnsupportedError:
-        """The error for a model without x or y; it names the last tensor on the way to its outputs that could be y."""
-        message = f"{self.source.uri} has no {what}: there is no gradient to check."
-        if last := last_float(self.graph, self.ops):
-            message += f" Check up to the last float tensor: --y {shown(last)}"
-        return UnsupportedError(message, code="GC501")
+    def _theories(
+        self, backward: Backward, structures: Sequence[Structure], rows: Sequence[range] | None, budget: Budget
+    ) -> list[Theory]:
+        """Theoretical Jacobians of all xs for a full comparison; their rounding errors are measured together."""
+        if rows is not None:
+            from gradcheck_cli.checks.parts import row_theories
 
+            return row_theories(backward, rows, budget)
+        columns = Columns(backward, structures, budget)
+        return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward)
+                for at, each in enumerate(columns.values)]  # fmt: skip
 
-def _no_rows() -> Part:
-    """The part that compares nothing: all rows are compared elsewhere."""
-    from gradcheck_cli.checks.parts import Part
+    def _take(self, together: Together, position: int, result: PairResult, job: PairJob) -> None:
+        """Adds the result of a pair, with what its mode adds to it."""
+        pair, mode, rows = together.pairs[position], together.mode, together.rows
+        result = self._evaluated(result, together.problem, pair, job)
+        self.done()
+        first = 0 if rows is None else rows[position].start
+        result = replace(
+            result, point=together.index, projected=pair.mode != "full", first=first, part=rows is not None
+        )
+        together.results.append((pair, result))
+        if isinstance(mode, Partial):
+            if not pair.results and mode.untold(result):
+                pair.mode, pair.chosen = "sampled", "every direction crosses a tie"
+                return
+            result = mode.completed(result, together.problem, pair, position, self.job(pair))
+            self.done()
+        together.told.append((position, pair))
+        pair.results.append(result)
+        pair.method = result.method
 
-    return Part()
+    def _evaluated(self, result: PairResult, problem: Problem, pair: Pair, job: PairJob) -> PairResult:
+        """The comparison with y evaluated by onnxruntime, if the settings ask for it."""
+        if self.settings.forward != "onnxruntime" or problem.narrow is None:
+            return result
+        from gradcheck_cli.checks.forward.probes import Probes
+        from gradcheck_cli.compare.other_forward import RESOLVED, with_forward
 
+        try:
+            theirs = Probes(self.source, problem.narrow, problem.fed, pair.x, pair.y, self.settings)
+            return with_forward(result, problem.program(pair.x), job, theirs, pair.of(self.settings.rtol, RESOLVED))
+        except (UsageError, UnsupportedError) as error:  # concerns one pair, such as an x that is no tensor of the file
+            pair.error = error
+            return result
 
-def _ticking(uri: str, timeout: float | None) -> Callable[[], None]:
-    """Function that raises LimitError once the time limit has passed."""
-    deadline = None if timeout is None else time.monotonic() + timeout
+    def _end(self, together: Together) -> None:
+        """Judges pairs together that share ties, then adds laws, suspects and pictures."""
+        if together.theories and together.rows is None:
+            self._judge_together(together)
+        elif isinstance(together.mode, Partial) and len(together.pairs) > 1:
+            self._project_together(together, 2)
+        elif self.part is not None and not self.part.count:  # no part alone sees all entries of a tie
+            self._project_together(together, 1)
+        for position, pair in together.told:
+            self._conclude(together, position, pair)
 
-    def tick() -> None:
-        if deadline is not None and time.monotonic() > deadline:
-            raise LimitError(f"{uri} took more than {timeout:g} s")
+    def _judge_together(self, together: Together) -> None:
+        """Judges tied entries of all xs together; entries that are wrong as a whole fail."""
+        results, problem = together.by_name(), together.problem
+        if not any(result.comparison.slopes for result in results.values()):
+            return
+        from gradcheck_cli.compare.ties import judged_together  # few models are tied
 
-    return tick
+        quiet = self.budget(together.pairs[0], shown=False)
+        results.update(judged_together(problem.tape, together.backward.y, results, self.settings.seed, quiet))
+        for pair in together.pairs:
+            pair.results[-1] = results[problem.theory_name(pair.x)]
 
+    def _project_together(self, together: Together, least: int) -> None:
+        """Compares projections over all xs at once; an x whose sum fails gets one more result, that projection."""
+        from gradcheck_cli.compare.ties import projected_together
 
-def fitting(
-    source: Source,
-    settings: Settings,
-    ops: Ops,
-    pairs: Iterable[tuple[str, str]],
-    at: Callable[[Mapping[str, int]], Point],
-) -> tuple[Point, str]:
-    """A point at which all pairs (x, y) fit in some mode, with a note on its sizes; the default point if there is none.
+        problem, job = together.problem, self.job(together.pairs[0], shown=False)
+        failing = projected_together(together.backward, together.by_name(), self.settings.seed, job, least)
+        for pair, result in together.results:
+            if (name := problem.theory_name(pair.x)) in failing:
+                pair.results.insert(max(len(pair.results) - 1, 0), result.beside(failing[name], projected=True))
 
-    Images are reduced to 16 x 24 where they would take more than ten seconds.  `at` gives the point for some sizes; for
-    an empty mapping the default point, which is not kept in memory while smaller ones are tried.
-    """
-    pairs, point = tuple(pairs), at({})
-    start, first = point.dims, {**point.dims, **point.over}
-    known = {**source.dims, **settings.dims, **sizes_given(source.graph, settings)}
-    fits = settings.mode != "auto" or not start or _fits(point, source, settings, pairs)
-    why = _too_long(point, source, settings, ops, pairs, known) if fits else _TOO_MUCH
-    if not why:
-        return point, _said(start, first, _TOO_MUCH)
-    del point
-    for sizes in smaller(source.graph, start, known, ops, images_alone=fits):
-        with suppress(GradcheckError, MemoryError):
-            other = at(sizes)
-            if fits or _fits(other, source, settings, pairs):
-                return other, _said(other.dims, first, why)
-            del other
-    return at(start), _said(start, first, _TOO_MUCH)
+    def _conclude(self, together: Together, position: int, pair: Pair) -> None:
+        """Adds laws, suspect and picture to a pair that has been compared."""
+        problem, result, tolerance = together.problem, pair.results[-1], self._tolerance(pair)
+        program = problem.program(pair.x)
+        if self.settings.compat is None:
+            pair.broken += together.laws.broken(position, program, result.own or result.comparison, tolerance)
+            if pair.gradient_of and together.theories and not pair.broken:
+                from gradcheck_cli.checks.second_order import asymmetric
 
+                pair.broken += asymmetric(together.theories[position], result.x, result.comparison, tolerance)
+        self._locate(problem, pair)
+        wrong = self.part is not None or self._wrong(pair)  # a part alone does not decide on the pair
+        wanted = self.settings.pictures == "all" or (self.settings.pictures == "wrong" and wrong)
+        if wanted and result.comparison.status.size:
+            from gradcheck_cli.checks.sketch import sketch  # most checks make no pictures
 
-def _fits(point: Point, source: Source, settings: Settings, pairs: Sequence[tuple[str, str]]) -> bool:
-    """True if every comparable pair fits the memory limit in the mode that takes least."""
-    ends = _there(point, pairs)
-    problems = _problems(point, source, settings, ends)
-    return all(threads(problems[y], x, "directional") for x, y in ends)
+            pair.pictures.append(sketch(result, program, tolerance, self.budget(pair)))
 
+    def _wrong(self, pair: Pair) -> bool:
+        """True if the last comparison of a pair does not pass by itself."""
+        return bool(pair.broken) or not passes(pair.results[-1], self.settings.max_inconclusive)
 
-def _too_long(
-    point: Point, source: Source, settings: Settings, ops: Ops, pairs: Sequence[tuple[str, str]], known: Collection[str]
-) -> str:
-    """The reason to reduce images: a predicted time above ten seconds.  "" if it is below, or sizes were given."""
-    drawn = dims_behind(source.graph, point.random).intersection(point.dims).difference(known)
-    if not drawn or drawn.isdisjoint(roles(source.graph, ops).images):
-        return ""
-    ends = _there(point, pairs)
-    work = predicted(ends, _problems(point, source, settings, ends), settings)
-    return f"would take about {lasting(work)}" if work > work_for(settings, _SECONDS * OPERATIONS) else ""
+    def _locate(self, problem: Problem, pair: Pair) -> None:
+        """Surveys all nodes between x and y after a failure, and sets the suspect, or the node of an infinite slope."""
+        result = pair.results[-1]
+        failed = bool(pair.broken) or any(each.comparison.count(Status.FAIL) for each in pair.results)
+        told = pair.suspect is not None and not (failed and pair.trap)  # a wrong node is worth more than a trap
+        endless = not failed and self._wrong(pair) and nonfinite(result.comparison, Status.DOMAIN)
+        trap = trap_in(problem, pair) if endless and not told else None
+        if told or not (failed or result.survey or trap):
+            return
+        here = [each for each in reversed(pair.results) if each.point == result.point]
+        from gradcheck_cli.checks.diagnose.suspects import lawless_suspect, suspect_record, trapped
 
+        survey = result.survey or survey_of(problem, pair, self.budget(pair, shown=False), here)
+        found = suspect_record(survey, self.graph) or lawless_suspect(pair.broken, self.graph)
+        if found is not None:
+            pair.suspect, pair.trap = found, ""
+        elif pair.suspect is None:
+            lost = failed and any(each.counts.lost for each in pair.results)
+            trap = trap_in(problem, pair) if lost else trap
+            pair.suspect = None if trap is None else trapped(trap, survey, self.graph)
+            pair.trap = "" if trap is None else trap.message
+        if failed and pair.suspect is None:
+            pair.notes.append(blameless(problem, pair, survey))
 
-def _there(point: Point, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The pairs whose x and y are both computed at a point and are float tensors."""
-    named = point.tape.named
-    return [pair for pair in pairs if all(name in named and is_floating(point.tape, name) for name in pair)]
+    def job(self, pair: Pair, *, shown: bool = True) -> PairJob:
+        """The method, the tolerance and the budget of a pair."""
+        settings = self.settings
+        return PairJob(settings.method, settings.delta, self._tolerance(pair), self.budget(pair, shown=shown))
 
+    def _tolerance(self, pair: Pair) -> Tolerance:
+        return Tolerance(pair.of(self.settings.rtol, RTOL), pair.of(self.settings.atol, ATOL))
 
-def _problems(point: Point, source: Source, settings: Settings, ends: Sequence[tuple[str, str]]) -> dict[str, Problem]:
-    return {y: Problem(source, settings, point.tape, y) for y in dict.fromkeys(y for _, y in ends)}
+    def budget(self, pair: Pair, *, shown: bool = True) -> Budget:
+        """The memory, the threads and the time of a pair; its progress is `shown` to the listener."""
+        listen = self.listen if shown else None
+        if listen is not None:
+            listen.start(pair.title, 0)
 
+        def progress(done: int, total: int) -> None:
+            if listen is not None:
+                listen.advance(done, total)
+            self.tick(pair.title)
 
-def _said(sizes: Mapping[str, int], first: Mapping[str, int], why: str) -> str:
-    """Note on sizes that differ from the default ones; "" where they do not."""
-    if sizes == first:
-        return ""
-    here, there = (", ".join(f"{name}={size}" for name, size in each.items()) for each in (sizes, first))
-    return f"{here}: {there} {why}"
+        return replace(Budget.within(self.settings, pair.jobs), progress=progress)
+
+    def done(self) -> None:
+        """Tells the listener that a pair is done."""
+        if self.listen is not None:
+            self.listen.done()
+
+    def tick(self, what: str) -> None:
+        """LimitError once the time limit has passed."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise LimitError(f"{what} took more than {self.settings.timeout:g} s")

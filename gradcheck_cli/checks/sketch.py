@@ -238,7 +238,7 @@ def _quotients(
     program: Program, direction: Directions, steps: Array, weights: Array, budget: Budget
 ) -> tuple[Array, Array]:
     same = direction.part(np.zeros(len(steps), np.int64))
-    values, crossed = by_differences(program, same, CENTRAL, steps, budget)
+    [(values, crossed)] = by_differences(program, same, CENTRAL, [steps], budget)
     return values @ weights, any_of(crossed, len(steps))
 
 

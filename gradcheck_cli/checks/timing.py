@@ -24,15 +24,14 @@ from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.compare.audit import AUDITED
-from gradcheck_cli.compare.partial import DOT_TESTS, PROJECTIONS, directions_within, spread
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.graph.memory import allowed, generous, owned, spell
+from gradcheck_cli.graph.memory import generous, owned, spell
 from gradcheck_cli.jacobian.cost import HELD, SOON, forward_work, pattern_work
-from gradcheck_cli.jacobian.directions import Directions, reals
-from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward, beside, by_complex_step
+from gradcheck_cli.jacobian.directions import DOT_TESTS, PROJECTIONS, Directions, directions_within, reals, spread
+from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward, by_complex_step, each_beside
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CHEAP_RUNGS
@@ -183,7 +182,7 @@ class PairTimings:
 
     def __init__(self, problem: Problem, xs: Sequence[str]) -> None:
         self.problem, self.xs = problem, tuple(xs)
-        self.budget = Budget(allowed(problem.settings.memory_limit), 1)
+        self.budget = replace(problem.budget, jobs=1)
         self.columns = np.zeros(0, int)
         self.found: list[Array] = []
         self._largest: PairTiming | None = None
@@ -220,7 +219,7 @@ class PairTimings:
 
         def values(count: int) -> None:
             probed = directions(count)
-            beside(program, probed, np.full(probed.count, _PROBE_STEP), self.budget)
+            next(each_beside(program, [(probed, np.full(probed.count, _PROBE_STEP))], self.budget))
 
         most = self._most(program)
         real = stacks(values, most)
@@ -301,7 +300,7 @@ def pass_over_an_entry(count: int = 1 << 20) -> float:
 
 def threads(problem: Problem, x: str, mode: str) -> int:
     """Number of threads on which a pair fits the memory limit in a mode: all, one, or none."""
-    most = max(allowed(problem.settings.memory_limit), FREE)
+    most = max(problem.budget.memory, FREE)
     each = dict.fromkeys((problem.settings.jobs, 1))
     return next((jobs for jobs in each if needed(problem, x, mode, jobs) <= most), 0)
 
@@ -309,7 +308,7 @@ def threads(problem: Problem, x: str, mode: str) -> int:
 def beyond(problem: Problem, x: str, mode: str) -> LimitError:
     """The error for a pair that does not fit the memory limit in any mode; it names the limit that is needed."""
     weights, size = sum(v.nbytes for v in problem.graph.constants.values()), needed(problem, x, mode, 1)
-    limit = allowed(problem.settings.memory_limit)
+    limit = problem.budget.memory
     of = f", {spell(weights)} of it for the model's weights" if weights > FREE else ""
     return LimitError(
         f"d {problem.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(limit)}.  "
@@ -329,9 +328,9 @@ def needed(problem: Problem, x: str, mode: str, jobs: int) -> float:
 
 def working(problem: Problem, x: str, mode: str, jobs: int) -> float:
     """Bytes beside the model: the forward run, x and y, and a backward pass, or a large weight's cotangent if more."""
-    tape, program, settings = problem.tape, problem.program(x), problem.settings
+    tape, program, limit = problem.tape, problem.program(x), problem.budget.memory
     turn = max((recipe.like.nbytes for recipe in tape.values.recipes.values()), default=0)
-    probe, limit, count = program.bytes_per_probe(), allowed(settings.memory_limit), _ALONG.get(mode, DOT_TESTS)
+    probe, count = program.bytes_per_probe(), _ALONG.get(mode, DOT_TESTS)
     sizes = problem.value(x).nbytes, problem.value(problem.y).nbytes
     ends = sum(size * (_ENDS + _EACH * directions_within(size, count, limit)) for size in sizes)
     chunk = probe * Budget(limit, jobs).chunk(probe, program.worth)

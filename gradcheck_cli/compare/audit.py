@@ -59,7 +59,7 @@ def _unsettled(numeric: Numeric, rows: Array, k: int, value: Array, ground: Grou
         return np.zeros(0, bool)
     part, exact, tolerance = numeric.directions.part(rows), value[rows], numeric.job.tolerance
     steps = part.representable(rung(k))
-    quotients, crossed = by_differences(numeric.program, part, CENTRAL, steps, numeric.job.budget)
+    [(quotients, crossed)] = by_differences(numeric.program, part, CENTRAL, [steps], numeric.job.budget)
     seen = numeric.projected(quotients)
     with np.errstate(invalid="ignore"):
         close = np.abs(seen - exact) <= _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)

@@ -8,7 +8,7 @@ does not hold is taken back on the tape, where the default, which is always righ
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,12 +24,9 @@ from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_
 from gradcheck_cli.jacobian.precise import heard
 from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import loop
-from gradcheck_cli.ops import OPS
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, Estimate, rung
 from gradcheck_cli.verdict.rule import agree, epsilon
 
-_OWN = "gradcheck_cli."
-_DECLARED = ("forward", "batching", "linear", "analytic", "step", "sparsity", "boxes")
 _ENTRIES = 3  # of an operand that are moved alone, beside a random direction of all of them
 _PLACES = 8  # entries of which it is looked at what reads them
 _LARGE = 1 << 18  # entries of an operand and its result from which on fewer steps are tried
@@ -50,34 +47,14 @@ _OTHERS = "its kernel gives other slopes on complex numbers than on real ones, s
 _UNSEEN = "differences see nothing of its slopes that would confirm it"
 
 
-def try_kernels(tape: Tape) -> None:
-    """Tries the steps of a tape whose kernels are none of ours, each of them once."""
+def try_kernels(tape: Tape, untried: Iterable[int]) -> None:
+    """Tries steps of a tape whose kernels are none of ours, each of them once."""
     seen: dict[int, list[Step]] = {}
-    own = {id(op): is_own(op) for op in {id(step.op): step.op for step in tape.steps}.values()}
-    for index, step in enumerate(tape.steps):
-        if step.trial is None and not own[id(step.op)]:
-            before = seen.setdefault(id(step.op), [])
-            tried = _Attempt(tape, step).tried() if len(before) < _TRIED else _like(before, step, tape)
-            tape.steps[index] = tried
-            before.append(tried)
-
-
-def is_own(op: Op) -> bool:
-    """The kernel is gradcheck's own, whatever the rule is."""
-    known = OPS.get(op.key)
-    if known is None or op.composed:
-        return op.composed
-    ours = str(getattr(op.forward, "__module__", "") or "").startswith(_OWN)
-    return ours or all(getattr(op, name) == getattr(known, name) for name in _DECLARED)
-
-
-def trial_notes(program: Program) -> Iterator[str]:
-    """Notes on the kernels of others that a program runs."""
-    tried = {step.where: step.trial for _, step in program.steps if step.trial is not None}
-    for where, trial in tried.items():
-        yield from (f"{where} {said}" for said in trial.retracted)
-        if trial.coarse:
-            yield f"{where} computes in short numbers: its result is known to {trial.coarse:.0e} of its size"
+    for index in untried:
+        step = tape.steps[index]
+        before = seen.setdefault(id(step.op), [])
+        tape.steps[index] = _Attempt(tape, step).tried() if len(before) < _TRIED else _like(before, step, tape)
+        before.append(tape.steps[index])
 
 
 def _like(before: Sequence[Step], step: Step, tape: Tape) -> Step:
@@ -211,7 +188,7 @@ class _Attempt:
         except (ValueError, IndexError, TypeError):
             return False
         part = Directions(value, drawn[chosen])
-        [(seen, _, _)] = each_beside(plain, [(part, part.representable(_NEAR))], _ALONE)
+        [(seen, _)] = each_beside(plain, [(part, part.representable(_NEAR))], _ALONE)
         here = flat_stack(self.tape.values[y][None])
         moved = np.abs(seen - here) > _SAME * np.maximum(np.abs(here), np.max(np.abs(here), initial=0.0))
         rows, columns = np.nonzero(moved)
@@ -268,7 +245,7 @@ class _Attempt:
             wide = by_ladder(plain, part, _WIDE, noise, _ALONE).estimate
             for k in _FINE_RUNGS:
                 steps = part.representable(rung(k))
-                fine, _ = by_differences(plain, part, CENTRAL, steps, _ALONE)
+                [(fine, _)] = by_differences(plain, part, CENTRAL, [steps], _ALONE)
                 bound = 2 * wide.error + 4 * noise / steps[:, None]
                 with np.errstate(invalid="ignore"):
                     if (np.isfinite(wide.value) & ~(np.abs(fine - wide.value) <= bound)).any():

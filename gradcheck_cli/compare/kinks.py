@@ -9,21 +9,21 @@ relu(x) - relu(-x), and nothing can be said.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gradcheck_cli.compare.ladder import Numeric, among
-from gradcheck_cli.engine.chunks import any_of
+from gradcheck_cli.engine.chunks import Budget, Decisions, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat_stack
-from gradcheck_cli.jacobian.jacobian import beside, by_differences, crossed_by
-from gradcheck_cli.jacobian.tied import TIE, Slopes, one_sided
+from gradcheck_cli.jacobian.jacobian import by_differences, crossed_by, each_beside
 from gradcheck_cli.op.batching import elementwise
-from gradcheck_cli.verdict.differences import CENTRAL, scales
+from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, Estimate, richardson, rungs, scales
 from gradcheck_cli.verdict.rule import PASSED, Comparison, Status, judge_between
 
+TIE = 2.0**-36  # how far from x its other side begins, in units of the scale of x
 _FARTHER = 2.0**-20  # a perturbation that a continuous operator answers much more to than to TIE
 _LOOKS = 2  # random directions, there and back, that a tie somewhere in x is looked for along
 _NAMED = 5  # nodes that notes name
@@ -76,6 +76,36 @@ def _settled(
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Slopes:
+    """Slopes of y along some directions on one side of x, and what the model decides right behind x there.
+
+    `guarded` are rows in which control flow would go another way, or which cannot be run at all: what was measured is
+    not the model's.
+    """
+
+    estimate: Estimate
+    decisions: Decisions
+    guarded: Array
+
+
+def one_sided(program: Program, directions: Directions, side: float, noise: Array, budget: Budget) -> Slopes:
+    """Slopes on the `side` (1 or -1) of x, by extrapolation of differences over steps that stay on the first piece."""
+    steps = np.stack([directions.representable(h, side) for h in (*rungs(ALL_RUNGS), TIE)])
+    x = program.tape.values[program.probes[0]]
+    here = flat_stack(program.run({program.probes[0]: x[None]}).outputs[0])
+    ahead = list(each_beside(program, [(directions, side * h) for h in steps], budget))
+    decisions, guards = ahead[-1][1], set(program.tape.guards)
+    with np.errstate(invalid="ignore"):
+        quotients = np.stack([side * (y - here) / h[:, None] for (y, _), h in zip(ahead, steps, strict=True)])
+    alike = np.stack([each.kind == decisions.kind for _, each in ahead])
+    valid = np.logical_and.accumulate(alike[::-1], axis=0)[::-1]  # and so are all nearer ones
+    estimate = richardson(quotients[:-1], steps[:-1], noise, valid[:-1], order=1)
+    made = {step: program.tape.steps[step].node.outputs for step in decisions.crossed if step >= 0}
+    read = {step: rows for step, rows in decisions.crossed.items() if step < 0 or guards.intersection(made[step])}
+    return Slopes(estimate, decisions, any_of(read, directions.count))
+
+
 def _near_a_branch(numeric: Numeric) -> bool:
     """Some decision of the model changes when all of x moves by next to nothing, there or back."""
     if not decides(numeric.program):
@@ -84,7 +114,8 @@ def _near_a_branch(numeric: Numeric) -> bool:
     rng = np.random.default_rng(0)
     moves = rng.uniform(0.5, 1.5, (count, here.size)) * rng.choice([-1.0, 1.0], (count, here.size))
     anywhere = Directions(numeric.program.tape.values[numeric.program.probes[0]], moves * scales(here))
-    return bool(by_differences(numeric.program, anywhere, CENTRAL, np.full(count, TIE), numeric.job.budget)[1])
+    [(_, crossed)] = by_differences(numeric.program, anywhere, CENTRAL, [np.full(count, TIE)], numeric.job.budget)
+    return bool(crossed)
 
 
 def decides(program: Program) -> bool:
@@ -102,8 +133,8 @@ def _alone(numeric: Numeric, tied: Array, sides: tuple[Slopes, Slopes]) -> Array
     places, where = [s.decisions.places for s in sides], [s.decisions.where for s in sides]
     single = (np.maximum(*places) == 1) & ((np.minimum(*places) == 0) | (where[0] == where[1]))
     alone = np.zeros(len(tied), bool)
-    for step in {*left.crossed, *right.crossed} - {-1}:
-        here = [side.crossed.get(step, np.zeros(len(tied), bool)) for side in sides]
+    for step in {*left.decisions.crossed, *right.decisions.crossed} - {-1}:
+        here = [side.decisions.crossed.get(step, np.zeros(len(tied), bool)) for side in sides]
         rows = np.flatnonzero(single & (here[0] | here[1]))
         if len(rows):
             part = numeric.directions.part(tied[rows])
@@ -120,10 +151,8 @@ def _continuous(numeric: Numeric, step: int, part: Directions) -> Array:
         program = Program(tape, numeric.program.probes, [name])
         here = flat_stack(tape.values[name][None])
         for side in (-1.0, 1.0):
-            near, far = (
-                np.abs(beside(program, part, side * part.representable(h, side), budget)[0] - here)
-                for h in (TIE, _FARTHER)
-            )
+            moves = [(part, side * part.representable(h, side)) for h in (TIE, _FARTHER)]
+            near, far = (np.abs(values - here) for values, _ in each_beside(program, moves, budget))
             smooth &= (near <= 2.0**-8 * far + 2.0**-44 * np.abs(here)).all(axis=1)
     return smooth
 

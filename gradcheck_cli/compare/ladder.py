@@ -45,7 +45,6 @@ from gradcheck_cli.jacobian.jacobian import (
     grouped_stencil,
     own_rounding,
 )
-from gradcheck_cli.jacobian.precise import noise_beside
 from gradcheck_cli.settings import Method
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CHEAP_RUNGS, Estimate, Stencil, rms, scales
 from gradcheck_cli.verdict.rule import (
@@ -200,6 +199,8 @@ class Numeric:
 
     def listen(self) -> None:
         """Take noise for no less than what is heard beside x."""
+        from gradcheck_cli.jacobian.precise import noise_beside
+
         heard = noise_beside(self.program, _APART, self.job.budget)
         self._noise = np.maximum(self.noise, self.cleared(np.where(np.isfinite(heard), _HEARD * heard, 0.0)))
 

@@ -12,7 +12,7 @@ step: a kink, rounding or curvature fails a check here as it did there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,6 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.compare.audit import dispute_note
 from gradcheck_cli.compare.counts import PairResult as PairResult
-from gradcheck_cli.compare.foreign import trial_notes
 from gradcheck_cli.compare.kinks import kink_notes, with_ties
 from gradcheck_cli.compare.ladder import Numeric, laddered
 from gradcheck_cli.compare.ladder import PairJob as PairJob
@@ -95,7 +94,7 @@ def compare_along(
     comparison = out_of_range(comparison, directions)
     if numeric.left_out.any():
         comparison = replace(comparison, status=np.where(numeric.left_out, np.int8(Status.LEFT_OUT), comparison.status))
-    notes = (*trial_notes(program), *notes)
+    notes = (*_trial_notes(program), *notes)
     said = (
         *notes,
         *_lengthened(numeric),
@@ -110,6 +109,15 @@ def compare_along(
         comparison, method, x, y, (*said, *_miscolored(numeric)), directions, weights, made, colors,
         disputed=bool(numeric.disputed.any()),
     )  # fmt: skip
+
+
+def _trial_notes(program: Program) -> Iterator[str]:
+    """Notes on the kernels of others that a program runs."""
+    tried = {step.where: step.trial for _, step in program.steps if step.trial is not None}
+    for where, trial in tried.items():
+        yield from (f"{where} {said}" for said in trial.retracted)
+        if trial.coarse:
+            yield f"{where} computes in short numbers: its result is known to {trial.coarse:.0e} of its size"
 
 
 def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
@@ -212,7 +220,7 @@ def jacobians(tape: Tape, program: Program, x: str, y: str, delta: float, budget
         )
     directions = Directions(here, range(reals(here)))
     theoretical = Backward(tape, tape.named[y].name, [tape.named[x].name]).jacobians(budget)[0]
-    return theoretical, by_differences(program, directions, CENTRAL, directions.fixed(delta), budget)[0]
+    return theoretical, next(by_differences(program, directions, CENTRAL, [directions.fixed(delta)], budget))[0]
 
 
 class AsTensorflow:

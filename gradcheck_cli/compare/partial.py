@@ -13,25 +13,21 @@ from functools import lru_cache
 
 import numpy as np
 
-from gradcheck_cli.compare.kinks import decides
+from gradcheck_cli.compare.kinks import TIE, decides
 from gradcheck_cli.compare.pair import PairJob, PairResult, Theory, compare_along
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.directions import Directions, flat, reals
+from gradcheck_cli.jacobian.directions import PROJECTIONS, SHARE, Directions, directions_within, flat, reals, spread
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, crossed_by, each_beside
-from gradcheck_cli.jacobian.tied import MOST_TRIED, TIE, keeping_ties
 from gradcheck_cli.verdict.differences import rms, scales
 from gradcheck_cli.verdict.rule import Comparison, Status, allowance, magnitude
 
-PROJECTIONS = 5  # random directions of each side of a directional check: see `missed` for what that sees
 _BASIS = 8  # entries of which so many directions are a basis instead, which misses none
-DOT_TESTS = 2  # of each side where every node is checked on its own
 _CANDIDATES, _AT_TIES = 64, 8  # entries that are probed for a tie, and of those at one that are looked at
 _ASIDE = 2.0**-20  # of the scale of x: far enough to see what answers
 _FAR, _SMALL = 2.0**12, 0.1  # the largest entry is this much larger than a tenth of all: not of one scale
 _MANY = 1 << 20  # entries whose sizes are not sorted
-_SHARE = 4  # of the memory: what the directions of one x may take
 
 
 class ProjectedPart:
@@ -102,7 +98,11 @@ def _keeping_ties(backward: Backward, position: int, seed: int, budget: Budget, 
     """Directions of one x along which y is smooth although the point is tied; None where it is not, or all of x is."""
     name, tape = backward.xs[position], backward.tape
     program, x = Program(tape, [name], [backward.y]), tape.values[name]
-    if reals(x) * (count + MOST_TRIED) * 8 * _SHARE > budget.memory or not decides(program):
+    if not decides(program):
+        return None
+    from gradcheck_cli.compare.ties import MOST_TRIED, keeping_ties  # few models are tied
+
+    if reals(x) * (count + MOST_TRIED) * 8 * SHARE > budget.memory:
         return None
     tied = keeping_ties(program, count, seed, budget, weighed=far_apart(x))
     if tied is None or not tied.count:
@@ -127,7 +127,7 @@ def entries_at_ties(backward: Backward, position: int, program: Program, seed: i
     some = Directions(x, rows)
     steps = [(some, side * some.representable(_ASIDE, side)) for side in (1.0, -1.0)]
     y = flat(program.tape.values[program.outputs[0]])
-    moved = [np.abs(values - y) for values, _, _ in each_beside(program, steps, job.budget)]
+    moved = [np.abs(values - y) for values, _ in each_beside(program, steps, job.budget)]
     answer = np.max(np.nan_to_num(np.concatenate(moved), posinf=0.0), axis=0)
     columns = np.sort(np.argsort(-answer, kind="stable")[:_AT_TIES])
     part = ProjectedPart(backward, _unit(columns, y.size),
@@ -147,11 +147,6 @@ def random_directions(rng: np.random.Generator, size: int, count: int, memory: i
     if size <= (count if count < PROJECTIONS else _BASIS):
         return np.linalg.qr(rng.normal(size=(size, size)))[0]
     return rng.normal(size=(directions_within(8 * size, count, memory), size))
-
-
-def directions_within(size: int, count: int, memory: int) -> int:
-    """Number of directions that are drawn of a tensor of so many bytes: `count`, fewer where memory is short."""
-    return max(1, min(count, memory // max(_SHARE * size, 1)))
 
 
 def weighed(x: Array, v: Array) -> Directions:
@@ -191,11 +186,3 @@ def sample(backward: Backward, seed: int, budget: Budget, entries: int) -> Proje
         return Directions(x, spread(rng, reals(x), entries // max(len(columns), 1)))
 
     return ProjectedPart(backward, weights, directions, budget)
-
-
-def spread(rng: np.random.Generator, size: int, count: int) -> Array:
-    """Some numbers below `size`, one drawn from each of `count` equal stretches; all of them where they are few."""
-    if count >= size:
-        return np.arange(size)
-    edges = np.linspace(0, size, count + 1).astype(np.int64)
-    return np.asarray(rng.integers(edges[:-1], edges[1:]), np.int64)

@@ -11,9 +11,9 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, pairwise
 from threading import local
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +21,8 @@ import numpy as np
 
 from gradcheck_cli import native
 from gradcheck_cli.graph import Array
+from gradcheck_cli.graph.memory import allowed
+from gradcheck_cli.settings import Settings
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +49,11 @@ class Budget:
     memory: int = 2 << 30
     jobs: int = os.cpu_count() or 1
     progress: Callable[[int, int], None] = _ignore
+
+    @classmethod
+    def within(cls, settings: Settings, jobs: int = 0) -> Budget:
+        """The limits that settings give, with fewer threads if need be."""
+        return cls(allowed(settings.memory_limit), jobs or settings.jobs)
 
     def chunk(self, bytes_per_probe: int, least: int = 1) -> int:
         """Number of probes that one thread runs at once, if memory allows at least `least` of them.
@@ -150,55 +157,20 @@ def _warm() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class StackResult:
-    """The result of a stack of probes: an array `(P, *shape)` for each output, and the branches that were crossed.
-
-    `crossed` has booleans `(P,)` for each step of the tape at which a discrete decision of some probe differs from that of
-    the point; a probe that cannot run at all gives NaN and is crossed at step -1.
-    """
-
-    outputs: tuple[Array, ...]
-    crossed: Mapping[int, Array]
-    decisions: Decisions = field(default_factory=lambda: Decisions.none(0))
-
-    def after(self, crossed: Mapping[int, Array], decisions: Decisions) -> StackResult:
-        """This outcome with the decisions of earlier steps added."""
-        self.decisions.add(np.arange(len(decisions.kind)), decisions)
-        return replace(self, crossed={**crossed, **self.crossed})
-
-    def any_crossed(self, count: int) -> Array:
-        """Mask `(P,)` of the probes that crossed a branch."""
-        return any_of(self.crossed, count)
-
-
-def gathered(parts: Sequence[StackResult]) -> StackResult:
-    """One outcome of several, for consecutive parts of a stack."""
-    outputs = tuple(np.concatenate(column) for column in zip(*(o.outputs for o in parts), strict=True))
-    stops = np.cumsum([len(outcome.decisions.kind) for outcome in parts])
-    crossed: dict[int, Array] = {}
-    for outcome, stop in zip(parts, stops, strict=True):
-        for index, change in outcome.crossed.items():
-            crossed.setdefault(index, np.zeros(stops[-1], bool))[stop - len(change) : stop] = change
-    return StackResult(outputs, crossed, Decisions.joined([outcome.decisions for outcome in parts]))
-
-
-def any_of(by_step: Mapping[int, Array], count: int) -> Array:
-    """Mask `(count,)` of the rows that crossed a branch at any step of `by_step`, whose arrays are `(count,)`."""
-    return np.logical_or.reduce([np.zeros(count, bool), *by_step.values()])
-
-
-@dataclass(frozen=True, slots=True)
 class Decisions:
-    """Digests of all discrete decisions of each probe, three arrays `(P,)`.
+    """Discrete decisions of each probe that differ from those of the point: digests, three arrays `(P,)`, and steps.
 
-    kind    equal for probes that take the same decisions, 0 for the decisions of the point
-    places  number of places where a probe decides differently from the point; MANY or more if a discrete result differs
-    where   equal for probes that decide differently from the point at the same places
+    kind     equal for probes that take the same decisions, 0 for the decisions of the point
+    places   number of places where a probe decides differently from the point; MANY or more if a discrete result differs
+    where    equal for probes that decide differently from the point at the same places
+    crossed  booleans `(P,)` for each step of the tape at which some probe decides differently from the point; a probe
+             that cannot run at all is crossed at step -1
     """
 
     kind: Array
     places: Array
     where: Array
+    crossed: dict[int, Array] = field(default_factory=dict)
 
     @classmethod
     def none(cls, count: int) -> Decisions:
@@ -207,18 +179,29 @@ class Decisions:
 
     @classmethod
     def joined(cls, parts: Sequence[Decisions]) -> Decisions:
-        """Digests of several stacks as one."""
-        columns = [(part.kind, part.places, part.where) for part in parts]
-        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+        """Decisions of several stacks as one."""
+        stops = np.cumsum([0, *(len(part.kind) for part in parts)])
+        whole = cls.none(stops[-1])
+        for part, (start, stop) in zip(parts, pairwise(stops), strict=True):
+            whole.add(slice(start, stop), part)
+        return whole
 
-    def add(self, rows: Array, own: Decisions) -> None:
+    def part(self, rows: slice) -> Decisions:
+        """Decisions of some probes."""
+        crossed = {step: changed[rows] for step, changed in self.crossed.items() if changed[rows].any()}
+        return Decisions(self.kind[rows], self.places[rows], self.where[rows], crossed)
+
+    def add(self, rows: Array | slice, own: Decisions) -> None:
         """Adds the decisions of the probes `rows`."""
         self.kind[rows] += own.kind
         self.places[rows] += own.places
         self.where[rows] += own.where
+        for step, changed in own.crossed.items():
+            self.crossed.setdefault(step, np.zeros(len(self.kind), bool))[rows] |= changed
 
     def note(self, index: int, stack: Array, changed: Array, discrete: bool) -> None:
         """Adds the decisions of step `index`: `stack` is `(P, n)`, `changed` marks entries that differ from the point's."""
+        self.crossed[index] = np.logical_or(changed.any(axis=1), self.crossed.get(index, False))
         rows, places = np.nonzero(changed)  # few, in the order of the probes
         numbers = stack[rows, places].astype(np.float64) if stack.dtype != object else np.ones(len(rows))
         factor, here = _digest(places, 2 * index), _digest(places, 2 * index + 1)
@@ -238,3 +221,32 @@ def _mixed(bits: Array) -> Array:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))
+
+
+@dataclass(frozen=True, slots=True)
+class StackResult:
+    """The result of a stack of probes: an array `(P, *shape)` for each output, NaN of a probe that cannot run at all, and
+    the decisions that were taken."""
+
+    outputs: tuple[Array, ...]
+    decisions: Decisions
+
+    @property
+    def crossed(self) -> Mapping[int, Array]:
+        """Probes that crossed a branch, by step of the tape."""
+        return self.decisions.crossed
+
+    def any_crossed(self, count: int) -> Array:
+        """Mask `(P,)` of the probes that crossed a branch."""
+        return any_of(self.crossed, count)
+
+
+def gathered(parts: Sequence[StackResult]) -> StackResult:
+    """One result of several, for consecutive parts of a stack."""
+    outputs = tuple(np.concatenate(column) for column in zip(*(part.outputs for part in parts), strict=True))
+    return StackResult(outputs, Decisions.joined([part.decisions for part in parts]))
+
+
+def any_of(by_step: Mapping[int, Array], count: int) -> Array:
+    """Mask `(count,)` of the rows that crossed a branch at any step of `by_step`, whose arrays are `(count,)`."""
+    return np.logical_or.reduce([np.zeros(count, bool), *by_step.values()])

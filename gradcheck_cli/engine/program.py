@@ -329,7 +329,7 @@ class Program:
         self, live: dict[str, Any], count: int, branches: bool, rounding: RandomRounding | None, start: int = 0
     ) -> StackResult:
         """Outputs and decisions from step `start` on, where `live` holds the values of all tensors before it."""
-        values, crossed, decisions = self.tape.values, dict[int, Array](), Decisions.none(count)
+        values, decisions = self.tape.values, Decisions.none(count)
         for position in range(start, len(self.steps)):
             if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
                 even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
@@ -339,20 +339,21 @@ class Program:
                     else:
                         results = ready.run(live, values, even=even)
                     if branches and isinstance(ready, Planned) and ready.decides:
-                        self._compare(ready.index, ready.step, live, results, crossed, decisions)
+                        self._compare(ready, live, results, decisions)
                     even = ready.keep(live, results) and even
                 break
-            step = self._plan[position]
+            planned = self._plan[position]
             try:
-                results = self._results(step.step, live, rounding)
-                if branches and step.decides:
-                    self._compare(step.index, step.step, live, results, crossed, decisions)
+                results = self._results(planned.step, live, rounding)
+                if branches and planned.decides:
+                    self._compare(planned, live, results, decisions)
             except Crowded:
                 parts = _pieces(live, count, self._more(position))
-                rest = [self._run(part, n, branches, deepcopy(rounding), position) for n, part in parts]
-                return gathered(rest).after(crossed, decisions)
-            step.keep(live, results)
-        return StackResult(tuple(self._spread(live, name, count) for name in self.outputs), crossed, decisions)
+                rest = gathered([self._run(part, n, branches, deepcopy(rounding), position) for n, part in parts])
+                decisions.add(slice(None), rest.decisions)
+                return StackResult(rest.outputs, decisions)
+            planned.keep(live, results)
+        return StackResult(tuple(self._spread(live, name, count) for name in self.outputs), decisions)
 
     def _segments(self, start: int) -> Sequence[Planned | Fused]:
         with self._preparing:
@@ -361,29 +362,30 @@ class Program:
         return self._fused[start]
 
     def _results(self, step: Step, live: dict[str, Any], rounding: RandomRounding | None) -> Sequence[Any]:
-        """Results of a step for live values, computed on their boxes where it has a box rule."""
+        """Results of a step for live values, computed on their boxes where it has a box rule.
+
+        With `rounding` results are moved by some roundings of the step's kernel; its probed operands are moved instead
+        where the operator's rounding is that of its operands (backward stable).
+        """
         made = _on_boxes(self._pushforward, step, live, rounded=rounding is not None) if _carries(step, live) else None
         if made is None:
-            live.update(_whole(step, live))
-            made = self._batched(step, step.op.forward, self._rounded(step, live, rounding))
+            live.update({n: dense(live[n]) for n in step.node.inputs if n in live})
+            given: Mapping[str, Array] = live
+            if rounding is not None and step.op.backward_stable:
+                given = {n: live[n] * factors(live[n], rounding) for n in step.operands if n in live}
+            made = self._batched(step, step.op.forward, given)
         results = made if step.op.many else (made,)
-        return (
-            results if rounding is None else tuple(_rounded_result(y, step, i, rounding) for i, y in enumerate(results))
-        )
+        if rounding is None:
+            return results
+        moved = (rounded(as_stack(y), step, rounding) for y in results)
+        return tuple(coarsened(y, step, i, rounding) for i, y in enumerate(moved))
 
-    def _rounded(self, step: Step, live: Mapping[str, Array], rounding: RandomRounding | None) -> Mapping[str, Array]:
-        """Probed operands, moved by some roundings if the operator's rounding is that of its operands (backward stable)."""
-        if rounding is None or not step.op.backward_stable:
-            return live
-        return {n: live[n] * factors(live[n], rounding) for n in step.operands if n in live}
-
-    def _batched(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
-        values = self.tape.values
-        operands = [None if not n else live[n] if n in live else values.operand(step.op, n) for n in step.operands]
-        probed = [bool(n) and n in live for n in step.operands]
+    def _batched(self, step: Step, kernel: Any, live: Mapping[str, Any]) -> Any:
         if any(n in live for n in step.statics):
             return self._rebound(step, kernel, live)
-        return step.op.batching(kernel, operands, probed, step.metadata)
+        values = self.tape.values
+        operands = [None if not n else live[n] if n in live else values.operand(step.op, n) for n in step.operands]
+        return step.op.batching(kernel, operands, [bool(n) and n in live for n in step.operands], step.metadata)
 
     def _rebound(self, step: Step, kernel: Any, live: Mapping[str, Array]) -> Any:
         """Results of a step whose metadata depends on the probe: it is bound and run for each probe."""
@@ -398,18 +400,18 @@ class Program:
         return loop(bound, inputs, probed, {})
 
     def _compare(
-        self,
-        index: int,
-        step: Step,
-        live: Mapping[str, Array],
-        results: Sequence[Any],
-        crossed: dict[int, Array],
-        decisions: Decisions,
+        self, planned: Planned, live: Mapping[str, Stack], results: Sequence[Any], decisions: Decisions
     ) -> None:
-        """Notes the decisions of a step that differ from those at the point."""
-        values = self.tape.values
+        """Notes the decisions of a step that differ from those at the point.
+
+        Of box stacks only probes that may decide differently are made whole and compared.
+        """
+        values, step = self.tape.values, planned.step
         if _carries(step, live) or any(isinstance(y, BoxStack) for y in results):
-            self._compare_few(index, step, live, results, crossed, decisions)
+            if len(rows := _deviating(self._pushforward, step, live, results)):
+                few, own = {n: taken(live[n], rows) for n in step.node.inputs if n in live}, Decisions.none(len(rows))
+                self._compare(planned, few, [taken(y, rows) for y in results], own)
+                decisions.add(rows, own)
             return
         decided = [
             (np.asarray(result), values[name], True)
@@ -417,13 +419,12 @@ class Program:
             if name and not is_inexact(values[name].dtype)
         ]
         if step.op.branch is not None:
-            here = self._branch(index, step, step.op.branch)
+            here = self._branch(planned.index, step, step.op.branch)
             decided.append((np.asarray(self._batched(step, step.op.branch, live)), here, False))
         for stack, here, discrete in decided:
             changed = np.asarray(stack != here).reshape(stack.shape[0], -1)
             if changed.any():
-                crossed[index] = np.logical_or(changed.any(axis=1), crossed.get(index, False))
-                decisions.note(index, stack.reshape(changed.shape), changed, discrete)
+                decisions.note(planned.index, stack.reshape(changed.shape), changed, discrete)
 
     def _branch(self, index: int, step: Step, branch: Kernel) -> Array:
         """The branch that a step takes at the point; kept unless finding it is a mere comparison."""
@@ -431,28 +432,6 @@ class Program:
         if index not in kept:
             kept[index] = np.asarray(branch(*[values[n] if n else None for n in step.operands], **step.metadata))
         return kept[index]
-
-    def _compare_few(
-        self,
-        index: int,
-        step: Step,
-        live: Mapping[str, Stack],
-        results: Sequence[Any],
-        crossed: dict[int, Array],
-        decisions: Decisions,
-    ) -> None:
-        """The same for box stacks: only probes that may decide differently are made whole and compared."""
-        rows = _deviating(self._pushforward, step, live, results)
-        if not len(rows):
-            return
-        few = {n: taken(live[n], rows) for n in step.node.inputs if n in live}
-        by_step: dict[int, Array] = {}
-        own = Decisions.none(len(rows))
-        self._compare(index, step, few, [taken(y, rows) for y in results], by_step, own)
-        decisions.add(rows, own)
-        for number, changed in by_step.items():
-            crossed[number] = np.array(np.broadcast_to(crossed.get(number, False), decisions.kind.shape))
-            crossed[number][rows] |= changed
 
     def _spread(self, live: Mapping[str, Stack], name: str, count: int, *, zero: bool = False) -> Array:
         value = self.tape.values[name]
@@ -467,7 +446,9 @@ class Program:
         """The outcome of a single probe at which the graph cannot be evaluated as at the point."""
         values = [self.tape.values[n] for n in self.outputs]
         lost = (np.full((1, *y.shape), complex(np.nan, np.nan) if y.dtype.kind == "c" else np.nan) for y in values)
-        return StackResult(tuple(lost), {-1: np.ones(1, bool)}, Decisions.none(1))
+        decisions = Decisions.none(1)
+        decisions.crossed[-1] = np.ones(1, bool)
+        return StackResult(tuple(lost), decisions)
 
     def _count(self, kind: str, probes: int) -> None:
         with self._counting:
@@ -492,11 +473,6 @@ def _drop(live: dict[str, Any], names: Sequence[str]) -> None:
 def _carries(step: Step, live: Mapping[str, Stack]) -> bool:
     """True if an operand of the step is a box stack."""
     return any(isinstance(live.get(n), BoxStack) for n in step.operands)
-
-
-def _whole(step: Step, live: Mapping[str, Stack]) -> dict[str, Array]:
-    """The live stacks that a step reads, as whole arrays."""
-    return {n: dense(live[n]) for n in step.node.inputs if n in live}
 
 
 def _pieces(live: Mapping[str, Stack], count: int, more: float = 1.0) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -580,11 +556,6 @@ def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) 
         )
         differing = restricted.differing(operands)
     return np.arange(probed[0].shape[0]) if differing is None else differing
-
-
-def _rounded_result(y: Any, step: Step, output: int, rounding: RandomRounding) -> Any:
-    """A stack of results moved by some roundings of the step's kernel."""
-    return coarsened(rounded(as_stack(y), step, rounding), step, output, rounding)
 
 
 def _rounded_tangents(made: Mapping[str, Stack], step: Step, rounding: RandomRounding) -> dict[str, Stack]:

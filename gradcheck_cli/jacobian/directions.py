@@ -156,6 +156,9 @@ def shaped(stack: Array, like: Array) -> Array:
     return stack.reshape(len(stack), *like.shape)
 
 
+PROJECTIONS = 5  # random directions of each side of a directional check: see `missed` for what that sees
+DOT_TESTS = 2  # of each side where every node is checked on its own
+SHARE = 4  # of the memory: what the directions of one x may take
 _NARROW = 16  # times as many probes go on together, as long as they are box stacks
 _LARGE = 32  # bytes of whole stacks for an entry that box stacks may hold: a quarter of them
 _FEWEST = 16  # entries of a tensor whose boxes are small beside it
@@ -164,6 +167,19 @@ _UNIT_STEP = 1e7  # operations of all probes from which on a step takes far long
 _FOLLOWED = 4  # entries of x that are followed, for all of them
 _STEP = 1e4  # operations that a step counts as for each probe, however little it computes
 _UNKNOWN = (*FAILURES, Crowded, MemoryError)
+
+
+def directions_within(size: int, count: int, memory: int) -> int:
+    """Number of directions that are drawn of a tensor of so many bytes: `count`, fewer where memory is short."""
+    return max(1, min(count, memory // max(SHARE * size, 1)))
+
+
+def spread(rng: np.random.Generator, size: int, count: int) -> Array:
+    """Some numbers below `size`, one drawn from each of `count` equal stretches; all of them where they are few."""
+    if count >= size:
+        return np.arange(size)
+    edges = np.linspace(0, size, count + 1).astype(np.int64)
+    return np.asarray(rng.integers(edges[:-1], edges[1:]), np.int64)
 
 
 class Room(NamedTuple):

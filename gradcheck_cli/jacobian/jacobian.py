@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from itertools import pairwise
 
 import numpy as np
 
@@ -255,55 +255,45 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ro
 
 
 def by_differences(
-    program: Program, directions: Directions, stencil: Stencil, steps: Array, budget: Budget
-) -> tuple[Array, dict[int, Array]]:
-    """Difference quotients `(rows, y_size)` with `steps` (rows,), and at which steps of the tape branches were crossed."""
-    return next(each_difference(program, [(directions, steps)], stencil, budget))
-
-
-def each_difference(
-    program: Program, moves: Sequence[tuple[Directions, Array]], stencil: Stencil, budget: Budget
+    program: Program, directions: Directions, stencil: Stencil, steps: Iterable[Array], budget: Budget
 ) -> Iterator[tuple[Array, dict[int, Array]]]:
-    """The same for directions and steps of several kinds, one after the other."""
-    seen = each_beside(program, [(along, offset * h) for along, h in moves for offset in stencil.offsets], budget)
-    for _, steps in moves:
+    """Difference quotients `(rows, y_size)` for each of several `steps` (rows,), and at which steps of the tape branches
+    were crossed."""
+    steps = list(steps)
+    seen = each_beside(program, [(directions, offset * h) for h in steps for offset in stencil.offsets], budget)
+    for h in steps:
         total: Array | float = 0.0
         crossed: dict[int, Array] = {}
-        for weight, (values, changes, _) in zip(stencil.weights, seen):  # noqa: B905  (of seen there is more)
+        for weight, (values, decisions) in zip(stencil.weights, seen):  # noqa: B905  (of seen there is more)
             with np.errstate(invalid="ignore"):  # infinity less infinity
                 total = total + weight * values
-            for step, change in changes.items():
+            for step, change in decisions.crossed.items():
                 crossed[step] = crossed.get(step, False) | change
-        yield total / steps[:, None], crossed
+        yield total / h[:, None], crossed
 
 
-Seen: TypeAlias = "tuple[Array, dict[int, Array], Decisions]"
+def each_beside(
+    program: Program, moves: Sequence[tuple[Directions, Array]], budget: Budget
+) -> Iterator[tuple[Array, Decisions]]:
+    """y at x + offsets (rows,) along directions, `(rows, y_size)`, and all decisions on the way.
 
-
-def each_beside(program: Program, moves: Sequence[tuple[Directions, Array]], budget: Budget) -> Iterator[Seen]:
-    """`beside` for several directions with their offsets; those of few probes are run as one stack."""
+    Several directions with their offsets are run as one stack where they are few probes.
+    """
     counts = [directions.count for directions, _ in moves]
-    if len(moves) == 1 or sum(counts) > budget.chunk(program.bytes_per_probe()):
-        yield from (beside(program, directions, offsets, budget) for directions, offsets in moves)
+    if len(moves) < 2 or sum(counts) > budget.chunk(program.bytes_per_probe()):
+        yield from (_beside(program, directions, offsets, budget) for directions, offsets in moves)
         return
     together = Joined([directions for directions, _ in moves])
-    values, crossed, kinds = beside(program, together, np.concatenate([offsets for _, offsets in moves]), budget)
-    for stop, count in zip(np.cumsum(counts), counts, strict=True):
-        rows = slice(stop - count, stop)
-        here = {step: change[rows] for step, change in crossed.items() if change[rows].any()}
-        yield values[rows], here, Decisions(kinds.kind[rows], kinds.places[rows], kinds.where[rows])
+    values, decisions = _beside(program, together, np.concatenate([offsets for _, offsets in moves]), budget)
+    for start, stop in pairwise(np.cumsum([0, *counts])):
+        yield values[start:stop], decisions.part(slice(start, stop))
 
 
-def beside(
-    program: Program, directions: Directions, offsets: Array, budget: Budget
-) -> tuple[Array, dict[int, Array], Decisions]:
-    """y at x + offsets (rows,) along directions, `(rows, y_size)`, the steps crossed on the way, and all decisions."""
+def _beside(program: Program, directions: Directions, offsets: Array, budget: Budget) -> tuple[Array, Decisions]:
     (x,), (y,) = program.probes, program.outputs
     here = program.tape.values[x]
     real = np.result_type(program.tape.values[y].real.dtype, np.float64)  # longer numbers stay as long
-    found = np.zeros((directions.count, reals(program.tape.values[y])), real)
-    crossed: dict[int, Array] = {}
-    decisions = [Decisions.none(0)]
+    found, decisions = np.zeros((directions.count, reals(program.tape.values[y])), real), []
 
     def run(piece: range) -> StackResult:
         moved = directions.beside(piece, here, offsets[piece.start : piece.stop], room)
@@ -314,9 +304,7 @@ def beside(
         outcome = made()
         found[piece.start : piece.stop] = flat_stack(outcome.outputs[0])
         decisions.append(outcome.decisions)
-        for step, change in outcome.crossed.items():
-            crossed.setdefault(step, np.zeros(directions.count, bool))[piece.start : piece.stop] |= change
-    return found, crossed, Decisions.joined(decisions)
+    return found, Decisions.joined(decisions)
 
 
 def by_ladder(program: Program, directions: Directions, ks: Sequence[int], noise: Array, budget: Budget) -> Rows:
@@ -328,22 +316,16 @@ def by_steps(program: Program, directions: Directions, steps: Array, noise: Arra
     """The same with steps `(K, rows)`, from coarse to fine."""
 
     def run(piece: range) -> Rows:
-        some = slice(piece.start, piece.stop)
         part = directions if len(piece) == directions.count else directions.part(np.asarray(piece))
-        return _extrapolated(program, part, steps[:, some], noise, budget)
+        some = steps[:, piece.start : piece.stop]
+        quotients, crossed = zip(*by_differences(program, part, CENTRAL, some, budget), strict=True)
+        return Rows(richardson(np.stack(quotients), some, noise, smooth_rungs(crossed, part.count)), crossed[-1])
 
     if not directions.count:  # of nothing there is still a shape
         return run(range(0))
     size, room = directions.room(program, budget)
     made = in_chunks(run, directions.count, size, budget, program.worth, soon(program, room))
     return Rows.joined((rows() for _, rows in made), directions.count)
-
-
-def _extrapolated(program: Program, directions: Directions, steps: Array, noise: Array, budget: Budget) -> Rows:
-    taken = list(each_difference(program, [(directions, h) for h in steps], CENTRAL, budget))
-    smooth = smooth_rungs([crossed for _, crossed in taken], directions.count)
-    differences = np.stack([quotients for quotients, _ in taken])
-    return Rows(richardson(differences, steps, noise, smooth), taken[-1][1])
 
 
 def smooth_rungs(crossed: Sequence[dict[int, Array]], count: int) -> Array:
@@ -406,8 +388,7 @@ def by_stencil(
     delta None: `default_steps`.
     """
     steps = default_steps(directions, stencil, delta)
-    moves = [(directions, steps), (directions, 2 * steps)]
-    (fine, crossed), (coarse, _) = each_difference(program, moves, stencil, budget)
+    (fine, crossed), (coarse, _) = by_differences(program, directions, stencil, [steps, 2 * steps], budget)
     weight = sum(abs(w) for w in stencil.weights)
     return Rows(two_steps(coarse, fine, stencil.order, weight * noise / steps[:, None]), crossed)
 
@@ -454,7 +435,7 @@ def grouped_complex_step(program: Program, rows: Colored, budget: Budget) -> Arr
 def grouped_ladder(program: Program, rows: Colored, ks: Sequence[int], noise: Array, budget: Budget) -> Rows | None:
     """As `by_ladder`; of a group that crosses a branch every row counts as one that does."""
     coloring, steps = rows.coloring, np.stack([rows.representable(h) for h in rungs(ks)])
-    taken = [_differences(program, rows, CENTRAL, h, budget) for h in steps]
+    taken = list(_differences(program, rows, CENTRAL, steps, budget))
     smooth = smooth_rungs([crossed for _, crossed in taken], coloring.count)[:, coloring.colors]
     own = coloring.row
     quotients = np.stack([coloring.entries(made) for made, _ in taken]) / steps[:, own]
@@ -477,8 +458,7 @@ def grouped_stencil(
 ) -> Rows | None:
     """As `by_stencil`; of a group that crosses a branch every row counts as one that does."""
     coloring, steps = rows.coloring, default_steps(rows, stencil, delta)
-    fine, crossed = _differences(program, rows, stencil, steps, budget)
-    coarse, _ = _differences(program, rows, stencil, 2 * steps, budget)
+    (fine, crossed), (coarse, _) = _differences(program, rows, stencil, [steps, 2 * steps], budget)
     own, weight = coloring.row, sum(abs(w) for w in stencil.weights)
     rough, near = coloring.entries(coarse) / (2 * steps[own]), coloring.entries(fine) / steps[own]
     found = two_steps(rough, near, stencil.order, weight * noise[coloring.column] / steps[own])
@@ -493,17 +473,17 @@ def grouped_stencil(
 
 def crossed_by(program: Program, rows: Directions, steps: Array, budget: Budget) -> dict[int, Array]:
     """Rows that cross a branch at some step of the tape when they move there and back by `steps`: step -> `(rows,)`."""
-    if not isinstance(rows, Colored):
-        return by_differences(program, rows, CENTRAL, steps, budget)[1]
-    groups = np.logical_or.reduce(
-        [np.zeros(rows.coloring.count, bool), *_differences(program, rows, CENTRAL, steps, budget)[1].values()]
-    )
-    some = np.flatnonzero(groups[rows.coloring.colors])
-    found: dict[int, Array] = {}
-    if len(some):
-        for step, changed in by_differences(program, rows.part(some), CENTRAL, steps[some], budget)[1].items():
-            found[step] = np.zeros(rows.count, bool)
-            found[step][some] = changed
+    some = np.arange(rows.count)
+    if isinstance(rows, Colored):
+        [(_, by_color)] = _differences(program, rows, CENTRAL, [steps], budget)
+        some = np.flatnonzero(any_of(by_color, rows.coloring.count)[rows.coloring.colors])
+        if not len(some):
+            return {}
+    part = rows.part(some) if isinstance(rows, Colored) else rows
+    [(_, crossed)] = by_differences(program, part, CENTRAL, [steps[some]], budget)
+    found = {step: np.zeros(rows.count, bool) for step in crossed}
+    for step, changed in crossed.items():
+        found[step][some] = changed
     return found
 
 
@@ -541,7 +521,9 @@ def _adds_up(program: Program, rows: Colored, entries: Array, errors: Array, bud
 
 
 def _differences(
-    program: Program, rows: Colored, stencil: Stencil, steps: Array, budget: Budget
-) -> tuple[Array, dict[int, Array]]:
-    """Differences of y, not yet divided by steps, and the branches crossed, for each color."""
-    return by_differences(program, _Groups(rows, steps), stencil, np.ones(rows.coloring.count), budget)
+    program: Program, rows: Colored, stencil: Stencil, steps: Iterable[Array], budget: Budget
+) -> Iterator[tuple[Array, dict[int, Array]]]:
+    """Differences of y, not yet divided by steps, and the branches crossed, for each color and each of the steps."""
+    one = np.ones(rows.coloring.count)
+    for h in steps:
+        yield from by_differences(program, _Groups(rows, h), stencil, [one], budget)

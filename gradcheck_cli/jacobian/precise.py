@@ -55,7 +55,7 @@ def noise_beside(program: Program, spacings: Sequence[float], budget: Budget) ->
     """
     moves = [(line, apart * (np.arange(_POINTS) - _POINTS // 2)) for line in lines(program) for apart in spacings]
     seen = each_beside(program, moves, budget)
-    return np.max([np.full(y.shape[1], np.inf) if crossed else roughness(y) for y, crossed, _ in seen], axis=0)
+    return np.max([np.full(y.shape[1], np.inf) if decisions.crossed else roughness(y) for y, decisions in seen], axis=0)
 
 
 def heard(program: Program, spacings: Sequence[float] | Array, budget: Budget) -> Array:
@@ -69,8 +69,8 @@ def heard(program: Program, spacings: Sequence[float] | Array, budget: Budget) -
     for line in lines(program):
         moves = [(line, apart * (np.arange(_POINTS) - _POINTS // 2)) for apart in spacings]
         last = np.zeros(len(found))
-        for y, crossed, _ in each_beside(program, moves, budget):
-            known = not crossed and bool(np.isfinite(y).all())
+        for y, decisions in each_beside(program, moves, budget):
+            known = not decisions.crossed and bool(np.isfinite(y).all())
             here = _noisy(y) if known else np.zeros(len(found))
             alike = (here <= _ALIKE * last) & (last <= _ALIKE * here)
             found = np.maximum(found, np.where(alike, np.maximum(here, last), 0.0))

@@ -11,8 +11,8 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.checks.assemble import bad_share, missed, missed_size
-from gradcheck_cli.compare.partial import spread
 from gradcheck_cli.graph import Node
+from gradcheck_cli.jacobian.directions import spread
 from gradcheck_cli.report import render
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.verdict.rule import RTOL

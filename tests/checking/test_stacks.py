@@ -68,12 +68,12 @@ def test_perturbations_of_several_kinds_are_each_what_they_are_alone(ops: Any) -
         (Directions(here, [3]), np.array([-2.5])),
     ]
     together = list(each_beside(tested, moves, Budget()))
-    for (values, crossed, decisions), move in zip(together, moves, strict=True):
-        [(alone, crossed_alone, decisions_alone)] = each_beside(tested, [move], Budget())
+    for (values, decisions), move in zip(together, moves, strict=True):
+        [(alone, decisions_alone)] = each_beside(tested, [move], Budget())
         assert_rounded(values, alone, roundings=8 * FUNCTION)
-        assert {step: rows.tolist() for step, rows in crossed.items()} == {
-            step: rows.tolist() for step, rows in crossed_alone.items()
+        assert {step: rows.tolist() for step, rows in decisions.crossed.items()} == {
+            step: rows.tolist() for step, rows in decisions_alone.crossed.items()
         }
         np.testing.assert_array_equal(decisions.kind, decisions_alone.kind)
         np.testing.assert_array_equal(decisions.places, decisions_alone.places)
-    assert any(crossed for _, crossed, _ in together)
+    assert any(decisions.crossed for _, decisions in together)

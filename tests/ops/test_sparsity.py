@@ -41,7 +41,7 @@ def nonzero(program: Program, h: float) -> np.ndarray:
     x = program.tape.values[program.probes[0]]
     directions = Directions(x, range(reals(x)))
     steps = np.full(directions.count, h)
-    found, crossed = by_differences(program, directions, CENTRAL, steps, Budget())
+    [(found, crossed)] = by_differences(program, directions, CENTRAL, [steps], Budget())
     across = np.logical_or.reduce([np.zeros(directions.count, bool), *crossed.values()])
     return np.isfinite(found) & (found != 0) & ~across[:, None]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,7 +42,6 @@ from gradcheck_cli.checks.claims.evaluated import (
     projected,
     tolerant,
 )
-from gradcheck_cli.checks.comparing import Comparing
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.suspects import suspect_record
 from gradcheck_cli.checks.modes import Partial, survey_of
@@ -51,16 +51,15 @@ from gradcheck_cli.compare.pair import Full, PairJob, PairResult
 from gradcheck_cli.compare.ties import judged_together
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
-from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array
-from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.jacobian.cost import FULL_WORK
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS
-from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point, feeds_at
 from gradcheck_cli.points.test_data import shipped_with
-from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
+
+if TYPE_CHECKING:
+    from gradcheck_cli.checks.procedure import Procedure
 
 WRONG_SHAPE = "GC102"
 _BLAMED = 16  # wrong claims at a point for which a suspect is looked for
@@ -71,8 +70,9 @@ _WORST = ("none", "pass", "inconclusive", "fail")
 class Claiming:
     """The claims of one check; claims about the same ys share the problem and gradcheck's own derivative at each point."""
 
-    def __init__(self, source: Source, settings: Settings, ops: Ops, comparing: Comparing, asked: AskedClaims) -> None:
-        self.source, self.settings, self.ops, self.comparing = source, settings, ops, comparing
+    def __init__(self, procedure: Procedure, asked: AskedClaims) -> None:
+        settings = procedure.settings
+        self.source, self.settings, self.ops, self.procedure = procedure.source, settings, procedure.ops, procedure
         self.pairs = [Pair(claim.x, claim.y, claim=claim, notes=[*asked.notes]) for claim in asked.claims]
         self.work = FULL_WORK
         self._subjects: dict[str, tuple[Problem, RuleGradient]] = {}
@@ -100,7 +100,7 @@ class Claiming:
             except GradcheckError as error:
                 pair.error = error
             finally:
-                self.comparing.done()
+                self.procedure.done()
             pair.seconds += time.perf_counter() - start
         for pair in [pair for pair in pairs if pair.failed][:_BLAMED]:
             start = time.perf_counter()
@@ -152,7 +152,7 @@ class Claiming:
             raise beyond(here.problem, pair.x, "directional")
         if not pair.mode:
             self.work = plan(pair, here, self.work)
-        judge(pair, here, self.comparing.budget(pair), index)
+        judge(pair, here, self.procedure.budget(pair), index)
 
     def _require(self, claim: Claim, point: Point, tape: Tape, index: int) -> None:
         """Raises an error if x or y was not computed or is not real, or if numbers do not belong to this point."""
@@ -214,7 +214,7 @@ class Claiming:
             xs = [p.x for p in self.pairs if p.claim is not None and p.claim.ys == claim.ys]
             problem = Problem(self.source, self.settings, tape, y)
             own = RuleGradient(tape, problem.theory_name(y), [problem.theory_name(x) for x in xs if x in tape.named],
-                      self.comparing.budget(self.pairs[0], shown=False))  # fmt: skip
+                      self.procedure.budget(self.pairs[0], shown=False))  # fmt: skip
             self._subjects[key] = problem, own
         return self._subjects[key]
 
@@ -239,7 +239,7 @@ def plan(pair: Pair, here: ClaimAtPoint, left: float) -> float:
     """Sets the mode of a claim by the work `left` for full comparisons; returns the work left after it."""
     problem, settings = here.problem, here.problem.settings
     cost = problem.cost(pair.x)
-    fits = cost.memory <= allowed(settings.memory_limit)
+    fits = cost.memory <= problem.budget.memory
     if settings.mode == "full" and not fits:
         raise too_large(cost, problem, pair.x)
     wanted = {"auto": "full" if fits and cost.work <= left else "directional", "nodes": "directional"}

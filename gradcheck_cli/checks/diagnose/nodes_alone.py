@@ -18,7 +18,7 @@ from gradcheck_cli.autodiff.symbolic import reshape, slice
 from gradcheck_cli.autodiff.tape import Region, Tape, Var
 from gradcheck_cli.compare.kinks import decides
 from gradcheck_cli.compare.pair import PairJob, Theory, compare_along
-from gradcheck_cli.compare.ties import DIRECTIONS, REST, misfit
+from gradcheck_cli.compare.ties import DIRECTIONS, REST, keeping_ties, misfit
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError
@@ -26,7 +26,6 @@ from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, flat, reals
 from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward, by_complex_step, by_differences
-from gradcheck_cli.jacobian.tied import keeping_ties
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.verdict.differences import BACKWARD, CENTRAL, FORWARD, Stencil, scales
 from gradcheck_cli.verdict.rule import (
@@ -299,7 +298,7 @@ def _slopes(found: Compared, rows: Array) -> tuple[Array, Array]:
         slopes = []
         for step in _TO_EDGE:
             steps = part.representable(step)
-            slope = np.abs(by_differences(program, part, stencil, steps, found.alone.budget)[0])
+            slope = np.abs(next(by_differences(program, part, stencil, [steps], found.alone.budget))[0])
             with np.errstate(invalid="ignore", over="ignore"):
                 rounding = 16 * EPS * here / np.abs(steps)[:, None]
                 moves |= slope > rounding
@@ -457,9 +456,9 @@ def _tied(program: Program, budget: Budget) -> Array:
     moves = Directions(x, rng.uniform(0.5, 1.5, (2, size.size)) * rng.choice([-1.0, 1.0], (2, size.size)) * size)
 
     def slopes(stencil: Stencil, h: float) -> Array:
-        return by_differences(program, moves, stencil, np.full(2, h), budget)[0]
+        return next(by_differences(program, moves, stencil, [np.full(2, h)], budget))[0]
 
-    if not by_differences(program, moves, CENTRAL, np.full(2, _TIE), budget)[1]:
+    if not next(by_differences(program, moves, CENTRAL, [np.full(2, _TIE)], budget))[1]:
         return np.zeros(0, np.int64)
     up, down = slopes(FORWARD, _SIDE), slopes(BACKWARD, _SIDE)
     bend = np.abs(up - slopes(FORWARD, _NEAR)) + np.abs(down - slopes(BACKWARD, _NEAR))

@@ -243,7 +243,7 @@ class ModelRun:
 
         NoGradientError if an operator on the way has no rule.
         """
-        named, budget = self.tape.named, Budget(allowed(self.settings.memory_limit), self.settings.jobs)
+        named, budget = self.tape.named, Budget.within(self.settings)
         with self.tape.aside():
             return Backward(self.tape, named[y].name, [named[x].name for x in xs]).along(weights, budget)
 

@@ -19,7 +19,6 @@ from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.evaluation import quietly
 from gradcheck_cli.autodiff.severed import Severance
 from gradcheck_cli.checks.assemble import failed_record, model_of, peak_rss_mb, versions
-from gradcheck_cli.checks.comparing import Listener
 from gradcheck_cli.checks.diff.first_difference import first_difference, last_agreement
 from gradcheck_cli.checks.diff.match import handed_over, match_names, names, same_parameters, with_sizes_of
 from gradcheck_cli.checks.diff.model_runs import (
@@ -31,6 +30,7 @@ from gradcheck_cli.checks.diff.model_runs import (
     between,
     differs,
 )
+from gradcheck_cli.checks.procedure import Listener
 from gradcheck_cli.checks.severing import CODE, cut_off, sentence, severance_of
 from gradcheck_cli.compare.counts import KEPT, Counts, PairResult
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown

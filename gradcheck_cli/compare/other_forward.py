@@ -44,12 +44,12 @@ _LOUDER = 4.0  # times as large as here: where y is that, its rounding says noth
 _TRIFLE = 1e-3  # of y, by which an entry that is zero for us may move it, unseen, as x moves by its size
 
 
-class Peer(Protocol):
+class OtherForward(Protocol):
     """Another implementation of what leads from x to y, in the model's own numbers."""
 
     @property
     def name(self) -> str:
-        """The peer's name, with its version."""
+        """Its name, with its version."""
 
     @property
     def narrow(self) -> Program:
@@ -59,11 +59,11 @@ class Peer(Protocol):
         """y for each x of a stack `(P, *x.shape)`, `(P, y_size)`; NaN where it cannot be computed."""
 
 
-def with_peer(
-    found: PairResult, program: Program, job: PairJob, peer: Peer, resolution: float = RESOLVED
+def with_forward(
+    found: PairResult, program: Program, job: PairJob, theirs: OtherForward, resolution: float = RESOLVED
 ) -> PairResult:
-    """The comparison with y as the peer evaluates it: the peer's error may be `resolution` of the largest entry of y."""
-    return PeerComparison(found, program, job, peer, resolution).found()
+    """The comparison with y as another forward run evaluates it, which may hide `resolution` of the largest entry of y."""
+    return ForwardComparison(found, program, job, theirs, resolution).found()
 
 
 class _Judged(NamedTuple):
@@ -76,18 +76,18 @@ class _Judged(NamedTuple):
 
 
 @dataclass
-class PeerComparison:
-    """One comparison with the peer beside it."""
+class ForwardComparison:
+    """One comparison with another forward run beside it."""
 
     old: PairResult
     program: Program
     job: PairJob
-    peer: Peer
+    theirs: OtherForward
     resolution: float
     probes: Counter[str] = field(default_factory=Counter)
 
     def found(self) -> PairResult:
-        """The comparison with what the peer makes of it."""
+        """The comparison with what it makes of it."""
         old, hidden = self.old.comparison, 0.0
         status, value, error = (
             np.array(np.broadcast_to(each, old.status.shape)) for each in (old.status, old.numerical, old.noise)
@@ -130,7 +130,7 @@ class PeerComparison:
         return made
 
     def _alone(self, rows: Array) -> Estimate:
-        """Derivatives of what the peer computes beyond us, each row by two steps of its own."""
+        """Derivatives of what the other one computes beyond us, each row by two steps of its own."""
         part = self.numeric.directions.part(rows)
         return self._slopes(part, np.outer(max(self._reach(part), self.size) * np.array(_WIDE), np.ones(part.count)))
 
@@ -158,7 +158,7 @@ class PeerComparison:
         here = self.numeric.cleared(flat(self.program.tape.values[self.program.outputs[0]]))
         steps, reach = self.size * 2.0 ** np.arange(_SHORTEST, _LONGEST + 1), self.size
         moves = [(part, np.full(part.count, side * h)) for h in steps for side in (1.0, -1.0)]
-        seen = [self.numeric.cleared(y) for y, _, _ in each_beside(self.program, moves, budget)]
+        seen = [self.numeric.cleared(y) for y, _ in each_beside(self.program, moves, budget)]
         for h, up, down in zip(steps, seen[::2], seen[1::2], strict=True):
             with np.errstate(invalid="ignore", over="ignore"):
                 bent, moved, size = (np.linalg.norm(v, axis=1) for v in (up + down - 2 * here, up - down, up))
@@ -175,7 +175,7 @@ class PeerComparison:
         return np.asarray(self.size * np.stack([finest ** (k / (_FINER - 1)) for k in range(_FINER)]))
 
     def _slopes(self, part: Directions, steps: Array) -> Estimate:
-        """Derivatives of what the peer computes beyond us, from differences with steps `(K, rows)`, coarse to fine."""
+        """Derivatives of what the other one computes beyond us, from differences with steps `(K, rows)`, coarse to fine."""
         up, down = ([self._beyond(part, side * h) for h in steps] for side in (1.0, -1.0))
         lengths = np.stack([a.lengths + b.lengths for a, b in zip(up, down, strict=True)])
         louder = np.stack([np.maximum(a.louder, b.louder) for a, b in zip(up, down, strict=True)])
@@ -190,7 +190,7 @@ class PeerComparison:
     @cached_property
     def noise(self) -> Array:
         """Rounding error of one value of y, as it is compared, in the model's own numbers, `(columns,)`."""
-        numeric, narrow = self.numeric, self.peer.narrow
+        numeric, narrow = self.numeric, self.theirs.narrow
         y = flat(narrow.tape.values[narrow.outputs[0]]).astype(np.float64)
         moved = numeric.projected(moved_by_rounding(narrow, mode=Rounding.ELSEWHERE) - y)
         known = [self._rounding(y[None])[0], _finite(np.max(np.abs(moved), axis=0, initial=0.0)) / ROUNDINGS]
@@ -205,9 +205,9 @@ class PeerComparison:
         return own if weights is None else np.sqrt(own**2 @ weights.T**2)
 
     def _beyond(self, directions: Directions, offsets: Array) -> _Seen:
-        """The peer's results minus ours at x + offsets, one for each direction."""
+        """Its results minus ours at x + offsets, one for each direction."""
         (x,), (y,) = self.program.probes, self.program.outputs
-        here, narrow = self.program.tape.values[x], self.peer.narrow
+        here, narrow = self.program.tape.values[x], self.theirs.narrow
         dtype = narrow.tape.values[narrow.probes[0]].dtype
         base = float(np.max(np.abs(self.numeric.cleared(flat(self.program.tape.values[y]))), initial=0.0))
 
@@ -216,7 +216,7 @@ class PeerComparison:
             moved = (directions.here + moves).astype(dtype)  # both start from the same numbers
             stack = moved.astype(here.dtype)
             ours = flat_stack(self.program.run({x: shaped(stack, here)}).outputs[0])
-            theirs = self.peer.values(moved.reshape(-1, *here.shape))
+            theirs = self.theirs.values(moved.reshape(-1, *here.shape))
             entries = directions.entries(piece)
             lengths = np.abs(offsets[piece.start : piece.stop])
             if entries is not None:
@@ -250,7 +250,9 @@ class PeerComparison:
             seen = (tol <= self.resolution * largest) | (gap + tol <= allow) | nothing
             other = np.abs(slopes.value) > tol  # than ours
         passed, failed = (first == Status.PASS) | (first == Status.KINK_OK), first == Status.FAIL
-        right = failed & seen & other & ~wrong  # a rule, of what the peer computes; it is our forward run that is not
+        right = (
+            failed & seen & other & ~wrong
+        )  # a rule, of what the other one computes; it is our forward run that is not
         left = np.where(seen, first, np.where(known, Status.NOISE, Status.DOMAIN))
         status = np.where(passed, np.where(wrong, Status.FAIL, left), np.where(right, Status.PASS, first))
         taken = passed | right | (failed & wrong)  # the others fail, or are open, by what we compute
@@ -266,7 +268,7 @@ class PeerComparison:
     @cached_property
     def eps(self) -> float:
         """The distance from 1 to the next number of those that y is computed in."""
-        return epsilon(self.peer.narrow.tape.values[self.peer.narrow.outputs[0]].dtype)
+        return epsilon(self.theirs.narrow.tape.values[self.theirs.narrow.outputs[0]].dtype)
 
     @cached_property
     def trifle(self) -> float:
@@ -276,8 +278,8 @@ class PeerComparison:
         return _TRIFLE * largest * (1.0 if weights is None else float(np.abs(weights).max())) / self.size
 
     def _notes(self, status: Array) -> Iterator[str]:
-        """Notes on entries where the peer differs from us, and on those it cannot judge."""
-        name, old = self.peer.name, self.old.comparison.status
+        """Notes on entries where the other one differs from us, and on those it cannot judge."""
+        name, old = self.theirs.name, self.old.comparison.status
         passed = np.isin(old, PASSED)
         if count := _count(passed & (status == Status.FAIL)):
             yield f"{_entries(count)} by what {name} computes alone: the rules agree with gradcheck's own forward run"
@@ -293,8 +295,8 @@ class PeerComparison:
 
 
 class _Seen(NamedTuple):
-    """Runs of the peer beside ours: its results minus ours `(rows, columns)`, distances from x, sizes of y there relative
-    to y at x, and one rounding of each result `(rows, columns)`."""
+    """Runs of the other one beside ours: its results minus ours `(rows, columns)`, distances from x, sizes of y there
+    relative to y at x, and one rounding of each result `(rows, columns)`."""
 
     values: Array
     lengths: Array
