@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -93,15 +94,18 @@ def test_an_error_in_a_chunk_is_raised_once_no_other_runs_and_the_next_stack_doe
 
 
 def test_whoever_stops_listening_stops_the_chunks() -> None:
-    ran = list[int]()
+    ran, ended = list[int](), list[int]()
 
     def run(piece: range) -> None:
         ran.append(piece.start)
+        time.sleep(0.02)
+        ended.append(piece.start)
 
     chunks: Iterator[Any] = in_chunks(run, 1000, 64 << 20, Budget(jobs=2))
     next(chunks)
     chunks.close()  # type: ignore[attr-defined]
     assert len(ran) < 10
+    assert len(ended) == len(ran)
 
 
 # Programs

@@ -120,6 +120,7 @@ def test_a_record_has_every_field_that_was_promised(gradcheck: Command) -> None:
     ran = gradcheck("wrong.gradcheck.yaml", "mlp.onnx", "lfs.onnx", "--output-format", "jsonl")
     for line in ran.out.splitlines():
         assert set(json.loads(line)) >= RECORD
+        assert json.loads(line)["model"]["dtypes"] == ([] if "lfs" in json.loads(line)["check"] else ["float32"])
     record = json.loads(ran.out.splitlines()[0])
     assert set(record["model"]) == {"uri", "sha256", "opset", "nodes", "dtypes", "operators"}
     assert set(record["entries"]) == {"total", "checked", "failed", "inconclusive", "kink_ok"}

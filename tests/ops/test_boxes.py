@@ -89,6 +89,7 @@ W = {
     f"w{n}": RNG.normal(size=shape) / 3
     for n, shape in enumerate([(40, 30), (30, 6), (3, 2, 3, 3), (2, 3, 3, 3), (8, 8)])
 }
+ENDLESS = "an entry that is infinite"
 GRAPHS = {
     "layers": model(
         ("MatMul", "x w0", "a"), ("Tanh", "a", "b"), ("MatMul", "b w1", "c"), ("LogSoftmax", "c", "y"),
@@ -110,8 +111,11 @@ GRAPHS = {
         ("MatMul", "p x", "o"), ("Add", "o x", "r"), ("LayerNormalization", "r one", "n"), ("Reshape", "n flat", "y"),
         x=(6, 8), constants={**W, "one": np.ones(8), "flat": [3, 16]},
     ),
+    ENDLESS: model(
+        ("MatMul", "x endless", "a"), ("Sigmoid", "a", "b"), ("Reshape", "b flat", "y"), x=(4, 4),
+        constants={"endless": np.where(np.arange(16) == 5, np.inf, 2.0).reshape(4, 4), "flat": [16]},
+    ),
 }  # fmt: skip
-every_graph = pytest.mark.parametrize("name", GRAPHS)
 
 
 def traced(name: str) -> tuple[Tape, str, str]:
@@ -121,7 +125,7 @@ def traced(name: str) -> tuple[Tape, str, str]:
     return tape, tape.named["x"].name, tape.named["y"].name
 
 
-@every_graph
+@pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("room", [units.Room(7, 1 << 22), units.Room(1 << 20, 1 << 22), units.Room(3, 1 << 10)])
 def test_single_entries_go_through_a_graph_as_whole_stacks_do(name: str, room: units.Room) -> None:
     tape, x, y = traced(name)
@@ -136,7 +140,7 @@ def test_single_entries_go_through_a_graph_as_whole_stacks_do(name: str, room: u
     np.testing.assert_array_equal(mine.decisions.kind, whole.decisions.kind)
 
 
-@every_graph
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name != ENDLESS])
 def test_cotangents_of_single_entries_go_back_as_whole_stacks_do(name: str) -> None:
     tape, x, y = traced(name)
     backward = Backward(tape, y, [x])
@@ -172,6 +176,8 @@ def test_what_is_not_zero_for_a_cotangent_of_zero_is_computed_for_whole_stacks()
     [record] = gc.check(tested, "x", "y", ops={**OPS, ("", "Tanh"): replace(OPS["", "Tanh"], vjp=wrong)}).checks
     assert record.status == "fail"
     assert not Backward(*_shifted(tested, wrong)).silent
+    tape, x, y = traced(ENDLESS)
+    assert not Backward(tape, y, [x]).silent
 
 
 def _shifted(tested, wrong):
