@@ -97,6 +97,18 @@ def test_noise_of_a_kernel_goes_on_through_the_nodes_behind_it():
         assert record.status == "inconclusive", (mode, record.notes)
 
 
+def test_noise_of_a_kernel_at_many_nodes_is_as_small_as_its_results():
+    """Some of the nodes are tried, the others are taken to be like them."""
+    table = {**gc.OPS, ("acme", "K"): gc.Op("K", narrow(np.sin), lambda ct, y, x: (ct * sym.cos(x),), domain="acme")}
+    chain = [("K", f"h{i}", f"h{i + 1}", {}, "acme") for i in range(9)]
+    noise = []
+    for k in (1.0, 1e-4):
+        tested = model(("Mul", "x k", "h0"), *chain, ("Mul", "h9 w", "y"), x=(1,), constants={"k": k, "w": 1 / k})
+        [record] = gc.check(tested, "x", "y", ops=table).checks
+        noise.append(record.noise)
+    assert noise[1] < 4 * noise[0]
+
+
 def hidden(factor: float, mode: Any) -> str:
     """The status of sin(x) + 1e17 by differences, with the rule of Sin off by a factor."""
     tested = model(("Sin", "x", "s"), ("Add", "s far", "y"), constants={"far": 1e17})

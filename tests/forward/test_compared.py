@@ -92,6 +92,36 @@ def test_a_choice_among_equal_entries_is_no_difference(tmp_path: Path, name: str
         assert found["agrees"] is True, found
 
 
+def test_others_of_equal_entries_may_be_chosen_but_no_others(tmp_path: Path) -> None:
+    text = (
+        "m (float[6,8] x) => (float[6,6] y) { r = Relu (x)  v, i = TopK (r, k)  f = Cast <to = 1> (i)  y = Add (v, f) }"
+    )
+    path, top = save(tmp_path / "m.onnx", text, k=np.int64([6])), gc.OPS["", "TopK"]
+
+    def last_of_equal(x: Any, **metadata: Any) -> Any:
+        values, places = top.forward(x[..., ::-1], **metadata)
+        return values, x.shape[-1] - 1 - places
+
+    def next_to_it(x: Any, **metadata: Any) -> Any:
+        values, places = top.forward(x, **metadata)
+        return values, (places + 1) % x.shape[-1]
+
+    for kernel, agrees in ((last_of_equal, True), (next_to_it, False)):
+        found = forward(path, {**gc.OPS, top.key: replace(top, forward=kernel)})["y"]
+        assert found["agrees"] is agrees, found
+
+
+def test_long_sums_may_be_off_by_roundings_of_their_size(tmp_path: Path) -> None:
+    """Some times the root of the number of terms."""
+    text = "m (float[1,4096] x) => (float[1,1] y) { e = Exp (x)  y = MatMul (e, w) }"
+    path = save(tmp_path / "m.onnx", text, w=np.full((4096, 1), 100, np.float32))
+    product, rounding = gc.OPS["", "MatMul"], float(np.finfo(np.float32).eps)
+    for roundings, agrees in ((100, True), (10_000, False)):
+        off = replace(product, forward=lambda a, b, n=roundings: product.forward(a, b) * (1 + n * rounding))
+        found = forward(path, {**gc.OPS, off.key: off})["y"]
+        assert found["agrees"] is agrees, found
+
+
 DRAWN = {
     "Dropout in training": "d, m = Dropout (x, half, yes)",
     "Dropout in training with a seed": "d, m = Dropout <seed = 3> (x, half, yes)",

@@ -109,6 +109,8 @@ def test_a_node_runs_by_itself() -> None:
     assert run_node(length, [[x, x, x]])[0] == 3
     scaled = helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=[1.0], scale=[2.0])
     assert run_node(scaled, [x])[0].tolist() == [-4, 2]
+    [largest] = run_node(helper.make_node("TopK", ["x", "k"], ["", "i"]), [x, np.asarray([1])])
+    assert largest.tolist() == [1]
 
 
 def test_it_says_what_it_can_run() -> None:
