@@ -35,7 +35,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """`main` as a process, which ends without taking apart what it has imported."""
+    """Runs `main` as the whole process, and ends it without tearing down what was imported, which takes long."""
     ended: list[int] = []
     if not atexit._ncallbacks():  # what is registered before comes after: a tracer may have its results to write
         atexit.register(_leave, ended)
@@ -45,7 +45,7 @@ def run() -> NoReturn:
 
 @contextlib.contextmanager
 def keeping() -> Iterator[None]:
-    """For imports: what they make stays to the end, so that no garbage is looked for in it, now or later."""
+    """Turns garbage collection off during imports, and lets it pass over what they made from then on."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -58,8 +58,32 @@ def keeping() -> Iterator[None]:
 
 
 def say(error: GradcheckError) -> None:
-    """One line on stderr for an error that does not end the run."""
+    """Prints an error that does not end the run to stderr."""
     print(_titled(error.code, str(error)), file=sys.stderr)
+
+
+def note(text: str) -> None:
+    """Prints a remark to stderr."""
+    from gradcheck_cli.report.text import clean
+
+    print(f"note: {clean(text)}", file=sys.stderr)
+
+
+def described(bug: BaseException) -> str:
+    """The sentence that an exception is a bug of gradcheck, and where its traceback was written."""
+    import platform
+    import tempfile
+    import traceback
+
+    head = f"gradcheck on Python {platform.python_version()}, {platform.platform()}\n{' '.join(sys.argv)}\n\n"
+    try:
+        handle, path = tempfile.mkstemp(prefix="gradcheck-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(head + "".join(traceback.format_exception(bug)))
+    except OSError as failure:
+        path = f"no file ({failure.strerror})"
+    reason = f"{type(bug).__name__}: {bug}".splitlines()[0]
+    return f"a bug of gradcheck: {reason}\nThe traceback is in {path}. Please report it."
 
 
 def _invoke(args: list[str]) -> int:
@@ -79,7 +103,7 @@ def _invoke(args: list[str]) -> int:
 
 
 def _explain(error: Exception) -> int:
-    """One line on stderr for an error, and its exit code."""
+    """Prints an error to stderr and gives its exit code."""
     import click
 
     from gradcheck_cli.errors import GradcheckError
@@ -87,21 +111,16 @@ def _explain(error: Exception) -> int:
     if isinstance(error, GradcheckError) and error.exit_code != BUG:
         return _end(_titled(error.code, str(error)), error.exit_code)
     if isinstance(error, click.ClickException):
-        return _end(_titled("GC201", error.format_message()) + _where_help_is(error), 2)
+        context = getattr(error, "ctx", None)
+        help_at = f"\nTry '{context.command_path} --help'." if context is not None else ""
+        return _end(_titled("GC201", error.format_message()) + help_at, 2)
     if isinstance(error, MemoryError):
         from gradcheck_cli.graph.memory import exhausted
 
         return _end(_titled("GC602", str(exhausted(error))), 6)
     if isinstance(error, OSError) and error.filename is None:
         return _end(_titled("GC201", f"the output cannot be written: {error.strerror or error}"), 2)
-    from gradcheck_cli.cli.bugs import describe_bug
-
-    return _end(_titled("GC901", describe_bug(error)), BUG)
-
-
-def _where_help_is(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return f"\nTry '{context.command_path} --help'." if context is not None else ""
+    return _end(_titled("GC901", described(error)), BUG)
 
 
 def _titled(code: str, message: str) -> str:
@@ -124,7 +143,7 @@ def _end(message: str, code: int) -> int:
 
 
 def _leave(ended: Sequence[int]) -> None:
-    """Ends the process, where it ends as planned; threads are done by now, and so are all other functions for its end."""
+    """Ends the process at once if `main` has returned; other functions registered for the exit have run by now."""
     if ended:
         with contextlib.suppress(OSError, ValueError):
             _flush()
@@ -138,20 +157,20 @@ def _flush() -> None:
 
 
 def _discard_output() -> None:
-    """Nothing more reaches stdout: what is left in its buffer would fail once more when Python ends."""
+    """Sends what is left in the buffer of stdout to nowhere: writing it would fail once more when Python ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_closed_streams() -> None:
-    """Whoever closed our stdout or stderr wants nothing of it; the exit code still counts."""
+    """Opens streams that the caller has closed on the null device, so that only the exit code is left."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _tolerate_any_text() -> None:
-    """Names of tensors may be in any script: what a terminal cannot show is written as an escape."""
+    """Writes characters that a terminal cannot show as escapes: names of tensors may be in any script."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

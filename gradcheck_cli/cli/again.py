@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import rich_click as click
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.reproduce import quoted
@@ -28,37 +29,21 @@ def run_again(path: str, given: Mapping[str, Any], ctx: click.Context) -> int:
     """Runs the check of a bundle and gives its exit code."""
     bundle = load(path)
     if bundle.state == "running":
-        _note("its process ended before this check did")
+        note("its process ended before this check did")
     for change in bundle.changes():
-        _note(change)
+        note(change)
     task = Task(bundle.check, bundle.subject.path, lambda: _source(bundle, given))
     options = {**given, "save_failures": "none"}
-    again = Again([task], given, options, ctx, Baseline("", {}), bundle=bundle, path=path)
+    again = Run([task], given, options, ctx, Baseline("", {}), partial(Repeater, bundle=bundle, path=path))
     code = again.run()
-    if not again.settings_typed and again.records and bundle.records:
-        _note(_compared(bundle.records, [c.as_json() for c in again.records]))
+    if not _settings_typed(given) and again.records and bundle.records:
+        note(_compared(bundle.records, [c.as_json() for c in again.records]))
     return code
 
 
 @dataclass(slots=True)
-class Again(Run):
-    """A run of one check, with what its bundle says of it."""
-
-    bundle: Bundle = None  # type: ignore[assignment]  # fields with defaults stand before
-    path: str = ""
-
-    @property
-    def settings_typed(self) -> list[str]:
-        """Options that make it another check than the one that was saved."""
-        return _settings_typed(self.given)
-
-    def _made_with(self, **how: Any) -> Checker:
-        return Repeater(**how, bundle=self.bundle, path=self.path)
-
-
-@dataclass(slots=True)
 class Repeater(Checker):
-    """Checks what its bundle says, as it says it."""
+    """Checks what a bundle holds, with the settings that were saved."""
 
     bundle: Bundle = None  # type: ignore[assignment]  # fields with defaults stand before
     path: str = ""
@@ -77,13 +62,16 @@ class Repeater(Checker):
         if not _asks_for_other_values(typed):
             saved = replace(saved, dims={**saved.dims, **self.bundle.sizes})
         fields = [OPTIONS[name].field for name in names]
-        return replace(saved, **{f: _over(getattr(saved, f), getattr(resolved, f)) for f in fields})
+        pairs = ((field, getattr(saved, field), getattr(resolved, field)) for field in fields)
+        over: Any = {f: {**was, **now} if isinstance(was, Mapping) else now for f, was, now in pairs}
+        return replace(saved, **over)
 
     def _command(self, found: Check, task: Task, known: Container[str]) -> str:
         return f"gradcheck reproduce {quoted(self.path)}"
 
 
 def _settings_typed(given: Mapping[str, Any]) -> list[str]:
+    """Options that make it another check than the one that was saved."""
     return [name for name in given if OPTIONS[name].field]
 
 
@@ -97,12 +85,8 @@ def _asks_for_other_values(given: Mapping[str, Any]) -> bool:
     return any(name in OPTIONS and OPTIONS[name].redraws for name in given)
 
 
-def _over(saved: Any, typed: Any) -> Any:
-    return {**saved, **typed} if isinstance(saved, Mapping) else typed
-
-
 def _compared(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
-    """True if a check comes out as it did when it was saved."""
+    """A sentence that compares the records with those that were saved."""
     by_id = {record.get("id"): record for record in now}
     was = [record for record in saved if record.get("status") not in ("pass", "waived") or _differs(record)]
     for record in was:
@@ -121,7 +105,3 @@ def _compared(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any
 def _differs(record: Mapping[str, Any]) -> bool:
     """Its forward run is not what onnxruntime computes, or what ships with the model."""
     return isinstance(record.get("forward"), Mapping) and record["forward"].get("agrees") is False
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)

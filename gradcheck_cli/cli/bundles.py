@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.checks.assemble import versions
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError
@@ -64,13 +65,15 @@ class Bundles:
     def say(self) -> None:
         """Tells the user of the bundles, on stderr."""
         for path in self.crashed:
-            _note(f"an earlier check ended with its process, before it was done: gradcheck reproduce {_typed(path)}")
+            note(
+                f"an earlier check ended with its process, before it was done: gradcheck reproduce {quoted(str(path))}"
+            )
         if len(self.saved) == 1:
-            _note(f"saved, to run it again: gradcheck reproduce {_typed(self.saved[0])}")
+            note(f"saved, to run it again: gradcheck reproduce {quoted(str(self.saved[0]))}")
         elif self.saved:
-            _note(f"{len(self.saved)} failures are saved in {self.folder}, to run them again: gradcheck reproduce DIR")
+            note(f"{len(self.saved)} failures are saved in {self.folder}, to run them again: gradcheck reproduce DIR")
         for reason in dict.fromkeys(self.lost):
-            _note(f"failures are not saved: {reason}")
+            note(f"failures are not saved: {reason}")
         self.saved, self.crashed, self.lost = [], [], []
 
     def adopt(self, process: int) -> str | None:
@@ -174,11 +177,3 @@ class Keeper:
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _typed(path: Path) -> str:
-    return quoted(str(path))
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`gradcheck check`, the default command: collects what was given and hands it to the run."""
+"""`gradcheck check`, the default command: takes the options that were given and starts the run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli import keeping
-from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
-from gradcheck_cli.cli.options import MODELS, options_of
-from gradcheck_cli.cli.typed_options import TypedCommand
+from gradcheck_cli.cli.options import MODELS, SETTINGS, TypedCommand, given_in, options_of, refuse_unknown_variables
 
 
+@click.command("check", cls=TypedCommand, context_settings=SETTINGS, params=[MODELS, *options_of("check")])
 @click.pass_context
-def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
+def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
     """Check the gradients of models: ONNX files, *.gradcheck.yaml specs, folders of them, or patterns.
 
     Every option can also be set by an environment variable (GRADCHECK_RTOL; several values are
@@ -32,12 +31,3 @@ def check(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int
         from gradcheck_cli.cli.run import begun
 
     return begun(models, given_in(ctx, options), ctx).run()
-
-
-command = TypedCommand(
-    name="check",
-    callback=check,
-    params=[MODELS, *options_of("check")],
-    help=check.__doc__,
-    context_settings=SETTINGS,
-)

@@ -1,22 +1,22 @@
-"""One task checked: its records whatever happens in it, under all that bears on it."""
+"""Checks one task within its limits, with all settings that bear on it; gives its records whatever happens."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.health.checkup import with_gates
 from gradcheck_cli.checks.procedure import Listener, check
+from gradcheck_cli.cli import described, note
 from gradcheck_cli.cli.baseline import Baseline, with_waiver
 from gradcheck_cli.cli.bundles import Bundles, Keeper
 from gradcheck_cli.cli.config import settings_above
@@ -40,25 +40,14 @@ if TYPE_CHECKING:
 
 
 class Watcher(Listener, Protocol):
-    """Hears of a check's progress, and which model it is about."""
+    """A listener that is told which model a check is about."""
 
     def begin(self, model: str) -> None: ...
 
 
-class ReadyTask(NamedTuple):
-    """The arguments of a check, and the sizes that are known without it."""
-
-    request: Mapping[str, Any]
-    known: Container[str]
-
-
-def _go_on(failed: Check, error: BaseException) -> None:
-    pass
-
-
 @dataclass(slots=True)
 class Checker:
-    """Checks tasks, one at a time; what is said of one is, from weak to strong, `unsaid`, files, its spec, `given`.
+    """Checks tasks, one at a time; settings come, from weak to strong, from `unsaid`, files, its spec, `given`.
 
     `failing` is told of a task that gives no records of its own, and why; it may raise.
     """
@@ -72,7 +61,7 @@ class Checker:
     baseline: Baseline = field(default_factory=lambda: Baseline("", {}))
     pictures: Pictures = "none"
     alone: bool = False  # all tasks are of one model
-    failing: Callable[[Check, BaseException], None] = _go_on
+    failing: Callable[[Check, BaseException], None] = lambda failed, error: None
     see: Callable[[int, Point], None] | None = None  # each point, before anything is compared there
     apart: bool = False  # what comes with limits, or will take much, is checked in a process of its own
     seed: int = field(default_factory=lambda: secrets.randbelow(1 << 31))  # of whatever asks for a random one
@@ -86,13 +75,11 @@ class Checker:
         with self.bundles.watching(task) as keeper:
             self.progress.begin(task.name)
             try:
-                with self._prepared(task, keeper) as ready:
-                    checks = check(**ready.request)
-                checks = tuple(replace(c, reproduce=self._command(c, task, ready.known)) for c in checks)
-            except (GradcheckError, MemoryError, RecursionError) as error:
-                checks = self._failed(task, _as_ours(error), error)
+                with self._prepared(task, keeper) as (request, known):
+                    checks = check(**request)
+                checks = tuple(replace(c, reproduce=self._command(c, task, known)) for c in checks)
             except Exception as error:
-                checks = self._failed(task, GradcheckError(_bug(error)), error)
+                checks = self._failed(task, _as_ours(error), error)
             finally:
                 self.progress.done()
             share = (time.perf_counter() - start) / max(len(checks), 1)  # of what pairs did not take themselves
@@ -135,8 +122,8 @@ class Checker:
         return checks
 
     @contextmanager
-    def _prepared(self, task: Task, keeper: Keeper) -> Iterator[ReadyTask]:
-        """The arguments of a task's check, within the limits of time and memory that it has."""
+    def _prepared(self, task: Task, keeper: Keeper) -> Iterator[tuple[Mapping[str, Any], Container[str]]]:
+        """The arguments of a task's check and the sizes known without it; limits of time and memory hold in the block."""
         layers = self._layers(task)
         timeout, memory = limits(layers)
         with held(allowed(memory)), time_limit(timeout):
@@ -150,7 +137,7 @@ class Checker:
             settings, others = _others(source, settings, self.given, limited=memory is not None)
             request = {"source": source, "settings": settings, "name": task.name, "listen": self.progress,
                        "see": self._seen_by(keeper), "elsewhere": others}  # fmt: skip
-            yield ReadyTask(request, {*source.dims, *settings.dims, *sizes_given(source.graph, settings)})
+            yield request, {*source.dims, *settings.dims, *sizes_given(source.graph, settings)}
 
     def _seen_by(self, keeper: Keeper) -> Callable[[int, Point], None]:
         def see(index: int, point: Point) -> None:
@@ -174,11 +161,11 @@ class Checker:
         return settings
 
     def _tell(self, source: Source, settings: Settings) -> None:
-        """Says on stderr which tensors the globs stand for that were typed."""
+        """Prints the tensors that typed globs stand for to stderr."""
         typed = {name: self.given[name] for name in ("x", "y", "param") if self.given.get(name)}
         if typed and not self.given.get("quiet"):
             for text in globs_said(source.graph, settings.y or choose_y(source.graph), typed):
-                print(f"note: {shown(text)}", file=sys.stderr)
+                note(shown(text))
 
     def _command(self, found: Check, task: Task, known: Container[str]) -> str:
         return command_for(found, task, self.given, known)
@@ -187,7 +174,7 @@ class Checker:
         return {**layer, "seed": self.seed} if layer.get("seed") == "random" else layer
 
     def _failed(self, task: Task, error: GradcheckError, cause: BaseException) -> tuple[Check, ...]:
-        """The record of a task that gave none."""
+        """The record of a task that ended with an error."""
         record = Check(id=task.name, check=task.name, status="error", code="", model=ModelInfo(task.path), x="", y="")
         failed = failed_record(record, error)
         expected = (task.expect or {}).get("status") == failed.status or self.baseline.covers(failed)
@@ -199,29 +186,26 @@ class Checker:
 def _others(
     source: Source, settings: Settings, given: Mapping[str, Any], *, limited: bool
 ) -> tuple[Settings, Elsewhere | None]:
-    """The processes that compare the entries, if not this one, and the settings for them; `limited` by a given memory."""
+    """The settings, and the function that has a cluster compare the entries; `limited`: a memory limit was given."""
     if not is_elsewhere(given):
         return settings, None
-    from gradcheck_cli.zoo.shards import elsewhere, on_workers  # where somebody asks for it
+    from gradcheck_cli.zoo.cluster import elsewhere, on_workers  # where somebody asks for it
 
     settings = settings if limited else on_workers(settings)
     return settings, elsewhere(given.get("dask") or "", source, settings)
 
 
 def is_elsewhere(given: Mapping[str, Any]) -> bool:
-    """A cluster compares the entries: naming one asks for it."""
+    """True if a cluster compares the entries; naming one asks for it."""
     return bool(given.get("engine", "dask" if given.get("dask") else "local") != "local")
 
 
-def _bug(error: Exception) -> str:
-    from gradcheck_cli.cli.bugs import describe_bug  # there is none, as a rule
-
-    return describe_bug(error)
-
-
-def _as_ours(error: BaseException) -> GradcheckError:
-    if isinstance(error, GradcheckError):
-        return error
-    if isinstance(error, MemoryError):
-        return exhausted(error)
-    return LimitError("the model is nested too deeply", code="GC603")
+def _as_ours(error: Exception) -> GradcheckError:
+    match error:
+        case GradcheckError():
+            return error
+        case MemoryError():
+            return exhausted(error)
+        case RecursionError():
+            return LimitError("the model is nested too deeply", code="GC603")
+    return GradcheckError(described(error))

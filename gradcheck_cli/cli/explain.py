@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import TYPE_CHECKING
 
 import rich_click as click
-
-if TYPE_CHECKING:
-    from gradcheck_cli.report.explanations import Page
 
 
 @click.command("explain")
@@ -28,41 +24,28 @@ def _listing(only: str = "") -> str:
     for family, (title, code) in FAMILIES.items():
         if only not in ("", family):
             continue
-        lines += [
-            f"{family}xx  {title} (exit code {code})",
-            *(_line(c, page) for c, page in PAGES.items() if c.startswith(family)),
-            "",
-        ]
-    return "\n".join(lines[:-1]) + "\n"
-
-
-def _line(code: str, page: Page) -> str:
-    return f"  {code}  {page.title}" + ("" if page.exit_code is None else f" (exit code {page.exit_code})")
+        lines += ["", f"{family}xx  {title} (exit code {code})"]
+        for own, page in PAGES.items():
+            ends = "" if page.exit_code is None else f" (exit code {page.exit_code})"
+            lines += [f"  {own}  {page.title}{ends}"] if own.startswith(family) else []
+    return "\n".join(lines[1:]) + "\n"
 
 
 def _explained(code: str) -> str:
     """The page of a code, or the codes of a family: GC101, gc101, 101, GC1xx."""
     from gradcheck_cli.errors import UsageError, did_you_mean
-    from gradcheck_cli.report.explanations import FAMILIES, PAGES
+    from gradcheck_cli.report.explanations import FAMILIES, PAGES, exit_code
 
     wanted = f"GC{code.upper().removeprefix('GC')}"
     if (family := wanted.removesuffix("XX")) in FAMILIES:
         return _listing(family)
-    if wanted in PAGES:
-        return _page(wanted)
-    raise UsageError(f"there is no code {code!r}.{did_you_mean(wanted, PAGES)} `gradcheck explain` lists all of them.")
-
-
-def _page(wanted: str) -> str:
-    from gradcheck_cli.report.explanations import FAMILIES, PAGES, exit_code
-
+    if wanted not in PAGES:
+        near = did_you_mean(wanted, PAGES)
+        raise UsageError(f"there is no code {code!r}.{near} `gradcheck explain` lists all of them.")
     page = PAGES[wanted]
     parts = [("What it means", page.meaning), ("Why it happens", page.causes), ("What to do", page.remedy)]
     head = f"{wanted}  {page.title}\n{FAMILIES[wanted[:3]][0]} (exit code {exit_code(wanted)})\n"
-    return head + "".join(f"\n{title}\n{_wrapped(text)}\n" for title, text in parts)
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(
-        text, 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+    wrap = textwrap.TextWrapper(
+        78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
     )
+    return head + "".join(f"\n{title}\n{wrap.fill(text)}\n" for title, text in parts)

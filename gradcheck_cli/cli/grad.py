@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
-from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
-from gradcheck_cli.cli.options import OneOf, Text, complete_tensor, options_of
-from gradcheck_cli.cli.typed_options import TypedCommand
+from gradcheck_cli.cli.options import (
+    SETTINGS,
+    OneOf,
+    Text,
+    TypedCommand,
+    complete_tensor,
+    options_of,
+    refuse_unknown_variables,
+)
 from gradcheck_cli.settings import Idle
 
 if TYPE_CHECKING:

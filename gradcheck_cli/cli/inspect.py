@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.environment import SETTINGS, refuse_unknown_variables
-from gradcheck_cli.cli.options import OneOf, options_of
-from gradcheck_cli.cli.typed_options import TypedCommand
+from gradcheck_cli.cli.options import MODELS, SETTINGS, TEXT_OR_JSON, TypedCommand, options_of, refuse_unknown_variables
 from gradcheck_cli.settings import options_at
 
 if TYPE_CHECKING:
@@ -20,15 +18,10 @@ if TYPE_CHECKING:
     from gradcheck_cli.formats.source import Source, Spec
 
 
-@click.command("inspect", cls=TypedCommand, context_settings=SETTINGS, params=options_of("inspect", panels=False))
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...", type=click.Path())
-@click.option(
-    "--output-format",
-    type=OneOf(("full", "json")),
-    default="full",
-    allow_from_autoenv=False,  # check has more formats than this
-    help="What goes to stdout.",
-)
+PARAMS = [*options_of("inspect", panels=False), MODELS, TEXT_OR_JSON]
+
+
+@click.command("inspect", cls=TypedCommand, context_settings=SETTINGS, params=PARAMS)
 @click.pass_context
 def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
     """Show a model's tensors, what is differentiable, what blocks a gradient, and what a check would cost."""
@@ -48,10 +41,8 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
         try:
             with held():
                 found.extend(_inspections(file, options, ctx))
-        except GradcheckError as error:  # of several models one that cannot be read hides no other
-            errors.append(error)
-        except MemoryError as error:
-            errors.append(exhausted(error))
+        except (GradcheckError, MemoryError) as error:  # of several models one that cannot be read hides no other
+            errors.append(exhausted(error) if isinstance(error, MemoryError) else error)
     if options["output_format"] == "json" and found:
         parts = [each.as_json() for each in found]
         sys.stdout.write(json.dumps(parts[0] if len(parts) == 1 else parts, indent=2, default=str) + "\n")

@@ -1,9 +1,7 @@
-"""The time that one model may take.
+"""Limits of one check: a time limit in this process, and checks in a process of their own.
 
-Checks in a process of their own: those that come with limits, and those of models that will take much.
-
-Limits hold there whatever runs: a call that does not return is killed, and so is one that takes too much memory.  Output,
-progress, bundles and exit codes are as without.
+Checks that come with limits, and those of large models, get a process.  Limits hold there whatever runs: a call that does
+not return is killed, and so is one that takes too much memory.  Output, progress, bundles and exit codes are as without.
 """
 
 from __future__ import annotations
@@ -91,11 +89,7 @@ _LARGE_FILE = 128 << 20
 
 def limits(layers: Sequence[Mapping[str, Any]]) -> tuple[float | None, int | None]:
     """The time and memory limits that were given, in layers from weak to strong."""
-    timeout, memory = (
-        next((layer[name] for layer in reversed(layers) if layer.get(name)), None)
-        for name in ("timeout", "memory_limit")
-    )
-    return timeout, memory
+    return _last(layers, "timeout"), _last(layers, "memory_limit")
 
 
 def bounds_of(task: Task, layers: Sequence[Mapping[str, Any]]) -> Bounds | None:
@@ -132,13 +126,14 @@ def _large(task: Task, layers: Sequence[Mapping[str, Any]]) -> bool:
         from gradcheck_cli.points.sizes import outlook
 
         source = task.load()
-        dims = {**source.dims, **(dims_of(_last(layers, "dim")) if _last(layers, "dim") else {})}
-        return outlook(source.graph, dims) + _typed(_last(layers, "x_shape")) > LARGE
+        dims = {**source.dims, **dims_of(_last(layers, "dim") or ())}
+        return outlook(source.graph, dims) + _typed(_last(layers, "x_shape") or ()) > LARGE
     return False
 
 
 def _last(layers: Sequence[Mapping[str, Any]], name: str) -> Any:
-    return next((layer[name] for layer in reversed(layers) if layer.get(name)), ())
+    """The value of the strongest layer that has one."""
+    return next((layer[name] for layer in reversed(layers) if layer.get(name)), None)
 
 
 def _typed(shapes: Any) -> float:

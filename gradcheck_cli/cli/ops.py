@@ -1,19 +1,16 @@
-"""`gradcheck ops`: which operators are known, and how the gradient of each one is."""
+"""`gradcheck ops`: the operators that are known, and how each one is differentiated."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import OneOf
+from gradcheck_cli.cli.options import TEXT_OR_JSON
 
 
-@click.command("ops")
-@click.argument("operator", required=False, metavar="[OP]")
-@click.option("--output-format", type=OneOf(("full", "json")), default="full", help="What goes to stdout.")
+@click.command("ops", params=[click.RichArgument(["operator"], required=False, metavar="[OP]"), TEXT_OR_JSON])
 def command(operator: str | None, output_format: str) -> int:
     """Show the operators: forward, gradient, versions, dtypes, kinks. With OP, all about that one."""
     from gradcheck_cli.ops.facts import all_facts, facts_named
@@ -21,12 +18,8 @@ def command(operator: str | None, output_format: str) -> int:
 
     found = all_facts() if operator is None else facts_named(operator)
     if output_format == "json":
-        text = json.dumps([each.as_json() for each in found], indent=2, default=_plain) + "\n"
+        text = json.dumps([each.as_json() for each in found], indent=2, default=str) + "\n"
     else:
         text = listing(found) if operator is None else "\n".join(map(page, found))
     sys.stdout.write(text)
     return 0
-
-
-def _plain(value: Any) -> str:
-    return str(value)

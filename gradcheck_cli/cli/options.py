@@ -1,8 +1,8 @@
 """The table of options as click has it, with types that click does not have: durations, sizes, lists of words.
 
-None has a default here: what nobody gives comes from a side-car, a configuration file, or `Settings`.
-
-Names for shell completion: the tensors of a model, the likely ones first.
+No option has a default here: one that is not given comes from a side-car, a configuration file, or `Settings`.  The
+environment gives options too (GRADCHECK_RTOL is --rtol).  A `TypedCommand` refuses what was typed and could only be
+ignored, before anything runs; files and the environment speak of many runs, and are not held to this.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from gradcheck_cli.cli.environment import words
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.report import files_said, on_stdout, suffixes
 from gradcheck_cli.results.record import GATES, gates_from
-from gradcheck_cli.settings import OPTIONS, Option, options_at
+from gradcheck_cli.settings import OPTIONS, Idle, Option, options_at
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
 if TYPE_CHECKING:
@@ -30,13 +32,12 @@ else:
     ParamType = click.ParamType
     Choice = click.Choice
 
+PREFIX = "GRADCHECK"
+SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+_OF_KERNELS = ("GRADCHECK_KERNELS", "GRADCHECK_ISA", "GRADCHECK_NUM_THREADS")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_BYTES = {
-    "": 1,
-    "B": 1,
-    **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)},
-    **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
-}
+_BYTES = {"": 1, "b": 1} | {f"{p}{i}b": k**n for n, p in enumerate("kmgt", 1) for i, k in (("", 1000), ("i", 1024))}
 
 
 class Text(ParamType):
@@ -104,10 +105,10 @@ class ByteSize(ParamType):
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip(), re.IGNORECASE)
-        unit = next((u for u in _BYTES if match and u.lower() == match[2].lower()), None)
+        unit = _BYTES.get(match[2].lower()) if match else None
         if not match or unit is None or not float(match[1]):
             self.fail(f"{value!r} is no size; write 2GiB or 512MB.", param, ctx)
-        return int(float(match[1]) * _BYTES[unit])
+        return int(float(match[1]) * unit)
 
 
 class Words(ParamType):
@@ -203,19 +204,24 @@ class Scheduler(ParamType):
 
 
 def complete_tensor(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of the tensors of the model that stands on the command line so far."""
+    """Names of the tensors of the models on the command line so far, inputs and outputs first."""
+    from gradcheck_cli.formats import read
 
-    words = ctx.params.get("models") or ctx.args  # behind an option without its value nothing is parsed
-    return [CompletionItem(name) for name in tensor_names(words) if name.startswith(incomplete)]
+    names: list[str] = []
+    for path in ctx.params.get("models") or ctx.args:  # behind an option without its value nothing is parsed
+        with suppress(Exception):  # a shell gets no errors
+            graphs = [source.graph for source in read(path).sources.values()]
+            names += [name for graph in graphs for name in (*graph.inputs, *graph.outputs)]
+            names += [name for graph in graphs for name in graph.tensors]
+    return [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
-MODELS = click.RichArgument(
-    ["models"],
-    nargs=-1,
-    required=True,
-    metavar="MODEL...",
-    type=click.Path(),
-)
+MODELS = click.RichArgument(["models"], nargs=-1, required=True, metavar="MODEL...", type=click.Path())
+TEXT_OR_JSON = click.RichOption(
+    ["--output-format"], type=OneOf(("full", "json")), default="full", allow_from_autoenv=False,
+    help="What goes to stdout.",
+)  # fmt: skip
+COLOR = click.RichOption(["--color"], type=OneOf(OPTIONS["color"].words), default="auto", help="Colors.")
 
 
 def options_of(command: str, *, panels: bool = True) -> list[click.Parameter]:
@@ -230,19 +236,15 @@ def names_at(*panels: str) -> list[str]:
 
 def _made(option: Option, command: str, *, panels: bool) -> click.RichOption:
     kind: dict[str, Any] = {"metavar": option.form or None, **_as_click_has_it(option)}
-    return click.RichOption(
-        [*option.spellings, option.name],
-        panel=option.panel if panels else None,
-        help=option.text(command, _known(option)),
-        **kind,
-    )
+    known = files_said() if option.kind == "reports" else either(on_stdout()) if option.kind == "formats" else ""
+    panel = option.panel if panels else None
+    return click.RichOption([*option.spellings, option.name], panel=panel, help=option.text(command, known), **kind)
 
 
-def _known(option: Option) -> str:
-    """Values that other rooms know and the help of an option lists."""
-    if option.kind == "reports":
-        return files_said()
-    return f"{', '.join(on_stdout()[:-1])} or {on_stdout()[-1]}" if option.kind == "formats" else ""
+def either(words: Iterable[str]) -> str:
+    """Words as a help lists them: full, concise or json."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}"
 
 
 def _as_click_has_it(option: Option) -> dict[str, Any]:
@@ -283,20 +285,73 @@ _ONE_VALUE: dict[str, Callable[[Option], ParamType]] = {  # of kinds of which an
 }
 
 
-def tensor_names(models: Iterable[str]) -> list[str]:
-    """Every tensor of the models that can be read; a shell gets no errors."""
-    names: list[str] = []
-    for path in models:
-        try:
-            names.extend(_tensors(path))
-        except Exception:
-            continue
-    return list(dict.fromkeys(names))
+class TypedCommand(click.RichCommand):
+    """A command that refuses options without an effect; `idle` tells these of options that are not in the table."""
+
+    def __init__(self, *args: Any, idle: Mapping[str, Idle] | None = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.idle = {**{o.name: o.idle for o in OPTIONS.values() if o.idle is not None}, **(idle or {})}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        typed = list(args)
+        left = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            self._refuse_twice(ctx, typed)
+            refuse_idle_beside(ctx, self.idle)
+        return left
+
+    def _refuse_twice(self, ctx: click.Context, typed: list[str]) -> None:
+        """UsageError for an option that takes one value and is given two, of which the first would be lost."""
+        order = self.make_parser(ctx).parse_args(args=typed)[2]
+        for param, times in Counter(order).items():
+            single = isinstance(param, click.Option) and not (param.multiple or param.count or param.is_flag)
+            if single and times > 1:
+                option = max(param.opts, key=len)
+                raise click.UsageError(f"{option} is given {times} times, and only the last would count.", ctx)
 
 
-def _tensors(path: str) -> list[str]:
-    from gradcheck_cli.formats import read
+def refuse_idle_beside(ctx: click.Context, idle: Mapping[str, Idle]) -> None:
+    """UsageError for an option that was typed beside another one that leaves it without an effect."""
+    typed = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    for name, each in idle.items():
+        if {name, each.beside} <= typed and ctx.params[each.beside] not in each.but:
+            option, beside = (_spelt(ctx, n) for n in (name, each.beside))
+            raise click.UsageError(f"{option} has no effect beside {beside}: {each.why}.", ctx)
 
-    graphs = [source.graph for source in read(path).sources.values()]
-    ends = [name for graph in graphs for name in (*graph.inputs, *graph.outputs)]
-    return [*ends, *(name for graph in graphs for name in graph.tensors)]
+
+def _spelt(ctx: click.Context, name: str) -> str:
+    """An option as it is typed, with its value where that is one of a few."""
+    [option] = [param for param in ctx.command.params if param.name == name]
+    value = f" {ctx.params[name]}" if isinstance(option.type, OneOf) else ""
+    return f"{max(option.opts, key=len)}{value}"
+
+
+def refuse_unknown_variables() -> None:
+    """UsageError for a variable GRADCHECK_... that would be ignored."""
+    known = [*(f"{PREFIX}_{option.name.upper()}" for option in options_at("check")), *_OF_KERNELS]
+    for name in os.environ:
+        if name.startswith(f"{PREFIX}_") and name not in known:
+            near = did_you_mean(name, known) or " Options are spelt like GRADCHECK_RTOL."
+            raise UsageError(f"{name} is set in the environment, but there is no such option.{near}")
+
+
+def given_in(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were typed, or set in the environment."""
+    return {name: value for name, value in options.items() if ctx.get_parameter_source(name) in _GIVEN}
+
+
+def words(text: str) -> list[str]:
+    """Values of an option that may be repeated, separated by spaces; quotes and brackets keep theirs."""
+    found, quote, depth = [""], "", 0
+    for c in text:
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "\"'":
+            quote = c
+        depth += (c in "[(") - (c in "])")
+        if c.isspace() and not quote and depth <= 0:
+            found.append("")
+        else:
+            found[-1] += c
+    quoted = (len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" for word in found)
+    return [word[1:-1] if marks else word for word, marks in zip(found, quoted, strict=True) if word]

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report import FORMATS, Format, format_of, parts, streamed, write
-from gradcheck_cli.report.text import Style, clean
+from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
 
@@ -92,7 +93,7 @@ class Output:
 
     def _note(self, text: str) -> None:
         if self.style.verbosity >= 0:
-            print(f"note: {clean(text)}", file=sys.stderr)
+            note(text)
 
     def end(self, report: Report) -> None:
         """Prints what comes last on stdout."""

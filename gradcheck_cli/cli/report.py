@@ -2,74 +2,63 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
-from click.core import ParameterSource
 
-from gradcheck_cli.cli.options import AnyPath, OneOf, ReportPath, Text, options_of
+from gradcheck_cli.cli import note
+from gradcheck_cli.cli.options import AnyPath, OneOf, ReportPath, Text, either, given_in, options_of
 from gradcheck_cli.report import FORMATS, files_said
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.record import Kept
 
 
+OUTPUT = click.RichOption(
+    ["-o", "--output"], panel="Output", multiple=True, type=Text(), metavar="PATH",
+    help=f"Write {files_said()}. [default: stdout]",
+)  # fmt: skip
+PARAMS = [
+    OUTPUT,
+    click.RichOption(
+        ["--output-format", "--format", "output_format"], panel="Output", type=OneOf(FORMATS), metavar="FORMAT",
+        help=f"{either(FORMATS)}. [default: by suffix; full on stdout]",
+    ),
+    click.RichOption(
+        ["--gate"], panel="Gate", is_flag=True, default=None, help="Exit as the check did: 1 for a wrong gradient."
+    ),
+    *options_of("report"),
+]  # fmt: skip
+RESULTS = click.RichArgument(
+    ["results"], metavar="RESULTS...", nargs=-1, required=True, type=click.Path(allow_dash=True)
+)
+
+
+@click.command("report", params=[RESULTS, *PARAMS])
 @click.pass_context
-def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> int:
+def command(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> int:
     """Show results again, or turn them into other formats.
 
     RESULTS are files that --report wrote, .json or .jsonl, or - for the standard input; those of several files make
     one report.  It exits with 0 whatever they say, unless --gate, --fail-on or --baseline asks for their verdict.
     """
-    typed = ParameterSource.COMMANDLINE
-    given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) == typed}
     from gradcheck_cli.results import many
 
     with many():
-        return _run(results, given, ctx)
+        return run(results, given_in(ctx, options), ctx)
 
 
-command = click.RichCommand(
-    name="report",
-    callback=report,
-    help=report.__doc__,
-    params=[
-        click.RichArgument(
-            ["results"], metavar="RESULTS...", nargs=-1, required=True, type=click.Path(allow_dash=True)
-        ),
-        click.RichOption(
-            ["-o", "--output"],
-            panel="Output",
-            multiple=True,
-            type=Text(),
-            metavar="PATH",
-            help=f"Write {files_said()}. [default: stdout]",
-        ),
-        click.RichOption(
-            ["--output-format", "--format", "output_format"],
-            panel="Output",
-            type=OneOf(FORMATS),
-            metavar="FORMAT",
-            help=f"{', '.join([*FORMATS][:-1])} or {[*FORMATS][-1]}. [default: by suffix; full on stdout]",
-        ),
-        click.RichOption(
-            ["--gate"], panel="Gate", is_flag=True, default=None, help="Exit as the check did: 1 for a wrong gradient."
-        ),
-        *options_of("report"),
-    ],
-)
-
-
-def _run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) -> int:
+def run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) -> int:
+    """Shows or writes the results, and gives the exit code."""
     from gradcheck_cli.cli.baseline import gates_of
     from gradcheck_cli.cli.output import Output
     from gradcheck_cli.results.measures import WORDS
     from gradcheck_cli.results.record import Report
 
     form = options.get("output_format", "")
-    paths = [_writable(path, AnyPath() if form else ReportPath(), ctx) for path in options.get("output", ())]
+    kind = AnyPath() if form else ReportPath()
+    paths = [kind.convert(path, OUTPUT, ctx) for path in options.get("output", ())]
     output = Output({**options, "report": paths})
     pictured = bool(form and FORMATS[form].pictured) or output.pictures != "none"
     checks = _judged(_read(results, pictured), options)
@@ -81,14 +70,10 @@ def _run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context)
     return found.exit_code if options.keys() & {"gate", "fail_on", "baseline"} else 0
 
 
-def _writable(path: str, kind: ReportPath, ctx: click.Context) -> str:
-    return kind.convert(path, next(param for param in command.params if param.name == "output"), ctx)
-
-
 def _read(results: Sequence[str], pictured: bool) -> Kept:
     """The records of all files, and of runs of a zoo, with what pictures are drawn from only where there will be some."""
     from gradcheck_cli.results import joined, put_aside
-    from gradcheck_cli.zoo.folder import is_run
+    from gradcheck_cli.zoo.store import is_run
 
     parts = []
     for path in results:
@@ -97,12 +82,12 @@ def _read(results: Sequence[str], pictured: bool) -> Kept:
 
             parts.append(records_of(path, pictured=pictured))
         else:
-            parts.append(put_aside(path, lambda text: print(f"note: {text}", file=sys.stderr)))
+            parts.append(put_aside(path, note))
     return joined(parts)
 
 
 def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:
-    """The records as a baseline and --fail-on see them, if those are given."""
+    """The records, waived by --baseline and with the gates of --fail-on, if those are given."""
     from gradcheck_cli.checks.health.checkup import with_gates
     from gradcheck_cli.cli.baseline import Baseline
 

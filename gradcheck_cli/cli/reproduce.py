@@ -7,10 +7,8 @@ from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
-from click.core import ParameterSource
 
-from gradcheck_cli.cli.options import options_of
-from gradcheck_cli.cli.typed_options import TypedCommand
+from gradcheck_cli.cli.options import TypedCommand, given_in, options_of
 from gradcheck_cli.errors import shown
 from gradcheck_cli.settings import OPTIONS, Option
 
@@ -19,8 +17,12 @@ if TYPE_CHECKING:
     from gradcheck_cli.results.record import Check
 
 
+BUNDLE = click.RichArgument(["bundle"], metavar="BUNDLE", type=click.Path())
+
+
+@click.command("reproduce", cls=TypedCommand, params=[BUNDLE, *options_of("reproduce")])
 @click.pass_context
-def reproduce(ctx: click.Context, /, bundle: str, **options: Any) -> int:
+def command(ctx: click.Context, /, bundle: str, **options: Any) -> int:
     """Run a saved failure again, exactly: BUNDLE is a folder of .gradcheck/failures.
 
     Model, inputs and settings are those of the failure.  Options change single ones of them; files and the
@@ -28,19 +30,7 @@ def reproduce(ctx: click.Context, /, bundle: str, **options: Any) -> int:
     """
     from gradcheck_cli.cli.again import run_again
 
-    typed = ParameterSource.COMMANDLINE
-    return run_again(bundle, {n: v for n, v in options.items() if ctx.get_parameter_source(n) == typed}, ctx)
-
-
-command = TypedCommand(
-    name="reproduce",
-    callback=reproduce,
-    params=[
-        click.RichArgument(["bundle"], metavar="BUNDLE", type=click.Path()),
-        *options_of("reproduce"),
-    ],
-    help=reproduce.__doc__,
-)
+    return run_again(bundle, given_in(ctx, options), ctx)
 
 
 def command_for(check: Check, task: Task, given: Mapping[str, Any], known: Container[str] = ()) -> str:

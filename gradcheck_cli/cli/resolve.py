@@ -1,14 +1,9 @@
 """Options as `Settings` of one model: names told from values with the model at hand, layers put together.
 
 A layer is what one place says: a configuration file, a spec's check, or environment and command line.  Of an
-option by tensor name, a stronger layer replaces the weaker if it speaks of every tensor, else adds to it.
-
-Values that are typed or lie in files: numbers, nested lists, .npy, .npz, .pb and .json.
-
-What was typed must bear on the check: an option that could only be ignored is an error.
-
-Only what stands on the command line or in the environment is held to this; a file speaks of several checks, and so
-does the environment where models differ.
+option by tensor name, a stronger layer replaces the weaker if it speaks of every tensor, else adds to it.  Values are
+typed, or lie in files: numbers, nested lists, .npy, .npz, .pb and .json.  A typed option must bear on the check: one
+that could only be ignored is an error.  Files speak of several checks, and are not held to this.
 """
 
 from __future__ import annotations
@@ -174,8 +169,7 @@ def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, grap
 
     `typed` holds what was typed, option -> tensor -> value.  Names that the model does not have are left to others.
     """
-    ys = settings.y or choose_y(graph)
-    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param, ops=ops)
+    xs, ys = _targets(settings, graph, ops)
     drawn = [n for n in graph.free_inputs if n not in settings.x_init_value and n not in settings.extra_feed_dict]
     for option, known, what in (
         ("rtol", [*xs, *ys], "is neither x nor y of this check"),
@@ -202,10 +196,11 @@ def _refuse(option: str, given: Iterable[str], known: Sequence[str], what: str, 
     for name in given:
         if name != ANY and name in graph.tensors and name not in known:
             typed = f"--{option.replace('_', '-')} {name}"
-            raise UsageError(f"{typed} has no effect: {name!r} {what} ({_listed(known)}).")
+            raise UsageError(f"{typed} has no effect: {name!r} {what} ({listed(known)}).")
 
 
-def _listed(names: Sequence[str], most: int = 8) -> str:
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names one after another, the first of many and the number of the others."""
     several = list(dict.fromkeys(names))
     more = f", ... {len(several) - most} more" if len(several) > most else ""
     return ", ".join(several[:most]) + more or "nothing"
@@ -274,14 +269,18 @@ def _with_default_tolerances(found: dict[str, Any]) -> dict[str, Any]:
 
 def _with_names(settings: Settings, graph: Graph, ops: Ops) -> Settings:
     """Values without a name belong to the only x or y there is."""
-    ys = settings.y or choose_y(graph)
-    xs = choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param, ops=ops)
+    xs, ys = _targets(settings, graph, ops)
     return replace(
         settings,
         x_shape=_given_to(settings.x_shape, xs, "--x-shape", "x"),
         y_shape=_given_to(settings.y_shape, ys, "--y-shape", "y"),
         x_init_value=_given_to(settings.x_init_value, xs, "--x-init-value", "x"),
     )
+
+
+def _targets(settings: Settings, graph: Graph, ops: Ops) -> tuple[Sequence[str], Sequence[str]]:
+    ys = settings.y or choose_y(graph)
+    return choose_x(graph, ys, x=settings.x, params=settings.params, param=settings.param, ops=ops), ys
 
 
 def _given_to(values: Mapping[str, _T], names: Sequence[str], option: str, kind: str) -> dict[str, _T]:
@@ -363,10 +362,6 @@ def _tolerance(value: Any) -> float:
     return number
 
 
-def _value(value: Any) -> Array:
-    return array_of(value) if isinstance(value, str) else np.asarray(value)
-
-
 def _values(value: Any, graph: Graph, option: str) -> dict[str, Any]:
     """Values by tensor: numbers, and what else a tensor is declared to hold."""
     texts = [each for each in value if isinstance(each, str)] if isinstance(value, (tuple, list)) else []
@@ -377,7 +372,8 @@ def _values(value: Any, graph: Graph, option: str) -> dict[str, Any]:
         if declared.kind != "tensor" or (declared.dtype is not None and declared.dtype.kind == "O"):
             found[name] = _parsed(partial(value_of, declared=declared), rest, f"{option} {text}")
             value = [each for each in value if each != text]
-    return found if texts and not value else {**found, **_by_name(_value, "=")(value, graph, option)}
+    read = _by_name(lambda each: array_of(each) if isinstance(each, str) else np.asarray(each), "=")
+    return found if texts and not value else {**found, **read(value, graph, option)}
 
 
 def _feed(value: Any, graph: Graph, option: str) -> dict[str, Any]:
@@ -425,20 +421,8 @@ def _names(value: Any, graph: Graph, option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([value] if isinstance(value, str) else value))
 
 
-def _tensors(value: Any, graph: Graph, option: str) -> tuple[str, ...]:
-    return expanded(graph, _names(value, graph, option), option)
-
-
-def _whole(value: Any, graph: Graph, option: str) -> int | None:
-    return None if isinstance(value, str) else value  # a word leaves it to be chosen
-
-
-def _real(value: Any, graph: Graph, option: str) -> float | None:
-    return None if isinstance(value, str) else float(value)
-
-
 _READERS: dict[str, Callable[[Any, Graph, str], Any]] = {  # by kind of option; of other kinds a value is taken as it is
-    "tensors": _tensors,
+    "tensors": lambda value, graph, option: expanded(graph, _names(value, graph, option), option),
     "globs": _names,
     "names": _names,
     "shapes": _by_name(_shape, ":"),
@@ -448,8 +432,8 @@ _READERS: dict[str, Callable[[Any, Graph, str], Any]] = {  # by kind of option; 
     "claims": _grad,
     "ranges": _by_name(_range, ":"),
     "tolerances": _by_name(_tolerance, ":"),
-    "whole": _whole,
-    "real": _real,
+    "whole": lambda value, *_: None if isinstance(value, str) else value,  # a word leaves it to be chosen
+    "real": lambda value, *_: None if isinstance(value, str) else float(value),
 }
 
 

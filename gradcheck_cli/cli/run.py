@@ -1,21 +1,21 @@
-"""One run of `gradcheck check`: tasks one after another, what is found printed as it comes.
+"""One run of `gradcheck check`: tasks one after another, their results printed as they come.
 
-Choosing checks by name: `-k` as in pytest (substrings with and, or, not), `--check` exactly.
+`select` chooses checks by name: `-k` as in pytest (substrings with and, or, not), `--check` exactly.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import rich_click as click
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.checker import Checker
@@ -23,7 +23,7 @@ from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
-from gradcheck_cli.cli.resolve import dims_of
+from gradcheck_cli.cli.resolve import dims_of, listed
 from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, expand, raising
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, did_you_mean
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
@@ -40,7 +40,7 @@ def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -
     wanted = set(exact)
     for name in wanted:
         if name not in names:
-            raise UsageError(f"no check is called {name!r}.{did_you_mean(name, names)}{_known(names)}")
+            raise UsageError(f"no check is called {name!r}.{did_you_mean(name, names)} Checks: {listed(names)}.")
     matches = matcher(expression) if expression is not None else lambda name: True
     chosen = [i for i, name in enumerate(names) if (not wanted or name in wanted) and matches(name)]
     if not chosen:
@@ -102,11 +102,6 @@ class _Parser:
         raise UsageError(f"-k {self.text!r}: {reason}; write words joined by and, or, not and brackets")
 
 
-def _known(names: Sequence[str], most: int = 8) -> str:
-    more = f", ... {len(names) - most} more" if len(names) > most else ""
-    return f" Checks: {', '.join(names[:most])}{more}."
-
-
 OF_THE_RUN = tuple(names_at("Gate", "Output"))
 
 
@@ -138,6 +133,7 @@ class Run:
     options: Mapping[str, Any]
     ctx: click.Context
     baseline: Baseline
+    made: Callable[..., Checker] = Checker
     output: Output = field(init=False)
     checker: Checker = field(init=False)
     records: list[Check] = field(default_factory=list)
@@ -147,7 +143,7 @@ class Run:
     def __post_init__(self) -> None:
         self.output = Output(self.options)
         verbose = self.options.get("verbose", 0) > self.options.get("quiet", 0)
-        self.checker = self._made_with(
+        self.checker = self.made(
             given=self.given,
             ctx=self.ctx,
             bundles=Bundles(self.options.get("save_failures", FOLDER)),
@@ -160,11 +156,8 @@ class Run:
             apart=True,
         )
 
-    def _made_with(self, **how: Any) -> Checker:
-        return Checker(**how)
-
     def run(self) -> int:
-        """All tasks, what is printed of them, and the exit code."""
+        """Checks all tasks, prints what they gave, and gives the exit code."""
         try:
             for task in self.tasks:
                 self._note_idle(os.path.dirname(task.path) or ".")
@@ -181,8 +174,8 @@ class Run:
         finally:  # a report that cannot be written is no reason to keep the results back
             self.output.end(report)
         self.checker.bundles.say()
-        for note in self.baseline.notes():
-            _note(note)
+        for remark in self.baseline.notes():
+            note(remark)
         return report.exit_code
 
     def _tell(self, checks: tuple[Check, ...], task: Task) -> None:
@@ -192,7 +185,7 @@ class Run:
         self.output.draw(checks)
 
     def _note_idle(self, folder: str) -> None:
-        """Of several models, what concerns the run as a whole is not up to the file beside one of them."""
+        """Tells of options of the run in a configuration file that lies below some of the models only."""
         config: Mapping[str, Any] = {}
         with suppress(GradcheckError):  # said when the model is checked
             config = settings_above(folder, self.ctx)
@@ -201,10 +194,10 @@ class Run:
         if idle and file not in self.noted and not self.given.keys() >= set(idle):
             self.noted.add(file)
             names = ", ".join(name for name in idle if name not in self.given)
-            _note(f"{file}: {names} has no effect here: it lies below some of the models")
+            note(f"{file}: {names} has no effect here: it lies below some of the models")
 
     def _stopped_alone(self, failed: Check, error: BaseException) -> None:
-        """Writes the error itself to stderr where nothing else is checked and people read."""
+        """Raises the error of the only task where people read stderr: they need no record of it."""
         alone = self._report(failed)
         if len(self.tasks) == 1 and self.output.for_people and alone.exit_code:
             self.output.write_reports(alone)
@@ -213,14 +206,6 @@ class Run:
     def _report(self, *more: Check) -> Report:
         gates = tuple(self.checker.gates)
         checks = (*self.records, *more)
-        return Report(checks, tuple(_idle(checks)), time.monotonic() - self.began, gates)
-
-
-def _idle(checks: Sequence[Check]) -> Iterator[str]:
-    """Notes on options that had no effect on some checks."""
-    if idle := sum(NOTHING_ROUNDS in check.notes for check in checks):
-        yield f"{NOTHING_ROUNDS} ({idle} of {count(len(checks), 'check')})"
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+        idle = sum(NOTHING_ROUNDS in check.notes for check in checks)
+        notes = (f"{NOTHING_ROUNDS} ({idle} of {count(len(checks), 'check')})",) if idle else ()
+        return Report(checks, notes, time.monotonic() - self.began, gates)

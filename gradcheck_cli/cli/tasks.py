@@ -1,8 +1,7 @@
 """The tasks of a run: one for each check of a spec, and one for each model that has none.
 
-The steps of a model's training algorithm, each checked as a model of its own: what its gradient nodes differentiate.
-
-MODEL arguments as files: folders searched, patterns expanded, each file once.
+`expand` finds the files that MODEL arguments mean, `Planner` makes their tasks.  The steps of a model's training
+algorithm are models of their own, in which is checked what their `Gradient` nodes differentiate.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import glob
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,14 +34,6 @@ def has_training(path: str) -> bool:
         return False
 
 
-def with_steps(whole: Task, load: Callable[[], Source], typed: Mapping[str, Any]) -> list[Task]:
-    """The task of a model and those of its steps; where tensors are named, the first of them that has all of these."""
-    model = load()
-    sources = {"": model, **{name: model.at_step(name) for name in model.steps}}
-    named = {name for option in ("x", "y") for said in (whole.said, typed) for name in _names(said.get(option))}
-    return [_task(whole, name, load) if name else whole for name, _ in fitting(sources, named)]
-
-
 def fitting(sources: Mapping[str, Source], named: Collection[str]) -> list[tuple[str, Source]]:
     """A model and its steps, or of them the first that has all tensors that are named; other sources as they are."""
     if not named or not any(source.step for source in sources.values()):
@@ -49,19 +41,10 @@ def fitting(sources: Mapping[str, Source], named: Collection[str]) -> list[tuple
     return [each for each in sources.items() if {*named} <= {*each[1].graph.tensors}][:1] or [*sources.items()][-1:]
 
 
-def _task(whole: Task, name: str, load: Callable[[], Source]) -> Task:
-    said = {**targets(load().at_step(name)), **whole.said}
-    return replace(whole, name=f"{whole.name}::{name}", load=lambda: load().at_step(name), said=said, graph=name)
-
-
-def _names(said: Any) -> Iterator[str]:
-    yield from [said] if isinstance(said, str) else said or ()
-
-
 def targets(step: Source) -> dict[str, tuple[str, ...]]:
-    """The ys of a training step and their xs: as its nodes `Gradient` say, else the tensors that it updates.
+    """x and y of a training step: what its `Gradient` nodes differentiate, else the tensors that it updates.
 
-    Of any other model there is nothing to say.
+    Empty for a model that is no training step.
     """
     from gradcheck_cli.formats.node_order import GRADIENT
     from gradcheck_cli.points.targets import is_float
@@ -110,7 +93,8 @@ def side_car(model: str) -> str | None:
     A spec with graphs of its own is none: it is about those, whatever it is called.
     """
     candidates = (os.path.splitext(model)[0] + suffix for suffix in SPEC_SUFFIXES)
-    return next((p for p in candidates if not is_spec(model) and os.path.isfile(p) and not _has_graphs(p)), None)
+    found = (p for p in candidates if not is_spec(model) and os.path.isfile(p) and "graphs" not in keys_of(p))
+    return next(found, None)
 
 
 def is_spec(path: str) -> bool:
@@ -118,14 +102,15 @@ def is_spec(path: str) -> bool:
     return path.lower().endswith((".yaml", ".yml"))
 
 
-def _has_graphs(spec: str) -> bool:
+def keys_of(spec: str) -> Collection[Any]:
+    """The top-level keys of a spec; none for one that cannot be read, which is said when it is checked."""
     from gradcheck_cli.errors import SpecError
     from gradcheck_cli.formats.yaml.places import Document
 
     try:
-        return "graphs" in Document.read(spec).root.children
-    except SpecError:  # said when it is read with the model
-        return False
+        return Document.read(spec).root.children.keys()
+    except SpecError:
+        return ()
 
 
 def common_folder(paths: Sequence[str]) -> str:
@@ -150,7 +135,8 @@ def _files(argument: str) -> list[str]:
         return [argument]
     matches = sorted(_matching(argument))
     files = [path for match in matches for path in (_inside(match) if os.path.isdir(match) else [match])]
-    wanted = [path for path in files if _is_model(path) or (path in matches and not _any_model(files))]
+    models = any(map(_is_model, files))
+    wanted = [path for path in files if _is_model(path) or (path in matches and not models)]
     return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
 
 
@@ -184,10 +170,6 @@ def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
     return any(_fits(path[start:], pattern[1:]) for start in range(len(path) + 1))
 
 
-def _any_model(files: Iterable[str]) -> bool:
-    return any(_is_model(path) for path in files)
-
-
 def _inside(folder: str) -> Iterator[str]:
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -210,7 +192,7 @@ def _nothing(reason: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One check to do: how to get its model, what its spec says, and how to do it again."""
+    """One check to do: its model, the settings of its spec, and what names it in a command."""
 
     name: str
     path: str  # of the file that was named
@@ -243,21 +225,20 @@ class Planner:
     def _tasks_of(self, path: str) -> list[Task]:
         try:
             if is_spec(path):
-                return self._of_spec_apart(path) if self._limited() else self._of_spec(path)
+                limited = self.given.get("timeout") or self.given.get("memory_limit")  # they hold for the reading too
+                return self._of_spec_apart(path) if limited and hasattr(os, "fork") else self._of_spec(path)
             return self._of_model(path)
         except (GradcheckError, MemoryError) as error:
             return [Task(path, path, raising(exhausted(error) if isinstance(error, MemoryError) else error))]
 
-    def _limited(self) -> bool:
-        """Limits were typed, which hold for the reading of a spec as well."""
-        return bool(self.given.get("timeout") or self.given.get("memory_limit")) and hasattr(os, "fork")
-
     def _of_spec_apart(self, path: str) -> list[Task]:
-        """The tasks of a spec that is read where it is checked, and before that, for what there is to do, beside here."""
+        """The tasks of a spec that is read in processes of their own: one that lists them, and that of each check."""
         from gradcheck_cli.checks.isolation import Bounds, run  # where somebody gave a limit
 
         def told() -> list[Task]:
-            return [replace(task, load=_nowhere, said=_brief(task.said)) for task in self._of_spec(path)]
+            large = {"x_init_value", "extra_feed_dict"}
+            pairs = ((task, {n: v for n, v in task.said.items() if n not in large}) for task in self._of_spec(path))
+            return [replace(task, load=_nowhere, said=brief) for task, brief in pairs]
 
         def whole(index: int) -> Callable[[], Task]:
             return lambda: self._of_spec(path)[index]
@@ -295,21 +276,29 @@ class Planner:
         return self._with_steps(Task(path, path, lambda: self._model(path), said, model=path))
 
     def _with_steps(self, whole: Task) -> list[Task]:
-        """The task of a model, and of its training algorithm if it has one."""
-        read_for_them = self.steps and has_training(whole.path)
-        return with_steps(whole, whole.load, self.given) if read_for_them else [whole]
+        """The task of a model and those of its training steps; of them the first that has all tensors that are named."""
+        if not self.steps or not has_training(whole.path):
+            return [whole]
+        model = whole.load()
+        sources = {"": model, **{name: model.at_step(name) for name in model.steps}}
+        asked = [said.get(option) or () for option in ("x", "y") for said in (whole.said, self.given)]
+        named = {name for names in asked for name in ([names] if isinstance(names, str) else names)}
+        return [_step_of(whole, name) if name else whole for name, _ in fitting(sources, named)]
 
     def _task(self, request: CheckRequest, path: str, spec: Spec, model: str = "") -> Task:
         said = _said(path, dict(request.settings))
         own = ("x", "y", "x_init_value", "extra_feed_dict", "init_targets")
         said.update((name, value) for name in own if (value := getattr(request, name)))
         if request.graph is not None:
-            load: Callable[[], Source] = _giving(spec.sources[request.graph])
-            file = path
-        else:
-            file = _same(request.model or "", model)
-            load = _later(self, file, spec)
+            file, load = path, _giving(spec.sources[request.graph])
+        else:  # the model as it was named on the command line, where a side-car means the same file
+            asked = request.model or ""
+            file = model if model and _is_same(asked, model) else asked
+            load = partial(self._with_operators, file, spec)
         return Task(request.name, model or path, load, said, request.expect, request.name, file, request.graph or "")
+
+    def _with_operators(self, path: str, spec: Spec) -> Source:
+        return spec.operators(self._model(path))
 
     def _model(self, path: str) -> Source:
         """The only model of an ONNX file; of several checks of one file the first one reads it."""
@@ -320,17 +309,17 @@ class Planner:
 
 
 def _nowhere() -> Source:
-    """No model: it is read with the whole task."""
     raise UsageError("the spec of this model was read in another process")
 
 
-def _brief(said: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec without its values, which may be large."""
-    return {name: value for name, value in said.items() if name not in ("x_init_value", "extra_feed_dict")}
+def _step_of(whole: Task, name: str) -> Task:
+    """The task of a training step of a model."""
+    said = {**targets(whole.load().at_step(name)), **whole.said}
+    return replace(whole, name=f"{whole.name}::{name}", load=lambda: whole.load().at_step(name), said=said, graph=name)
 
 
 def _said(path: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """A spec without what it leaves at its default."""
+    """The settings that a spec writes out, with paths as seen from here."""
     data = settings.get("test_data", "auto")
     if data not in ("auto", "none"):
         settings["test_data"] = os.path.join(os.path.dirname(path), data)
@@ -352,11 +341,6 @@ def _beside(path: str, claim: str) -> str:
     return f"@{os.path.join(folder, claim[1:])}"
 
 
-def _same(asked: str, named: str) -> str:
-    """The model as it was named on the command line where a side-car means the same file."""
-    return named if named and _is_same(asked, named) else asked
-
-
 def _is_same(asked: str, named: str) -> bool:
     return os.path.realpath(asked) == os.path.realpath(named)
 
@@ -365,12 +349,8 @@ def _giving(source: Source) -> Callable[[], Source]:
     return lambda: source
 
 
-def _later(planner: Planner, path: str, spec: Spec) -> Callable[[], Source]:
-    return lambda: spec.operators(planner._model(path))
-
-
 def raising(error: GradcheckError) -> Callable[[], Source]:
-    """The loading of a model that cannot be had."""
+    """A function that raises an error in place of loading a model."""
 
     def load() -> Source:
         raise error

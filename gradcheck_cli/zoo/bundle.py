@@ -6,12 +6,14 @@
     shipped/      inputs and outputs that ship with the model, if its forward run differs from them
 
 A bundle is written in two steps: `bundle.json` before the check, so that a crash leaves it, the rest afterwards.
-Bundles are untrusted: nothing in one is run or unpickled, and no path in it leads out of its folder.
+Bundles are untrusted: nothing in one is run or unpickled, no path in it leads out of its folder, and an array is read only
+if its header agrees with the file.  Values of any kind are JSON with keys of arrays in the .npz file.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -24,12 +26,15 @@ import numpy as np
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats import SPEC_SUFFIXES, read
+from gradcheck_cli.formats.arrays import Npz
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import content, sha256_of
+from gradcheck_cli.graph import Array
+from gradcheck_cli.graph.containers import Map, Optional
+from gradcheck_cli.graph.containers import Sequence as Items
 from gradcheck_cli.graph.memory import allowed, installed
 from gradcheck_cli.results.record import strict
 from gradcheck_cli.settings import SETTINGS, Numbers, Option, Settings
-from gradcheck_cli.zoo.saved_values import ValueReader, ValueWriter, write_arrays
 
 SCHEMA, MANIFEST, VALUES, MODEL = "gradcheck.bundle/1", "bundle.json", "values.npz", "model"
 SHIPPED = "shipped"  # the folder of values that ship with a model whose forward run differs from them
@@ -37,6 +42,10 @@ GRAD_MODEL = "grad_model"  # the folder of the other model that computes the gra
 COPIED = 64 << 20  # bytes of the largest model that is copied; others are referred to by path and digest
 DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again from the seed
 _LONGEST = 64 << 20  # bytes of a bundle.json
+MOST_BYTES = 1 << 30  # of all arrays together, uncompressed
+_ENTRIES = 100  # of each record
+_DEEPEST = 16  # nested sequences and optionals
+_NATIVE = "biufc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +160,20 @@ def complete(
     writer = ValueWriter()
     entry = _settings_entry(settings, writer)
     if settings.grad_model is not None:
-        entry["grad_model"] = _copied(settings.grad_model, folder / GRAD_MODEL)
+        other = Path(os.path.abspath(settings.grad_model))
+        copied = _copied({other.name: other, **_companions(other)}, folder / GRAD_MODEL)
+        entry["grad_model"] = f"{GRAD_MODEL}/{other.name}" if copied else str(other)
     total = sum(getattr(v, "nbytes", 0) for values in drawn.values() for v in values.values())
     kept = drawn if total <= DRAWN else {}
     values = {str(i): {n: writer.entry(v) for n, v in values.items()} for i, values in kept.items()}
     subject = _with_copy(Subject(**manifest["model"]), folder)
-    if shipped is not None:
-        _copy_values(shipped, folder / SHIPPED)
+    if shipped is not None and shipped.is_dir():
+        _copied({file.name: file for file in shipped.glob("*put_*.pb")}, folder / SHIPPED)
     if writer.arrays:
         write_arrays(folder / VALUES, writer.arrays)
     found = {"state": "ended", "model": _plain(subject), "settings": entry, "sizes": dict(sizes), "drawn": values}
-    shown_records = [_shortened(record) for record in records]
-    _write(folder, {**manifest, **found, "records": shown_records, "error": error})
+    shortened = [{**record, "worst": list(record.get("worst", ()))[:_ENTRIES]} for record in records]
+    _write(folder, {**manifest, **found, "records": shortened, "error": error})
 
 
 def load(path: str | os.PathLike[str]) -> Bundle:
@@ -249,7 +260,7 @@ def _setting(option: Option, entry: Any, reader: ValueReader, folder: Path) -> A
         case "claims":
             return {_text(name): _claim(value, reader) for name, value in entry.items()}
         case "path":
-            return _other_model(entry, folder)
+            return str(Subject(_path(entry), copy="" if os.path.isabs(entry) else entry).place(folder))
     return options.settings({option.field: entry})[option.field]
 
 
@@ -274,18 +285,15 @@ def _entry(option: Option, value: Any, writer: ValueWriter) -> Any:
 def identity(settings: Settings) -> str:
     """A text that tells a check from the same check with other settings; "" for default settings.
 
-    Settings that do not change results, such as time limit and number of jobs, are left out.
+    Settings that do not change results, such as time limit and number of jobs, are left out, and so are x and y, which
+    are part of a bundle's name anyway.
     """
     writer, usual = ValueWriter(), _settings_entry(Settings(), ValueWriter())
     entry = _settings_entry(settings, writer)
-    given = {n: v for n, v in entry.items() if _tells(SETTINGS[n]) and v != usual.get(n)}
+    telling = [o.field for o in SETTINGS.values() if o.panel and o.role != "limit" and o.kind != "tensors"]
+    given = {n: entry[n] for n in telling if n in entry and entry[n] != usual.get(n)}
     arrays = [sha256(array.tobytes()).hexdigest() for array in writer.arrays.values()]
     return json.dumps([given, arrays], sort_keys=True, default=str) if given else ""
-
-
-def _tells(option: Option) -> bool:
-    """True if an option tells one check from another; x and y are part of a bundle's name anyway."""
-    return bool(option.panel) and option.role != "limit" and option.kind != "tensors"
 
 
 def _claim(entry: Any, reader: ValueReader) -> str | Numbers:
@@ -296,52 +304,32 @@ def _claim(entry: Any, reader: ValueReader) -> str | Numbers:
     return Numbers(np.asarray(reader.value(values)), _text(origin))
 
 
-def _other_model(path: Any, folder: Path) -> str | None:
-    """The path of the model that computes the gradients to check, in the bundle or outside."""
-    return None if path is None else str(Subject(_path(path), copy="" if os.path.isabs(path) else path).place(folder))
+def _companions(path: Path) -> dict[str, Path]:
+    from gradcheck_cli.formats.companions import companion_files
+
+    return companion_files(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
 
 
-def _copied(model: str, folder: Path) -> str:
-    """Copies a model with its companion files; gives its path, which stays the same if it is too large to be copied."""
-    from gradcheck_cli.formats.companions import companion_files, copy_files
+def _copied(files: Mapping[str, Path], folder: Path) -> bool:
+    """Copies files to their relative paths in a folder, unless they are too large; True if that was done."""
+    from gradcheck_cli.formats.companions import copy_files
 
-    path = Path(os.path.abspath(model))
-    others = companion_files(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
-    if sum(file.stat().st_size for file in (path, *others.values())) > COPIED:
-        return str(path)
-    copy_files({path.name: path, **others}, folder)
-    return f"{folder.name}/{path.name}"
+    fits = bool(files) and sum(file.stat().st_size for file in files.values()) <= COPIED
+    if fits:
+        copy_files(files, folder)
+    return fits
 
 
 def _with_copy(subject: Subject, folder: Path) -> Subject:
     """Copies the model into the bundle, unless it is too large."""
-    from gradcheck_cli.formats.companions import companion_files, copy_files
-
-    path = Path(subject.path)
-    others = companion_files(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
+    path, others = Path(subject.path), _companions(Path(subject.path))
     digests = {name: digest_of(file) for name, file in others.items()}
-    subject = replace(subject, sha256=subject.sha256 or digest_of(path), files=digests)
-    if sum(file.stat().st_size for file in (path, *others.values())) > COPIED:
-        return subject
-    copy_files({path.name: path, **others}, folder / MODEL)
-    return replace(subject, copy=f"{MODEL}/{path.name}")
-
-
-def _copy_values(given: Path, folder: Path) -> None:
-    """Copies the test data that ships with a model, unless it is too large."""
-    from gradcheck_cli.formats.companions import copy_files
-
-    files = {file.name: file for file in given.glob("*put_*.pb")} if given.is_dir() else {}
-    if files and sum(file.stat().st_size for file in files.values()) <= COPIED:
-        copy_files(files, folder)
+    copy = f"{MODEL}/{path.name}" if _copied({path.name: path, **others}, folder / MODEL) else ""
+    return replace(subject, sha256=subject.sha256 or digest_of(path), files=digests, copy=copy)
 
 
 def _plain(subject: Subject) -> dict[str, Any]:
     return {f.name: getattr(subject, f.name) for f in fields(subject)}
-
-
-def _shortened(record: Mapping[str, Any], most: int = 100) -> dict[str, Any]:
-    return {**record, "worst": list(record.get("worst", ()))[:most]}
 
 
 def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -380,3 +368,118 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{str(value)[:40]!r} is no text")
     return value
+
+
+class ValueWriter:
+    """Splits values: `entry` gives the JSON of a value, `arrays` collects the arrays for the .npz file."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+
+    def entry(self, value: Any) -> dict[str, Any]:
+        """The JSON of a value."""
+        match value:
+            case Items(items):
+                return {"sequence": [self.entry(item) for item in items]}
+            case Optional(content):
+                return {"optional": None if content is None else self.entry(content)}
+            case Map(keys, values):
+                return {"map": list(keys), "values": self.entry(values)}
+            case _:
+                return self._array(np.asarray(value))
+
+    def _array(self, array: Array) -> dict[str, Any]:
+        if array.dtype == object:
+            texts = [text if isinstance(text, str) else [bytes(text).hex()] for text in array.ravel().tolist()]
+            return {"strings": texts, "shape": list(array.shape)}
+        key = str(len(self.arrays))
+        if array.dtype.kind in _NATIVE and array.dtype.type.__module__ == "numpy":
+            self.arrays[key] = array
+            return {"array": key}
+        # dtypes that are not NumPy's own, such as bfloat16, are stored as integers of the same bytes
+        self.arrays[key] = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
+        return {"array": key, "dtype": array.dtype.name}
+
+
+class ValueReader:
+    """Reads values back; raises a UsageError for invalid ones."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        self._arrays: dict[str, Array] | None = None
+
+    def value(self, entry: Any, depth: int = 0) -> Any:
+        """The value of an entry."""
+        if depth > _DEEPEST:
+            raise UsageError("a value is nested too deeply")
+        match entry:
+            case {"sequence": list(items)}:
+                return Items(tuple(self.value(item, depth + 1) for item in items))
+            case {"optional": content}:
+                return Optional(None if content is None else self.value(content, depth + 1))
+            case {"map": list(keys), "values": values}:
+                return _saved_map(keys, self.value(values, depth + 1))
+            case {"strings": list(texts), "shape": list(shape)}:
+                return _strings(texts, shape)
+            case {"array": str(key)}:
+                return _in_dtype(self._array(key), entry.get("dtype"))
+        raise UsageError(f"{str(entry)[:60]!r} is no saved value")
+
+    def _array(self, key: str) -> Array:
+        if self._arrays is None:
+            self._arrays = {} if self.file is None else read_arrays(self.file)
+        if key not in self._arrays:
+            raise UsageError(f"the array {shown(key)!r} is missing")
+        return self._arrays[key]
+
+
+def read_arrays(file: Path) -> dict[str, Array]:
+    """The arrays in an untrusted .npz file; only numbers are allowed."""
+    try:
+        arrays = dict(Npz(file, MOST_BYTES))
+    except (OSError, ValueError, MemoryError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    odd = [name for name, array in arrays.items() if array.dtype.kind not in _NATIVE]
+    if odd:
+        raise UsageError(f"{file} cannot be read: {shown(odd[0])} is no array of numbers")
+    return arrays
+
+
+def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
+    """Writes arrays to a .npz file."""
+    with open(file, "wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
+
+
+def _in_dtype(array: Array, name: Any) -> Array:
+    if name is None:
+        return array
+    import ml_dtypes
+
+    kind = getattr(ml_dtypes, name, None) if isinstance(name, str) else None
+    if not isinstance(kind, type) or np.dtype(kind).itemsize != array.dtype.itemsize or array.dtype.kind != "u":
+        raise UsageError(f"there is no dtype {str(name)[:40]!r} of {array.dtype.itemsize} bytes")
+    return np.asarray(array.view(np.dtype(kind)))
+
+
+def _strings(texts: list[Any], shape: list[Any]) -> Array:
+    if not all(type(size) is int and size >= 0 for size in shape) or math.prod(shape) != len(texts):
+        raise UsageError(f"{len(texts)} strings do not fit a shape {str(shape)[:40]}")
+    found = np.empty(len(texts), object)
+    for index, text in enumerate(texts):
+        found[index] = text if isinstance(text, str) else _bytes(text)
+    return found.reshape(shape)
+
+
+def _bytes(text: Any) -> bytes:
+    try:
+        return bytes.fromhex(text[0])
+    except (TypeError, ValueError, LookupError):
+        raise UsageError(f"{str(text)[:40]!r} is no string") from None
+
+
+def _saved_map(keys: list[Any], values: Any) -> Map:
+    kinds = {type(key) for key in keys}
+    if not isinstance(values, np.ndarray) or values.shape != (len(keys),) or not (kinds <= {str} or kinds <= {int}):
+        raise UsageError("the keys of a map do not fit its values")
+    return Map(tuple(keys), values)

@@ -1,8 +1,9 @@
-"""Runs jobs on a Dask cluster: each job gives its records once, even if workers are lost.
+"""Runs jobs on a Dask cluster, or compares one huge Jacobian there in parts; workers may be lost at any time.
 
-The first answer of a job counts, later ones are dropped; a job whose worker is lost is sent to another, a few times.
-Scheduler and workers must have the same gradcheck, Python, NumPy and onnx as this machine, since results must not depend
-on the worker.  `engine` does the same on one machine; `worker` is the other side of this module.
+Each job gives its records once: the first answer counts, later ones are dropped; a job whose worker is lost is sent to
+another, a few times.  Scheduler and workers must have the same gradcheck, Python, NumPy and onnx as this machine, since
+results must not depend on the worker.  `engine` does the same on one machine; `worker` is the other side of this module.
+Of a huge Jacobian each worker compares a part and returns its findings (`elsewhere`).
 """
 
 from __future__ import annotations
@@ -23,20 +24,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
-from gradcheck_cli.graph.memory import left, spell
-from gradcheck_cli.zoo import crash
-from gradcheck_cli.zoo.engine import WORK, Admission, Done, Feed, Interrupts
-from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, Silent, cores
+from gradcheck_cli.graph.memory import allowed, left, spell
+from gradcheck_cli.zoo.engine import WORK, Admission, Done, Feed, Interrupts, folder_of_bundles, record_of_crash
+from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, cores
 from gradcheck_cli.zoo.parcel import Parcel, difference, packed, versions, with_contents
 from gradcheck_cli.zoo.shelf import prune, renamed, running
-from gradcheck_cli.zoo.worker import MEMORY, Bundles, JobAnswer, perform
+from gradcheck_cli.zoo.worker import MEMORY, Bundles, GivenUp, JobAnswer, is_given_up, perform
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+    from gradcheck_cli.checks.parts import Elsewhere, Points, Shares
+    from gradcheck_cli.formats.source import Source
+    from gradcheck_cli.settings import Settings
+
 RETRIES = 3  # of a job whose worker was lost
 _TICK, _SECOND = 0.2, 1.0
 _PATIENCE = 60.0  # seconds without any worker, at the start and later
+_OF_A_PART = 2 << 30  # bytes for a part on a worker, if no limit is given
 _AHEAD = 2  # jobs for each worker beyond those that it runs
 _SILENT = logging.CRITICAL + 1
 _QUIET = {
@@ -54,7 +59,7 @@ def run(
     `engine.run`, a UsageError for a cluster that cannot be used, and a LimitError if it is gone.
     """
     with connected(where) as client:
-        Cluster(client, limits, done, listen or Silent(), work).run(jobs)
+        Cluster(client, limits, done, listen or JobListener(), work).run(jobs)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,7 +126,7 @@ class Cluster:
         if known and wanted > known[largest]:
             most = f"the largest worker, {largest}, offers {spell(known[largest])}"
             said = f"is predicted to take {spell(wanted)}, and {most}"
-            self._give(parcel.job, [crash.record(parcel.job, "", LimitError(said, code="GC602"))])
+            self._give(parcel.job, [record_of_crash(parcel.job, "", LimitError(said, code="GC602"))])
             return
         future = self.client.submit(
             perform, parcel, self.topic, key=parcel.ticket, pure=False,
@@ -185,7 +190,16 @@ class Cluster:
             else:
                 self._anew(sent, sent.parcel)
         else:
-            self._give(sent.parcel.job, [crash.record(sent.parcel.job, "", _refused(sent.future.exception()))])
+            self._give(
+                sent.parcel.job,
+                [
+                    record_of_crash(
+                        sent.parcel.job,
+                        "",
+                        LimitError(f"its worker failed: {_named(sent.future.exception())}", code="GC603"),
+                    )
+                ],
+            )
 
     def _accept(self, sent: Sent, answer: JobAnswer) -> None:
         if answer.differs:
@@ -199,11 +213,11 @@ class Cluster:
         except (OSError, GradcheckError) as error:
             if not isinstance(error, GradcheckError):
                 error = LimitError(f"it cannot be sent: {error}", code="GC603")
-            self._give(sent.parcel.job, [crash.record(sent.parcel.job, "", error)])
+            self._give(sent.parcel.job, [record_of_crash(sent.parcel.job, "", error)])
 
     def _give_up(self, sent: Sent) -> None:
         said = f"its worker was lost {max(sent.began, 1)} times while it ran, killed or out of memory"
-        self._give(sent.parcel.job, [crash.record(sent.parcel.job, "", LimitError(said, code="GC603"))])
+        self._give(sent.parcel.job, [record_of_crash(sent.parcel.job, "", LimitError(said, code="GC603"))])
         with suppress(Exception):
             self.client.cancel([sent.future], force=True)
 
@@ -236,13 +250,13 @@ def _is_lost(future: Future[JobAnswer]) -> bool:
     return future.status in ("cancelled", "lost") or type(future.exception()).__name__ in lost
 
 
-def _refused(error: BaseException | None) -> GradcheckError:
-    return LimitError(f"its worker failed: {type(error).__name__}: {shown(str(error))[:300]}", code="GC603")
+def _named(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {shown(str(error))[:300]}"
 
 
 def _save(job: Job, bundles: Bundles) -> None:
     """Writes bundles that came with an answer to this machine's folder of bundles."""
-    folder = crash.folder_of(job)
+    folder = folder_of_bundles(job)
     if folder is None or not bundles:
         return
     with suppress(OSError):  # a bundle that cannot be kept is no reason to lose a record
@@ -371,3 +385,103 @@ def gone() -> LimitError:
 def _brief(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return shown(lines[0])[:200] if lines else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class SharedInput:
+    """The model and settings of a check, which every worker gets once."""
+
+    source: Source
+    settings: Settings
+
+
+def on_workers(settings: Settings) -> Settings:
+    """Settings of parts if no memory limit is given: workers have less memory than this machine."""
+    return replace(settings, memory_limit=min(allowed(settings.memory_limit), _OF_A_PART))
+
+
+def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
+    """A function that compares the parts of a check on a cluster; `where` is an argument of `connected`."""
+
+    def ask(count: int, points: Points) -> Iterator[tuple[int, Shares]]:
+        shared = SharedInput(replace(source, values_at=points), replace(settings, test_data=None, jobs=1))
+        with connected(where) as client:
+            yield from _compared(client, shared, count, allowed(settings.memory_limit))
+
+    return ask
+
+
+def _compared(client: Client, shared: SharedInput, count: int, memory: int) -> Iterator[tuple[int, Shares]]:
+    """The findings of all parts as they come; an error of one part ends all."""
+    from distributed import as_completed
+
+    resources = _resources(client, memory)
+    [with_data] = client.scatter([shared], broadcast=True, hash=False)
+    tickets = {f"gradcheck-{uuid.uuid4().hex}": index for index in range(count)}
+    futures = [
+        client.submit(share, with_data, index, count, ticket, versions(), key=ticket, pure=False, resources=resources)
+        for ticket, index in tickets.items()
+    ]
+    try:
+        for future in as_completed(futures, loop=client.loop):
+            yield tickets[future.key], _answer(client, future)
+    finally:
+        with suppress(Exception):  # the scheduler may be ending
+            if is_on(client):
+                client.cancel(futures, force=True)
+
+
+def _resources(client: Client, memory: int) -> Mapping[str, int] | None:
+    """The memory that a part needs of its worker, None if no worker declares any; a LimitError if all have less."""
+    offered = {a: worker["resources"].get(MEMORY, 0) for a, worker in workers_of(client).items()}
+    largest = max(offered, key=offered.__getitem__)
+    if not offered[largest]:
+        return None
+    if offered[largest] < memory:
+        said = f"a part may take {spell(memory)}, and the largest worker, {largest}, offers {spell(offered[largest])}"
+        raise LimitError(f"{said}; a lower --memory-limit makes parts smaller", code="GC602")
+    return {MEMORY: memory}
+
+
+def _answer(client: Client, future: Future[Shares]) -> Shares:
+    try:
+        shares: Shares = future.result()
+    except GradcheckError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        if not is_on(client):
+            raise gone() from None
+        lost = future.status in ("cancelled", "lost") or type(error).__name__ == "KilledWorker"
+        what = "workers were lost while they compared it, killed or out of memory" if lost else _named(error)
+        raise LimitError(f"a part of the Jacobian was not compared: {what}", code="GC603") from None
+    return shares
+
+
+def share(shared: SharedInput, index: int, count: int, ticket: str, needed: Mapping[str, str]) -> Shares:
+    """The findings of one part; runs in a thread of a Dask worker."""
+    from distributed import get_worker
+
+    from gradcheck_cli.checks.parts import Part
+    from gradcheck_cli.checks.procedure import check_part  # not imported in a scheduler, which reads this module too
+
+    worker: Any = get_worker()
+    if differs := difference(needed, versions()):
+        raise UsageError(f"worker {worker.address} is not like the machine that asks: {differs}")
+    return check_part(shared.source, shared.settings, Part(index, count), listen=_Cancellation(worker, ticket))
+
+
+class _Cancellation:
+    """Stops a part that was cancelled."""
+
+    def __init__(self, worker: Any, ticket: str) -> None:
+        self.worker, self.ticket = worker, ticket
+
+    def expect(self, forecasts: Iterable[Any]) -> None: ...
+    def start(self, title: str, total: int) -> None: ...
+    def done(self) -> None: ...
+
+    def advance(self, done: int, total: int) -> None:
+        if is_given_up(self.worker, self.ticket):
+            raise GivenUp

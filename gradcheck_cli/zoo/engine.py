@@ -24,13 +24,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from gradcheck_cli.errors import LimitError, UsageError
+from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.graph.memory import left
-from gradcheck_cli.zoo import crash
 from gradcheck_cli.zoo.child import Errand
-from gradcheck_cli.zoo.job import Job, JobListener, Limits, Silent, cores
+from gradcheck_cli.zoo.job import Job, JobListener, Limits, cores
 from gradcheck_cli.zoo.processes import Running, calm, can_fork, regroup, warm
-from gradcheck_cli.zoo.shelf import adopted, clear
+from gradcheck_cli.zoo.shelf import FOLDER, adopted, clear, dropped
 
 LEAST = 256 << 20  # bytes that a child may take without asking, enough for any small model
 WORK = "gradcheck_cli.cli.zoo.child_check:records"  # a child's function for a job, by name: it is on a higher floor
@@ -53,7 +52,7 @@ def run(jobs: Iterable[Job], limits: Limits, done: Done, listen: JobListener | N
         raise UsageError(
             "many models at once need processes that fork, which this system has not; check them one by one"
         )
-    Engine(limits, done, listen or Silent(), work).run(jobs)
+    Engine(limits, done, listen or JobListener(), work).run(jobs)
 
 
 class Engine:
@@ -95,7 +94,7 @@ class Engine:
 
     def _prepare(self, job: Job) -> None:
         """Gives bundles of earlier crashes in a job's folder their final names, once for each folder."""
-        folder = crash.folder_of(job)
+        folder = folder_of_bundles(job)
         if folder is not None and folder not in self.folders:
             self.folders.add(folder)
             adopted(folder)
@@ -107,7 +106,7 @@ class Engine:
                 child = Running.start(errand, records, self.context)
         except (OSError, EOFError) as error:
             reason = LimitError(f"no process could be started for it: {error or 'its server has ended'}", code="GC603")
-            self._give(errand.job, [*records, crash.record(errand.job, "", reason)])
+            self._give(errand.job, [*records, record_of_crash(errand.job, "", reason)])
             return
         self.children.append(child)
         self.selector.register(child.channel, selectors.EVENT_READ, partial(self._hear, child))
@@ -158,8 +157,10 @@ class Engine:
         self._part(child)
         job = child.errand.job
         size, seconds = round(child.most / (1 << 20), 1), round(time.monotonic() - child.began, 4)
-        made = crash.record(job, child.name, child.failure(), duration_s=seconds, peak_rss_mb=size,
-                            bundle=crash.bundle(job, child.pid))  # fmt: skip
+        folder = folder_of_bundles(job)
+        bundle = next(iter(adopted(folder, child.pid) if folder is not None else ()), None)
+        made = record_of_crash(job, child.name, child.failure(), duration_s=seconds, peak_rss_mb=size,
+                               bundle=bundle and str(bundle))  # fmt: skip
         records = [*child.records, made]
         if child.left:
             self._start(replace(child.errand, first=child.left), records)
@@ -223,12 +224,30 @@ class Engine:
         deadline = time.monotonic() + _PATIENCE
         for child in children:
             child.process.join(max(0.0, deadline - time.monotonic()))
-            if child in self.children:
-                crash.forget(child.errand.job, child.pid)
+            folder = folder_of_bundles(child.errand.job)
+            if child in self.children and folder is not None:
+                dropped(folder, child.pid)
             child.close()
         self.selector.close()
         for folder in self.folders:
             clear(folder)
+
+
+def record_of_crash(job: Job, name: str, error: GradcheckError, **more: Any) -> dict[str, Any]:
+    """The JSON record of a check that ended with an error."""
+    from gradcheck_cli.checks.assemble import failed_record, versions  # imports NumPy, which a driver can do without
+    from gradcheck_cli.results.record import Check, ModelInfo
+
+    name = name or job.uri
+    blank = Check(id=name, check=name, status="limit", code="", model=ModelInfo(job.uri), x="", y="",
+                  versions=versions(), **more)  # fmt: skip
+    return failed_record(blank, error).as_json()
+
+
+def folder_of_bundles(job: Job) -> Path | None:
+    """The folder for bundles of a job; None if none are kept."""
+    folder = job.options.get("save_failures", FOLDER)
+    return None if folder == "none" else Path(job.folder, folder)
 
 
 class Admission:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 TIMEOUT, MEMORY = 600.0, 8 << 30
 LOCAL_CLUSTER = r"local(?::(?P<workers>[1-9]\d{0,3}))?"
@@ -53,8 +53,8 @@ class Limits:
 Records = Sequence[Mapping[str, Any]]  # of gradcheck.result/1, as strict JSON
 
 
-class JobListener(Protocol):
-    """Hears about the progress of jobs; its methods are called in the engine's thread, and must be quick."""
+class JobListener:
+    """Hears about the progress of jobs, here without doing anything; called in the engine's thread, so it must be quick."""
 
     def started(self, job: Job) -> None: ...
 
@@ -64,13 +64,4 @@ class JobListener(Protocol):
     def memory(self, job: Job, size: int) -> None:
         """Takes the bytes resident in all processes of a job, about once a second."""
 
-    def ended(self, job: Job, records: Records) -> None: ...
-
-
-class Silent:
-    """A listener that ignores everything."""
-
-    def started(self, job: Job) -> None: ...
-    def stage(self, job: Job, what: str) -> None: ...
-    def memory(self, job: Job, size: int) -> None: ...
     def ended(self, job: Job, records: Records) -> None: ...

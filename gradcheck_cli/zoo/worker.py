@@ -1,32 +1,36 @@
 """The part of a zoo that runs in Dask workers: `perform` does the job of a parcel and reports its progress to the driver.
 
-Jobs run in children of an engine process beside the worker (`post.py`), so that no model can crash the worker, in which
-only a thread waits for each job.
+Jobs run in children of an engine process beside the worker, so that no model can crash the worker, in which only a thread
+waits for each job.  That process (`serve`) takes jobs from a pipe, runs them as `engine` does on one machine, and sends
+progress and records back.  It ends with its worker, when the pipe is closed, and when it has been idle for a while.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
-from gradcheck_cli.zoo.job import Job, Limits
+from gradcheck_cli.zoo.job import Job, JobListener, Limits
 from gradcheck_cli.zoo.parcel import Parcel, difference, is_seen, laid_out, renamed, versions
-from gradcheck_cli.zoo.post import START
 from gradcheck_cli.zoo.shelf import FOLDER
 
 MEMORY = "MEMORY"  # the name of memory among a worker's resources
 MOST_SAVED = 256 << 20  # bytes of bundles that are sent back
+START = "import sys; from gradcheck_cli.zoo.worker import serve; serve(int(sys.argv[1]))"
+_IDLE = 60.0  # seconds without a job
 _LOOK = 0.5  # seconds after which a cancelled job is noticed
 _TRIES = 3  # to hand a job to an engine process, which may be ending
 Bundles: TypeAlias = "Mapping[str, Mapping[str, bytes]]"  # files of each, by path below its folder
@@ -201,3 +205,58 @@ class EngineProcess:
 
 _ENGINES: dict[Setup, EngineProcess] = {}
 _ENGINES_LOCK = threading.Lock()
+
+
+def serve(end: int) -> None:
+    """The main function of the process; `end` is its end of the pipe."""
+    from gradcheck_cli.zoo import engine
+
+    with suppress(KeyboardInterrupt, OSError, EOFError):
+        pipe = Connection(end)
+        limits, work, command = pipe.recv()
+        sys.argv = list(command)  # for the command in bundles
+        jobs = PipedJobs(pipe)
+        engine.run(jobs.fetched(), limits, jobs.done, jobs, work)
+
+
+class PipedJobs(JobListener):
+    """Takes jobs from the pipe; sends their progress and records into it, with the key of the job."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.unfinished, self._counting = 0, threading.Lock()
+
+    def fetched(self) -> Iterator[Job]:
+        """Jobs as they come; runs in a thread of the engine."""
+        while self._is_ready():
+            try:
+                job: Job = self.pipe.recv()
+            except (EOFError, OSError):  # the worker is gone, and nothing waits for its jobs
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            self._count(1)
+            yield job
+
+    def _is_ready(self) -> bool:
+        """Waits for a job; False after a while without jobs to do."""
+        while not self.pipe.poll(_IDLE):
+            if not self.unfinished:
+                return False
+        return True
+
+    def _count(self, more: int) -> None:
+        with self._counting:
+            self.unfinished += more
+
+    def done(self, job: Job, records: list[dict[str, Any]]) -> None:
+        self.pipe.send((job.key, "done", records))
+        self._count(-1)
+
+    def started(self, job: Job) -> None:
+        self.pipe.send((job.key, "started", None))
+
+    def stage(self, job: Job, what: str) -> None:
+        self.pipe.send((job.key, "stage", what))
+
+    def memory(self, job: Job, size: int) -> None:
+        self.pipe.send((job.key, "memory", size))

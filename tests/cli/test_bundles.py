@@ -26,7 +26,7 @@ from gradcheck_cli.formats import read
 from gradcheck_cli.graph.containers import Map, Optional, Sequence
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo import bundle as bundles
-from gradcheck_cli.zoo.saved_values import MOST_BYTES, ValueReader, ValueWriter, write_arrays
+from gradcheck_cli.zoo.bundle import MOST_BYTES, ValueReader, ValueWriter, write_arrays
 from gradcheck_cli.zoo.shelf import bundle_name, prune
 from tests.cli.conftest import Command, Ran
 

@@ -185,7 +185,7 @@ def test_paths_in_the_documentation_exist(name: str):
 
 def test_the_readme_names_options_and_codes_that_exist():
     from gradcheck_cli.cli import diff, grad, report
-    from gradcheck_cli.cli.zoo.runner import RUN_OPTIONS
+    from gradcheck_cli.cli.zoo.start import RUN_OPTIONS
     from gradcheck_cli.report.explanations import PAGES
 
     text = (ROOT / "README.md").read_text("utf-8")

@@ -36,9 +36,8 @@ from gradcheck_cli.results import read_results
 from gradcheck_cli.results.record import Check, ModelInfo, Report
 from gradcheck_cli.zoo import remote as hub
 from gradcheck_cli.zoo.bundle import load
-from gradcheck_cli.zoo.folder import About, read_about, write_about
 from gradcheck_cli.zoo.parcel import read_along
-from gradcheck_cli.zoo.store import RECORDS, Store
+from gradcheck_cli.zoo.store import RECORDS, About, Store, read_about, write_about
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("read", "tried")  # folders that files are read in

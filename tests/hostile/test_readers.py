@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.zoo.folder import SCHEMA
+from gradcheck_cli.zoo.store import SCHEMA
 from tests.hostile.readers import KINDS, NOT_ALL, PLACES
 from tests.hostile.spoiling import spoiled
 

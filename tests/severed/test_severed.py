@@ -13,6 +13,7 @@ from onnx import ModelProto
 import gradcheck_cli as gc
 from gradcheck_cli.checks.inspection import inspect
 from gradcheck_cli.checks.procedure import check
+from gradcheck_cli.cli.zoo.changes import compared
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import rounding
 from gradcheck_cli.ops import OPS
@@ -20,7 +21,6 @@ from gradcheck_cli.points.targets import choose_x, choose_y
 from gradcheck_cli.results.measures import Spot
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.zoo.folder import compared
 from tests.checking.small import model
 from tests.diff.twins import Twins, diff, net, read_proto
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gradcheck_cli.cli.environment import given_in
+from gradcheck_cli.cli.options import given_in
 from gradcheck_cli.cli.zoo.runner import as_given
-from gradcheck_cli.cli.zoo.start import RUN as command
+from gradcheck_cli.cli.zoo.start import run as command
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.zoo.folder import About, read_about, write_about
+from gradcheck_cli.zoo.store import About, read_about, write_about
 
 TYPED = [
     "--x", "a", "--x", "b", "--params", "-k", "conv and not slow", "--mode", "sampled", "--max-entries", "5",

@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from gradcheck_cli.zoo.folder import holder
-from gradcheck_cli.zoo.store import RECORDS, finished, whole
+from gradcheck_cli.zoo.store import RECORDS, finished, holder, whole
 from tests.cli import models
 from tests.cli.conftest import WRONG
 

@@ -14,7 +14,7 @@ class ZooCommands(Commands):
     """The group of zoo commands: `gradcheck zoo models/` checks models, `gradcheck zoo status RUN` shows a run."""
 
     homes: ClassVar[Mapping[str, str]] = {
-        "run": "start:RUN", "status": "status:status", "resume": "start:RESUME", "report": "outputs:REPORT",
+        "run": "start:run", "status": "status:status", "resume": "start:resume", "report": "outputs:report",
         "diff": "changes:diff", "merge": "outputs:merge",
     }  # fmt: skip
     unnamed, modules = "run", "gradcheck_cli.cli.zoo."

@@ -8,51 +8,56 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import rich_click as click
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import Baseline
-from gradcheck_cli.cli.options import OneOf
+from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON
 from gradcheck_cli.cli.output import style_of
-from gradcheck_cli.cli.zoo.results import FinishedJobs, note
+from gradcheck_cli.cli.zoo.results import FinishedJobs
 from gradcheck_cli.report.text import Style, cut, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results.record import Check
-from gradcheck_cli.zoo.folder import FACTOR, KINDS, Change, compared, read_about
+from gradcheck_cli.zoo.store import read_about
 
 SCHEMA = "gradcheck.diff/1"
+Kind: TypeAlias = Literal["newly failing", "fixed", "changed", "slower", "gone", "new"]
+KINDS: tuple[Kind, ...] = ("newly failing", "fixed", "changed", "slower", "gone", "new")
+FACTOR, LEAST = 1.5, 1.0  # a check is slower if it takes so many times as long and so many seconds more
 _MOST = 10
 _COLORS = {"newly failing": "red", "fixed": "green", "slower": "yellow", "changed": "yellow"}
 
 
-@click.command("diff")
-@click.argument("old", metavar="OLD", type=click.Path())
-@click.argument("new", metavar="NEW", type=click.Path())
-@click.option("--slower", type=click.FloatRange(1), metavar="FACTOR", help="Times as long that matter. [default: 1.5]")
-@click.option("--show", type=click.IntRange(min=0), metavar="INT", help="Checks shown of each kind. [default: 10]")
-@click.option("--output-format", type=OneOf(("full", "json")), default="full", help="What goes to stdout.")
-@click.option("--color", type=OneOf(("auto", "always", "never")), default="auto", help="Colors.")
-def diff(old: str, new: str, **options: Any) -> int:
+_OPTIONS: list[click.Parameter] = [
+    *(click.RichArgument([name], metavar=name.upper(), type=click.Path()) for name in ("old", "new")),
+    click.RichOption(["--slower"], type=click.FloatRange(1), default=FACTOR, metavar="FACTOR",
+                     help=f"Times as long that matter. [default: {FACTOR}]"),
+    click.RichOption(["--show"], type=click.IntRange(min=0), default=_MOST, metavar="INT",
+                     help=f"Checks shown of each kind. [default: {_MOST}]"),
+    TEXT_OR_JSON,
+    COLOR,
+]  # fmt: skip
+
+
+@click.command("diff", params=_OPTIONS)
+def diff(old: str, new: str, slower: float, show: int, output_format: str, color: str) -> int:
     """Compare two runs, or results (.jsonl, .json): newly failing, fixed, changed, slower, gone, new.
 
     It exits with 1 if a check fails that did not fail before, or was not there; else with 0.
     """
-    return _show(old, new, {name: value for name, value in options.items() if value is not None})
-
-
-def _show(old: str, new: str, options: Mapping[str, Any]) -> int:
-    """Prints the changes, and gives the exit code."""
     before, after = _checks(old), _checks(new)
-    changes = compared(before, after, options.get("slower", FACTOR))
+    changes = compared(before, after, slower)
     code = int(any(change.kind == "newly failing" for change in changes))
     if before and after and not {check.id for check in before} & {check.id for check in after}:
         note(f"{old} and {new} have no check in common: were their sources named from different folders?")
-    if options["output_format"] == "json":
-        document = {"schema": SCHEMA, "exit_code": code, "changes": [_as_json(change) for change in changes]}
+    if output_format == "json":
+        told = [{"kind": c.kind, "id": c.id, "old": _brief(c.old), "new": _brief(c.new)} for c in changes]
+        document = {"schema": SCHEMA, "exit_code": code, "changes": told}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        sys.stdout.write(_text(changes, len(after), style_of({"color": options["color"]}), options.get("show", _MOST)))
+        sys.stdout.write(_text(changes, len(after), style_of({"color": color}), show))
     return code
 
 
@@ -61,7 +66,7 @@ def _checks(path: str) -> Sequence[Check]:
     if os.path.isdir(path):
         folder = Path(path)
         found = FinishedJobs(folder, read_about(folder).jobs, Baseline("", {}))
-        return [check for group in found.groups for check in group.checks]
+        return found.outcomes
     from gradcheck_cli.results import read_results
 
     return read_results(path, note)
@@ -92,9 +97,52 @@ def _outcome(change: Change) -> str:
     return " -> ".join(verdict(check) for check in (change.old, change.new) if check)
 
 
-def _as_json(change: Change) -> dict[str, Any]:
-    return {"kind": change.kind, "id": change.id, "old": _brief(change.old), "new": _brief(change.new)}
-
-
 def _brief(check: Check | None) -> dict[str, Any] | None:
     return None if check is None else {"status": check.status, "code": check.code, "duration_s": check.duration_s}
+
+
+class Change(NamedTuple):
+    """A change of a check between two runs; None for a run without the check."""
+
+    kind: Kind
+    old: Check | None
+    new: Check | None
+
+    @property
+    def id(self) -> str:
+        check = self.new or self.old
+        return check.id if check else ""
+
+
+def compared(old: Iterable[Check], new: Iterable[Check], factor: float = FACTOR, least: float = LEAST) -> list[Change]:
+    """All changes, sorted by kind and by name of the check."""
+    before, after = _by_name(old), _by_name(new)
+    found: list[Change] = []
+    for key in sorted(before.keys() | after.keys()):
+        was, now = before.get(key), after.get(key)
+        found += [Change(kind, was, now) for kind in _kinds(was, now, factor, least)]
+    return sorted(found, key=lambda change: KINDS.index(change.kind))
+
+
+def _kinds(was: Check | None, now: Check | None, factor: float, least: float) -> Iterable[Kind]:
+    """The kinds of change of a check; a new one that fails is "newly failing"."""
+    if now is None:
+        yield "gone"
+    elif was is None:
+        yield "new" if _is_fine(now) else "newly failing"
+    elif _is_fine(was) != _is_fine(now):
+        yield "fixed" if _is_fine(now) else "newly failing"
+    elif (was.status, was.code, was.forward_differs) != (now.status, now.code, now.forward_differs):
+        yield "changed"
+    if was and now and now.duration_s > factor * was.duration_s and now.duration_s - was.duration_s > least:
+        yield "slower"
+
+
+def _is_fine(check: Check) -> bool:
+    """True for a check that passes, other than a severed pair."""
+    return check.passes and check.status != "severed"
+
+
+def _by_name(checks: Iterable[Check]) -> Mapping[tuple[str, str], Check]:
+    """Checks by model and id, since checks of several specs may share a name."""
+    return {(check.model.uri, check.id): check for check in checks}

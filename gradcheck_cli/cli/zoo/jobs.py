@@ -19,8 +19,8 @@ from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.run import select
-from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, expand, is_spec, side_car
-from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, SpecError, UsageError, shown
+from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, expand, is_spec, keys_of, side_car
+from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.points.test_data import BESIDE
 from gradcheck_cli.results.record import OUTCOMES, Check, ModelInfo
@@ -164,16 +164,7 @@ def _meant(source: str, *, lists: bool = True) -> Iterator[ModelPlace]:
 
 def is_list(path: str) -> bool:
     """True for a list of models: one of ONNX's hub, or a spec with `models`."""
-    return remote.is_list(path) or (is_spec(path) and os.path.isfile(path) and _lists_models(path))
-
-
-def _lists_models(spec: str) -> bool:
-    from gradcheck_cli.formats.yaml.places import Document
-
-    try:
-        return "models" in Document.read(spec).root.children
-    except SpecError:  # reported when it is checked
-        return False
+    return remote.is_list(path) or (is_spec(path) and os.path.isfile(path) and "models" in keys_of(path))
 
 
 def _behind(url: str, lists: bool) -> Iterator[ModelPlace]:

@@ -6,34 +6,29 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.report import command as report
+from gradcheck_cli.cli.options import given_in
+from gradcheck_cli.cli.report import PARAMS
+
+RUNS = click.RichArgument(["results"], metavar="RUN...", nargs=-1, required=True, type=click.Path())
 
 
+@click.command("report", params=[RUNS, *PARAMS])
 @click.pass_context
-def of_runs(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> int:
+def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> int:
     """Show the results of runs, or turn them into other formats; several make one report.
 
     It exits with 0 whatever they say, unless --gate, --fail-on or --baseline asks for their verdict.
     """
+    from gradcheck_cli.cli.report import run
     from gradcheck_cli.errors import UsageError
-    from gradcheck_cli.zoo.folder import is_run, no_run
+    from gradcheck_cli.results import many
+    from gradcheck_cli.zoo.store import is_run, no_run
 
     for folder in results:
         if not is_run(folder):
             raise UsageError(no_run(folder))
-    assert report.callback is not None
-    return int(report.callback(results, **options))
-
-
-REPORT = click.RichCommand(
-    name="report",
-    callback=of_runs,
-    help=of_runs.__doc__,
-    params=[
-        click.RichArgument(["results"], metavar="RUN...", nargs=-1, required=True, type=click.Path()),
-        *report.params[1:],
-    ],
-)
+    with many():
+        return run(results, given_in(ctx, options), ctx)
 
 
 @click.command("merge")
@@ -44,7 +39,7 @@ def merge(folders: tuple[str, ...], target: str) -> int:
     import sys
     from pathlib import Path
 
-    from gradcheck_cli.cli.zoo.results import note
+    from gradcheck_cli.cli import note
     from gradcheck_cli.report.text import count
     from gradcheck_cli.zoo.store import differing, merged
 

@@ -10,16 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.report.concise import forward_reason, outcome, subject
-from gradcheck_cli.report.text import clean, count, name
+from gradcheck_cli.report.text import count, name
 from gradcheck_cli.report.zoo_summary import Group, document, worst
 from gradcheck_cli.results import check_from_json, many
 from gradcheck_cli.results.record import Check, Kept, Report
-from gradcheck_cli.zoo.folder import read_about
-from gradcheck_cli.zoo.store import Line, finished, whole
+from gradcheck_cli.zoo.store import Line, finished, read_about, whole
 
 _OF_ONE_MODEL = ("show", "plot", "heatmap")
 _LINES_ELSEWHERE, _LINES_OF_MORE, _LINES_EACH = 40, 14, 2
@@ -115,7 +115,10 @@ class FinishedJobs:
 
         def read(places: Sequence[int]) -> Iterator[Check]:
             records = whole(self.folder, [lines[place] for place in places])
-            return map(check_from_json, records if pictured else map(_without_picture, records))
+            for record in records:
+                if not pictured:
+                    record.pop("picture", None)
+                yield check_from_json(record)
 
         return Kept([line.check for line in lines], read).changed(self.baseline.judged)
 
@@ -135,12 +138,3 @@ def records_of(folder: str, *, pictured: bool) -> Kept:
     """All records of a run, each read on access."""
     found = FinishedJobs(Path(folder), read_about(Path(folder)).jobs, Baseline("", {}))
     return found.records(pictured=pictured)
-
-
-def _without_picture(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != "picture"}
-
-
-def note(text: str) -> None:
-    """Prints a note to stderr."""
-    print(f"note: {clean(text)}", file=sys.stderr)

@@ -14,7 +14,7 @@ from gradcheck_cli.errors import shown
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.report.text import columns, count, cut, seconds
 from gradcheck_cli.report.zoo_summary import verdict, worst
-from gradcheck_cli.zoo.job import Job
+from gradcheck_cli.zoo.job import Job, JobListener
 from gradcheck_cli.zoo.store import brief
 
 _MOST = 8  # running models that are shown
@@ -30,7 +30,7 @@ class _Running:
     size: int = 0
 
 
-class ZooProgress:
+class ZooProgress(JobListener):
     """A listener of the engine that shows progress, unless it is turned off."""
 
     def __init__(self, shown: str, total: int, before: int = 0, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,4 @@
-"""A zoo run and its options: finds the jobs, skips those done before, runs the rest, prints the results.
-
-The options of `gradcheck zoo` are those of `check` that make sense for many models, and some of its own.
-"""
+"""A zoo run: finds the jobs, skips those done before, runs the rest, prints the results."""
 
 from __future__ import annotations
 
@@ -21,77 +18,24 @@ from typing import Any
 
 import rich_click as click
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.options import (
-    ByteSize,
-    Duration,
-    Gates,
-    OneOf,
-    ParamType,
-    Scheduler,
-    Words,
-    names_at,
-    options_of,
-)
+from gradcheck_cli.cli.options import ByteSize, Duration, Gates, Words, names_at, options_of
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import common_folder
 from gradcheck_cli.cli.zoo.jobs import Maker, ModelPlace, places, split, unmade
-from gradcheck_cli.cli.zoo.results import Results, note
+from gradcheck_cli.cli.zoo.results import Results
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
+from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS, Shard
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, shown
 from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import Report, words_for
 from gradcheck_cli.zoo import engine
-from gradcheck_cli.zoo.folder import ABOUT, About, read_about, write_about
 from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.parcel import shard_of
-from gradcheck_cli.zoo.store import Line, Store, brief, finished
+from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, write_about
 
-HOME = os.path.join(".gradcheck", "zoo")
-STORE = "Zoo"
-
-
-class Shard(ParamType):
-    """A shard such as 2/4, as its number and the number of shards."""
-
-    name = "shard"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(value).strip())
-        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
-        if not 1 <= index <= count:
-            self.fail(f"{value!r} is no shard; write 1/4 ... 4/4.", param, ctx)
-        return index, count
-
-
-def own(*names: str, **more: Any) -> click.RichOption:
-    """An option of `gradcheck zoo` only, which the environment cannot set."""
-    return click.RichOption(list(names), panel=STORE, allow_from_autoenv=False, **more)
-
-
-SHOW = own("--show", type=click.IntRange(min=0), metavar="INT", help="Failing models shown. [default: as many as fit]")
-RERUN = own(
-    "--rerun", type=OneOf(("failed", "all")), metavar="failed|all", help="Do again what failed, or all that was done."
-)
-ENGINE = own(
-    "--engine", type=OneOf(("local", "dask")), metavar="local|dask",
-    help="Where models are checked: on this machine, or on a Dask cluster. [default: local]",
-)  # fmt: skip
-DASK = own(
-    "--dask", type=Scheduler(), metavar="WHERE",
-    help="The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. [default: as Dask is configured]",
-)  # fmt: skip
-RUN_OPTIONS: list[click.Parameter] = [
-    own("--run", "folder", metavar="DIR", help="Where results are kept. [default: .gradcheck/zoo/NAME]"),
-    RERUN,
-    ENGINE,
-    DASK,
-    own("--shard", type=Shard(), metavar="I/N", help="Only this part of the models, the same at any time."),
-    SHOW,
-]
 # options that are not stored with a run, and are ignored if its folder has them
 _OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", *names_at("Output")}
 
@@ -122,16 +66,17 @@ def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
     found = places(sources)
     near = common_folder([place.path for place in found if place.path] or ["."])
     options = {**settings_above(near, ctx), **given}
-    wanted = [place for place in split(found, options) if _is_in(place, given.get("shard"))]
+    shard = given.get("shard")
+    wanted = [p for p in split(found, options) if not shard or shard_of(p.job, shard[1]) == shard[0]]
     if not wanted:
         raise NothingChecked("nothing to check: none of the models is in this shard")
     kept = {name: value for name, value in given.items() if name not in _OF_ONE_TIME}
     jobs = tuple(place.job for place in wanted)
-    shard = "{}/{}".format(*given["shard"]) if given.get("shard") else ""
+    part = "{}/{}".format(*shard) if shard else ""
     with Store(folder) as store:
         if folder.parts[-3:-1] == Path(HOME).parts:
             _unseen_by_git(folder.parent.parent)
-        write_about(folder, About(tuple(sources), kept, os.getcwd(), shard, jobs))
+        write_about(folder, About(tuple(sources), kept, os.getcwd(), part, jobs))
         return ZooRun(wanted, store, given, options, ctx).run()
 
 
@@ -254,11 +199,6 @@ def _may_change(line: Line, timeout: float | None) -> bool:
     until = (line.check.waiver or {}).get("until")
     waits = line.check.code == "GC601" and (timeout or float("inf")) > line.timeout
     return waits or line.check.code.startswith("GC9") or bool(until and until < date.today().isoformat())
-
-
-def _is_in(place: ModelPlace, shard: tuple[int, int] | None) -> bool:
-    """True if the place belongs to the shard."""
-    return not shard or shard_of(place.job, shard[1]) == shard[0]
 
 
 def _name_of(sources: Iterable[str], shard: tuple[int, int] | None) -> str:

@@ -1,17 +1,76 @@
-"""`gradcheck zoo SRC...` checks many models, each in a process of its own; `gradcheck zoo resume RUN` resumes a run."""
+"""`gradcheck zoo SRC...` checks many models, each in a process of its own; `gradcheck zoo resume RUN` resumes a run.
+
+The options of `gradcheck zoo` are those of `check` that make sense for many models, and some of its own.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.environment import SETTINGS, given_in, refuse_unknown_variables
-from gradcheck_cli.cli.options import options_of
-from gradcheck_cli.cli.typed_options import TypedCommand
-from gradcheck_cli.cli.zoo.runner import DASK, ENGINE, RERUN, RUN_OPTIONS, SHOW
+from gradcheck_cli.cli.options import (
+    SETTINGS,
+    OneOf,
+    ParamType,
+    Scheduler,
+    TypedCommand,
+    given_in,
+    options_of,
+    refuse_unknown_variables,
+)
+
+HOME = os.path.join(".gradcheck", "zoo")
 
 
+class Shard(ParamType):
+    """A shard such as 2/4, as its number and the number of shards."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(value).strip())
+        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not 1 <= index <= count:
+            self.fail(f"{value!r} is no shard; write 1/4 ... 4/4.", param, ctx)
+        return index, count
+
+
+def own(*names: str, **more: Any) -> click.RichOption:
+    """An option of `gradcheck zoo` only, which the environment cannot set."""
+    return click.RichOption(list(names), panel="Zoo", allow_from_autoenv=False, **more)
+
+
+SHOW = own("--show", type=click.IntRange(min=0), metavar="INT", help="Failing models shown. [default: as many as fit]")
+RERUN = own(
+    "--rerun", type=OneOf(("failed", "all")), metavar="failed|all", help="Do again what failed, or all that was done."
+)
+ENGINE = own(
+    "--engine", type=OneOf(("local", "dask")), metavar="local|dask",
+    help="Where models are checked: on this machine, or on a Dask cluster. [default: local]",
+)  # fmt: skip
+DASK = own(
+    "--dask", type=Scheduler(), metavar="WHERE",
+    help="The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. [default: as Dask is configured]",
+)  # fmt: skip
+RUN_OPTIONS: list[click.Parameter] = [
+    own("--run", "folder", metavar="DIR", help="Where results are kept. [default: .gradcheck/zoo/NAME]"),
+    RERUN,
+    ENGINE,
+    DASK,
+    own("--shard", type=Shard(), metavar="I/N", help="Only this part of the models, the same at any time."),
+    SHOW,
+]
+SOURCES = click.RichArgument(["sources"], nargs=-1, required=True, metavar="SRC...", type=click.Path())
+RUN = click.RichArgument(["folder"], metavar="RUN", type=click.Path())
+OF_RESUME = [RUN, RERUN, ENGINE, DASK, SHOW, *options_of("resume")]
+
+
+@click.command("run", cls=TypedCommand, context_settings=SETTINGS, params=[SOURCES, *RUN_OPTIONS, *options_of("zoo")])
 @click.pass_context
 def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     """Check many models, each in a process of its own, so that none can stop the others.
@@ -30,19 +89,7 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     return begin(sources, given_in(ctx, options), ctx)
 
 
-RUN = TypedCommand(
-    name="run",
-    callback=run,
-    params=[
-        click.RichArgument(["sources"], nargs=-1, required=True, metavar="SRC...", type=click.Path()),
-        *RUN_OPTIONS,
-        *options_of("zoo"),
-    ],
-    help=run.__doc__,
-    context_settings=SETTINGS,
-)
-
-
+@click.command("resume", context_settings=SETTINGS, params=OF_RESUME)
 @click.pass_context
 def resume(ctx: click.Context, /, folder: str, **options: Any) -> int:
     """Resume a run: finished checks stay, unfinished ones and those of changed models are run.
@@ -52,19 +99,3 @@ def resume(ctx: click.Context, /, folder: str, **options: Any) -> int:
     from gradcheck_cli.cli.zoo.runner import go_on
 
     return go_on(folder, given_in(ctx, options), ctx)
-
-
-RESUME = click.RichCommand(
-    name="resume",
-    callback=resume,
-    params=[
-        click.RichArgument(["folder"], metavar="RUN", type=click.Path()),
-        RERUN,
-        ENGINE,
-        DASK,
-        SHOW,
-        *options_of("resume"),
-    ],
-    help=resume.__doc__,
-    context_settings=SETTINGS,
-)

@@ -13,23 +13,21 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import OneOf
+from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.results import FinishedJobs, Results
-from gradcheck_cli.cli.zoo.runner import HOME, SHOW
+from gradcheck_cli.cli.zoo.start import HOME, SHOW
 from gradcheck_cli.errors import NothingChecked
 from gradcheck_cli.report.text import cut, name, table
 from gradcheck_cli.report.zoo_summary import passed
 from gradcheck_cli.results.record import OUTCOMES
-from gradcheck_cli.zoo.folder import About, holder, is_run, read_about
+from gradcheck_cli.zoo.store import About, holder, is_run, read_about
+
+RUN = click.RichArgument(["folder"], metavar="[RUN]", required=False, type=click.Path())
 
 
-@click.command("status")
-@click.argument("folder", metavar="[RUN]", required=False, type=click.Path())
-@click.option("--output-format", type=OneOf(("full", "json")), default="full", help="What goes to stdout.")
-@click.option("--color", type=OneOf(("auto", "always", "never")), default="auto", help="Colors.")
-@click.pass_context
-def status(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
+@click.command("status", params=[RUN, SHOW, TEXT_OR_JSON, COLOR])
+def status(folder: str | None, **options: Any) -> int:
     """Show how far a run is and what it has found, now or after it; without RUN, the runs in .gradcheck/zoo.
 
     It exits with 0, whatever was found.
@@ -40,9 +38,6 @@ def status(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
     else:
         _show_run(folder, given)
     return 0
-
-
-status.params.insert(1, SHOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +70,12 @@ class RunState:
 
     def as_json(self) -> dict[str, Any]:
         """The state as JSON, for scripts."""
-        checks = [check for group in self.found.groups for check in group.checks]
         report = self.found.report(OUTCOMES, 0.0)
         return {
             "run": str(self.folder), "state": self.state, "sources": list(self.about.sources), "shard": self.about.shard,
             "version": self.about.version, "created": self.about.created, "jobs": len(self.about.jobs),
             "done": len(self.found.lines), "failing": self.failing, "exit_code": report.exit_code,
-            "statuses": dict(sorted(Counter(check.status for check in checks).items())),
+            "statuses": dict(sorted(Counter(check.status for check in self.found.outcomes).items())),
         }  # fmt: skip
 
 
