@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report import FORMATS, Format, format_of, parts, streamed, write
+from gradcheck_cli.report import FORMATS, Format, format_of, parts, write
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
@@ -26,7 +26,7 @@ class Output:
         self.reports: Sequence[str] = options.get("report", ())
         self.style = style_of(options)
         self.shows = "show" in options
-        self._pieces = streamed(self.format)
+        self._pieces = self.format.load() if self.format.streamed else None
         self._summary = ""
         if self.format.workflow:
             from gradcheck_cli.report.markdown import job_summary

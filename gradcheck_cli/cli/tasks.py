@@ -46,7 +46,7 @@ def targets(step: Source) -> dict[str, tuple[str, ...]]:
 
     Empty for a model that is no training step.
     """
-    from gradcheck_cli.formats.node_order import GRADIENT
+    from gradcheck_cli.formats.gradient_nodes import GRADIENT
     from gradcheck_cli.points.targets import is_float
 
     graph = step.graph

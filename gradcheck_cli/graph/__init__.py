@@ -198,6 +198,37 @@ def between(
     return found[::-1]
 
 
+def in_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes in topological order, otherwise in the order given; a ModelError names a node of a cycle."""
+    later = {name for node in nodes for name in node.outputs if name}
+    for node in nodes:
+        if not later.isdisjoint(node.reads):
+            return _sorted(nodes)
+        later.difference_update(node.outputs)
+    return tuple(nodes)
+
+
+def _sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    from graphlib import CycleError, TopologicalSorter  # few files need it
+    from heapq import heapify, heappop, heappush
+
+    makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
+    sorter = TopologicalSorter({i: {makers[n] for n in node.reads if n in makers} for i, node in enumerate(nodes)})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        stuck = min(error.args[1])
+        raise ModelError(f"{describe(stuck, nodes[stuck])} depends on its own output: the graph has a cycle.") from None
+    order, ready = list[int](), list(sorter.get_ready())
+    heapify(ready)
+    while ready:  # of all that are ready, the first in the order given
+        order.append(index := heappop(ready))
+        sorter.done(index)
+        for follower in sorter.get_ready():
+            heappush(ready, follower)
+    return tuple(nodes[index] for index in order)
+
+
 def is_inexact(dtype: np.dtype[Any]) -> bool:
     """True for dtypes that a derivative flows through: floating-point of 16 bits and more, and complex ones.
 

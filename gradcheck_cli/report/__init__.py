@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import Style
@@ -32,9 +32,9 @@ class Format:
     streamed: bool = False  # written as checks end, else at the end of a run
     stdout: bool = True  # may go to the standard output of a run
     folder: bool = False  # may be a folder, written DIR/
-    for_people: bool = False  # who read errors on stderr, so that an error needs no record of its own
+    for_people: bool = False  # people read errors on stderr, so that an error needs no record of its own
     workflow: bool = False  # holds commands to GitHub's runner, which takes a summary of the step besides
-    pictured: bool = False  # shows pictures of what is wrong: records have to keep what these are drawn from
+    pictured: bool = False  # shows pictures of what is wrong, so that records have to keep the data of these
     needs: tuple[str, ...] = ()  # modules of the extra `report`
 
     def load(self) -> Any:
@@ -85,38 +85,26 @@ def files_said() -> str:
     return f"{', '.join(said[:-1])} or {said[-1]}; DIR/ is a folder of {' or '.join(folders)}"
 
 
-class Streamed(Protocol):
-    """A format that is written as checks end: a section for each, then a summary."""
-
-    def section(self, checks: tuple[Check, ...], style: Style) -> str: ...
-
-    def summary(self, report: Report, style: Style) -> str: ...
-
-
-def streamed(form: Format) -> Streamed | None:
-    """The module that writes a format piece by piece, where that can be."""
-    return form.load() if form.streamed else None
-
-
 def render(name: str, report: Report, style: Style | None = None) -> str:
     """A whole report in a format."""
     return "".join(parts(name, report, style or Style()))
 
 
 def parts(name: str, report: Report, style: Style) -> Iterator[str]:
-    """The same bit by bit, as far as the format allows: of many records the whole takes much memory."""
+    """A whole report in pieces, as far as the format allows: with many records it may not fit into memory."""
     form = FORMATS[name]
     form.require()
-    if (pieces := streamed(form)) is not None:
-        yield from (pieces.section(group, style) for group in by_check(report.checks))
-        yield pieces.summary(report, style)
+    module = form.load()
+    if form.streamed:
+        yield from (module.section(group, style) for group in by_check(report.checks))
+        yield module.summary(report, style)
     else:
-        document: str | Iterator[str] = form.load().document(report, style)
+        document: str | Iterator[str] = module.document(report, style)
         yield from (document,) if isinstance(document, str) else document
 
 
 def is_folder(path: str) -> bool:
-    """A report at this path is a folder of pages."""
+    """True if a report at this path is a folder of pages."""
     return path.endswith(("/", os.sep)) or os.path.isdir(path)
 
 

@@ -26,6 +26,10 @@ _VERDICTS = {
     "severed": ("NO GRADIENT", "red"), "inconclusive": ("INCONCLUSIVE", "yellow"), "error": ("ERROR", "red"),
     "unsupported": ("UNSUPPORTED", "yellow"), "limit": ("LIMIT", "yellow"),
 }  # fmt: skip
+LEVELS = {  # of findings, where a service tells errors from warnings
+    **dict.fromkeys(("fail", "severed", "error", "limit"), "error"),
+    **dict.fromkeys(("inconclusive", "unsupported"), "warning"),
+}
 COUNTED = {
     "pass": "passed", "waived": "known failures", "fail": "failed", "severed": "severed", "inconclusive": "inconclusive",
     "unsupported": "unsupported", "limit": "over a limit", "error": "errors",
@@ -37,8 +41,7 @@ _WHY = {reason: reason for reason in ENTRY_REASONS} | {
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The lines of one check; passing ones are left out if `style` is quiet."""
-    shown = [c for c in checks if style.verbosity >= 0 or not c.passes]
-    return "".join(f"{line(c, style)}\n" for c in shown)
+    return "".join(f"{line(c, style)}\n" for c in checks if style.verbosity >= 0 or not c.passes)
 
 
 def summary(report: Report, style: Style) -> str:

@@ -64,21 +64,20 @@ def title_lines(check: Check, style: Style) -> Iterator[str]:
 
 
 def entry_lines(check: Check, style: Style) -> Iterator[str]:
-    """Header and rows of the worst entries, as many as `style` shows, and how many more there are."""
+    """Header and rows of the worst entries, as many as `style` shows, and the number of the others."""
     told = [entry for entry in check.worst if entry.status != "kink-ok" or style.verbosity > 0]
     shown = told[: style.show]
     if not shown:
         return
-    pair = (
-        f"{cut(name(check.x), 20)} -> {cut(name(check.y), 20)}"
-        if by_y(check)
-        else f"entry of {cut(name(check.x or check.y), 24)}"
-    )
+    pair = f"entry of {cut(name(check.x or check.y), 24)}"
+    if by_y(check):
+        pair = f"{cut(name(check.x), 20)} -> {cut(name(check.y), 20)}"
     made, heads = (sides, SLOPES) if any(entry.slopes for entry in shown) else (row, NUMBERS)
     rows = [(pair, *headings(check, heads)), *(made(check, entry) for entry in shown)]
     yield from _fitted(rows, style)
     if len(told) > len(shown):
-        yield _more(check, len(told), len(shown))
+        every = max(check.entries.get("failed", 0) + check.entries.get("inconclusive", 0), len(told))
+        yield f"... {every - len(shown)} more, --show {len(told)}"
 
 
 def headings(check: Check, heads: Sequence[str]) -> tuple[str, ...]:
@@ -97,11 +96,6 @@ def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
         if max(map(columns, lines)) <= style.width:
             break
     return lines
-
-
-def _more(check: Check, told: int, shown: int) -> str:
-    every = check.entries.get("failed", 0) + check.entries.get("inconclusive", 0)
-    return f"... {max(every, told) - shown} more, --show {told}"
 
 
 def row(check: Check, entry: Entry) -> tuple[str, ...]:
@@ -128,7 +122,7 @@ def _judged(check: Check, entry: Entry) -> tuple[str, ...]:
 
 
 def by_y(check: Check) -> bool:
-    """Entries have a place in y: it is no scalar, and no weighed sum of what it holds."""
+    """True if entries have a place in y: y is no scalar, and no weighed sum of its entries was differentiated."""
     if check.of_two_models:
         return bool(check.x and check.y_shape) and check.mode == "full"
     return bool(check.y_shape) and not check.claim.get("seed")
@@ -156,9 +150,7 @@ def suspect_lines(suspect: Suspect, style: Style) -> Iterator[str]:
 
 def evidence(suspect: Suspect) -> Iterator[str]:
     """The evidence that this node is at fault, a sentence each."""
-    yield from _own(suspect)
-    yield from _others(suspect)
-    yield from filter(None, [_unchecked(suspect)])
+    yield from filter(None, (*_own(suspect), *_others(suspect), _unchecked(suspect)))
 
 
 def _own(suspect: Suspect) -> Iterator[str]:
@@ -177,7 +169,8 @@ def _others(suspect: Suspect) -> Iterator[str]:
     failed = suspect.tried - suspect.passed
     if failed > 1:
         more = [*suspect.others, *([count(left, "more node")] if (left := failed - 1 - len(suspect.others)) else [])]
-        yield f"{_listed(more)} {'fails' if failed == 2 else 'fail'} on {'its' if failed == 2 else 'their'} own as well"
+        names = " and ".join(filter(None, (", ".join(more[:-1]), more[-1])))
+        yield f"{names} {'fails' if failed == 2 else 'fail'} on {'its' if failed == 2 else 'their'} own as well"
         if suspect.passed:
             yield f"{count(suspect.passed, 'other node')} on the way {_pass(suspect.passed)}"
     elif suspect.unchecked and suspect.passed:
@@ -200,7 +193,3 @@ def _pass(number: int) -> str:
 def _unchecked(suspect: Suspect) -> str:
     whose = "its" if suspect.unchecked == 1 else "their"
     return f"{count(suspect.unchecked, 'node')} could not be checked on {whose} own" if suspect.unchecked else ""
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

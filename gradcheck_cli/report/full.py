@@ -1,8 +1,8 @@
-"""The report that people read: a table for each check, then what failed and where to look."""
+"""The report that people read: a table for each check, or for two models compared, then what failed and where to look."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.report.concise import ended, given_by, mode_said, totals
 from gradcheck_cli.report.evidence import LEAST_NAME, entry_lines, judged_rows, suspect_lines, title_lines
@@ -25,15 +25,16 @@ from gradcheck_cli.results.record import Check, Report
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
     """The table of one check, and what is to be said about its rows; what passed is left out if quiet."""
-    if checks and checks[0].of_two_models:
-        from gradcheck_cli.report import diff_table
-
-        return diff_table.section(checks, style)
     shown = [c for c in checks if style.verbosity >= 0 or not c.passes]
     if not shown:
         return ""
+    if shown[0].of_two_models:
+        return _of_two_models(shown, style)
     compared = [c for c in shown if c.entries]
-    parts = [[*header(shown[0], style)], [*_rows(compared, style), *lines_below(compared, style)] if compared else []]
+    parts = [[*header(shown[0], style)]]
+    if compared:
+        rows = judged_rows(compared, ("x", "y"), lambda free: [*zip(*_names(compared, free), strict=True)], style)
+        parts += [[*rows, *lines_below(compared, style)]]
     parts += [[*health_tables(shown, style)] if style.health else [], [*gate_lines(shown, style)]]
     parts += [[*forward_lines(shown, style)]]
     parts += [[*_details(c, style)] for c in shown]
@@ -48,34 +49,33 @@ def summary(report: Report, style: Style) -> str:
 
 def header(check: Check, style: Style) -> Iterator[str]:
     """The model, and the way in which it was checked."""
-    opsets = [f"opset {v}" if not domain else f"{name(domain)} {v}" for domain, v in sorted(check.model.opset.items())]
-    size = ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
     kind = ", ".join(map(name, check.model.dtypes))
     beside = ", and in its own precision" if check.dtype == "model" else ""
     precision = f"{kind} model, checked in float64{beside}" if kind else f"checked in float64{beside}"
-    facts = [size, precision, f"seed {check.seed}"] if size else []
+    facts = [size, precision, f"seed {check.seed}"] if (size := _size(check)) else []
     title = paint(name(check.check), "bold", style.color)
     yield f"{title}  {' | '.join(facts)}".rstrip()
     if how := how_checked(check):
         yield f"{'':{min(len(name(check.check)), 40)}}  {how}" if facts else how
 
 
+def _size(check: Check) -> str:
+    """The opsets of a model and the number of its nodes."""
+    opsets = [f"{name(domain) or 'opset'} {v}" for domain, v in sorted(check.model.opset.items())]
+    return ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
+
+
 def how_checked(check: Check) -> str:
-    """All that is not the plain case: mode, method, sizes that were chosen, points."""
+    """Facts on the method that are not usual: mode, evaluator, points, sizes that were chosen, ranges."""
     if not check.entries:
         return ""
-    how = (
-        [] if (check.mode, check.method) == ("full", "complex-step") else [name(f"{mode_said(check)}, {check.method}")]
-    )
+    usual = (check.mode, check.method) == ("full", "complex-step")
+    how = [] if usual else [name(f"{mode_said(check)}, {check.method}")]
     how += [f"y computed by {name(check.source)}"] if check.source != "internal" else []
     how += [count(check.points, "point")] if check.points > 1 else []
     how += [name(check.sizes)] if check.dims else []
     how += [f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items()]
     return " | ".join(how)
-
-
-def _rows(checks: list[Check], style: Style) -> list[str]:
-    return judged_rows(checks, ("x", "y"), lambda free: list(zip(*_names(checks, free), strict=True)), style)
 
 
 def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
@@ -129,3 +129,56 @@ def _paragraphs(check: Check, style: Style) -> Iterator[str]:
         yield from wrapped(text, style)
     for note in (*check.remarks, *(check.missed if style.verbosity > 0 else ())):
         yield from wrapped(name(note), style)
+
+
+def _of_two_models(shown: Sequence[Check], style: Style) -> str:
+    """The table of two models that were held against each other, what a reader should know, and what differs."""
+    compared = [c for c in shown if c.entries]
+    common = [n for n in shown[0].remarks if all(n in c.notes for c in shown)]
+    parts = [[*_two_headers(shown[0], style)]]
+    if compared:
+        parts += [judged_rows(compared, ("compared",), lambda free: [(_label(c, free),) for c in compared], style)]
+    parts += [[line for note in common for line in wrapped(name(note), style)]]
+    parts += [[*_differences(c, common, style)] for c in shown]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n\n"
+
+
+def _two_headers(check: Check, style: Style) -> Iterator[str]:
+    where = "each in its own dtype" if check.dtype == "model" else "both in float64"
+    facts = [", ".join(check.model.dtypes), where, f"seed {check.seed}"]
+    facts += [count(check.points, "point")] if check.points > 1 else []
+    facts += [name(check.sizes)] if check.dims else []
+    first, second = name(str(check.forward.get("compared_with") or "?")), name(check.model.uri)
+    yield f"A  {paint(first, 'bold', style.color)}"
+    yield f"B  {paint(second, 'bold', style.color)}  {_size(check)}"
+    yield f"   {' | '.join(filter(None, facts))}"
+
+
+def _label(check: Check, width: int) -> str:
+    """output logits [2,10], or d loss / d input [2,4]; only names are cut."""
+    if not check.x:
+        sizes = shape(check.y_shape)
+        return f"output {cut(name(check.y), max(LEAST_NAME, width - len(sizes) - 8))} {sizes}"
+    sizes, (y, x) = shape(check.x_shape), (name(check.y), name(check.x))
+    free = max(2 * LEAST_NAME, width - len(sizes) - 8)
+    first = min(columns(y), max(free // 2, free - columns(x)))
+    return f"d {cut(y, first)} / d {cut(x, free - first)} {sizes}"
+
+
+def _differences(check: Check, common: Sequence[str], style: Style) -> Iterator[str]:
+    """More about one row; nothing for one that passed, unless asked for or worth a note."""
+    own = [note for note in check.remarks if note not in common]
+    if check.status in ("pass", "waived") and style.verbosity < 1 and not own:
+        return
+    yield from title_lines(check, style)
+    yield from entry_lines(check, style)
+    for note in own:
+        yield from wrapped(name(note), style)
+    if check.suspect is not None:
+        yield from ("", *suspect_lines(check.suspect, style))
+    if check.status == "fail" and check.needed.get("rtol"):
+        yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
+    if style.verbosity > 0:
+        yield f"  tolerance  rtol {check.rtol:.2g}, atol {check.atol:.2g}"
+    if check.reproduce and check.status not in ("pass", "waived"):
+        yield f"  reproduce  {name(check.reproduce)}"

@@ -8,21 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradcheck_cli.report import text as places
-from gradcheck_cli.report.concise import CODE, forward_reason, forward_text, outcome, said_of, subject, totals
+from gradcheck_cli.report.concise import CODE, LEVELS, forward_reason, forward_text, outcome, said_of, subject, totals
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, count, seconds
 from gradcheck_cli.results.record import FORWARD, Check, Report
 
 MOST = 10  # annotations of a level that a step shows
 _LONGEST = 4000  # characters of one
-_LEVELS = {
-    "fail": "error",
-    "severed": "error",
-    "error": "error",
-    "limit": "error",
-    "inconclusive": "warning",
-    "unsupported": "warning",
-}
 
 
 def section(checks: tuple[Check, ...], style: Style) -> str:
@@ -79,7 +71,7 @@ def _level(check: Check) -> str:
     """The level of its gradient's fault; empty for one that passed."""
     if check.gradient_passes:
         return ""
-    return "error" if {*check.gates} - {FORWARD} else _LEVELS.get(check.status, "")
+    return "error" if {*check.gates} - {FORWARD} else LEVELS.get(check.status, "")
 
 
 def _data(text: str) -> str:

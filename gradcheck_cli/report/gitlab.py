@@ -15,13 +15,9 @@ from gradcheck_cli.report.text import Style, clean
 from gradcheck_cli.results.record import Check, Report
 
 _SEVERITIES = {
-    "fail": "critical",
-    "severed": "critical",
-    "error": "critical",
-    "limit": "major",
-    "inconclusive": "minor",
-    "unsupported": "minor",
-}
+    **dict.fromkeys(("fail", "severed", "error"), "critical"), "limit": "major",
+    **dict.fromkeys(("inconclusive", "unsupported"), "minor"),
+}  # fmt: skip
 
 
 def document(report: Report, style: Style) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The health of gradients: on one line below the table of a check, and layer by layer for `--health`.
 
-How many digits of a gradient the model's own dtype keeps, in a sentence.
+`precision_text` says how many digits of a gradient the model's own dtype keeps.
 """
 
 from __future__ import annotations
@@ -42,22 +42,17 @@ def precision_text(checks: Sequence[Check]) -> str:
 def _precision_facts(check: Check, found: Precision) -> Iterator[str]:
     if found.entries or found.nonfinite:
         kept = f"{name(found.dtype)} keeps {found.median:.1f} of {found.digits:.1f} digits at the median"
-        yield f"{kept}, {found.worst:.1f} at worst" + (
-            f" ({_entry(check, found)})" if found.worst < found.digits else ""
-        )
+        worst = f" ({_entry(check, found)})" if found.worst < found.digits else ""
+        yield f"{kept}, {found.worst:.1f} at worst{worst}"
     else:
         yield f"{name(found.dtype)}: the gradient is zero"
     if found.nonfinite:
-        yield f"{_precision_entries(found.nonfinite)} not finite"
+        yield f"{count(found.nonfinite, 'entry', 'entries')} not finite"
     if found.underflow:
-        yield f"{_precision_entries(found.underflow)} underflow to 0"
+        yield f"{count(found.underflow, 'entry', 'entries')} underflow to 0"
     if found.first is not None:
         way = ", backwards" if found.first.way == "backward" else ""
         yield f"first {_WHAT.get(found.first.what, name(found.first.what))} at {spelled(found.first.spot, brief=True)}{way}"
-
-
-def _precision_entries(number: int) -> str:
-    return count(number, "entry", "entries")
 
 
 def _entry(check: Check, found: Precision) -> str:
@@ -73,10 +68,8 @@ _WORDS = {"nonfinite": "not finite", "precision": "imprecise"}
 
 
 def health_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """The health of one check's gradients in a sentence; that of a gradient which is wrong says nothing."""
-    told = [
-        c for c in checks if c.status in ("pass", "severed", "inconclusive") and c.entries and health_of(c) is not None
-    ]
+    """The health of one check's gradients in a sentence; gradients that are wrong are left out."""
+    told = [c for c in checks if c.status in ("pass", "severed", "inconclusive") and c.entries and health_of(c)]
     if told:
         yield from _wrapped(_LABEL, ", ".join(_facts(told)), style)
     if text := precision_text(told):
@@ -133,13 +126,11 @@ def _cells(layer: Layer) -> tuple[str, ...]:
     spot = layer.spot
     label = f"{name(spot.op)} {name(spot.name)}" + (f", {name(spot.inside)}" if spot.inside else "")
     weights = "" if layer.weights is None else short(layer.weights)
-    dead, saturated = (_share(number, layer.units) for number in (layer.dead, layer.saturated))
+    dead, saturated = (  # a question mark where too few values of the units were seen
+        f"{'?' if number is None else number}/{layer.units}" if layer.units else ""
+        for number in (layer.dead, layer.saturated)
+    )
     return str(spot.node), label, short(layer.norm), percent(layer.zero_fraction), weights, dead, saturated
-
-
-def _share(number: int | None, units: int) -> str:
-    """3/64; a question mark where too few values of the units were seen."""
-    return "" if not units else f"{'?' if number is None else number}/{units}"
 
 
 def _facts(checks: Sequence[Check]) -> Iterator[str]:
@@ -158,7 +149,7 @@ def _facts(checks: Sequence[Check]) -> Iterator[str]:
     if all(c.status == "severed" for c in checks):
         yield "gradient norm first/last layer -"
     elif ratios := [h for h in found if h.ratio is not None]:
-        yield _flow(max(ratios, key=lambda h: _distance(h.ratio)))
+        yield _flow(max(ratios, key=lambda h: abs(math.log(h.ratio)) if h.ratio and h.ratio > 0 else math.inf))
 
 
 def figures(check: Check) -> Iterator[str]:
@@ -185,11 +176,8 @@ def findings(health: Health) -> Iterator[str]:
 
 def _entries(health: Health) -> Iterator[str]:
     lost = health.nonfinite
-    first = [
-        f"{spelled(spot, brief=True)}{way}"
-        for spot, way in ((lost.forward, ""), (lost.backward, ", backwards"))
-        if spot
-    ]
+    pairs = (lost.forward, ""), (lost.backward, ", backwards")
+    first = [f"{spelled(spot, brief=True)}{way}" for spot, way in pairs if spot]
     if lost.entries or first:
         what = f"{lost.entries} entries not finite" if lost.entries else "not finite"
         yield what + (f" (first at {first[0]})" if first else "")
@@ -208,13 +196,8 @@ def _flow(health: Health) -> str:
     """gradient norm first/last layer 3e-08 (24 layers): vanishing, most at node 23 Sigmoid 'a7'."""
     words = [word for word in ("vanishing", "exploding") if word in health.shows]
     where = f", most at {spelled(health.steepest.spot, brief=True)}" if words and health.steepest is not None else ""
-    return f"gradient norm first/last layer {health.ratio:.2g} ({count(health.depth, 'layer')})" + (
-        f": {words[0]}{where}" if words else ""
-    )
-
-
-def _distance(ratio: float | None) -> float:
-    return abs(math.log(ratio)) if ratio and ratio > 0 else math.inf
+    told = f": {words[0]}{where}" if words else ""
+    return f"gradient norm first/last layer {health.ratio:.2g} ({count(health.depth, 'layer')}){told}"
 
 
 def _wrapped(label: str, text: str, style: Style, indent: str = _SPACE) -> list[str]:

@@ -1,8 +1,7 @@
 """The error of a Jacobian's entries by place, in characters: one for a cell, legible without colors and in ASCII.
 
-The few levels that a heatmap tells apart, with their looks: told by glyph or brightness too, never by hue alone.
-
-What the axes of a heatmap stand for, in words: entries of x and y by their indices.
+`LEVELS` are the few sizes of errors that a heatmap tells apart, by glyph or brightness too, never by hue alone.  `cells`,
+`row`, `column` and `image` say in words which entries of x and y its axes stand for.
 """
 
 from __future__ import annotations

@@ -13,12 +13,8 @@ from gradcheck_cli.report.text import Style, clean
 from gradcheck_cli.results.record import Check, Report
 
 _OUTCOMES = {
-    "fail": "failure",
-    "severed": "failure",
-    "error": "error",
-    "limit": "error",
-    "unsupported": "error",
-    "inconclusive": "failure",
+    **dict.fromkeys(("fail", "severed", "inconclusive"), "failure"),
+    **dict.fromkeys(("error", "limit", "unsupported"), "error"),
 }
 
 
@@ -67,11 +63,7 @@ def _case(suite: xml.Element, check: Check, style: Style) -> None:
 
 def _counts(checks: Iterable[Check]) -> dict[str, Any]:
     kinds = [kind for c in checks for kind in _kinds(c)]
-    return {
-        "tests": str(len(kinds)),
-        "failures": str(kinds.count("failure")),
-        "errors": str(kinds.count("error")),
-    }
+    return {"tests": str(len(kinds)), "failures": str(kinds.count("failure")), "errors": str(kinds.count("error"))}
 
 
 def _kinds(check: Check) -> Iterator[str]:

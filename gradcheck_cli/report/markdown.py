@@ -1,7 +1,4 @@
-"""A report in Markdown, for a pull request or the summary of a CI job.
-
-The summary of a step of GitHub Actions: Markdown that is added to a file which the step is told of.
-"""
+"""A report in Markdown, for a pull request or the summary of a step of GitHub Actions, which a file takes."""
 
 from __future__ import annotations
 

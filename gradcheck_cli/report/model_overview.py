@@ -14,7 +14,6 @@ _ROLES = {
     "constant": "constants", "output": "outputs", "inner": "inner tensors",
 }  # fmt: skip
 _MOST = {"input": 40, "weight": 12, "statistic": 4, "quantization": 4, "constant": 4, "output": 40}  # rows, without -v
-_GRADIENT = {"possible": "has a gradient"}
 _CUT = 10  # severed pairs shown, unless all are asked for
 
 
@@ -22,13 +21,8 @@ def text(found: Inspection, style: Style) -> str:
     """All of it: tensors, operators, what is blocked, what a check would cost."""
     opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(found.opset.items())]
     head = f"{paint(name(found.uri), 'bold', style.color)}  {', '.join([*opsets, count(found.nodes, 'node')])}"
-    parts = [
-        [head],
-        [*_tensors(found, style)],
-        [*_facts(found, style)],
-        [*_blocked(found, style), *_severed(found, style)],
-        [*_costs(found, style)],
-    ]
+    parts = [[head], [*_tensors(found, style)], [*_facts(found, style)]]
+    parts += [[*_blocked(found, style), *_severed(found, style)], [*_costs(found, style)]]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
@@ -40,7 +34,7 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
     lines = iter(table([("", "", "", ""), *rows], "<<<<")[1:])
     for role, group in shown.items():
         if group:
-            yield _title(role, groups[role])
+            yield _ROLES[role] + (f" ({len(groups[role])})" if len(groups[role]) > 1 else "")
             yield from (f"  {next(lines)}" for _ in group)
             hidden = len(groups[role]) - len(group)
             yield from [f"  ... {hidden} more, -v"] * (hidden > 0)
@@ -49,11 +43,7 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
 def _known(tensor: TensorFacts) -> str:
     """The state of a tensor's gradient, and of a constant the reason of its role."""
     why = f"  ({name(tensor.role)}: {name(tensor.why.partition(': ')[2])})" if tensor.rule else ""
-    return _GRADIENT.get(tensor.gradient, tensor.gradient) + why
-
-
-def _title(role: str, group: Sequence[TensorFacts]) -> str:
-    return _ROLES[role] + (f" ({len(group)})" if len(group) > 1 else "")
+    return ("has a gradient" if tensor.gradient == "possible" else tensor.gradient) + why
 
 
 def _facts(found: Inspection, style: Style) -> Iterator[str]:
@@ -70,11 +60,8 @@ def _facts(found: Inspection, style: Style) -> Iterator[str]:
 def _blocked(found: Inspection, style: Style) -> Iterator[str]:
     for each in found.blocked:
         what = "cannot be computed" if each.lacks == "forward" else "has no gradient"
-        stops = (
-            f"; it stops {', '.join(map(name, each.stops[:4]))}{' ...' if len(each.stops) > 4 else ''}"
-            if each.stops
-            else ""
-        )
+        told = f"; it stops {', '.join(map(name, each.stops[:4]))}{' ...' if len(each.stops) > 4 else ''}"
+        stops = told if each.stops else ""
         yield from _wrapped(paint("blocked", "yellow", style.color), f"{name(each.where)} {what}{stops}", style)
 
 
@@ -88,9 +75,8 @@ def _severed(found: Inspection, style: Style) -> Iterator[str]:
 
 def _costs(found: Inspection, style: Style) -> Iterator[str]:
     if found.obstacle:
-        yield from (
-            f"{paint('does not run', 'yellow', style.color)}  {name(line)}" for line in found.obstacle.split("\n")
-        )
+        title = paint("does not run", "yellow", style.color)
+        yield from (f"{title}  {name(line)}" for line in found.obstacle.split("\n"))
         return
     if not found.costs:
         yield "there is no gradient to check"
@@ -116,7 +102,7 @@ def _label(tensor: str, sizes: Sequence[int], width: int) -> str:
 def _wrapped(title: str, words: str, style: Style) -> list[str]:
     lines = textwrap.wrap(words, style.width - 11, break_long_words=False, break_on_hyphens=False)
     return [
-        f"{title}{' ' * max(2, 11 - len(title))}{line}" if i == 0 else f"{'':11}{line}" for i, line in enumerate(lines)
+        (f"{title}{' ' * max(2, 11 - len(title))}" if i == 0 else f"{'':11}") + line for i, line in enumerate(lines)
     ]
 
 

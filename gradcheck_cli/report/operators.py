@@ -49,11 +49,8 @@ def page(facts: OperatorFacts) -> str:
 def _row(facts: OperatorFacts) -> tuple[str, ...]:
     kinks = "" if facts.kinks == "no" else facts.kinks
     dtypes = classes(facts.dtypes.get(facts.data, ()))
-    return facts.name, facts.forward, facts.gradient, _span(facts.versions), dtypes, kinks
-
-
-def _span(versions: Sequence[int]) -> str:
-    return "" if not versions else str(versions[0]) if len(versions) == 1 else f"{versions[0]}-{versions[-1]}"
+    span = "-".join(map(str, dict.fromkeys((*facts.versions[:1], *facts.versions[-1:]))))
+    return facts.name, facts.forward, facts.gradient, span, dtypes, kinks
 
 
 def classes(dtypes: Sequence[str]) -> str:

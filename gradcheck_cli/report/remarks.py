@@ -1,7 +1,7 @@
 """Sentences below a table: notes, gradients of others, branches, the forward run, and errors that would have been missed.
 
-Most of what there is to say of a check that passed stands in its row.  What does not may change what the reader makes of
-it, and is never left to `-v`.
+Most facts about a check that passed stand in its row.  The others may change what the reader makes of it, and are never
+left to `-v`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ _PREFIX = re.compile(
 )
 _NAMES = {"nodes": "node by node", "directional": "random projections", "sampled": "drawn entries"}
 _SAID = {
-    "nodes": {"missed_below", "probability", "of"},
-    "directional": {"missed_below", "probability", "of"},
+    **{mode: {"missed_below", "probability", "of"} for mode in ("nodes", "directional")},
     "sampled": {"confidence", "bad_fraction"},
 }
 
 
 def lines_below(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """All that is said of the rows of a table right below it."""
+    """The lines right below a table."""
     yield from _claims(checks, style)
     yield from power_lines(checks, style)
     yield from health_lines(checks, style)
@@ -63,7 +62,7 @@ def lines_below(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 
 def remarks(check: Check) -> list[str]:
-    """The notes of a check that passed, but for what is said elsewhere."""
+    """The notes of a check that passed, but for those that are said elsewhere."""
     if check.status != "pass":
         return []
     quiet = (_ELSEWHERE, _TOLERATED, *(() if check.nodes else (_IN_ROW,)))  # a row of nodes counts no entries
@@ -139,11 +138,11 @@ def _refusals(checks: Sequence[Check], style: Style) -> Iterator[str]:
 def held_against(check: Check) -> str:
     """A sentence on what the forward run was compared with."""
     if other := check.forward.get("compared_with"):
-        absolute, relative = (_short(check.forward.get(f"max_{kind}_err")) for kind in ("abs", "rel"))
+        errors = (check.forward.get("max_abs_err"), check.forward.get("max_rel_err"))
+        absolute, relative = (short(value) if isinstance(value, float) else "-" for value in errors)
         said = "" if check.forward.get("agrees") is False else name(check.forward.get("reason", ""))
-        return f"compared with {name(other)}: max abs err {absolute}, max rel err {relative}" + (
-            f"; {said}" if said else ""
-        )
+        told = f"compared with {name(other)}: max abs err {absolute}, max rel err {relative}"
+        return f"{told}; {said}" if said else told
     return f"not compared with onnxruntime: {name(check.forward.get('reason', ''))}"
 
 
@@ -166,10 +165,6 @@ def _refusal(check: Check) -> str:
     return f"onnxruntime does not run this model, nothing is compared with it: {said}"
 
 
-def _short(value: object) -> str:
-    return short(value) if isinstance(value, float) else "-"
-
-
 def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """A sentence for each mode but the full one that some of the checks were done in."""
     for mode in _NAMES:
@@ -177,14 +172,10 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
         if some:
             yield from textwrap.wrap(_sentence(mode, some), style.width, subsequent_indent="  ", break_on_hyphens=False)
     hidden = [check for check in checks if check.mode == "full" and check.status == "pass" and "of" in check.power]
-    if hidden:
-        yield _hidden(max(hidden, key=_weakness))
-
-
-def _hidden(check: Check) -> str:
-    """A line on the errors that rounding hides where another evaluates y."""
-    size, of = f"{check.power['missed_below']:.0e}", name(check.power["of"])
-    return f"  rounding   in {name(check.source)} hides an error of {size} of {of}"
+    if hidden:  # another evaluator of y rounds
+        worst = max(hidden, key=_weakness)
+        size, of = f"{worst.power['missed_below']:.0e}", name(worst.power["of"])
+        yield f"  rounding   in {name(worst.source)} hides an error of {size} of {of}"
 
 
 def _sentence(mode: str, checks: Sequence[Check]) -> str:
@@ -204,10 +195,10 @@ def _missed(mode: str, check: Check) -> str:
     power = check.power
     if mode == "sampled":
         lines = power.get("bad_fraction_of_lines")
-        whole = f" ({percent(lines)} where errors fill whole rows or columns)" if lines else ""
+        whole = f"; {percent(lines)} where errors fill whole rows or columns" if lines else ""
         sure, share = percent(power["confidence"]), percent(power["bad_fraction"])
         drawn = check.entries.get("checked", 0)
-        return f"if none of {drawn} is wrong, at most {share} of all are ({sure} confidence){whole}"
+        return f"if none of {drawn} is wrong, at most {share} of all are ({sure} confidence{whole})"
     of = "the Jacobian's norm" if power.get("of") == "norm" else f"the {name(power['of'])}"
     return (
         f"an error of {power['missed_below']:.0e} of {of} is missed with a probability of at most "

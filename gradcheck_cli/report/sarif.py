@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
 from gradcheck_cli.errors import VERSION
 from gradcheck_cli.report import text as places
-from gradcheck_cli.report.concise import CODE, forward_reason, outcome, subject
+from gradcheck_cli.report.concise import CODE, LEVELS, forward_reason, outcome, subject
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, clean, name
 from gradcheck_cli.results.record import Check, Report, Suspect, strict
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_LEVELS = {
-    "fail": "error", "severed": "error", "error": "error", "limit": "error", "inconclusive": "warning",
-    "unsupported": "warning",
-}  # fmt: skip
 _STOPPED = (2, 4, 70, 130)  # exit codes of runs that could not do all of what they were asked for
 _ROOT, _HEALTH, _FORWARD = "%SRCROOT%", "health/", f"forward/{CODE}"
 _FIGURES = (
@@ -36,7 +32,7 @@ def document(report: Report, style: Style) -> Iterator[str]:
     found = report.those(_rules)
     rules = [*dict.fromkeys(rule for check in report.outcomes for rule in _rules(check))]
     run = {
-        "tool": {"driver": _driver(rules)},
+        "tool": {"driver": {"name": "gradcheck", "semanticVersion": VERSION, "rules": [*map(_rule, rules)]}},
         "invocations": [{"executionSuccessful": report.exit_code not in _STOPPED, "exitCode": report.exit_code}],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The folder in which gradcheck ran."}}},
         "columnKind": "unicodeCodePoints",
@@ -79,11 +75,7 @@ def _said(check: Check, rule: str) -> tuple[str, str]:
     if rule == _FORWARD:
         return "error", f"{subject(check)}: {forward_reason(check)}"
     told = [f"{subject(check)}: {outcome(check)}", *map(name, check.notes)]
-    return _LEVELS.get(_status(check), "error"), "\n".join(told)
-
-
-def _driver(rules: Sequence[str]) -> dict[str, Any]:
-    return {"name": "gradcheck", "semanticVersion": VERSION, "rules": [_rule(rule) for rule in rules]}
+    return LEVELS.get(_status(check), "error"), "\n".join(told)
 
 
 def _rule(rule: str) -> dict[str, Any]:

@@ -248,7 +248,9 @@ class Check:
     suspect: Suspect | None = None
     branches: Annotated[BranchCounts, Keys(("total", "covered"))] = field(default_factory=BranchCounts)
     notes: Annotated[tuple[str, ...], "Remarks for the reader."] = ()
-    message: Annotated[str, "Why nothing could be compared, in one sentence."] = ""
+    message: Annotated[
+        str, "Why nothing could be compared, why the gradient is not finite, or that a waiver is over."
+    ] = ""
     blocked_by: Annotated[tuple[str, ...], "Operators without a gradient or a kernel, where they are why."] = ()
     gates: Annotated[
         tuple[Annotated[str, Only((*_BESIDE, *WORDS))], ...],

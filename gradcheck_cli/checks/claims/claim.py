@@ -19,7 +19,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import UsageError, did_you_mean, shown
 from gradcheck_cli.formats import read
-from gradcheck_cli.formats.node_order import GRADIENT
+from gradcheck_cli.formats.gradient_nodes import GRADIENT
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.points.targets import choose_y, is_float

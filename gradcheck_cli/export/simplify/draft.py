@@ -352,22 +352,20 @@ class Types:
     inner: Mapping[tuple[str, str], Types] = field(default_factory=dict)
 
 
-class _TypesOfConstants:
-    """Writes constants for shape inference: of large ones only dtype and shape."""
-
-    def tensor(self, name: str, array: Array) -> TensorProto:
-        number = elem_type(array, f"constant {name!r}")
-        if array.nbytes <= _READ_BY_INFERENCE or array.dtype == object:
-            return tensor_proto(name, array)
-        outline = TensorProto(name=name, dims=array.shape, data_type=number, data_location=TensorProto.EXTERNAL)
-        outline.external_data.add(key="location", value="outline")
-        return outline
+def _outlined(name: str, array: Array) -> TensorProto:
+    """A constant for shape inference: of a large one only dtype and shape."""
+    number = elem_type(array, f"constant {name!r}")
+    if array.nbytes <= _READ_BY_INFERENCE or array.dtype == object:
+        return tensor_proto(name, array)
+    outline = TensorProto(name=name, dims=array.shape, data_type=number, data_location=TensorProto.EXTERNAL)
+    outline.external_data.add(key="location", value="outline")
+    return outline
 
 
 def known_types(graph: Graph) -> Types:
     """The types of all tensors, inferred from those of the inputs."""
     inputs = {name: graph.types[name] for name in graph.inputs if name in graph.types}
-    model = to_proto(replace(graph, types=inputs), constants=_TypesOfConstants())
+    model = to_proto(replace(graph, types=inputs), constants=_outlined)
     return _types(graph, infer_shapes(model, data_prop=True).graph)
 
 

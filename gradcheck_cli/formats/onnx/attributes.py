@@ -6,7 +6,7 @@ An attribute is an int, float, str, array, `TensorType` or `Graph`, or a tuple o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from onnx import (
@@ -26,47 +26,6 @@ from gradcheck_cli.formats.onnx.tensors import tensor_type, text, type_proto
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
 DEVICES = "device_configurations"  # the key in a node's metadata for its device configurations, as JSON
-_READERS: Mapping[int, Callable[[AttributeProto, Contents], Any]] = {
-    AttributeProto.FLOAT: lambda a, _: a.f,
-    AttributeProto.INT: lambda a, _: a.i,
-    AttributeProto.STRING: lambda a, _: text(a.s),
-    AttributeProto.TENSOR: lambda a, contents: contents.array(a.t),
-    AttributeProto.SPARSE_TENSOR: lambda a, contents: contents.dense(a.sparse_tensor),
-    AttributeProto.GRAPH: lambda a, contents: contents.subgraph(a.g),
-    AttributeProto.TYPE_PROTO: lambda a, _: tensor_type(a.tp),
-    AttributeProto.FLOATS: lambda a, _: tuple(a.floats),
-    AttributeProto.INTS: lambda a, _: tuple(a.ints),
-    AttributeProto.STRINGS: lambda a, _: tuple(text(s) for s in a.strings),
-    AttributeProto.TENSORS: lambda a, contents: tuple(contents.array(t) for t in a.tensors),
-    AttributeProto.SPARSE_TENSORS: lambda a, contents: tuple(contents.dense(t) for t in a.sparse_tensors),
-    AttributeProto.GRAPHS: lambda a, contents: tuple(contents.subgraph(g) for g in a.graphs),
-    AttributeProto.TYPE_PROTOS: lambda a, _: tuple(tensor_type(t) for t in a.type_protos),
-}
-# The first IR versions store no type with an attribute; the field that is set tells it.
-_FIELDS = {
-    "f": AttributeProto.FLOAT,
-    "i": AttributeProto.INT,
-    "s": AttributeProto.STRING,
-    "t": AttributeProto.TENSOR,
-    "g": AttributeProto.GRAPH,
-    "floats": AttributeProto.FLOATS,
-    "ints": AttributeProto.INTS,
-    "strings": AttributeProto.STRINGS,
-    "tensors": AttributeProto.TENSORS,
-    "graphs": AttributeProto.GRAPHS,
-}
-_KINDS = (
-    (int, AttributeProto.INT), (float, AttributeProto.FLOAT), (str, AttributeProto.STRING), (bytes, AttributeProto.STRING),
-    (np.ndarray, AttributeProto.TENSOR), (Graph, AttributeProto.GRAPH), (TensorType, AttributeProto.TYPE_PROTO),
-)  # fmt: skip
-_PLURAL = {
-    AttributeProto.INT: AttributeProto.INTS,
-    AttributeProto.FLOAT: AttributeProto.FLOATS,
-    AttributeProto.STRING: AttributeProto.STRINGS,
-    AttributeProto.TENSOR: AttributeProto.TENSORS,
-    AttributeProto.GRAPH: AttributeProto.GRAPHS,
-    AttributeProto.TYPE_PROTO: AttributeProto.TYPE_PROTOS,
-}
 
 
 class Contents(Protocol):
@@ -82,6 +41,27 @@ class Contents(Protocol):
         """The graph that is an attribute."""
 
 
+class _Kind(NamedTuple):
+    """A type of attributes: its fields in a message for one value and for several, and how values are read and written."""
+
+    one: str
+    many: str
+    python: tuple[type, ...]
+    read: Callable[[Any, Contents], Any]
+    write: Callable[[Any, Callable[[Graph], GraphProto]], Any]
+
+
+_KINDS = {
+    "INT": _Kind("i", "ints", (int,), lambda value, _: value, lambda value, _: value),
+    "FLOAT": _Kind("f", "floats", (float,), lambda value, _: value, lambda value, _: value),
+    "STRING": _Kind("s", "strings", (str, bytes), lambda s, _: text(s), lambda s, _: _bytes(s)),
+    "TENSOR": _Kind("t", "tensors", (np.ndarray,), lambda t, c: c.array(t), lambda a, _: tensor_proto("", a)),
+    "SPARSE_TENSOR": _Kind("sparse_tensor", "sparse_tensors", (), lambda t, c: c.dense(t), lambda value, _: value),
+    "GRAPH": _Kind("g", "graphs", (Graph,), lambda g, c: c.subgraph(g), lambda g, proto_of: proto_of(g)),
+    "TYPE_PROTO": _Kind("tp", "type_protos", (TensorType,), lambda t, _: tensor_type(t), lambda t, _: type_proto(t)),
+}  # in this order: the type of a Python value is the first that fits
+
+
 def attributes(node: NodeProto, bound: Mapping[str, Any], contents: Contents) -> dict[str, Any]:
     """The attributes of a node; in a function body, `bound` holds the values of the function's own attributes."""
     found: dict[str, Any] = {}
@@ -95,15 +75,16 @@ def attributes(node: NodeProto, bound: Mapping[str, Any], contents: Contents) ->
 
 def value_of(attribute: AttributeProto, contents: Contents) -> Any:
     """The value of one attribute."""
-    kind = attribute.type or _inferred(attribute)
-    if kind not in _READERS:
+    kind: int = attribute.type
+    if kind not in AttributeProto.AttributeType.values():
         raise ModelError(f"attribute {attribute.name!r} has the unknown type {kind}.")
-    return _READERS[kind](attribute, contents)
-
-
-def _inferred(attribute: AttributeProto) -> int:
     present = {descriptor.name for descriptor, _ in attribute.ListFields()}
-    return next((kind for name, kind in _FIELDS.items() if name in present), AttributeProto.INTS)
+    for name, each in _KINDS.items():  # the first IR versions store no type: the field that is set tells it
+        if kind == AttributeProto.AttributeType.Value(name) or (not kind and each.one in present):
+            return each.read(getattr(attribute, each.one), contents)
+        if kind == AttributeProto.AttributeType.Value(f"{name}S") or (not kind and each.many in present):
+            return tuple(each.read(value, contents) for value in getattr(attribute, each.many))
+    return ()
 
 
 def metadata(node: NodeProto) -> dict[str, str]:
@@ -126,11 +107,19 @@ def _as_json(node: NodeProto) -> str:
 def attribute_proto(name: str, value: Any, kind: str, graph_of: Callable[[Graph], GraphProto]) -> AttributeProto:
     """An attribute as a file holds it; `kind` is its type in the operator's schema, "" without a schema."""
     value = _plain(value)
-    proto = AttributeProto(name=name, type=AttributeProto.AttributeType.Value(kind) if kind else _kind_of(name, value))
+    kind = kind or _kind_of(name, value)
+    fields = _KINDS[kind.removesuffix("S")]
+    if kind.startswith("SPARSE"):
+        raise UnsupportedError(f"attribute {name!r} is of type {kind}, which is not written.")
+    proto = AttributeProto(name=name, type=AttributeProto.AttributeType.Value(kind))
     try:
-        _set(proto, value, graph_of)
+        if kind.endswith("S"):
+            getattr(proto, fields.many).extend(fields.write(each, graph_of) for each in value)
+        elif kind in ("TENSOR", "GRAPH", "TYPE_PROTO"):
+            getattr(proto, fields.one).CopyFrom(fields.write(value, graph_of))
+        else:
+            setattr(proto, fields.one, fields.write(value, graph_of))
     except (TypeError, AttributeError, ValueError) as error:
-        kind = AttributeProto.AttributeType.Name(proto.type)
         raise UsageError(f"attribute {name!r} is a {type(value).__name__}; it must be of type {kind}.") from error
     return proto
 
@@ -143,48 +132,12 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-def _kind_of(name: str, value: Any) -> Any:
+def _kind_of(name: str, value: Any) -> str:
     item = next(iter(value), 0) if isinstance(value, tuple) else value
-    for python, kind in _KINDS:
-        if isinstance(item, python):
-            return _PLURAL[kind] if isinstance(value, tuple) else kind
-    raise UnsupportedError(f"attribute {name!r} is a {type(item).__name__}, which ONNX cannot hold.")
-
-
-def _set(proto: AttributeProto, value: Any, graph_of: Callable[[Graph], GraphProto]) -> None:
-    match AttributeProto.AttributeType.Name(proto.type):
-        case "FLOAT":
-            proto.f = value
-        case "INT":
-            proto.i = value
-        case "STRING":
-            proto.s = _bytes(value)
-        case "TENSOR":
-            proto.t.CopyFrom(tensor_proto("", value))
-        case "GRAPH":
-            proto.g.CopyFrom(graph_of(value))
-        case "TYPE_PROTO":
-            proto.tp.CopyFrom(type_proto(value))
-        case _:
-            _set_many(proto, value, graph_of)
-
-
-def _set_many(proto: AttributeProto, values: Any, graph_of: Callable[[Graph], GraphProto]) -> None:
-    match AttributeProto.AttributeType.Name(proto.type):
-        case "FLOATS":
-            proto.floats.extend(values)
-        case "INTS":
-            proto.ints.extend(values)
-        case "STRINGS":
-            proto.strings.extend(_bytes(value) for value in values)
-        case "TENSORS":
-            proto.tensors.extend(tensor_proto("", value) for value in values)
-        case "GRAPHS":
-            proto.graphs.extend(graph_of(value) for value in values)
-        case "TYPE_PROTOS":
-            proto.type_protos.extend(type_proto(value) for value in values)
-        case kind:
-            raise UnsupportedError(f"attribute {proto.name!r} is of type {kind}, which is not written.")
+    kind = next((kind for kind, each in _KINDS.items() if isinstance(item, each.python)), None)
+    if kind is None:
+        raise UnsupportedError(f"attribute {name!r} is a {type(item).__name__}, which ONNX cannot hold.")
+    return f"{kind}S" if isinstance(value, tuple) else kind
 
 
 def _bytes(value: Any) -> bytes:

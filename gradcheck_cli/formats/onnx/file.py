@@ -142,12 +142,10 @@ def refuse_broken_text(message: Message, uri: str) -> None:
         for field, value in pending.pop().ListFields():
             if field.type == field.TYPE_MESSAGE:
                 pending.extend([value] if isinstance(value, Message) else value)
-            elif field.type == field.TYPE_STRING and _is_broken(value):
+            elif field.type == field.TYPE_STRING and any(
+                type(item) is not str for item in ([value] if isinstance(value, (str, bytes)) else value)
+            ):
                 raise ModelError(f"{uri} is damaged: its field {field.full_name!r} is not valid UTF-8.")
-
-
-def _is_broken(value: Any) -> bool:
-    return any(type(item) is not str for item in ([value] if isinstance(value, (str, bytes)) else value))
 
 
 def _diagnosis(data: bytes) -> str:
@@ -160,15 +158,11 @@ def _diagnosis(data: bytes) -> str:
             return f"is {kind}"
     if data[4:8] in (b"ORTM", b"TFL3"):
         return "is in ONNX Runtime's own format" if data[4:8] == b"ORTM" else "is a TFLite model"
-    if _is_text(data[:4096]):
+    if not any(byte < 9 or 13 < byte < 32 or byte > 126 for byte in data[:4096]):
         return "is a text file, not a model"
     if ModelProto.DESCRIPTOR.fields_by_name["ir_version"].number << 3 == data[0]:
         return f"is truncated or damaged: its {len(data)} bytes are not a whole ONNX model"
     return "is not an ONNX model"
-
-
-def _is_text(data: bytes) -> bool:
-    return not any(byte < 9 or 13 < byte < 32 or byte > 126 for byte in data)
 
 
 def text_format_of(uri: str) -> str:

@@ -16,12 +16,12 @@ from numpy.typing import DTypeLike
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto
 
 from gradcheck_cli.errors import LimitError, ModelError
-from gradcheck_cli.formats.node_order import in_order, with_bodies
+from gradcheck_cli.formats.gradient_nodes import with_bodies
 from gradcheck_cli.formats.onnx.adapt import adapt
 from gradcheck_cli.formats.onnx.attributes import attributes, metadata, value_of
 from gradcheck_cli.formats.onnx.opset import NEWEST, checked
 from gradcheck_cli.formats.onnx.tensors import TensorSource, numpy_dtype, to_array, to_dense, types_of
-from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe, is_inexact
+from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe, in_order, is_inexact
 from gradcheck_cli.graph.memory import installed
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
@@ -29,15 +29,9 @@ MAX_NODES = 3_000_000  # once functions are inlined
 MAX_CALLS = 200_000  # of functions in one model: nested calls multiply
 MAX_CALL_DEPTH = 60
 _CONSTANTS: dict[str, DTypeLike | None] = {
-    "value": None,
-    "sparse_value": None,
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
-    "value_string": object,
-    "value_strings": object,
-}
+    **dict.fromkeys(("value", "sparse_value")), **dict.fromkeys(("value_float", "value_floats"), np.float32),
+    **dict.fromkeys(("value_int", "value_ints"), np.int64), **dict.fromkeys(("value_string", "value_strings"), object),
+}  # fmt: skip
 _OF_RANK_TWO = {"Gemm", "Flatten"}  # operators whose output is a matrix
 _POOL_GRADIENTS = {("", "AveragePoolGrad"), ("", "MaxPoolGrad")}  # of onnxruntime's training graphs
 
@@ -236,18 +230,15 @@ class FileSite:
     node: Node
 
     def fresh(self, hint: str) -> str:
-        """A new tensor name."""
         return self.body.reader.names.fresh(hint)
 
     def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
-        """The name of a new constant."""
         name = self.fresh(f"{next(filter(None, self.node.outputs), self.node.op)}/{hint}")
         with np.errstate(over="ignore"):
             self.body.constants[name] = np.asarray(value, dtype)
         return name
 
     def value(self, name: str) -> Array | None:
-        """The value of a constant; None for other tensors."""
         body: Body | None = self.body
         while body is not None:
             if name in body.constants:
@@ -256,7 +247,6 @@ class FileSite:
         return None
 
     def dtype(self, name: str) -> np.dtype[Any] | None:
-        """The float dtype of a tensor; None where it is not certain."""
         value, declared = self.value(name), self.body.types.get(name)
         dtype = declared.dtype if declared is not None else None
         if value is not None or dtype is not None:
@@ -265,7 +255,6 @@ class FileSite:
         return self.body.reader.only_float
 
     def rank(self, name: str) -> int | None:
-        """The number of dimensions; None where it is not certain."""
         value, declared = self.value(name), self.body.types.get(name)
         if value is not None:
             return value.ndim
@@ -275,7 +264,6 @@ class FileSite:
         return 2 if last and last.op in _OF_RANK_TWO and name in last.outputs else None
 
     def is_read(self, name: str) -> bool:
-        """True if a node or an output of the file may read the tensor."""
         return bool(self.body.scope.calls) or name in self.body.reader.names_read
 
 

@@ -6,7 +6,7 @@ Also the way back, for writing files: the lowest opset at which the nodes of a g
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from onnx import TensorProto, defs, helper
 
 from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean
-from gradcheck_cli.formats.node_order import BODY, GRADIENT
+from gradcheck_cli.formats.gradient_nodes import BODY, GRADIENT
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 
 NEWEST = defs.onnx_opset_version()
@@ -31,18 +31,6 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def _all(kinds: type | tuple[type, ...]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, tuple) and all(isinstance(v, kinds) for v in value)
-
-
-def _one(kinds: type | tuple[type, ...]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kinds)
-
-
-_MATCHES: dict[str, Callable[[Any], bool]] = {
-    **{name: _one(kinds) for name, kinds in _KINDS.items()},
-    **{f"{name}S": _all(kinds) for name, kinds in _KINDS.items()},
-}
 # The opset from which on an operator has its newest meaning, where older nodes look the same and mean something else.
 _SINCE = {"DFT": 20, "GridSample": 20, "GroupNormalization": 21}
 _SINCE_VALUE = {("Resize", "coordinate_transformation_mode", "half_pixel_symmetric"): 19}
@@ -123,12 +111,10 @@ def _check_attribute(where: str, name: str, value: Any, schema: SchemaSignature,
 
 
 def _check_type(where: str, name: str, value: Any, expected: str) -> None:
-    if not _MATCHES[expected](value):
-        raise ModelError(f"{where}: attribute {name!r} is {_type_name(value)}; it must be of type {expected}.")
-
-
-def _type_name(value: Any) -> str:
-    return f"a tuple of {len(value)} values" if isinstance(value, tuple) else f"of type {type(value).__name__}"
+    several, kinds = isinstance(value, tuple), _KINDS[expected.removesuffix("S")]
+    if several != expected.endswith("S") or not all(isinstance(v, kinds) for v in (value if several else (value,))):
+        found = f"a tuple of {len(value)} values" if several else f"of type {type(value).__name__}"
+        raise ModelError(f"{where}: attribute {name!r} is {found}; it must be of type {expected}.")
 
 
 @functools.cache
@@ -174,15 +160,7 @@ def _kind(attribute: defs.OpSchema.Attribute) -> str:
 
 def _default(attribute: defs.OpSchema.Attribute) -> Any:
     proto = attribute.default_value
-    match _kind(attribute):
-        case "FLOAT":
-            return proto.f
-        case "INT":
-            return proto.i
-        case "STRING":
-            return proto.s.decode()
-        case _:
-            return None
+    return {"FLOAT": proto.f, "INT": proto.i, "STRING": proto.s.decode()}.get(_kind(attribute))
 
 
 def needed_opset(graph: Graph, least: int = LOWEST) -> int:
@@ -235,26 +213,19 @@ def _since(node: Node) -> int:
 
 def _fits(node: Node, then: SchemaSignature, newest: SchemaSignature, types: Mapping[str, str]) -> bool:
     """True if a node of the newest form is valid for an older signature and means the same there."""
-    counts = _within(len(node.inputs), then.inputs) and _within(len(node.outputs), then.outputs)
+    bounds = (len(node.inputs), then.inputs), (len(node.outputs), then.outputs)
+    counts = all(least <= count <= most for count, (least, most) in bounds)
     return counts and _same_attributes(node, then, newest) and _same_types(node, then, types)
 
 
-def _within(count: int, bounds: tuple[int, int]) -> bool:
-    return bounds[0] <= count <= bounds[1]
-
-
 def _same_attributes(node: Node, then: SchemaSignature, newest: SchemaSignature) -> bool:
-    unknown = [name for name in node.attrs if name not in then.attributes]
+    unknown = {name: value for name, value in node.attrs.items() if name not in then.attributes}
     absent = [name for name in then.defaults if name not in node.attrs and name in newest.attributes]
     return (
-        all(_is_default(node.attrs[name], name, newest) for name in unknown)
+        all(n in newest.defaults and type(v) is not np.ndarray and v == newest.defaults[n] for n, v in unknown.items())
         and set(then.required) <= set(node.attrs)
         and all(then.defaults[name] == newest.defaults.get(name) for name in absent)
     )
-
-
-def _is_default(value: Any, name: str, newest: SchemaSignature) -> bool:
-    return name in newest.defaults and not isinstance(value, np.ndarray) and value == newest.defaults[name]
 
 
 def _same_types(node: Node, then: SchemaSignature, types: Mapping[str, str]) -> bool:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
@@ -27,6 +27,7 @@ from gradcheck_cli.formats.onnx.opset import LOWEST, needed_opset, signature, wr
 from gradcheck_cli.formats.onnx.tensors import value_info
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
+Constants: TypeAlias = Callable[[str, Array], TensorProto]  # makes the tensor that a file holds for a constant
 EXTERNAL_ABOVE = 1_500_000_000  # bytes of constants in one file; a protobuf message ends at 2 GiB
 _SMALL = 1024  # bytes of constants that always stay in the model file: shapes, axes, scalars
 _ALIGNMENT = 4096
@@ -43,15 +44,18 @@ def write(
     With more than 1.5 GB of constants, or if the `original` has external data, large constants go into a file
     `<name>.data` beside it.  Documentation and properties come from the `original`.
     """
-    target = Path(path)
-    if _size(graph) <= EXTERNAL_ABOVE and (original is None or not _has_external_data(original)):
+    target, before = Path(path), original.graph.initializer if original is not None else ()
+    external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in before)
+    if _size(graph) <= EXTERNAL_ABOVE and not external:
         data = _serialized(to_proto(graph, least=least, original=original))
         with _replacing(target) as file:
             file.write(data)
         return
     beside = data_file(target)
     with _replacing(target) as file, _replacing(beside) as weights:
-        model = to_proto(graph, least=least, constants=ExternalConstants(weights, beside.name), original=original)
+        model = to_proto(
+            graph, least=least, constants=ExternalConstants(weights, beside.name).tensor, original=original
+        )
         file.write(_serialized(model))
 
 
@@ -71,7 +75,7 @@ def to_proto(
     for name in graph.inputs:
         if _declared(graph, name).dtype is None:
             raise UsageError(f"input {name!r} has no dtype, which a file must declare.")
-    _put_graph(model.graph, graph, opset, constants or EmbeddedConstants())
+    _put_graph(model.graph, graph, opset, constants or embedded)
     if original is not None:
         _put_heading(model, original)
     declare_devices(model)
@@ -84,20 +88,10 @@ def data_file(target: Path) -> Path:
     return target.parent / f"{target.name}.data"
 
 
-class Constants(Protocol):
-    """Writes constants, into the model file or beside it."""
-
-    def tensor(self, name: str, array: Array) -> TensorProto:
-        """The tensor that the model file holds for an array."""
-
-
-class EmbeddedConstants:
-    """Writes constants into the model file itself."""
-
-    def tensor(self, name: str, array: Array) -> TensorProto:
-        """A tensor with the values of the array."""
-        elem_type(array, f"constant {name!r}")
-        return tensor_proto(name, array)
+def embedded(name: str, array: Array) -> TensorProto:
+    """A tensor with the values of a constant in the model file itself."""
+    elem_type(array, f"constant {name!r}")
+    return tensor_proto(name, array)
 
 
 class ExternalConstants:
@@ -109,7 +103,7 @@ class ExternalConstants:
     def tensor(self, name: str, array: Array) -> TensorProto:
         """A tensor with the values of a small array, or with the place of a large one in the data file."""
         if array.dtype == object or array.nbytes <= _SMALL:
-            return EmbeddedConstants().tensor(name, array)
+            return embedded(name, array)
         proto = TensorProto(name=name, dims=array.shape, data_type=elem_type(array, f"constant {name!r}"))
         proto.data_location = TensorProto.EXTERNAL
         offset, length = self._append(_packed(array))
@@ -124,17 +118,11 @@ class ExternalConstants:
         return offset, data.nbytes
 
 
-def _has_external_data(model: ModelProto) -> bool:
-    return any(tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer)
-
-
 def _put_heading(model: ModelProto, original: ModelProto) -> None:
     """Copies properties, versions and documentation of a model, and of all that bears the same name in both."""
-    for field in ("domain", "doc_string"):
+    for field in ("domain", "doc_string", "model_version"):
         if getattr(original, field):
             setattr(model, field, getattr(original, field))
-    if original.model_version:
-        model.model_version = original.model_version
     model.metadata_props.extend(original.metadata_props)
     graph, before = model.graph, original.graph
     if before.doc_string:
@@ -157,7 +145,7 @@ def _put_docs(things: Iterable[Any], docs: dict[Any, str], key: str) -> None:
 def _put_graph(proto: GraphProto, graph: Graph, opset: int, constants: Constants) -> None:
     proto.name = graph.name or "graph"
     proto.node.extend(_node(node, opset, constants) for node in graph.nodes)
-    proto.initializer.extend(constants.tensor(name, array) for name, array in graph.constants.items())
+    proto.initializer.extend(constants(name, array) for name, array in graph.constants.items())
     proto.input.extend(_value_info(graph, name) for name in graph.inputs)
     proto.output.extend(_value_info(graph, name) for name in graph.outputs)
 

@@ -70,9 +70,8 @@ class OperatorTable:
             graph = self._in_graph(source.graph)
         except UsageError as error:
             raise UsageError(f"{source.uri}: {error}") from None
-        return replace(
-            source, graph=graph, operators=(*source.operators, *self.bodies), unused=self.unused([graph])
-        )  # fmt: skip
+        operators = (*source.operators, *self.bodies)
+        return replace(source, graph=graph, operators=operators, unused=self.unused([graph]))
 
     def unused(self, graphs: Iterable[Graph]) -> tuple[str, ...]:
         """Full names of the operators that none of some graphs uses, neither itself nor inside of another one."""
@@ -131,7 +130,7 @@ class OperatorTable:
         spec, spot = self.specs[name], self.spot / name
         default = {key: plain_attribute(value, spot / "attrs" / key) for key, value in spec.attrs.items()}
         bound = {**default, **attrs}
-        changed = {key: bound[key] for key in default if _differs(bound[key], default[key])}
+        changed = {key: bound[key] for key in default if _brief(bound[key]) != _brief(default[key])}
         label = name + (f"[{', '.join(f'{key}={_brief(value)}' for key, value in changed.items())}]" if changed else "")
         if label in self._bodies:
             return self._bodies[label]
@@ -167,16 +166,10 @@ class OperatorTable:
         return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found, cuts, facts)
 
     def _graph(
-        self,
-        name: str,
-        nodes: Any,
-        inputs: list[str],
-        outputs: list[str],
-        spot: DocumentPath,
-        bound: Mapping[str, Any],
-        partial: bool = False,
-    ) -> Graph:
-        scope = Scope(self, np.dtype(np.float32), local=set(inputs), bound=bound)
+        self, name: str, nodes: Any, inputs: list[str], outputs: list[str], spot: DocumentPath,
+        bound: Mapping[str, Any], partial: bool = False,
+    ) -> Graph:  # fmt: skip
+        scope = Scope(self.resolve, np.dtype(np.float32), local=set(inputs), bound=bound)
         read = read_nodes(nodes, spot, scope)
         if partial:
             outputs = [output for output in outputs if output in scope.local]
@@ -244,10 +237,6 @@ def _check_computed(outputs: list[str], spot: DocumentPath, scope: Scope) -> Non
     if missing:
         near = did_you_mean(missing[0], scope.local)
         raise spot.error(f"does not compute {missing[0]!r}, an output of the operator.{near}", key=True)
-
-
-def _differs(one: Any, other: Any) -> bool:
-    return _brief(one) != _brief(other)
 
 
 def _brief(value: Any) -> str:

@@ -222,20 +222,9 @@ def branch_of_attribute(value: Any) -> str:
     return "<graph>" if not {"nodes", "outputs"}.isdisjoint(value) else "<tensor>"
 
 
-def branch_of_node(value: Any) -> str:
-    return "<text>" if isinstance(value, str) else "<node>"
-
-
-def branch_of_nodes(value: Any) -> str:
-    return "<text>" if isinstance(value, str) else "<list>"
-
-
-def branch_of_param(value: Any) -> str:
-    return "<param>" if isinstance(value, dict) else "<value>"
-
-
-def branch_of_integers(value: Any) -> str:
-    return "<along>" if isinstance(value, dict) else "<ends>"
+def _by(kind: type, tag: str, other: str) -> Discriminator:
+    """Tells two branches of a union apart by the type of the value as written."""
+    return Discriminator(lambda value: tag if isinstance(value, kind) else other)
 
 
 def show(value: Any) -> str:
@@ -332,18 +321,17 @@ class NodeSpec(Keyed):
 
 
 NodeOrText: TypeAlias = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[NodeSpec, Tag("<node>")], Discriminator(branch_of_node)
+    Annotated[str, Tag("<text>")] | Annotated[NodeSpec, Tag("<node>")], _by(str, "<text>", "<node>")
 ]
 Nodes: TypeAlias = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[NodeOrText], Tag("<list>")],
-    Discriminator(branch_of_nodes),
+    Annotated[str, Tag("<text>")] | Annotated[list[NodeOrText], Tag("<list>")], _by(str, "<text>", "<list>")
 ]
 Constant: TypeAlias = Annotated[
     Annotated[TensorLiteral, Tag("<tensor>")] | Annotated[Value, Tag("<value>")],
     Discriminator(branch_of_attribute),
 ]
 Param: TypeAlias = Annotated[
-    Annotated[ParamSpec, Tag("<param>")] | Annotated[Value, Tag("<value>")], Discriminator(branch_of_param)
+    Annotated[ParamSpec, Tag("<param>")] | Annotated[Value, Tag("<value>")], _by(dict, "<param>", "<value>")
 ]
 
 
@@ -379,7 +367,7 @@ class AlongSpec(Keyed):
 Domain: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(check_domain)]
 Ends: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2), AfterValidator(check_ends)]
 Integers: TypeAlias = Annotated[
-    Annotated[AlongSpec, Tag("<along>")] | Annotated[Ends, Tag("<ends>")], Discriminator(branch_of_integers)
+    Annotated[AlongSpec, Tag("<along>")] | Annotated[Ends, Tag("<ends>")], _by(dict, "<along>", "<ends>")
 ]
 
 
@@ -568,11 +556,7 @@ def spec_schema() -> dict[str, Any]:
     schema = SpecKeys.model_json_schema(ref_template="#/definitions/{model}")
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "gradcheck spec"}
     definitions = {name: _draft_07(part) for name, part in schema.pop("$defs").items()}
-    return {
-        **head,
-        **_draft_07({k: v for k, v in schema.items() if k != "title"}),
-        "definitions": definitions,
-    }
+    return {**head, **_draft_07({k: v for k, v in schema.items() if k != "title"}), "definitions": definitions}
 
 
 def _draft_07(part: Any) -> Any:
@@ -582,16 +566,11 @@ def _draft_07(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     if "$ref" in part:  # draft-07 ignores whatever stands beside a reference
-        return {"$ref": part["$ref"]} if len(part) == 1 else {"allOf": [{"$ref": part["$ref"]}], **_rest(part)}
-    kept = {key: _draft_07(value) for key, value in part.items() if not _is_noise(key, value)}
+        rest = {key: _draft_07(value) for key, value in part.items() if key not in ("$ref", "default")}
+        return {"allOf": [{"$ref": part["$ref"]}], **rest} if len(part) > 1 else part
+    noise = [key for key, value in part.items() if (key, type(value)) == ("title", str)]
+    noise += ["default"] if part.get("default", 0) in (None, {}, []) else []
+    kept = {key: _draft_07(value) for key, value in part.items() if key not in noise}
     if "oneOf" in kept:  # an integer is a number too: branches may overlap
         kept["anyOf"] = kept.pop("oneOf")
     return kept
-
-
-def _rest(part: dict[str, Any]) -> dict[str, Any]:
-    return {key: _draft_07(value) for key, value in part.items() if key not in ("$ref", "default")}
-
-
-def _is_noise(key: str, value: Any) -> bool:
-    return (key == "title" and isinstance(value, str)) or (key == "default" and value in (None, {}, []))

@@ -8,19 +8,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from gradcheck_cli.errors import ModelError, did_you_mean
-from gradcheck_cli.formats.node_order import with_bodies
+from gradcheck_cli.formats.gradient_nodes import with_bodies
 from gradcheck_cli.formats.onnx.adapt import adapt
 from gradcheck_cli.formats.onnx.opset import NEWEST, checked, signature
 from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
 from gradcheck_cli.formats.yaml.fields import GraphSpec, InputSpec, ParamSpec
-from gradcheck_cli.formats.yaml.nodes import Dialect, Scope, add_constants, check_outputs, read_nodes
+from gradcheck_cli.formats.yaml.nodes import Scope, add_constants, check_outputs, read_nodes
 from gradcheck_cli.formats.yaml.places import Document, DocumentPath
 from gradcheck_cli.formats.yaml.values import Values, constant, dtype_of, graph_float
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
@@ -42,13 +43,16 @@ def read_graph(name: str, written: GraphSpec, spot: DocumentPath, context: SpecC
     """Reads one entry of `graphs`."""
     dims = {**written.dims, **{key: size for key, size in context.dims.items() if key in _symbols(written)}}
     _check_dims(written, spot)
-    types = {key: _type(value) for key, value in written.inputs.items()}
+    types = {key: TensorType(dtype_of(value.dtype), None if value.shape is None else tuple(value.shape))
+             for key, value in written.inputs.items()}  # fmt: skip
     params = _params(name, written, dims, spot, context.values)
     types |= {key: TensorType(array.dtype, array.shape) for key, array in params.items()}
     float_dtype = graph_float([kind.dtype for kind in types.values() if kind.dtype is not None])
     local = {*written.inputs, *written.params}
-    dialect = _dialect(written, spot, types)
-    scope = Scope(context.operators, float_dtype, local, constants=dict(params), dialect=dialect)
+    if written.opset is not None and written.opset > NEWEST:
+        raise (spot / "opset").error(f"opset {written.opset} is not known; the newest known is {NEWEST}")
+    modern = partial(_modern, written.opset, types) if written.opset is not None else None
+    scope = Scope(context.operators.resolve, float_dtype, local, constants=dict(params), modern=modern)
     add_constants(written.constants, spot / "constants", scope)
     nodes = read_nodes(written.nodes, spot / "nodes", scope)
     check_outputs(written.outputs, spot / "outputs", scope)
@@ -92,10 +96,6 @@ def read_initializations(
 def parameters(source: Source) -> dict[str, Array]:
     """The parameters of a graph: constants whose type is declared."""
     return {name: array for name, array in source.graph.constants.items() if name in source.graph.types}
-
-
-def _type(written: InputSpec) -> TensorType:
-    return TensorType(dtype_of(written.dtype), None if written.shape is None else tuple(written.shape))
 
 
 def _symbols(written: GraphSpec) -> set[str]:
@@ -142,27 +142,12 @@ def _sizes(shape: list[Any], dims: Mapping[str, int], spot: DocumentPath) -> tup
     return tuple(dim if isinstance(dim, int) else dims[dim] for dim in shape)
 
 
-def _dialect(written: GraphSpec, spot: DocumentPath, types: dict[str, TensorType]) -> Dialect | None:
-    if written.opset is None:
-        return None
-    if written.opset > NEWEST:
-        raise (spot / "opset").error(f"opset {written.opset} is not known; the newest known is {NEWEST}")
-    return Opset(written.opset, types)
-
-
-@dataclass(frozen=True, slots=True)
-class Opset:
-    """The opset that a graph declares, with the declared types of its inputs and parameters."""
-
-    version: int
-    types: dict[str, TensorType]
-
-    def modern(self, node: Node, scope: Scope) -> list[Node]:
-        """Nodes of the newest opset that compute the same; raises a ModelError if a node contradicts its schema."""
-        node = _with_types_of_schema(node, self.version)
-        where = f"node {node.op} {node.name or node.outputs[0]!r}"
-        site = SpecSite(where, next(filter(None, node.outputs), node.op), scope, self.types)
-        return adapt(checked(node, self.version, where), self.version, site)
+def _modern(version: int, types: dict[str, TensorType], node: Node, scope: Scope) -> list[Node]:
+    """Nodes of the newest opset that compute what a node does in an older one; a ModelError if it is not valid there."""
+    node = _with_types_of_schema(node, version)
+    where = f"node {node.op} {node.name or node.outputs[0]!r}"
+    site = SpecSite(where, next(filter(None, node.outputs), node.op), scope, types)
+    return adapt(checked(node, version, where), version, site)
 
 
 def _with_types_of_schema(node: Node, version: int) -> Node:

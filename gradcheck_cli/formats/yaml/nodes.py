@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -81,32 +81,18 @@ def check_outputs(names: Iterable[str], spot: DocumentPath, scope: Scope) -> Non
             spot.document.problems.extend(error.problems)
 
 
-class Operators(Protocol):
-    """Resolves the operator names in nodes."""
-
-    def resolve(self, node: Node) -> Node:
-        """The node with the domain, operator and attributes of its body; a UsageError if the operator is unknown."""
-
-
-class Dialect(Protocol):
-    """The opset in which nodes are written."""
-
-    def modern(self, node: Node, scope: Scope) -> list[Node]:
-        """Nodes of the newest opset that compute the same."""
-
-
 @dataclass(slots=True)
 class Scope:
     """The tensors that the nodes of one graph may read, while it is read; `around` has names of outer graphs."""
 
-    operators: Operators
+    resolve: Callable[[Node], Node]  # gives a node the domain, operator and attributes of its body
     float_dtype: DType
     local: set[str] = field(default_factory=set)
     around: frozenset[str] = frozenset()
     constants: dict[str, Array] = field(default_factory=dict)
     outer_constants: Mapping[str, Array] = field(default_factory=dict)
     bound: Mapping[str, Any] | None = None  # attributes of the operator whose body this is; None outside of bodies
-    dialect: Dialect | None = None
+    modern: Callable[[Node, Scope], list[Node]] | None = None  # rewrites a node of an older opset in the newest
     later: frozenset[str] = frozenset()  # names that nodes further down compute
 
     def inner(self, names: Iterable[str]) -> Scope:
@@ -182,11 +168,11 @@ def _nodes_of(item: NodeItem, scope: Scope) -> list[Node]:
     if value is not None:
         scope.constants[node.outputs[0]] = value
         return []
-    return scope.dialect.modern(node, scope) if scope.dialect else [node]
+    return scope.modern(node, scope) if scope.modern else [node]
 
 
 def _text_reader(spot: DocumentPath, scope: Scope) -> TextReader:
-    return TextReader(spot, scope.bound, scope.operators.resolve)
+    return TextReader(spot, scope.bound, scope.resolve)
 
 
 def _from_mapping(written: NodeSpec, item: NodeItem, scope: Scope) -> Node:
@@ -198,7 +184,7 @@ def _from_mapping(written: NodeSpec, item: NodeItem, scope: Scope) -> Node:
     inputs = tuple(_input(index, value, item, scope) for index, value in enumerate(written.inputs))
     node = Node(op, inputs, tuple(written.outputs), attrs, domain or written.domain, written.name)
     try:
-        return scope.operators.resolve(node)
+        return scope.resolve(node)
     except SpecError:
         raise
     except GradcheckError as error:
@@ -454,10 +440,5 @@ def constant_value(node: Node) -> Array | None:
     [(kind, value)] = node.attrs.items()
     if kind.startswith("value_string"):
         return np.asarray(value, object)
-    dtypes = {
-        "value_float": np.float32,
-        "value_floats": np.float32,
-        "value_int": np.int64,
-        "value_ints": np.int64,
-    }
-    return np.asarray(value, dtypes.get(kind))
+    dtypes = {"value_float": np.float32, "value_int": np.int64}
+    return np.asarray(value, dtypes.get(kind.removesuffix("s")))

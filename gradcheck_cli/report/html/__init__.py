@@ -1,8 +1,7 @@
 """A report to look at: a folder of pages that needs neither script nor inline style, or one page that holds it all.
 
-Pages are jinja2 templates; pictures are those of `--plot`, and only of what kept what they are drawn from.
-
-A folder that is replaced as a whole or not at all, and never one that holds anybody else's files.
+Pages are jinja2 templates; pictures are those of `--plot`, of checks that kept the data for them.  A folder is replaced
+as a whole or not at all, and never one that holds anybody else's files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Facts that pages show of a run, a model and a check besides tables: pairs of a word and what belongs to it.
+"""The contents of pages: models with the outcomes of their checks, their operators, and facts as pairs of words.
 
-What the pages are about: models with the outcomes of their checks, and the operators in them.
+`of_run`, `of_model` and `of_check` give the facts that are shown besides tables.
 """
 
 from __future__ import annotations
@@ -174,9 +174,8 @@ def by_operator(models: Sequence[PagedModel]) -> list[OperatorRow]:
             suspected += [model] * (operator in suspects)
             blocked += [model] * (operator in blockers)
     found = [OperatorRow(op, len(h), len(f), tuple(s), tuple(b)) for op, (h, f, s, b) in rows.items()]
-    return sorted(
-        found, key=lambda r: (-len(r.suspected), -len(r.blocked), -r.failing / r.models, -r.models, r.operator)
-    )
+    order = ((-len(r.suspected), -len(r.blocked), -r.failing / r.models, -r.models, r.operator) for r in found)
+    return [row for _, row in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
 
 def _in_full(suspect: Suspect, operators: Iterable[str]) -> str:
@@ -226,11 +225,9 @@ def of_model(model: PagedModel) -> Iterator[Fact]:
     yield "File", found.uri
     yield "Opset", ", ".join(f"{domain} {v}".strip() for domain, v in sorted(found.opset.items()))
     yield "Nodes", f"{found.nodes:,}" if found.nodes else ""
-    yield (
-        "Operators",
-        ", ".join(f"{op} {n}" for op, n in [*found.operators.items()][:12])
-        + (f", and {more} more" if (more := len(found.operators) - 12) > 0 else ""),
-    )
+    operators = ", ".join(f"{op} {n}" for op, n in [*found.operators.items()][:12])
+    more = len(found.operators) - 12
+    yield "Operators", operators + (f", and {more} more" if more > 0 else "")
     yield "SHA-256", found.sha256[:_DIGITS] + "…" * (len(found.sha256) > _DIGITS)
     yield "Duration", seconds(model.seconds)
 
@@ -248,10 +245,8 @@ def of_check(check: Check) -> Iterator[Fact]:
     yield "Forward run", held_against(check) if check.forward else ""
     yield "Precision", precision_text([check])
     yield "Branches", _branches(check)
-    yield (
-        "Coloring",
-        f"{check.coloring['rows']} rows in {count(check.coloring['colors'], 'group')}" if (check.coloring) else "",
-    )
+    groups = f"{check.coloring['rows']} rows in {count(check.coloring['colors'], 'group')}" if check.coloring else ""
+    yield "Coloring", groups
     yield "Forward runs", ", ".join(f"{n:,} on {kind} numbers" for kind, n in check.evaluations.items() if n)
     yield "Took", f"{seconds(check.duration_s)}, {check.peak_rss_mb:,.0f} MB of memory at most"
     yield "Saved as", check.bundle or ""

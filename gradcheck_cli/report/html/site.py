@@ -1,10 +1,7 @@
-"""The report as a folder of pages, or as one page: what is on which, in bounded sizes however many models there are.
+"""The report as a folder of pages, or as one page, in bounded sizes however many models there are.
 
-Where things are: in a folder of pages, or on a single page.
-
-Pictures of a check as PNG: where in the Jacobian its errors are, and its V curve.
-
-They are images, not drawings in the page, since the strictest policies let a picture have no style of its own.
+`InFolder` and `OnPage` give the addresses of things in either.  Pictures are PNG images, not drawings in the page, since
+the strictest policies let a picture have no style of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from dataclasses import replace
 from io import BytesIO
 from itertools import count
 from math import ceil
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -47,28 +44,11 @@ Menu: TypeAlias = list[tuple[str, str, bool]]  # label, address, and whether one
 _LINKED = ("Summary", "Models", "Operators")
 
 
-class Links(Protocol):
-    """Addresses as pages write them; `level` is that of the heading of a model."""
-
-    single: ClassVar[bool]
-    level: ClassVar[int]
-
-    @property
-    def summary(self) -> str: ...
-
-    def menu(self, here: str) -> Menu: ...
-
-    def models(self, order: str, page: int = 1) -> str: ...
-
-    def model(self, model: PagedModel) -> str: ...
-
-    def check(self, model: PagedModel, index: int) -> str: ...
-
-    def anchor(self, model: PagedModel, index: int) -> str: ...
-
-
 class InFolder:
-    """A page for each model, and one for each order of them; `up` leads from a page to the folder."""
+    """Addresses in a folder with a page for each model, and one for each order of them; `up` leads to the folder.
+
+    `level` is that of the heading of a model.
+    """
 
     single: ClassVar[bool] = False
     level: ClassVar[int] = 1
@@ -99,7 +79,7 @@ class InFolder:
 
 
 class OnPage:
-    """Sections of one page; of models that have none (not among `told`) the table is what there is."""
+    """Addresses on a single page; models without a section of their own (not among `told`) stand in the table only."""
 
     single: ClassVar[bool] = True
     level: ClassVar[int] = 2
@@ -174,7 +154,7 @@ class ReportData:
         more = max(len(involved) - _OPERATORS, 0) + max(len(others) - _OPERATORS, 0)
         return {"operators": involved[:_OPERATORS], "others": others[:_OPERATORS], "more": more}
 
-    def rows(self, links: Links) -> dict[str, str]:
+    def rows(self, links: InFolder | OnPage) -> dict[str, str]:
         """The rows of the table of models, by slug: in every order the same."""
         row = parts().model_row
         return {model.slug: row(model, links) for model in self.models}
@@ -182,10 +162,8 @@ class ReportData:
 
 def folder(report: Report) -> Iterator[tuple[str, bytes]]:
     """The files of a folder, by their names in it: no script, no style but in a file of its own."""
-    site, look = (
-        ReportData(report),
-        {"policy": "script-src 'none'; object-src 'none'; base-uri 'none'; form-action 'none'"},
-    )
+    site = ReportData(report)
+    look = {"policy": "script-src 'none'; object-src 'none'; base-uri 'none'; form-action 'none'"}
     yield "style.css", asset("style.css").encode()
     yield "icon.svg", asset("icon.svg").encode()
     top, below = InFolder(), InFolder("../")
@@ -200,7 +178,7 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
             for drawing in _drawings(site, model, index):
                 file = f"model/{model.slug}-{index}-{drawing.kind}.png"
                 files.append((file, drawing.png))
-                shown.append(_shown(drawing, below.up + file))
+                shown.append(Shown(below.up + file, drawing.says, WIDTH, HEIGHT))
             pairs.append((check, index, shown))
         yield from files
         yield f"model/{model.slug}.html", page(
@@ -221,7 +199,7 @@ def single(report: Report) -> str:
     style, script = asset("style.css"), asset("single.js")
     sections = [
         Markup(page("model.part.html", links=links, model=model, pairs=[
-            (check, index, [_shown(d, _data("image/png", d.png)) for d in _drawings(site, model, index)])
+            (check, index, [Shown(_data(d.png), d.says, WIDTH, HEIGHT) for d in _drawings(site, model, index)])
             for index, check in enumerate(model.checks, 1)
         ]))
         for model in told
@@ -259,11 +237,8 @@ def _title(models: Sequence[PagedModel], attention: Sequence[PagedModel]) -> str
         return "Nothing was checked"
     every = f"{len(models):,} model{'s' * (len(models) != 1)}"
     if not attention:
-        return (
-            f"All gradients of {every} are right"
-            if all(m.outcome.key == "pass" for m in models)
-            else f"{every}: right or known to fail"
-        )
+        right = all(m.outcome.key == "pass" for m in models)
+        return f"All gradients of {every} are right" if right else f"{every}: right or known to fail"
     return f"{len(attention):,} of {every} need{'s' * (len(attention) == 1)} attention"
 
 
@@ -301,11 +276,6 @@ def _drawings(site: ReportData, model: PagedModel, index: int) -> Iterator[Any]:
         yield from drawings(model.checks[index - 1])
 
 
-def _shown(drawing: Any, src: str) -> Shown:
-
-    return Shown(src, drawing.says, WIDTH, HEIGHT)
-
-
 def _told(models: Sequence[PagedModel]) -> list[PagedModel]:
     """The models that a single page tells of in full."""
     found, checks = list[PagedModel](), 0
@@ -317,8 +287,8 @@ def _told(models: Sequence[PagedModel]) -> list[PagedModel]:
     return found
 
 
-def _data(kind: str, data: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+def _data(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Templates, and how they write numbers and names.
+"""The jinja2 environment of pages: templates, and filters that write numbers and names.
 
 Everything is escaped by default.  What is left of characters that would turn a line around or end it goes when a page
 is done, whatever way it came in.
@@ -33,7 +33,7 @@ from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts
 from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, counted, label_of, outcome_of
-from gradcheck_cli.results.record import Check, Suspect
+from gradcheck_cli.results.record import Check
 
 _SHOWN = 20  # worst entries of a pair
 _NO_LETTERS = "".join(chr(plane << 16 | last) for plane in range(1, 15) for last in (0xFFFE, 0xFFFF))
@@ -82,8 +82,9 @@ def _environment() -> Environment:
         "seconds": text.seconds, "percent": text.percent, "upper_bound": text.upper,
         "outcome": outcome_of, "rank": lambda m: [*OUTCOMES].index(m.outcome.key), "label": _label, "why": _why,
         "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": expectation, "hint": _hint,
-        "share": share_compared, "not_judged": not_judged,
-        "entries": _entries, "findings": _findings, "tally": _tally, "figures": _figures,
+        "share": share_compared, "not_judged": not_judged, "entries": _entries, "tally": _tally,
+        "findings": lambda suspect: [_name(sentence, 400) for sentence in evidence(suspect)],
+        "figures": lambda check: ", ".join(figures(check)),
         "facts": page_facts.of_check, "model_facts": page_facts.of_model,
         "healths": page_facts.healths, "bars": page_facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
@@ -145,16 +146,8 @@ def _entries(check: Check) -> Entries:
     return Entries(f"{shown} that did not pass", head, [(sides if by_sides else row)(check, e) for e in told[:_SHOWN]])
 
 
-def _findings(suspect: Suspect) -> list[str]:
-    return [_name(sentence, 400) for sentence in evidence(suspect)]
-
-
 def _tally(model: PagedModel) -> str:
     """143 checks: 3 fail, 140 pass; or 143 checks, where all have the outcome that is told beside it."""
     found = counted(map(outcome_of, model.checks))
     told = ", ".join(f"{number} {outcome.word.lower()}" for outcome, number in found)
     return text.count(len(model.checks), "check") + (f": {told}" if len(found) > 1 else "")
-
-
-def _figures(check: Check) -> str:
-    return ", ".join(figures(check))

@@ -1,12 +1,8 @@
-"""The V curve: how far central differences of one entry are from its derivative, against their step.
+"""The four panels of a figure, in colors that the color-blind can tell apart.
 
-Where the errors are: the Jacobian, or one tensor's images where the other tensor is a scalar.
-
-How large the errors of all entries are, and how large errors of the numerical side could be.
-
-Health by layer: what is left of the gradient on its way back through the model, and which units are dead.
-
-What the panels of a figure share: colors that the color-blind can tell apart, numbers as the reports write them.
+`draw_curve` is the V curve: the error of central differences of one entry against their step.  `draw_heat` shows where the
+errors are, in the Jacobian or in one tensor's images; `draw_histogram` how large the errors of all entries are, and those
+that the numerical side may have; `draw_layers` what is left of the gradient at each layer, and which units are dead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ONNX's operator Gradient: a derivative inside of a model."""
 
-from gradcheck_cli.formats.node_order import with_bodies
+from gradcheck_cli.formats.gradient_nodes import with_bodies
 from tests.ops.case import arr, chain, node
 
 TRAINING = "ai.onnx.preview.training"

@@ -1,74 +1,21 @@
-"""Nodes of a file made ready for a `Graph`: sorted topologically, and `Gradient` nodes with the graph they differentiate.
+"""`Gradient` nodes of ONNX's training operators, each made ready to run with the graph that it differentiates.
 
-A node of ONNX's training operator `Gradient` only names tensors: `y` as a function of `xs` and `zs`.  The nodes between
-them become a graph in its attribute `body`; then it runs like a node of control flow.
+Such a node only names tensors: `y` as a function of `xs` and `zs`.  The nodes between them become a graph in its attribute
+`body`; then it runs like a node of control flow.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gradcheck_cli.errors import LimitError, ModelError
-from gradcheck_cli.graph import Graph, Node, TensorType, describe
+from gradcheck_cli.graph import Graph, Node, TensorType, describe, in_order
 
 GRADIENT = ("ai.onnx.preview.training", "Gradient")  # the key of its nodes
 BODY = "body"  # the attribute that holds the graph
 MAX_BODIES = 3_000_000  # nodes in all bodies together
 MAX_ORDER = 60  # of derivatives: a body may contain Gradient nodes
-
-
-def in_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes in topological order, otherwise in the order given; a ModelError names a node of a cycle."""
-    reads = [node.reads for node in nodes]
-    if _is_ordered(nodes, reads):
-        return tuple(nodes)
-    producers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
-    waits = [{producers[name] for name in names if name in producers} for names in reads]
-    order = _kahn(waits)
-    if len(order) < len(nodes):
-        stuck = _on_cycle(waits, set(order))
-        raise ModelError(f"{describe(stuck, nodes[stuck])} depends on its own output: the graph has a cycle.")
-    return tuple(nodes[index] for index in order)
-
-
-def _is_ordered(nodes: Sequence[Node], reads: Sequence[tuple[str, ...]]) -> bool:
-    later = {name for node in nodes for name in node.outputs if name}
-    for node, names in zip(nodes, reads, strict=True):
-        if not later.isdisjoint(names):
-            return False
-        later.difference_update(node.outputs)
-    return True
-
-
-def _kahn(waits: Sequence[set[int]]) -> list[int]:
-    """Indices in topological order by Kahn's algorithm, the smallest first; indices on or behind cycles are missing."""
-    left = [len(before) for before in waits]
-    followers: list[list[int]] = [[] for _ in waits]
-    for index, before in enumerate(waits):
-        for other in before:
-            followers[other].append(index)
-    ready = [index for index, count in enumerate(left) if not count]
-    order = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for other in followers[index]:
-            left[other] -= 1
-            if not left[other]:
-                heapq.heappush(ready, other)
-    return order
-
-
-def _on_cycle(waits: Sequence[set[int]], done: set[int]) -> int:
-    """An index on a cycle, found by walking back from any index that is not done."""
-    index = next(i for i in range(len(waits)) if i not in done)
-    passed: set[int] = set()
-    while index not in passed:
-        passed.add(index)
-        index = min(other for other in waits[index] if other not in done)
-    return index
 
 
 def with_bodies(nodes: Sequence[Node], types: Mapping[str, TensorType]) -> tuple[Node, ...]:
