@@ -28,12 +28,9 @@ Names: TypeAlias = "Tensor | str | Sequence[Tensor | str]"
 
 
 def load(
-    path: str | os.PathLike[str],
-    *,
-    dims: Mapping[str, int] | None = None,
-    graph: str | None = None,
+    path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, graph: str | None = None,
     allow_python: bool = False,
-) -> Model:
+) -> Model:  # fmt: skip
     """The model in an ONNX file, or one graph of a YAML spec.
 
     Operators compute as the ONNX standard defines them, at the versions that the file names.
@@ -102,19 +99,11 @@ def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = 
 
 
 def check(
-    model: Model,
-    x: Names | None = None,
-    y: Names | None = None,
-    *,
-    x_init_value: Mapping[Any, Any] | None = None,
-    extra_feed_dict: Mapping[Any, Any] | None = None,
-    ops: Ops = OPS,
-    rtol: float | Mapping[str, float] | None = None,
-    atol: float | Mapping[str, float] | None = None,
-    fail_on: str | Sequence[str] | None = None,
-    isolate: bool = False,
+    model: Model, x: Names | None = None, y: Names | None = None, *, x_init_value: Mapping[Any, Any] | None = None,
+    extra_feed_dict: Mapping[Any, Any] | None = None, ops: Ops = OPS, rtol: float | Mapping[str, float] | None = None,
+    atol: float | Mapping[str, float] | None = None, fail_on: str | Sequence[str] | None = None, isolate: bool = False,
     **settings: Any,
-) -> Report:
+) -> Report:  # fmt: skip
     """Checks gradients as the command `gradcheck check` does, and returns a `Report`.
 
     The theoretical Jacobian is that of the gradient rules, the numerical one comes from the forward run alone; both
@@ -152,13 +141,9 @@ def check(
         **{"dims": model.dims, **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
     gates = gates_given(fail_on, given.dtype)
-    bounded = _isolated if call_options.flag(isolate, "isolate") else _here
-    checks = bounded(given, partial(check_source, model.source, given, name=Path(model.source.uri).name, ops=ops))
+    call = partial(check_source, model.source, given, name=Path(model.source.uri).name, ops=ops)
+    checks = _isolated(given, call) if call_options.flag(isolate, "isolate") else call()
     return Report(tuple(with_gates(each, gates) for each in checks), fail_on=gates)
-
-
-def _here(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
-    return call()
 
 
 def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
@@ -171,11 +156,7 @@ def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tupl
 
 
 def save(
-    model: Model,
-    path: str | os.PathLike[str],
-    outputs: Names | None = None,
-    *,
-    feeds: Mapping[Any, Any] | None = None,
+    model: Model, path: str | os.PathLike[str], outputs: Names | None = None, *, feeds: Mapping[Any, Any] | None = None
 ) -> None:
     """Writes the model with its derivatives as an ONNX file whose outputs are `outputs`.
 

@@ -23,17 +23,10 @@ from gradcheck_cli.settings import Settings
 
 
 def compute_gradient(
-    x: Any,
-    x_shape: Any,
-    y: Tensor,
-    y_shape: Sequence[int],
-    x_init_value: Any = None,
-    delta: float = 0.001,
-    init_targets: str | Sequence[str] | None = None,
-    extra_feed_dict: Mapping[Any, Any] | None = None,
-    *,
+    x: Any, x_shape: Any, y: Tensor, y_shape: Sequence[int], x_init_value: Any = None, delta: float = 0.001,
+    init_targets: str | Sequence[str] | None = None, extra_feed_dict: Mapping[Any, Any] | None = None, *,
     dtype: str = "float64",
-) -> Any:
+) -> Any:  # fmt: skip
     """Computes and returns the theoretical and the numerical Jacobian of y with respect to x.
 
     The definition is that of TensorFlow 1's `tf.test.compute_gradient` (tensorflow/python/ops/gradient_checker.py).
@@ -66,44 +59,30 @@ def compute_gradient(
     many = isinstance(x, list | tuple)
     xs = arguments.tensors(x, "x")
     model = arguments.model_of([*xs, arguments.tensor(y, "y")], "x and y")
-    values = [None] * len(xs) if x_init_value is None else arguments.per_x(x_init_value, xs, "x_init_value", many)
     step = call_options.step(delta)
     settings = Settings(
         extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
         init_targets=call_options.targets(init_targets, "init_targets"),
         dtype=call_options.one_of(dtype, "dtype", ("float64", "model")),
     )
-    arguments.require_free(model, xs, values, settings.extra_feed_dict)
-    for i, tensor in enumerate(xs):
-        arguments.require_inexact(model, tensor, f"x[{i}]" if many else "x")
+    points = _points(model, xs, x_shape, x_init_value, settings.extra_feed_dict, many)
     arguments.require_inexact(model, y, "y")
-    given = zip(xs, arguments.per_x(x_shape, xs, "x_shape", many), strict=True)
-    shapes = [arguments.require_shape(t, shape, "x_shape") for t, shape in given]
     wanted = arguments.require_shape(y, y_shape, "y_shape")
-    triples = zip(xs, shapes, values, strict=True)
-    points = {t.name: arguments.initial(t, shape, v, i) for i, (t, shape, v) in enumerate(triples)}
-    runs = _Runs(model, y.name, points, settings)
+    runs = _Runs(model, y.name, {t.name: value for t, value in zip(xs, points, strict=True)}, settings)
     pairs = []
-    for tensor, shape in zip(xs, shapes, strict=True):
+    for tensor, value in zip(xs, points, strict=True):
         tape = runs.beside(tensor.name)
-        arguments.require_run(tape, tensor.name, shape, "x_shape")
+        arguments.require_run(tape, tensor.name, value.shape, "x_shape")
         arguments.require_run(tape, y.name, wanted, "y_shape")
         pairs.append(_jacobians(model, tape, tensor.name, y.name, step, settings))
     return pairs if many else pairs[0]
 
 
 def compute_gradient_error(
-    x: Any,
-    x_shape: Any,
-    y: Tensor,
-    y_shape: Sequence[int],
-    x_init_value: Any = None,
-    delta: float = 0.001,
-    init_targets: str | Sequence[str] | None = None,
-    extra_feed_dict: Mapping[Any, Any] | None = None,
-    *,
+    x: Any, x_shape: Any, y: Tensor, y_shape: Sequence[int], x_init_value: Any = None, delta: float = 0.001,
+    init_targets: str | Sequence[str] | None = None, extra_feed_dict: Mapping[Any, Any] | None = None, *,
     dtype: str = "float64",
-) -> float:
+) -> float:  # fmt: skip
     """The largest absolute difference between the two Jacobians of `compute_gradient`, in units of y per unit of x.
 
     The definition is that of TensorFlow 1's `tf.test.compute_gradient_error`.  Arguments and errors are those of
@@ -114,8 +93,21 @@ def compute_gradient_error(
     return max(float(np.max(np.abs(t - n), initial=0.0)) for t, n in pairs)
 
 
+def _points(
+    model: Model, xs: Sequence[Tensor], x_shape: Any, given: Any, fixed: Mapping[str, Array], many: bool
+) -> list[Array]:
+    """The value of each x, as given or drawn, in the shape that was given; ValueError for what contradicts the model."""
+    values = [None] * len(xs) if given is None else arguments.per_x(given, xs, "x_init_value", many)
+    arguments.require_free(model, xs, values, fixed)
+    for i, tensor in enumerate(xs):
+        arguments.require_inexact(model, tensor, f"x[{i}]" if many else "x")
+    pairs = zip(xs, arguments.per_x(x_shape, xs, "x_shape", many), strict=True)
+    shapes = [arguments.require_shape(t, shape, "x_shape") for t, shape in pairs]
+    return [arguments.initial(t, s, v, i) for i, (t, s, v) in enumerate(zip(xs, shapes, values, strict=True))]
+
+
 class _Runs:
-    """Runs at the point: a tensor inside the model is fed its value only while it is x itself."""
+    """Runs of the model at the point; a tensor inside the model is fed its value only while it is x itself."""
 
     def __init__(self, model: Model, y: str, points: Mapping[str, Array], settings: Settings) -> None:
         self.model, self.y, self.points, self.settings = model, y, points, settings

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 from gradcheck_cli.autodiff.backward import add_n
@@ -45,16 +47,10 @@ class AggregationMethod(Enum):
 
 
 def gradients(
-    ys: Any,
-    xs: Any,
-    grad_ys: Any = None,
-    name: str | None = "gradients",
-    colocate_gradients_with_ops: bool = False,
-    gate_gradients: bool = False,
-    aggregation_method: AggregationMethod | None = None,
-    stop_gradients: Any = None,
+    ys: Any, xs: Any, grad_ys: Any = None, name: str | None = "gradients", colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False, aggregation_method: AggregationMethod | None = None, stop_gradients: Any = None,
     unconnected_gradients: UnconnectedGradients = UnconnectedGradients.NONE,
-) -> list[Tensor | None]:
+) -> list[Tensor | None]:  # fmt: skip
     """Adds ops to the model for the symbolic derivative of the sum of `ys` with respect to each of `xs`.
 
     The definition is that of TensorFlow 1's `tf.gradients` (tensorflow/python/ops/gradients_impl.py): for each x the
@@ -85,27 +81,21 @@ def gradients(
     y_list, x_list = arguments.tensors(ys, "ys"), arguments.tensors(xs, "xs")
     stops = [] if stop_gradients is None else arguments.tensors(stop_gradients, "stop_gradients", empty=True)
     model = arguments.model_of([*y_list, *x_list, *stops], "ys, xs and stop_gradients")
+    unconnected = call_options.member(unconnected_gradients, UnconnectedGradients, "unconnected_gradients")
     how: dict[str, Any] = {
         "scope": model.scope(scope_of(name)),
         "aggregate": aggregate_of(aggregation_method),
         "gate": call_options.flag(gate_gradients, "gate_gradients"),
         "colocate": call_options.flag(colocate_gradients_with_ops, "colocate_gradients_with_ops"),
-        "zeros": call_options.member(unconnected_gradients, UnconnectedGradients, "unconnected_gradients")
-        is UnconnectedGradients.ZERO,
+        "zeros": unconnected is UnconnectedGradients.ZERO,
     }
     given = _as_given(model, y_list, grad_ys)
     for kind, tensors in (("ys", y_list), ("xs", x_list)):
         for i, tensor in enumerate(tensors):
             arguments.require_inexact(model, tensor, f"{kind}[{i}]")
-    request = Request(
-        ys=tuple(t.name for t in y_list),
-        xs=tuple(t.name for t in x_list),
-        grad_ys=tuple(
-            _grad_y(model, y, g, f"grad_ys[{i}]") for i, (y, g) in enumerate(zip(y_list, given, strict=True))
-        ),
-        stop=tuple(t.name for t in stops),
-        **how,
-    )
+    seeds = [_grad_y(model, y, g, f"grad_ys[{i}]") for i, (y, g) in enumerate(zip(y_list, given, strict=True))]
+    y_names, x_names, stop = (tuple(tensor.name for tensor in tensors) for tensors in (y_list, x_list, stops))
+    request = Request(ys=y_names, xs=x_names, grad_ys=tuple(seeds), stop=stop, **how)
     try:
         done = model.add(request)
     except NoGradientError as error:
@@ -133,13 +123,8 @@ def _as_given(model: Model, ys: Sequence[Tensor], grad_ys: Any) -> list[str | Ar
     given = [None] * len(ys) if grad_ys is None else list(grad_ys) if isinstance(grad_ys, list | tuple) else [grad_ys]
     if len(given) != len(ys):
         raise UsageError(f"grad_ys has {len(given)} entries, ys has {len(ys)}: they must be as long.")
-    return [_name_or_numbers(model, g, f"grad_ys[{i}]") for i, g in enumerate(given)]
-
-
-def _name_or_numbers(model: Model, given: Any, argument: str) -> str | Array | None:
-    if given is None or isinstance(given, Tensor):
-        return None if given is None else arguments.name_of(model, given, argument)
-    return arguments.numbers(given, argument)
+    return [None if g is None else arguments.name_of(model, g, f"grad_ys[{i}]") if isinstance(g, Tensor)
+            else arguments.numbers(g, f"grad_ys[{i}]") for i, g in enumerate(given)]  # fmt: skip
 
 
 def _grad_y(model: Model, y: Tensor, given: str | Array | None, argument: str) -> str | Array | None:
@@ -152,16 +137,11 @@ def _grad_y(model: Model, y: Tensor, given: str | Array | None, argument: str) -
     shape = model.known_shape(given) if isinstance(given, str) else given.shape
     kind = model.known_dtype(given) if isinstance(given, str) else given.dtype
     wanted = model.known_shape(y.name)
-    if shape is not None and wanted is not None and not _compatible(shape, wanted):
+    if shape is not None and wanted is not None and not arguments.fits(shape, wanted):
         raise UsageError(f"{argument} has shape {list(shape)}; {y.name!r} has {list(wanted)}.")
     if dtype is not None and kind is not None and (not is_inexact(kind) or (kind.kind == "c" and dtype.kind != "c")):
         raise UsageError(f"{argument} is {kind.name}; {y.name!r} is {dtype.name}.")
     return given
-
-
-def _compatible(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    pairs = zip(a, b, strict=False)
-    return len(a) == len(b) and all(not isinstance(s, int) or not isinstance(t, int) or s == t for s, t in pairs)
 
 
 def all_missing(error: NoGradientError, source: Source) -> str:
@@ -183,16 +163,8 @@ def _tree(cts: Sequence[Var]) -> Var:
     return _tree(cts[:half]) + _tree(cts[half:])
 
 
-def _accumulate(cts: Sequence[Var]) -> Var:
-    """Cotangents added one after the other."""
-    total = cts[0]
-    for ct in cts[1:]:
-        total = total + ct
-    return total
-
-
 _AGGREGATIONS: Mapping[AggregationMethod, Callable[[Sequence[Var]], Var]] = {
     AggregationMethod.ADD_N: add_n,
     AggregationMethod.EXPERIMENTAL_TREE: _tree,
-    AggregationMethod.EXPERIMENTAL_ACCUMULATE_N: _accumulate,
+    AggregationMethod.EXPERIMENTAL_ACCUMULATE_N: partial(reduce, add),  # one after the other
 }

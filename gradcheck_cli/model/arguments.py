@@ -46,10 +46,8 @@ def model_of(items: Sequence[Any], argument: str) -> Model:
     model = tensors[0].model
     other = next((t for t in tensors if t.model is not model), None)
     if other is not None:
-        raise UsageError(
-            f"{argument}: {other.name!r} is a tensor of {other.model.source.uri}, {tensors[0].name!r} one of "
-            f"{model.source.uri}; use handles of one loaded model."
-        )
+        both = f"{other.name!r} is a tensor of {other.model.source.uri}, {tensors[0].name!r} one of {model.source.uri}"
+        raise UsageError(f"{argument}: {both}; use handles of one loaded model.")
     return model
 
 
@@ -132,10 +130,10 @@ def held(model: Model, name: str, array: Array, argument: str) -> Array:
     return array.astype(np.result_type(array.dtype, np.complex64)) if dtype.kind == "c" else array
 
 
-def fits(shape: Sequence[int], declared: Sequence[Any]) -> bool:
-    """True if a shape agrees with a declared one, whose open dimensions take any size."""
-    pairs = zip(shape, declared, strict=False)
-    return len(shape) == len(declared) and all(not isinstance(d, int) or d == s for s, d in pairs)
+def fits(shape: Sequence[Any], declared: Sequence[Any]) -> bool:
+    """True if two shapes agree; open dimensions take any size."""
+    known = ((s, d) for s, d in zip(shape, declared, strict=False) if isinstance(s, int) and isinstance(d, int))
+    return len(shape) == len(declared) and all(s == d for s, d in known)
 
 
 def require_shape(tensor: Tensor, given: Any, argument: str) -> tuple[int, ...]:
@@ -202,9 +200,8 @@ def require_open(source: Source, dims: Mapping[str, int]) -> None:
     known = {*open_dims(source.graph), *source.dims}
     for name in dims:
         if name not in known:
-            raise UsageError(
-                f"{source.uri} has no open dimension {name!r}; it has {', '.join(sorted(known)) or 'none'}."
-            )
+            listed = ", ".join(sorted(known)) or "none"
+            raise UsageError(f"{source.uri} has no open dimension {name!r}; it has {listed}.")
 
 
 def _instead(value: Any) -> str:

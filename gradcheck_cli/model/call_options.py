@@ -72,19 +72,13 @@ def path(value: Any, argument: str) -> str | os.PathLike[str]:
     return value
 
 
-def targets(value: Any, argument: str) -> tuple[str, ...]:
-    """Names of initializations: one, a list of them, or None."""
+def targets(
+    value: Any, argument: str, wanted: str = "the name of an initialization, or a list of names"
+) -> tuple[str, ...]:
+    """Names: one, a list of them, or None for none."""
     items = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        raise UsageError(f"{argument}={value!r} must be the name of an initialization, or a list of names.")
-    return tuple(items)
-
-
-def globs(value: Any, argument: str) -> tuple[str, ...]:
-    """Names or globs of tensors: one, or a list of them."""
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        raise UsageError(f"{argument}={value!r} must be a name or a glob of tensors, or a list of them.")
+        raise UsageError(f"{argument}={value!r} must be {wanted}.")
     return tuple(items)
 
 
@@ -125,7 +119,7 @@ def _setting(option: Option, value: Any) -> Any:
         case "names":
             return targets(value, name)
         case "globs":
-            return globs(value, name)
+            return targets(value, name, "a name or a glob of tensors, or a list of them")
         case "claims":
             return by_name({ANY: value} if isinstance(value, str) else value, name, "{x: tensor or numbers}", _claimed)
         case "path":

@@ -20,7 +20,7 @@ from onnx import parser
 
 from gradcheck_cli.cli import main
 from gradcheck_cli.zoo import engine
-from gradcheck_cli.zoo.job import Job, Limits, Silent
+from gradcheck_cli.zoo.job import Job, JobListener, Limits
 from tests.cli import models
 
 pytestmark = pytest.mark.skipif(
@@ -108,7 +108,7 @@ def test_a_model_that_asks_for_more_than_the_limit_is_refused(folder: Path) -> N
 
 
 def test_a_crash_leaves_a_bundle_and_a_pass_leaves_nothing(folder: Path) -> None:
-    class Killer(Silent):
+    class Killer(JobListener):
         """Ends the process of the check whose bundle is there."""
 
         def memory(self, job: Job, size: int) -> None:
@@ -130,7 +130,7 @@ def test_an_interrupted_run_leaves_no_bundle(folder: Path) -> None:
     class Stop(Exception):
         pass
 
-    class Stopper(Silent):
+    class Stopper(JobListener):
         def memory(self, job: Job, size: int) -> None:
             if list(Path(".gradcheck/failures").glob("*.running-*")):
                 raise Stop

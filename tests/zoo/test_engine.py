@@ -17,7 +17,7 @@ import pytest
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.zoo import engine
-from gradcheck_cli.zoo.job import Job, Limits, Silent
+from gradcheck_cli.zoo.job import Job, JobListener, Limits
 from tests.zoo import hostile
 
 pytestmark = pytest.mark.skipif(
@@ -164,7 +164,7 @@ def test_threads_are_shared_and_the_last_of_all_has_them_all() -> None:
 def test_the_listener_hears_of_each_job_in_order() -> None:
     heard: list[tuple[str, ...]] = []
 
-    class Heard(Silent):
+    class Heard(JobListener):
         def started(self, job: Job) -> None:
             heard.append(("started", job.uri))
 
