@@ -35,7 +35,6 @@ from gradcheck_cli.verdict.rule import GROUND, NEGLIGIBLE, UNDERFLOW, epsilon
 
 _MOST, _LEAST = 64, 4  # entries of y whose gradients are compared
 _WORK = 2e10  # operations that this may take
-HALF = ("float16", "bfloat16")
 _HALF_WORK = 2e8  # operations of a forward run up to which nobody has to ask
 _Lost = Callable[[Array, Array], Array]
 
@@ -92,6 +91,24 @@ class Precisions:
         most = min(max(_LEAST, _WORK / (4 * work)), _MOST if self.asked else _LEAST, budget.memory / (4 * held + 1))
         return np.sort(np.random.default_rng([self.seed, 5]).permutation(count)[: max(1, int(most))])
 
+    def in_half(
+        self, graph: Graph, point: Point, targets: Sequence[str], settings: Settings, ops: Ops
+    ) -> Callable[[], Tape | None]:
+        """Function that runs a model of half precision in its own numbers at first call; None where that fails, or all
+        runs are in these numbers anyway."""
+
+        @cache
+        def made() -> Tape | None:
+            if self.asked:
+                return None
+            try:
+                feeds = {name: in_its_dtype(graph, name, value) for name, value in point.feeds.items()}
+                return trace(graph, feeds, ops=ops, dtype="model", seed=settings.seed, targets=targets, lenient=True)
+            except (GradcheckError, MemoryError):
+                return None
+
+        return made
+
     def record(self, record: Check) -> Check:
         """A record with the precision of its gradient, and the health words that follow from it."""
         points = self.found.get((record.x, record.y))
@@ -106,25 +123,6 @@ class Precisions:
             words = ("nonfinite", "precision") if precision.nonfinite else ("precision",)
             found["health"] = replace(health, shows=tuple(dict.fromkeys([*health.shows, *words])))
         return replace(record, gradient=found)
-
-
-def in_half(
-    graph: Graph, point: Point, targets: Sequence[str], settings: Settings, ops: Ops
-) -> Callable[[], Tape | None]:
-    """Function that runs a float16 or bfloat16 model in its own numbers at first call; its result is None otherwise."""
-
-    @cache
-    def made() -> Tape | None:
-        declared = [*(v.dtype for v in graph.constants.values()), *(t.dtype for t in graph.types.values())]
-        if settings.dtype == "model" or not any(dtype is not None and dtype.name in HALF for dtype in declared):
-            return None
-        try:
-            feeds = {name: in_its_dtype(graph, name, value) for name, value in point.feeds.items()}
-            return trace(graph, feeds, ops=ops, dtype="model", seed=settings.seed, targets=targets, lenient=True)
-        except (GradcheckError, MemoryError):
-            return None
-
-    return made
 
 
 def compared(

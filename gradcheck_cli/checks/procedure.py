@@ -19,7 +19,6 @@ from gradcheck_cli.checks.assemble import Pair, model_of, passes, record_of
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
 from gradcheck_cli.checks.diagnose.laws import Laws
 from gradcheck_cli.checks.forward.comparison import Primal, require_runtime
-from gradcheck_cli.checks.half_precision import Precisions, in_half
 from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import (
     LADDER,
@@ -69,6 +68,7 @@ from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.claimed import Claiming
+    from gradcheck_cli.checks.half_precision import Precisions
     from gradcheck_cli.checks.parts import Elsewhere, Part, Shares
     from gradcheck_cli.checks.second_order import SecondOrder
     from gradcheck_cli.checks.timing import Forecast
@@ -182,7 +182,7 @@ class Procedure:
             xs = choose_x(self.graph, self.ys, x=xs, params=params, param=param, ops=ops)
         self.xs = xs
         self.deadline = None if settings.timeout is None else time.monotonic() + settings.timeout
-        self.precisions = Precisions(settings.seed, asked=settings.dtype == "model")
+        self.precisions = self._precisions()
         self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, partial(self.tick, source.uri))
         self.claiming = self._claiming(wanted)
         self.claims = [] if self.claiming is None else self.claiming.pairs
@@ -212,7 +212,8 @@ class Procedure:
         for pair in [*(pairs if second is None else second.with_gradients(pairs)), *self.claims]:
             record = record_of(pair, model, self.settings, name, reproduce, sizes)
             if not (record.gradient_of or record.claim):
-                record = self.precisions.record(self.checkups.record(branches.record(record)))
+                record = self.checkups.record(branches.record(record))
+                record = record if self.precisions is None else self.precisions.record(record)
             found.append(primal.record(record))
         dtypes = {name: var.dtype for name, var in point.tape.named.items()}
         return severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
@@ -226,6 +227,16 @@ class Procedure:
             pairs, problems, ready = self._ready(pairs, point, index)
             self.compare_all(ready, problems, index)
         return {(pair.x, pair.y): share_of(pair) for pair in pairs}
+
+    def _precisions(self) -> Precisions | None:
+        """Measure of gradients in the model's own dtype, if that is asked for or is half precision."""
+        asked, graph = self.settings.dtype == "model", self.graph
+        declared = [*(v.dtype for v in graph.constants.values()), *(t.dtype for t in graph.types.values())]
+        if not asked and not any(dtype is not None and dtype.name in ("float16", "bfloat16") for dtype in declared):
+            return None
+        from gradcheck_cli.checks.half_precision import Precisions  # most models have float32
+
+        return Precisions(self.settings.seed, asked=asked)
 
     def _claiming(self, wanted: AskedClaims) -> Claiming | None:
         """Comparer of gradients from other sources; None where the model brings none."""
@@ -290,9 +301,10 @@ class Procedure:
         if not pairs and not self.claims:
             raise self._without("float output")
         problems = {y: Problem.at(point, y, self.xs, self.source, self.settings, self.ops) for y in self.ys}
-        half = in_half(self.graph, point, self._targets, self.settings, self.ops)
-        for problem in problems.values():
-            problem.half = half
+        if self.precisions is not None:
+            half = self.precisions.in_half(self.graph, point, self._targets, self.settings, self.ops)
+            for problem in problems.values():
+                problem.half = half
         ready = [p for p in pairs if p.error is None and self._comparable(p, point, problems[p.y], index)]
         return pairs, problems, ready
 
@@ -392,7 +404,8 @@ class Procedure:
                 first.error = without_gradient(error, problem, first.x, first.y, first.gradient_of)
             return
         quiet, theories = self.budget(first, shown=False), list[Theory]()
-        self.precisions.at(problem, backward, pairs, index, quiet)
+        if self.precisions is not None:
+            self.precisions.at(problem, backward, pairs, index, quiet)
         rows = None if self.part is None else [self.part.rows(reals(problem.value(pair.x))) for pair in pairs]
         mode: Mode
         if first.mode != "full":

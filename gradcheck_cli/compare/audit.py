@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step
+from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.engine.chunks import any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
@@ -82,7 +83,7 @@ def dispute_note(numeric: Numeric) -> tuple[str, ...]:
         return ()
     step = first_disagreement(numeric, rows[:1])
     first = f", first at {step.where}" if step is not None else ""
-    count = f"{len(rows)} row{'s'[: len(rows) != 1]}"
+    count = counted(len(rows), "row", "rows")
     return (f"the complex step and real differences contradict each other in {count}{first}: neither counts",)
 
 

@@ -35,6 +35,11 @@ KEPT = 1000  # worst entries of a record
 _COUNTED = re.compile(r"(\d+) (entries|entry|rows|row) (.*)", re.DOTALL)
 
 
+def counted(count: int, one: str = "entry", many: str = "entries") -> str:
+    """A number of things in words: "1 entry", "2 entries"."""
+    return f"{count} {one if count == 1 else many}"
+
+
 class Figures(NamedTuple):
     """Figures of a theoretical Jacobian: sum of squares, largest entry, exact zeros, entries not finite, all entries."""
 

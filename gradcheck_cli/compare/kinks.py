@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.compare.ladder import Numeric, among
 from gradcheck_cli.engine.chunks import Budget, Decisions, any_of
 from gradcheck_cli.engine.program import Program
@@ -174,7 +175,8 @@ def _one_moves(program: Program, step: int, part: Directions) -> Array:
 def kink_notes(program: Program, comparison: Comparison) -> tuple[str, ...]:
     """A sentence for each node at whose tie some entries lie, or whose branch the perturbation of some rows crosses."""
     across = [
-        f"{_number(int(rows.sum()), 'row')} perturbed across a branch of {nodes}: a smaller --delta may stay on one side"
+        f"{counted(int(rows.sum()), 'row', 'rows')} perturbed across a branch of {nodes}: "
+        "a smaller --delta may stay on one side"
         for nodes, rows in _by_node(program, comparison.crossed)
     ]
     tied = _by_node(program, comparison.ties)
@@ -210,7 +212,7 @@ def _at_a_tie(nodes: str, rows: Array, comparison: Comparison) -> Iterator[str]:
         told = (comparison.status[rows] == status) & np.isfinite(comparison.theoretical[rows])
         if told.any():
             slopes = "" if status in (Status.JUMP, Status.DOMAIN) else _slopes(comparison, rows, told)
-            yield f"{_number(int(told.sum()), 'entry', 'entries')} at a tie of {nodes}: {word}{slopes}"
+            yield f"{counted(int(told.sum()))} at a tie of {nodes}: {word}{slopes}"
 
 
 def _slopes(comparison: Comparison, rows: Array, told: Array) -> str:
@@ -224,7 +226,3 @@ def _slopes(comparison: Comparison, rows: Array, told: Array) -> str:
         f"{number:.6g}" for number in np.where(np.abs(first) > 1e-9 * np.abs(first).max(), first, 0)
     )
     return f", slopes {left} and {right} from the two sides, gradient {gradient}"
-
-
-def _number(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.compare.ladder import Numeric
 from gradcheck_cli.compare.pair import PairJob, PairResult
 from gradcheck_cli.engine.chunks import in_chunks
@@ -282,16 +283,16 @@ class ForwardComparison:
         name, old = self.theirs.name, self.old.comparison.status
         passed = np.isin(old, PASSED)
         if count := _count(passed & (status == Status.FAIL)):
-            yield f"{_entries(count)} by what {name} computes alone: the rules agree with gradcheck's own forward run"
+            yield f"{counted(count)} by what {name} computes alone: the rules agree with gradcheck's own forward run"
         if count := _count((old == Status.FAIL) & (status == Status.PASS)):
-            yield f"{_entries(count)} right by what {name} computes, and wrong by gradcheck's own forward run"
+            yield f"{counted(count)} right by what {name} computes, and wrong by gradcheck's own forward run"
         if count := _count(passed & (status == Status.NOISE)):
             yield (
-                f"{_entries(count)} open, since rounding in {name} may hide more than {self.resolution:g} of the largest "
+                f"{counted(count)} open, since rounding in {name} may hide more than {self.resolution:g} of the largest "
                 "for the same y: --mode directional, larger values (--val-range), or a higher --rtol may settle them"
             )
         if count := _count(passed & (status == Status.DOMAIN)):
-            yield f"{_entries(count)} open, since {name} gives nothing finite beside x"
+            yield f"{counted(count)} open, since {name} gives nothing finite beside x"
 
 
 class _Seen(NamedTuple):
@@ -310,7 +311,3 @@ def _finite(values: Array) -> Array:
 
 def _count(claims: Array) -> int:
     return int(np.count_nonzero(claims))
-
-
-def _entries(count: int) -> str:
-    return f"{count} entr{'y' if count == 1 else 'ies'}"

@@ -17,9 +17,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradcheck_cli.autodiff.tape import Step, Tape
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.compare.audit import dispute_note
 from gradcheck_cli.compare.counts import PairResult as PairResult
+from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.compare.kinks import kink_notes, with_ties
 from gradcheck_cli.compare.ladder import Numeric, laddered
 from gradcheck_cli.compare.ladder import PairJob as PairJob
@@ -83,7 +84,9 @@ def compare_along(
     before = Counter(program.evaluations)
     numeric = Numeric(program, directions, job, weights, theory.ground, theory)
     theoretical = theory.values if weights is not None else numeric.cleared(theory.values)
-    method, notes = _method(numeric)
+    method: str = job.method
+    if method in ("auto", "complex-step"):
+        method = "complex-step" if program.obstacle is None else "richardson"
     if method == "complex-step":
         comparison = numeric.complex_step(theory, theoretical)
     elif method == "richardson":
@@ -94,30 +97,34 @@ def compare_along(
     comparison = out_of_range(comparison, directions)
     if numeric.left_out.any():
         comparison = replace(comparison, status=np.where(numeric.left_out, np.int8(Status.LEFT_OUT), comparison.status))
-    notes = (*_trial_notes(program), *notes)
-    said = (
-        *notes,
-        *_lengthened(numeric),
-        *_left_out(numeric),
-        *kink_notes(program, comparison),
-        *_blind(comparison),
-        *dispute_note(numeric),
-    )
-    made, colors = program.evaluations - before, _colors(numeric)
+    notes = tuple(_notes(numeric, comparison, method))
     x, y = (program.tape.values[name] for name in (program.probes[0], program.outputs[0]))
+    colors = directions.coloring.count if isinstance(directions, Colored) and directions.served else None
     return PairResult(
-        comparison, method, x, y, (*said, *_miscolored(numeric)), directions, weights, made, colors,
+        comparison, method, x, y, notes, directions, weights, program.evaluations - before, colors,
         disputed=bool(numeric.disputed.any()),
     )  # fmt: skip
 
 
-def _trial_notes(program: Program) -> Iterator[str]:
-    """Notes on the kernels of others that a program runs."""
+def _notes(numeric: Numeric, comparison: Comparison, method: str) -> Iterator[str]:
+    """Everything that is worth saying about a comparison."""
+    program, rows = numeric.program, numeric.directions
     tried = {step.where: step.trial for _, step in program.steps if step.trial is not None}
-    for where, trial in tried.items():
+    for where, trial in tried.items():  # kernels of others
         yield from (f"{where} {said}" for said in trial.retracted)
         if trial.coarse:
             yield f"{where} computes in short numbers: its result is known to {trial.coarse:.0e} of its size"
+    if method != numeric.job.method and program.obstacle is not None:
+        yield f"differences instead of the complex step, which does not go through {program.obstacle.where}"
+    if numeric.lengthened:
+        yield f"{counted(numeric.lengthened)} told in long doubles: rounding hides them in float64"
+    if lost := int((~numeric.finite).sum()):
+        yield f"{lost} of {len(numeric.finite)} entries of y {'is' if lost == 1 else 'are'} not finite and left out"
+    yield from kink_notes(program, comparison)
+    yield from _blind(comparison)
+    yield from dispute_note(numeric)
+    if isinstance(rows, Colored) and rows.miscolored:
+        yield "rows by groups do not add up, so each was probed alone: an operator reads more than its table says"
 
 
 def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
@@ -131,42 +138,6 @@ def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
     return replace(comparison, status=np.where(failed, Status.UNDERFLOW, comparison.status).astype(np.int8))
 
 
-def _method(numeric: Numeric) -> tuple[str, tuple[str, ...]]:
-    """The method that was asked for or says most, and why it is not another."""
-    method, obstacle = numeric.job.method, numeric.program.obstacle
-    if method in ("central", "forward", "richardson"):
-        return method, ()
-    return ("complex-step", ()) if obstacle is None else ("richardson", (_no_complex_step(obstacle),))
-
-
-def _no_complex_step(obstacle: Step) -> str:
-    return f"differences instead of the complex step, which does not go through {obstacle.where}"
-
-
-def _colors(numeric: Numeric) -> int | None:
-    """Number of groups that the rows were probed in, None if each was probed alone."""
-    rows = numeric.directions
-    return rows.coloring.count if isinstance(rows, Colored) and rows.served else None
-
-
-def _miscolored(numeric: Numeric) -> tuple[str, ...]:
-    text = "rows by groups do not add up, so each was probed alone: an operator reads more than its table says"
-    return (text,) if isinstance(numeric.directions, Colored) and numeric.directions.miscolored else ()
-
-
-def _lengthened(numeric: Numeric) -> tuple[str, ...]:
-    """A note on the number of entries that float64 could not tell from rounding."""
-    count = numeric.lengthened
-    return (f"{count} entr{'y' if count == 1 else 'ies'} told in long doubles: rounding hides them in float64",) * (
-        count > 0
-    )
-
-
-def _left_out(numeric: Numeric) -> tuple[str, ...]:
-    count, lost = len(numeric.finite), int((~numeric.finite).sum())
-    return (f"{lost} of {count} entries of y {'is' if lost == 1 else 'are'} not finite and left out",) if lost else ()
-
-
 def _blind(comparison: Comparison) -> tuple[str, ...]:
     """A note on the smallest error that would be seen where noise or curvature leaves entries open."""
     if comparison.clean:
@@ -177,9 +148,8 @@ def _blind(comparison: Comparison) -> tuple[str, ...]:
     reasons = sorted({Status(int(s)).name.lower() for s in comparison.status[rows, columns]})
     size = magnitude(comparison.theoretical[rows, columns], comparison.numerical[rows, columns])
     least = float(np.max(unseen(comparison, rows, columns) / np.where(size > 0, size, 1.0)))
-    entries = f"{len(rows)} entr{'y' if len(rows) == 1 else 'ies'}"
     seen = f"an error below {least:.0e} of it would not be seen" if np.isfinite(least) else "no error would be seen"
-    return (f"{entries} open for {' and '.join(reasons)}: {seen}",)
+    return (f"{counted(len(rows))} open for {' and '.join(reasons)}: {seen}",)
 
 
 DELTA = 1e-3

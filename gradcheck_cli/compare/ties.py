@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
-from gradcheck_cli.compare.counts import PairResult
+from gradcheck_cli.compare.counts import PairResult, counted
 from gradcheck_cli.compare.kinks import TIE, decides, kink_notes, listed
 from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.engine.chunks import Budget, any_of, in_chunks
@@ -240,8 +240,8 @@ def _told(
     comparison = replace(old, numerical=right, status=status, unfit=old.unfit + count)
     stale = kink_notes(program, old)
     times = f"{shares[0]:.4g} times" if np.isfinite(shares[0]) and np.ptp(shares) < 1e-6 else "other than"
-    entries = f"{count} entr{'y' if count == 1 else 'ies'} at ties of {nodes}"
-    note = f"{entries}: together they are {times} the derivative along directions that keep the ties"
+    together = f"together they are {times} the derivative along directions that keep the ties"
+    note = f"{counted(count)} at ties of {nodes}: {together}"
     kept = (note for note in found.notes if note not in stale)
     return replace(found, comparison=comparison, notes=(note, *kept, *kink_notes(program, comparison)))
 
