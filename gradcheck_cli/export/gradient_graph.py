@@ -8,6 +8,7 @@ branch or shape depends on values of an input, the graph would be wrong for othe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files
 from gradcheck_cli.export.runs import AlignedRuns, Sizes, TakenNames
 from gradcheck_cli.export.simplify import simplified
-from gradcheck_cli.export.size_formulas import NUMBERS, SizeTensors
+from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
 from gradcheck_cli.export.traced import Declarations, Traced, Trials, refused, traced, trials
 from gradcheck_cli.formats.onnx.opset import versions
 from gradcheck_cli.graph import Array, Graph, Node, computing
@@ -236,14 +237,19 @@ class _Composer:
         values = aligned.varying[name]
         around = self._around(node, step)
         self.measured.near = [sizes for n in around for sizes in aligned.shapes.get(n, ()) if len(set(sizes)) > 1]
-        if values[0].ndim == 1 and values[0].dtype == np.int64 and len({v.shape for v in values}) == 1:
-            entries = list(zip(*(v.tolist() for v in values), strict=True))
-            made = self.measured.vector(relaxed(node, place, entries, aligned.shapes, self.constants))
-        else:
-            made = self.measured.tensor(values)
-        if made is None:
-            raise refused(f"{step.where}: its gradient has a {node.op} with a constant", self.found.trials)
-        return made
+        with self._refusing(f"{step.where}: its gradient has a {node.op} with a constant"):
+            if values[0].ndim == 1 and values[0].dtype == np.int64 and len({v.shape for v in values}) == 1:
+                entries = list(zip(*(v.tolist() for v in values), strict=True))
+                return self.measured.vector(relaxed(node, place, entries, aligned.shapes, self.constants))
+            return self.measured.tensor(values)
+
+    @contextmanager
+    def _refusing(self, what: str) -> Iterator[None]:
+        """Makes an error for the user of numbers that no formula gives."""
+        try:
+            yield
+        except NoFormula:
+            raise refused(what, self.found.trials) from None
 
     def _around(self, node: Node, step: Step) -> list[str]:
         """Inputs of a node, with inputs and outputs of the model's node that it comes from."""
@@ -254,11 +260,9 @@ class _Composer:
     def _end(self, own: str, name: str) -> None:
         """Adds an output under the requested name."""
         if own in self.found.aligned.varying:
-            made = self.measured.tensor(self.found.aligned.varying[own])
-            if made is None:
-                raise refused(f"{name!r} is given by a number", self.found.trials)
+            with self._refusing(f"{name!r} is given by a number"):
+                own = self.measured.tensor(self.found.aligned.varying[own])
             self._flush()
-            own = made
         self._add(Node("Identity", (own,), (name,), name=name))
 
     def _measured(self, node: Node, step: Step) -> Node:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial, reduce
 from itertools import combinations, permutations
 from math import lcm
 from typing import Any, TypeAlias
@@ -33,10 +35,15 @@ _MOST_TERMS = 60  # dimensions of which sums of two are tried
 _LARGEST = 64  # coefficient of a dimension in a sum of two
 
 
+class NoFormula(Exception):
+    """Raised for numbers that no formula of sizes gives."""
+
+
 class SizeTensors:
     """Builds the nodes that compute tensors from sizes; each tensor is computed once.
 
-    `nodes` and `constants` collect what was added since the caller last took them; `fresh` gives unused names.
+    NoFormula is raised where nothing gives the numbers that are asked for.  `nodes` and `constants` collect what was
+    added since the caller last took them; `fresh` gives unused names.
     """
 
     def __init__(self, fresh: Callable[[str], str]) -> None:
@@ -58,41 +65,40 @@ class SizeTensors:
                 if any(len(set(sizes)) > 1 for sizes in shape[start:stop]):
                     self._spans.setdefault(shape[start:stop], (name, start, stop, len(shape)))
 
-    def tensor(self, values: Sequence[Array]) -> str | None:
-        """The name of a tensor that has these values in the runs; None if no formula is found."""
+    def tensor(self, values: Sequence[Array]) -> str:
+        """The name of a tensor that has these values in the runs."""
         dtype, rank = values[0].dtype, values[0].ndim
         if any(v.ndim != rank or v.dtype != dtype for v in values):
-            return None
+            raise NoFormula
         fixed = len({v.shape for v in values}) == 1
         if fixed and dtype.kind in "iu" and rank == 1 and values[0].size <= _LONGEST:
-            made = self.vector([tuple(int(v[i]) for v in values) for i in range(values[0].size)])
-            return None if made is None else self._cast(made, dtype)
+            return self._cast(self.vector([tuple(int(v[i]) for v in values) for i in range(values[0].size)]), dtype)
         if fixed and rank == 0:
             return self._factor([v.item() for v in values], dtype)
-        return self._repeated(values) or self._unit(values) or self._grid(values) or self._ranges(values)
+        for made in (self._repeated, self._unit, self._grid):
+            with suppress(NoFormula):
+                return made(values)
+        return self._ranges(values)
 
-    def vector(self, entries: Sequence[Sizes]) -> str | None:
-        """The name of an int64 vector with these entries; None if no formula is found."""
+    def vector(self, entries: Sequence[Sizes]) -> str:
+        """The name of an int64 vector with these entries."""
         key = tuple(entries)
         if key not in self._made:
             parts = list(self._parts(key))
-            if not parts or any(part is None for part in parts):
-                return None
-            self._made[key] = self._add("Concat", [p for p in parts if p], axis=0) if len(parts) > 1 else str(parts[0])
+            if not parts:
+                raise NoFormula
+            self._made[key] = self._add("Concat", parts, axis=0) if len(parts) > 1 else parts[0]
         return self._made[key]
 
-    def number(self, sizes: Sizes, dtype: np.dtype[Any] = _I64, *, rank: int = 0) -> str | None:
-        """One size as a scalar, or as a vector of one entry."""
-        made = self.vector([sizes])
-        if made is None or (rank and dtype == _I64):
-            return made
-        return self._cast(made if rank else self._once("Squeeze", made), dtype)
+    def number(self, sizes: Sizes, dtype: np.dtype[Any] = _I64) -> str:
+        """One size as a scalar."""
+        return self._cast(self._once("Squeeze", self.vector([sizes])), dtype)
 
     def ints(self, *values: int) -> str:
         """A constant vector of int64."""
         return self._constant(np.array(values, np.int64))
 
-    def _parts(self, entries: tuple[Sizes, ...]) -> Iterator[str | None]:
+    def _parts(self, entries: tuple[Sizes, ...]) -> Iterator[str]:
         """Pieces of a vector: stretches of tensors' shapes, constants, formulae."""
         place = 0
         while place < len(entries):
@@ -105,13 +111,18 @@ class SizeTensors:
                 yield self.ints(*(sizes[0] for sizes in entries[place:stop]))
             else:
                 stop = place + 1
-                found = self._formula(entries[place])
-                yield None if found is None else self._computed(found)
+                yield self._computed(self._formula(entries[place]))
             place = stop
 
-    def _formula(self, sizes: Sizes) -> Formula | None:
-        near = [each for each in self.near if each in self._dims]
-        return formula(sizes, dict.fromkeys([*near, *self._dims]))
+    def _formula(self, sizes: Sizes) -> Formula:
+        found = formula(sizes, self._known())
+        if found is None:
+            raise NoFormula
+        return found
+
+    def _known(self) -> list[Sizes]:
+        """All dimensions that can be read, those in `near` first."""
+        return list(dict.fromkeys([*(each for each in self.near if each in self._dims), *self._dims]))
 
     def _starts_span(self, entries: tuple[Sizes, ...], place: int) -> bool:
         return any(entries[place:s] in self._spans for s in range(len(entries), place + 1, -1))
@@ -127,7 +138,7 @@ class SizeTensors:
             return self._shape(*self._spans[(value.sizes,)])
         return self._once(value.op, self._computed(value.left), self._computed(value.right))
 
-    def _factor(self, values: Sequence[float], dtype: np.dtype[Any]) -> str | None:
+    def _factor(self, values: Sequence[float], dtype: np.dtype[Any]) -> str:
         """A scalar: a size, a quotient of sizes, the square root of one, or a number times one."""
         if len(set(values)) == 1:
             return self._constant(np.array(values[0], dtype))
@@ -135,28 +146,25 @@ class SizeTensors:
             return self.number(tuple(int(v) for v in values), dtype)
         wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
         if not (dtype.kind == "f" or dtype.name == "bfloat16") or not all(np.isfinite(values)) or 0.0 in values:
-            return None
+            raise NoFormula
         for op, power in (("", 1), ("Sqrt", 2)):
-            made = self._quotient([float(v) ** power for v in values], wide, power * rounding(dtype))
-            if made is not None:
+            with suppress(NoFormula):
+                made = self._quotient([float(v) ** power for v in values], wide, power * rounding(dtype))
                 return self._cast(self._once(op, made) if op else made, dtype, given=wide)
-        made = self._scaled(values, wide, 2 * rounding(dtype))
-        return None if made is None else self._cast(made, dtype, given=wide)
+        return self._cast(self._scaled(values, wide, 2 * rounding(dtype)), dtype, given=wide)
 
-    def _quotient(self, values: Sequence[float], dtype: np.dtype[Any], near: float) -> str | None:
+    def _quotient(self, values: Sequence[float], dtype: np.dtype[Any], near: float) -> str:
         """A quotient of two sizes."""
         parts = [simplest(v, near) for v in values]
         over, under = (tuple(part) for part in zip(*(p.as_integer_ratio() for p in parts), strict=True))
-        if not all(found is not None and is_whole(found) for found in map(self._formula, (over, under))):
-            return None
+        if not all(map(is_whole, map(self._formula, (over, under)))):
+            raise NoFormula
         a, b = self.number(over, dtype), self.number(under, dtype)
-        if a is None or b is None:
-            return None
         if set(under) == {1}:
             return a
         return self._once("Reciprocal", b) if set(over) == {1} else self._once("Div", a, b)
 
-    def _scaled(self, values: Sequence[float], dtype: np.dtype[Any], near: float) -> str | None:
+    def _scaled(self, values: Sequence[float], dtype: np.dtype[Any], near: float) -> str:
         """A number times a size, or divided by one, or both."""
         for over, under in self._pairs():
             factors = [v * b / a for v, a, b in zip(values, over, under, strict=True)]
@@ -166,20 +174,20 @@ class SizeTensors:
                 held = a if a and factor == 1 else self._constant(np.array(factor, dtype))
                 made = self._once("Mul", held, a) if a and held != a else held
                 return self._once("Div", made, b) if b else made
-        return None
+        raise NoFormula
 
     def _pairs(self) -> Iterator[tuple[Sizes, Sizes]]:
         """Pairs of a numerator and a denominator, one of which may be 1."""
-        dims = [sizes for sizes in dict.fromkeys([*self.near, *self._dims]) if sizes in self._dims][:_MOST_PAIRED]
+        dims = self._known()[:_MOST_PAIRED]
         one = (1,) * len(dims[0]) if dims else ()
         yield from ((one, d) for d in dims)
         yield from ((d, one) for d in dims)
         yield from permutations(dims, 2)
 
-    def _repeated(self, values: Sequence[Array]) -> str | None:
+    def _repeated(self, values: Sequence[Array]) -> str:
         """An array that is constant along the axes whose sizes differ, or along all axes."""
         if any(not v.size for v in values):
-            return None
+            raise NoFormula
         uniform = all(np.all(v == v.ravel()[0]) for v in values)
         axes = [axis for axis in range(values[0].ndim) if uniform or len({v.shape[axis] for v in values}) > 1]
         at = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(values[0].ndim))
@@ -187,79 +195,59 @@ class SizeTensors:
         if not uniform and not all(
             np.array_equal(v[at], first) and np.array_equal(v, np.broadcast_to(v[at], v.shape)) for v in values
         ):
-            return None
-        shape = self.vector([tuple(v.shape[axis] for v in values) for axis in range(values[0].ndim)])
-        if shape is None:
-            return None
+            raise NoFormula
+        shape = self._shape_of(values)
         if uniform and len({v.ravel()[0].item() for v in values}) == 1 and first.dtype in _FILLED:
             return self._once("ConstantOfShape", shape, value=first.reshape(1))
         held = self._factor([v.ravel()[0].item() for v in values], first.dtype) if uniform else self._constant(first)
-        return None if held is None else self._once("Expand", held, shape)
+        return self._once("Expand", held, shape)
 
-    def _unit(self, values: Sequence[Array]) -> str | None:
+    def _shape_of(self, values: Sequence[Array]) -> str:
+        return self.vector(list(zip(*(v.shape for v in values), strict=True)))
+
+    def _unit(self, values: Sequence[Array]) -> str:
         """A unit matrix."""
         dtype = values[0].dtype
         if dtype not in _FILLED or any(v.ndim != 2 or not np.array_equal(v, np.eye(*v.shape)) for v in values):
-            return None
-        shape = self.vector([tuple(v.shape[axis] for v in values) for axis in range(2)])
-        like = None if shape is None else self._once("ConstantOfShape", shape, value=np.zeros(1, dtype))
-        return None if like is None else self._once("EyeLike", like)
+            raise NoFormula
+        return self._once("EyeLike", self._once("ConstantOfShape", self._shape_of(values), value=np.zeros(1, dtype)))
 
-    def _grid(self, values: Sequence[Array]) -> str | None:
+    def _grid(self, values: Sequence[Array]) -> str:
         """Integers that are linear in the indices: c + a i + b j."""
         dtype, rank = values[0].dtype, values[0].ndim
         if dtype.kind not in "iuf" or any(0 in v.shape for v in values):
-            return None
+            raise NoFormula
         origin, slopes = _steps(values)
-        if origin is None:
-            return None
-        terms = [self._along(axis, rank, [v.shape[axis] for v in values], slopes[axis], dtype) for axis in range(rank)]
-        total: str | None = None
-        for term, sizes in zip(terms, slopes, strict=True):
-            if any(sizes):
-                if term is None:
-                    return None
-                total = term if total is None else self._once("Add", total, term)
+        counts = list(zip(*(v.shape for v in values), strict=True))
+        terms = [self._along(axis, rank, counts[axis], slope, dtype) for axis, slope in enumerate(slopes) if any(slope)]
+        if not terms:
+            raise NoFormula
         if any(origin):
-            start = self.number(origin, dtype)
-            if start is None or total is None:
-                return None
-            total = self._once("Add", total, start)
-        shape = self.vector([tuple(v.shape[axis] for v in values) for axis in range(rank)])
-        flat = any(not any(s) and any(v.shape[axis] > 1 for v in values) for axis, s in enumerate(slopes))
-        return self._once("Expand", total, shape) if flat and total and shape else None if flat else total
+            terms.append(self.number(origin, dtype))
+        total = reduce(partial(self._once, "Add"), terms)
+        flat = any(not any(slope) and max(count) > 1 for slope, count in zip(slopes, counts, strict=True))
+        return self._once("Expand", total, self._shape_of(values)) if flat else total
 
-    def _ranges(self, values: Sequence[Array]) -> str | None:
+    def _ranges(self, values: Sequence[Array]) -> str:
         """Integers along one axis that are piecewise linear in the index, such as those of a reflection."""
         dtype, rank = values[0].dtype, values[0].ndim
         long = {axis for v in values for axis, n in enumerate(v.shape) if n > 1}
         if dtype.kind not in "iu" or len(long) != 1:
-            return None
+            raise NoFormula
         pieces = [list(_even(v.ravel().tolist())) for v in values]
         if len({len(each) for each in pieces}) > 1:
-            return None
+            raise NoFormula
         parts = [
-            self._range(*(tuple(each) for each in zip(*piece, strict=True))) for piece in zip(*pieces, strict=True)
+            self._once("Range", *map(self.number, zip(*piece, strict=True))) for piece in zip(*pieces, strict=True)
         ]
-        if None in parts:
-            return None
         (axis,) = long
-        made = self._once("Concat", *[part for part in parts if part], axis=0) if len(parts) > 1 else str(parts[0])
+        made = self._once("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
         around = tuple(a for a in range(rank) if a != axis)
         return self._cast(self._once("Unsqueeze", made, self.ints(*around)) if around else made, dtype)
 
-    def _range(self, start: Sizes, stop: Sizes, step: Sizes) -> str | None:
-        """The integers of one Range."""
-        ends = [self.number(each) for each in (start, stop, step)]
-        return None if None in ends else self._once("Range", *[end for end in ends if end])
-
-    def _along(self, axis: int, rank: int, counts: Sequence[int], slope: Sizes, dtype: np.dtype[Any]) -> str | None:
+    def _along(self, axis: int, rank: int, counts: Sizes, slope: Sizes, dtype: np.dtype[Any]) -> str:
         """slope * 0, 1, 2 ... along one axis."""
-        if not any(slope):
-            return None
-        count, step = self.number(tuple(counts)), self.number(slope)
-        if count is None or step is None:
-            return None
+        count, step = self.number(counts), self.number(slope)
         made = self._once("Range", self._constant(np.array(0)), count, self._constant(np.array(1)))
         made = made if set(slope) == {1} else self._once("Mul", made, step)
         behind = tuple(range(1, rank - axis))
@@ -290,8 +278,8 @@ class SizeTensors:
         return name
 
 
-def _steps(values: Sequence[Array]) -> tuple[Sizes | None, list[Sizes]]:
-    """The first entry in each run, and the slope along each axis; None if entries are not linear in the indices."""
+def _steps(values: Sequence[Array]) -> tuple[Sizes, list[Sizes]]:
+    """The first entry in each run, and the slope along each axis; NoFormula if entries are not linear in the indices."""
     origins, slopes = [], []
     for v in values:
         first = v[(0,) * v.ndim]
@@ -300,7 +288,7 @@ def _steps(values: Sequence[Array]) -> tuple[Sizes | None, list[Sizes]]:
         grid = sum((step * np.arange(n).reshape((-1,) + (1,) * (v.ndim - 1 - axis))
                     for axis, (step, n) in enumerate(zip(steps, v.shape, strict=True))), first)  # fmt: skip
         if not np.array_equal(np.broadcast_to(grid, v.shape), v) or any(s != int(s) for s in (first, *steps)):
-            return None, []
+            raise NoFormula
         origins.append(int(first))
         slopes.append([int(step) for step in steps])
     return tuple(origins), [tuple(each) for each in zip(*slopes, strict=True)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.export.size_formulas import SizeTensors, formula, simplest
+from gradcheck_cli.export.size_formulas import NoFormula, SizeTensors, formula, simplest
 from gradcheck_cli.graph import Graph, TensorType
 from gradcheck_cli.ops import OPS
 
@@ -64,7 +64,6 @@ def measured() -> SizeTensors:
 def test_what_is_made_of_sizes_is_found_and_right_at_others(name: str) -> None:
     value, sizes = MADE[name], measured()
     found = sizes.tensor([np.asarray(value(n, m)) for n, m in zip(N, M, strict=True)])
-    assert found is not None
     dtype = np.asarray(value(2, 2)).dtype
     graph = Graph(("x",), (found,), tuple(sizes.nodes), sizes.constants, {"x": TensorType(np.dtype(np.float32))})
     for n, m in (*zip(N, M, strict=True), *BEYOND):
@@ -74,8 +73,9 @@ def test_what_is_made_of_sizes_is_found_and_right_at_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_MADE)
-def test_what_follows_from_no_formula_is_none(name: str) -> None:
-    assert measured().tensor([np.asarray(NOT_MADE[name](n, m)) for n, m in zip(N, M, strict=True)]) is None
+def test_what_follows_from_no_formula_is_an_error(name: str) -> None:
+    with pytest.raises(NoFormula):
+        measured().tensor([np.asarray(NOT_MADE[name](n, m)) for n, m in zip(N, M, strict=True)])
 
 
 @pytest.mark.parametrize("wrong", range(len(N)))
