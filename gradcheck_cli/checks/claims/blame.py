@@ -18,7 +18,6 @@ import numpy as np
 from gradcheck_cli.autodiff.backward import Unit, pull_back, units_between
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.claims.claim import gradient_names, layouts
-from gradcheck_cli.checks.claims.evaluated import Answer
 from gradcheck_cli.checks.diagnose import diagnosis as faults
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.graph import Array, Graph, Node, computing, describe
@@ -34,19 +33,23 @@ _SHOWN = 3  # nodes named in a sentence
 
 
 def blame(
-    tape: Tape, y: str, x: str, claims: Mapping[str, tuple[bool, Array | None]], answer: Answer | None, graph: Graph
-) -> Suspect | None:
-    """The suspect for a claim about y by x; `claims` are verdict and Jacobian of the claim by each tensor."""
+    tape: Tape, y: str, x: str, claims: Mapping[str, tuple[bool, Array | None]], graph: Graph, other: Tape | None,
+    theirs: Graph | None,
+) -> Suspect | None:  # fmt: skip
+    """The suspect for a claim about y by x; `claims` are verdict and Jacobian of the claim by each tensor.
+
+    `other` is the tape that computes the claim, and `theirs` its graph, if there is one.
+    """
     with tape.aside():
         way = way_between(tape, [x, *(other for other in claims if other != x)], y, graph)
         if way is None or len(way.blocks) > _MOST_NODES:
             return None
-        found = gathered(way, None if answer is None else answer.tape, claims)
+        found = gathered(way, other, claims)
         some = _suspects(found, x)
     if not some:
         return None
     block, operand = some[0]
-    what, node, others = _words(found, block, operand, answer, graph), block.node, [each.where for each, _ in some[1:]]
+    what, node, others = _words(found, block, operand, theirs, graph), block.node, [each.where for each, _ in some[1:]]
     also = f"; nothing that was given tells it from {_listed(others)}" if others else ""
     return Suspect(
         block.index, node.op, node.name, node.outputs, node.inputs, at=operand, index=_worst(found, operand),
@@ -54,13 +57,13 @@ def blame(
     )  # fmt: skip
 
 
-def other_forward(tape: Tape, answer: Answer, graph: Graph) -> Suspect | None:
+def other_forward(tape: Tape, other: Tape | None, graph: Graph) -> Suspect | None:
     """The first node whose result differs in the model of the claim: that model differentiates something else."""
-    if answer.tape is None or answer.tape is tape:
+    if other is None or other is tape:
         return None
     for index, node in enumerate(graph.nodes):
         for name in node.outputs:
-            ours, theirs = tape.named.get(name), answer.tape.named.get(name)
+            ours, theirs = tape.named.get(name), other.named.get(name)
             if ours is None or theirs is None or not ours.dtype.kind == theirs.dtype.kind == "f":
                 continue
             if not near(ours.value, theirs.value):
@@ -106,17 +109,17 @@ def _worst(found: ClaimEvidence, operand: str) -> tuple[int, ...] | None:
     return tuple(int(i) for i in np.unravel_index(at, shape)) if shape else ()
 
 
-def _words(found: ClaimEvidence, block: Block, operand: str, answer: Answer | None, graph: Graph) -> str:
+def _words(found: ClaimEvidence, block: Block, operand: str, theirs: Graph | None, graph: Graph) -> str:
     """The fault in the claimed cotangent of the operand, and the nodes that compute it."""
-    theirs, ours, shape = found.theirs.get(operand), found.way.ours[operand], found.way.shape(operand)
-    if theirs is None:
+    given, right, shape = found.theirs.get(operand), found.way.ours[operand], found.way.shape(operand)
+    if given is None:
         seen = found.right.issuperset(block.outputs)
         has = "what was given has the gradient by its output, and not" if seen else "what was given does not have"
         return f"{has} that by {operand}" if seen else f"{has} the gradient by {operand}"
     shapes = [found.way.shape(n) for n in (*block.operands, *block.outputs)]
     numbers = faults.numbers_of(block.node.attrs, shapes)
-    clause = faults.diagnosis(faults.Evidence(theirs.T, ours.T, shape, numbers)) or "is not what it should be"
-    nodes = [] if answer is None or answer.graph is None else _nodes(found, operand, answer.graph, graph)
+    clause = faults.diagnosis(faults.Evidence(given.T, right.T, shape, numbers)) or "is not what it should be"
+    nodes = [] if theirs is None else _nodes(found, operand, theirs, graph)
     return f"the gradient by {operand} {clause}{f'; it is computed by {_listed(nodes)}' if nodes else ''}"
 
 
@@ -317,14 +320,11 @@ def way_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Way | No
     for unit in units:
         by_origin.setdefault(unit.origin, []).append(unit)
     ends = {called[n] for unit in by_origin.pop(-1, []) for n in unit.operands if n in called} or {y}
-    blocks = [
-        _block(index, graph.nodes[index], some, set(called.values())) for index, some in sorted(by_origin.items())
-    ]
+    there, blocks = set(called.values()), []
+    for index, some in sorted(by_origin.items()):
+        node = graph.nodes[index]
+        operands, outputs = (tuple(n for n in names if n in there) for names in (node.reads, node.outputs))
+        blocks.append(Block(index, node, operands, outputs, tuple(some)))
     names = dict.fromkeys([*xs, *(n for block in blocks for n in (*block.operands, *block.outputs)), *ends])
     found = Backward(tape, tape.named[y].name, [tape.named[n].name for n in names]).jacobians(Budget())
     return Way(tape, y, blocks, frozenset(ends), dict(zip(names, found, strict=True)))
-
-
-def _block(index: int, node: Node, units: Sequence[Unit], there: Collection[str]) -> Block:
-    operands, outputs = (tuple(n for n in names if n in there) for names in (node.reads, node.outputs))
-    return Block(index, node, operands, outputs, tuple(units))

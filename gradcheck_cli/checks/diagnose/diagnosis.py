@@ -49,8 +49,10 @@ def symptom(local: Local) -> Symptom:
     if compared.tied:
         return Symptom(compared.operand, None, compared.gap, f"the gradient {compared.tied}")
     place, error = _worst_element(compared)
-    said = _at_a_tie(compared) or _exchange(local) or diagnosis(_evidence(compared, place))
-    return Symptom(compared.operand, _index(compared, place), error, said and f"the gradient {said}")
+    x = compared.alone.tape.values[compared.operand]
+    index = None if place is None else tuple(int(i) for i in np.unravel_index(place % max(x.size, 1), x.shape))
+    said = _at_a_tie(compared) or _exchange(compared) or diagnosis(_evidence(compared, place))
+    return Symptom(compared.operand, index, error, said and f"the gradient {said}")
 
 
 def _at_a_tie(compared: Compared) -> str:
@@ -60,10 +62,9 @@ def _at_a_tie(compared: Compared) -> str:
     return "is outside of the slopes from both sides, at a tie" if tied else ""
 
 
-def _exchange(local: Local) -> str:
+def _exchange(compared: Compared) -> str:
     """Diagnosis of two operands that get each other's cotangents."""
-    assert local.compared is not None
-    alone, first = local.compared.alone, local.compared.operand
+    alone, first = compared.alone, compared.operand
     others = [n for n in alone.operands if n != first and alone.tape.values[n].shape == alone.tape.values[first].shape]
     if any(alone.rows(n) * alone.columns > SMALL for n in (first, *others)):
         return ""
@@ -127,11 +128,6 @@ def _searched(compared: Compared) -> tuple[int | None, float]:
     return low, abs(float(given[low] - right)) / size if size else compared.gap
 
 
-def _index(compared: Compared, place: int | None) -> tuple[int, ...] | None:
-    x = compared.alone.tape.values[compared.operand]
-    return None if place is None else tuple(int(i) for i in np.unravel_index(place % max(x.size, 1), x.shape))
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Cotangents of one operand for P cotangents of the outputs: by the rule, and as they should be.
@@ -161,9 +157,8 @@ class Evidence:
 
 def _evidence(compared: Compared, place: int | None) -> Evidence:
     alone, operand = compared.alone, compared.operand
-    if alone.rows(operand) * alone.columns <= SMALL:
-        return _whole(alone, operand)
-    return _sampled(alone, operand, place)
+    small = alone.rows(operand) * alone.columns <= SMALL
+    return _whole(alone, operand) if small else _sampled(alone, operand, place)
 
 
 def _whole(alone: Alone, operand: str) -> Evidence:

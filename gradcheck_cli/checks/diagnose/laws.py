@@ -77,9 +77,8 @@ class Laws:
         if not comparison.status.size:
             return []
         size = np.abs(program.tape.values[program.probes[0]])
-        tame = bool(
-            ((size == 0) | ((size > 1 / HUGE) & (size < HUGE))).all()
-        )  # products neither overflow nor underflow
+        # products neither overflow nor underflow
+        tame = bool(((size == 0) | ((size > 1 / HUGE) & (size < HUGE))).all())
         agreed = bool((comparison.status == Status.PASS).all()) and not comparison.ties
         kinds: list[Iterator[Broken]] = [
             self._repeated(position),
@@ -119,18 +118,14 @@ class Laws:
 
     def _repeated(self, position: int) -> Iterator[Broken]:
         """Law: rules that are applied anew give the same."""
-        if self._ends_alike(position):
-            return
+        end = None if self.anew is None else self.anew.ends.get(self.backward.xs[position])
+        if end is not None and end.dtype.kind == "f" and not differ(self._rows[position][1], flat(end)):
+            return  # the pass `anew` ends in the same cotangents, as far as rounding lets one tell
         first, second = self._once[position], self._again[position]
         if differ(first, second):
             rule, unit = self._rule("differs")
             law = f"two identical backward passes give different gradients: {rule} gives others each time"
             yield Broken(NONDETERMINISTIC, law, unit)
-
-    def _ends_alike(self, position: int) -> bool:
-        """True if the pass `anew` ends in the same cotangents, as far as rounding lets one tell."""
-        end = None if self.anew is None else self.anew.ends.get(self.backward.xs[position])
-        return end is not None and end.dtype.kind == "f" and not differ(self._rows[position][1], flat(end))
 
     def _pull_back(self, position: int) -> Iterator[Broken]:
         """Laws: zero gives zeros, sums give sums, and each cotangent of a stack gives the same as alone."""
@@ -150,9 +145,7 @@ class Laws:
                 yield Broken(WRONG, f"{rule} is not linear in the cotangent: {law}", unit)
         elif self.columns and not all(self._alone(position, turn) for turn in range(len(self.chosen))):
             mixing = self._beside(np.eye(min(self.u.size, 1 << 8), self.u.size))
-            where = (
-                f", from {node_of(mixing)} on" if mixing is not None else ": columns are others when each runs alone"
-            )
+            where = ": columns are others when each runs alone" if mixing is None else f", from {node_of(mixing)} on"
             yield Broken(WRONG, f"{_BESIDE}{where}", mixing)
 
     def _alone(self, position: int, turn: int) -> bool:
@@ -177,7 +170,8 @@ class Laws:
 
     def _forward(self, program: Program) -> Iterator[Broken]:
         """Laws: two forward runs give the same, and a probe gives the same beside another one as alone."""
-        first, alone = self._beside_another(program)
+        alone, outcome = flat(program.tape.values[program.outputs[0]]), program.run(_two(program), branches=True)
+        first = alone if outcome.any_crossed(2)[0] else flat_stack(outcome.outputs[0])[0]
         here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
         if differ(first, alone) and (unit := _first_difference(program, here, self.budget, twice=True)) is not None:
             law = f"two identical forward runs give different results, from {node_of(unit)} on"
@@ -187,12 +181,6 @@ class Laws:
             if mixing is not None:
                 law = f"the numerical side is wrong: {_BESIDE}, from {node_of(mixing)} on"
                 yield Broken(WRONG, law, mixing)
-
-    def _beside_another(self, program: Program) -> tuple[Array, Array]:
-        """y at the point from a stack of two probes, and as on the tape; equal arrays if a branch is crossed."""
-        y = flat(program.tape.values[program.outputs[0]])
-        outcome = program.run(_two(program), branches=True)
-        return (y if outcome.any_crossed(2)[0] else flat_stack(outcome.outputs[0])[0]), y
 
     @cached_property
     def _units(self) -> list[Unit]:

@@ -53,31 +53,28 @@ _BEYOND = 2.0**60  # ratio to the next smaller entry from which the larger ones 
 _TO_EDGE = 2.0**-10, 2.0**-30, 2.0**-50  # steps, in units of the scale of x, along which an infinite slope grows
 _STEEPER, _GROWN = 8.0, 2.0  # growth from the first step, and from the second, up to which a slope is finite
 _NONFINITE = 8  # entries without a finite cotangent that are compared one by one
-_FAULTS = (
-    GradcheckError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    RuntimeError,
-)  # that a wrong rule may raise
+# those that a wrong rule may raise
+FAULTS = (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
     """Result for one unit: its rule is right or wrong, or that is open.
 
-    For a wrong one, `operand` has the worst cotangent, and `compared` is the comparison, or `reason` the error of the
+    For a wrong one, `compared` is the comparison of the operand with the worst cotangent, or `reason` the error of the
     rule.
     """
 
     unit: Unit
     status: Literal["right", "wrong", "open"]
-    operand: str = ""
     compared: Compared | None = None
     reason: str = ""
     errors: tuple[float, float] = (0.0, 0.0)  # the largest ones, absolute and relative
+
+    @property
+    def gap(self) -> float:
+        """The largest relative error of a wrong unit."""
+        return np.inf if self.compared is None else self.compared.gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +130,7 @@ def check_unit(
         return Local(unit, "open")
     try:
         alone = Alone(tape, unit, operands, outputs, budget)
-    except _FAULTS as error:
+    except FAULTS as error:
         if isinstance(error, LimitError):  # of time or memory: no fault of the rule
             raise
         return Local(unit, "wrong", reason=f"its rule cannot be run: {error}")
@@ -143,10 +140,9 @@ def check_unit(
         found = [_settled(each, seed, live) if each.status == "wrong" else each for each in found]
     wrong = [each for each in found if each.status == "wrong"]
     if wrong:
-        worst = max(wrong, key=lambda each: each.gap)
-        return Local(unit, "wrong", worst.operand, worst)
+        return Local(unit, "wrong", max(wrong, key=lambda each: each.gap))
     if (astray := _together(_of_all_operands(tape, alone), seed)) is not None:
-        return Local(unit, "wrong", astray.operand, astray)
+        return Local(unit, "wrong", astray)
     seen = [told(each.comparison, TOLERANCE) for each in found]
     largest = max((e[0] for e in seen), default=0.0), max((e[1] for e in seen), default=0.0)
     return Local(unit, "open" if any(each.status == "open" for each in found) else "right", errors=largest)
@@ -328,22 +324,16 @@ def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, 
         value = by_complex_step(program, directions, alone.budget)
         value = value if weights is None else value @ weights.T
         ground = ground_of(theory.values, value, directions.sizes)
-        status = screened(theory.values, value, 4 * EPS, _tolerance(alone), ground)
+        status = screened(theory.values, value, 4 * EPS, alone.tolerance, ground)
         if not status.any():
             found = Comparison(theory.values, value, value * 0, status, known=ground)
             return Compared(alone, operand, directions, weights, found)
     elif not theory.values.size:
-        return Compared(alone, operand, directions, weights, _nothing(theory.values))
-    found = compare_along(
-        program, theory, directions, PairJob("auto", None, _tolerance(alone), alone.budget), weights
-    ).comparison
+        nothing = Comparison(theory.values, theory.values, theory.values, np.zeros(theory.values.shape, np.int8))
+        return Compared(alone, operand, directions, weights, nothing)
+    job = PairJob("auto", None, alone.tolerance, alone.budget)
+    found = compare_along(program, theory, directions, job, weights).comparison
     return Compared(alone, operand, directions, weights, _above_rounding(found, alone.unit.op.batching is elementwise))
-
-
-def _tolerance(alone: Alone) -> Tolerance:
-    """The tolerance of one node, which is the usual one for kernels from elsewhere."""
-    foreign = any(step.trial is not None for step in alone.tape.steps)
-    return Tolerance() if foreign else TOLERANCE
 
 
 def _above_rounding(comparison: Comparison, alone: bool) -> Comparison:
@@ -356,10 +346,6 @@ def _above_rounding(comparison: Comparison, alone: bool) -> Comparison:
     largest = np.max(magnitude(comparison.theoretical, comparison.numerical), initial=0.0)
     tiny = (comparison.status == Status.FAIL) & (gap <= (_THIRD if alone else max(_THIRD, 64 * EPS * largest)))
     return replace(comparison, status=np.where(tiny, Status.NOISE, comparison.status).astype(np.int8))
-
-
-def _nothing(values: Array) -> Comparison:
-    return Comparison(values, values, values, np.zeros(values.shape, np.int8))
 
 
 def _beside_ties(alone: Alone, operand: str, directions: Directions, theory: Theory, weights: Array) -> Compared:
@@ -398,7 +384,7 @@ def _of_all_operands(tape: Tape, alone: Alone) -> Alone:
         every = Alone(tape, alone.unit, names, alone.outputs, alone.budget)
         given = tuple(n for n, ct in zip(names, every.backward.cts, strict=True) if ct is not None)
         return every if given == names else Alone(tape, alone.unit, given, alone.outputs, alone.budget)
-    except _FAULTS:
+    except FAULTS:
         return alone
 
 
@@ -473,7 +459,8 @@ class Alone:
     def __init__(self, tape: Tape, unit: Unit, operands: Sequence[str], outputs: Sequence[str], budget: Budget) -> None:
         self.unit, self.operands, self.outputs, self.budget = unit, tuple(operands), tuple(outputs), budget
         self.tape = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
-        self.tape.regions = [_whole(unit)] if len(unit.steps) > 1 else []
+        whole = Region(0, len(unit.steps), unit.op, unit.operands, unit.outputs, unit.metadata, unit.label, unit.place)
+        self.tape.regions = [whole] if len(unit.steps) > 1 else []
         self.y = _joined(self.tape, self.outputs)
         self.programs = {name: Program(self.tape, [name], [self.y]) for name in self.operands}
         self.backward = _Rule(self.tape, unit, self.y, self.outputs, self.operands)
@@ -487,6 +474,11 @@ class Alone:
     def spreads(self) -> list[Array]:
         """Bounds of the rounding errors of their entries."""
         return self.backward.spreads(self.jacobians, self.budget)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """The tolerance of one node, which is the usual one for kernels from elsewhere."""
+        return Tolerance() if any(step.trial is not None for step in self.tape.steps) else TOLERANCE
 
     @property
     def columns(self) -> int:
@@ -522,15 +514,8 @@ def pulled(tape: Tape, unit: Unit, given: Mapping[str, Array]) -> list[tuple[str
     cts = [alone.hold(alone.fresh(f"{n}/ct"), given[n]) if n in given else None for n in unit.outputs]
     try:
         return [(name, flow.value) for name, flow in pull_back(alone, unit, cts)]
-    except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):
+    except FAULTS:
         return None
-
-
-def _whole(unit: Unit) -> Region:
-    """The region of all steps of a unit, on a tape of its own."""
-    return Region(
-        0, len(unit.steps), unit.op, unit.operands, unit.outputs, unit.metadata, unit.label, unit.place
-    )  # fmt: skip
 
 
 def part_of(tape: Tape, steps: range, names: Sequence[str] = ()) -> Tape:

@@ -13,7 +13,8 @@ the edge of a domain: sqrt(x * x) at 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -25,7 +26,7 @@ from gradcheck_cli.autodiff.backward import Unit, gradients, inexact, pull_back,
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.diagnose.diagnosis import Symptom, symptom
 from gradcheck_cli.checks.diagnose.laws import Broken, node_of
-from gradcheck_cli.checks.diagnose.nodes_alone import Local, check_unit, part_of, pulled
+from gradcheck_cli.checks.diagnose.nodes_alone import FAULTS, Local, check_unit, part_of, pulled
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError
@@ -92,13 +93,14 @@ class Surveyor:
             locals_.setdefault(_key(unit), []).extend(self._locals(unit, flowing, seed, quiet))
             over.append(unit)
             budget.progress(len(over), len(units))
-        worst = {node: max(found, key=_severity) for node, found in locals_.items()}
+        severity = ("right", "open", "wrong").index
+        worst = {node: max(found, key=lambda local: severity(local.status)) for node, found in locals_.items()}
         wrong = [(i, node, local) for i, (node, local) in enumerate(worst.items()) if local.status == "wrong"]
         if len(wrong) > 1:
-            entries = failing or [_anywhere(self.tape, x, y, seed)]
-            every = [standings(self.tape, _nodes(units), x, y, entry, quiet) for entry in entries]
+            v, u = (np.random.default_rng([seed, 12]).normal(size=reals(self.tape.values[n])) for n in (x, y))
+            every = [standings(self.tape, _nodes(units), x, y, entry, quiet) for entry in failing or [(v, u)]]
             # a slight error on the way is not the cause of the failure
-            wrong.sort(key=lambda each: ([found[each[1]] for found in every], _is_slight(each[2])))
+            wrong.sort(key=lambda each: ([found[each[1]] for found in every], each[2].gap < RTOL))
         told = tuple(WrongNode(local.unit, self._symptom(local), i) for i, _, local in wrong[:_SHOWN])
         errors = [local.errors for found in locals_.values() for local in found] or [(0.0, 0.0)]
         largest = max(e[0] for e in errors), max(e[1] for e in errors)
@@ -120,12 +122,33 @@ class Surveyor:
         return self._symptoms[id(local)]
 
     def trap(self, xs: Sequence[str], ys: Sequence[str], seed: int) -> Trap | None:
-        """The trap behind a NaN for which no rule is to blame; None if there is none."""
-        return trap_of(self.tape, units_between(self.tape, xs, ys), _random(self.tape, ys, seed))
+        """The trap behind the first cotangent of a backward pass that is not finite; None if a rule cannot be run."""
+        tape, units = self.tape, units_between(self.tape, xs, ys)
+        for at, given, made, pending in _backwards(tape, units, _random(tape, ys, seed)):
+            if made is not None and any(not np.isfinite(ct).all() for _, ct in made):
+                return _named(tape, units, at, pending) if _silent(given, made) else _at_edge(tape, units, at, made)
+        return None
 
     def unsummed(self, xs: Sequence[str], ys: Sequence[str], seed: int) -> str:
         """Sentence on a tensor whose consumers' cotangents are not summed; "" if there is none."""
-        return _unsummed(self.tape, xs, ys, seed)
+        tape, units = self.tape, units_between(self.tape, xs, ys)
+        consumers = Counter(n for unit in units for n in unit.operands if n)
+        reached = _Flow(tape, units, xs, ys).reached
+        shared = [n for n, count in consumers.items() if count > 1 and n in reached and inexact(tape.var(n))]
+        if not shared:
+            return ""
+        cts = _random(tape, ys, seed)
+        beside = part_of(tape, range(len(tape.steps)))
+        try:
+            given = gradients(beside, {y: beside.hold(beside.fresh(f"{y}/seed"), ct) for y, ct in cts.items()}, shared)
+        except (GradcheckError, ValueError, TypeError):
+            return ""
+        theirs = {name: ct.value for name, ct in zip(shared, given, strict=True) if ct is not None}
+        for name, parts in _flows(tape, units, cts):
+            own, size = sum(parts), sum(np.abs(part) for part in parts)
+            if len(parts) > 1 and name in theirs and (np.abs(theirs[name] - own) > _SUMMED * np.max(size)).any():
+                return f"gradients of {len(parts)} consumers of tensor {name!r} are not summed"
+        return ""
 
 
 class _Flow:
@@ -137,8 +160,7 @@ class _Flow:
         self.needed = {*ys, *(n for unit in units for n in unit.operands)}
 
     def operands(self, unit: Unit) -> tuple[str, ...]:
-        names = dict.fromkeys(n for n in unit.operands if n in self.reached and inexact(self.tape.var(n)))
-        return tuple(names)
+        return tuple(dict.fromkeys(n for n in unit.operands if n in self.reached and inexact(self.tape.var(n))))
 
     def live(self, outputs: Sequence[str]) -> Array | None:
         """Reals of some outputs that get a cotangent, `(m,)`; None where that is unknown."""
@@ -152,7 +174,7 @@ class _Flow:
         try:
             for name, parts in _flows(self.tape, self.units, _random(self.tape, self.ys, self.seed)):
                 found[name] = flat(sum(parts)) != 0  # type: ignore[arg-type]
-        except (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError):
+        except FAULTS:
             return {}
         return found
 
@@ -161,12 +183,6 @@ class _Flow:
         live = [n for n in unit.outputs if n in self.reached and n in self.needed]
         dtypes = dict.fromkeys(self.tape.values[n].dtype for n in live)
         return [tuple(n for n in live if self.tape.values[n].dtype == dtype) for dtype in dtypes]
-
-
-def _anywhere(tape: Tape, x: str, y: str, seed: int) -> Entry:
-    """A random entry, used if no failing one is known."""
-    v, u = (np.random.default_rng([seed, 12]).normal(size=reals(tape.values[n])) for n in (x, y))
-    return v, u
 
 
 def _nodes(units: Sequence[Unit]) -> dict[Node, list[Unit]]:
@@ -180,16 +196,6 @@ def _nodes(units: Sequence[Unit]) -> dict[Node, list[Unit]]:
 def _key(unit: Unit) -> Node:
     """Key of the model's node that a unit comes from; a node in a loop's body counts once."""
     return unit.place.origin, unit.place.index, unit.place.inside
-
-
-def _severity(local: Local) -> int:
-    """Rank of a unit's result: wrong, then open, then right."""
-    return ("right", "open", "wrong").index(local.status)
-
-
-def _is_slight(local: Local) -> bool:
-    """True if a node is wrong by less than matters for y: other nodes are to blame before it."""
-    return local.compared is not None and local.compared.gap < RTOL
 
 
 class NodeStanding(IntEnum):
@@ -248,50 +254,38 @@ def _gains(tape: Tape, units: Sequence[Unit], y: str, u: Array, slopes: Mapping[
     It is infinite for a rule that gives no finite number, and NaN where the kernel has no finite slope.  NaN and
     infinity are replaced by 1 for the rules that follow, which still shows whether those are off.
     """
-    pending = {y: shaped(u[None], tape.values[y])[0].conj()}
     gains: dict[range, float] = {}
-    for unit in reversed(units):
-        given = {n: pending[n] for n in unit.outputs if n in pending}
-        made = pulled(tape, unit, given) if given else []
-        if made is None:  # its rule cannot be run
-            return {**gains, unit.steps: np.inf}
+    start = {y: shaped(u[None], tape.values[y])[0].conj()}
+    for at, given, made, _ in _backwards(tape, units, start, lambda ct: np.where(np.isfinite(ct), ct, 1.0)):
         leaves = sum(_met(ct, slopes[n]) for n, ct in given.items() if n in slopes)
-        enters = sum(_met(ct, slopes[n]) for n, ct in made if n in slopes)
-        gains[unit.steps] = np.nan if not np.isfinite(leaves) else leaves - enters if np.isfinite(enters) else np.inf
-        for name, ct in made:
-            known = np.where(np.isfinite(ct), ct, 1.0)
-            pending[name] = pending[name] + known if name in pending else known
+        enters = np.inf if made is None else sum(_met(ct, slopes[n]) for n, ct in made if n in slopes)
+        lost = np.nan if made is not None and not np.isfinite(leaves) else np.inf
+        gains[units[at].steps] = leaves - enters if np.isfinite(leaves) and np.isfinite(enters) else lost
     return gains
+
+
+def _backwards(
+    tape: Tape, units: Sequence[Unit], cts: Mapping[str, Array], kept: Callable[[Array], Array] = lambda ct: ct
+) -> Iterator[tuple[int, dict[str, Array], list[tuple[str, Array]] | None, Mapping[str, Array]]]:
+    """A backward pass: the number of each unit, the cotangents of its outputs and operands, and those of all tensors.
+
+    A rule that cannot be run gives None and ends it.  Cotangents are passed on as `kept` gives them.
+    """
+    pending = dict(cts)
+    for at in reversed(range(len(units))):
+        if given := {n: pending[n] for n in units[at].outputs if n in pending}:
+            made = pulled(tape, units[at], given)
+            yield at, given, made, pending
+            if made is None:
+                return
+            for name, ct in ((name, kept(ct)) for name, ct in made):
+                pending[name] = pending[name] + ct if name in pending else ct
 
 
 def _met(ct: Array, slope: Array) -> float:
     """Inner product of a cotangent and a slope, in which 0 * inf is 0."""
     with np.errstate(all="ignore"):
         return float(np.sum(np.where((ct == 0) | (slope == 0), 0.0, ct * slope)).real)
-
-
-def _unsummed(tape: Tape, xs: Sequence[str], ys: Sequence[str], seed: int) -> str:
-    units = units_between(tape, xs, ys)
-    flows = dict.fromkeys((n for unit in units for n in unit.operands if n), 0)
-    for unit in units:
-        for name in unit.operands:
-            flows[name] = flows.get(name, 0) + 1
-    reached = _Flow(tape, units, xs, ys).reached
-    shared = [n for n, count in flows.items() if count > 1 and n in reached and inexact(tape.var(n))]
-    if not shared:
-        return ""
-    cts = _random(tape, ys, seed)
-    beside = part_of(tape, range(len(tape.steps)))
-    try:
-        given = gradients(beside, {y: beside.hold(beside.fresh(f"{y}/seed"), ct) for y, ct in cts.items()}, shared)
-    except (GradcheckError, ValueError, TypeError):
-        return ""
-    theirs = {name: ct.value for name, ct in zip(shared, given, strict=True) if ct is not None}
-    for name, parts in _flows(tape, units, cts):
-        own, size = sum(parts), sum(np.abs(part) for part in parts)
-        if len(parts) > 1 and name in theirs and (np.abs(theirs[name] - own) > _SUMMED * np.max(size)).any():
-            return f"gradients of {len(parts)} consumers of tensor {name!r} are not summed"
-    return ""
 
 
 def _random(tape: Tape, ys: Sequence[str], seed: int) -> dict[str, Array]:
@@ -327,32 +321,9 @@ class Trap:
     cure: str = _CURE
 
     @property
-    def diagnosis(self) -> str:
-        """The fault of the node, and its cure."""
-        return f"the gradient is {self.what}: {self.cure}"
-
-    @property
     def message(self) -> str:
         """The fault of the model."""
         return f"the gradient is not finite: {self.what}, behind {node_of(self.unit)}"
-
-
-def trap_of(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Trap | None:
-    """The trap behind the first cotangent of a backward pass that is not finite; None if a rule cannot be run."""
-    pending = {name: np.array(ct) for name, ct in cts.items()}
-    for at in reversed(range(len(units))):
-        unit = units[at]
-        given = {n: pending[n] for n in unit.outputs if n in pending}
-        if not given:
-            continue
-        made = pulled(tape, unit, given)
-        if made is None:
-            return None
-        if any(not np.isfinite(ct).all() for _, ct in made):
-            return _named(tape, units, at, pending) if _silent(given, made) else _at_edge(tape, units, at, made)
-        for name, ct in made:
-            pending[name] = pending[name] + ct if name in pending else ct
-    return None
 
 
 def _silent(given: Mapping[str, Array], made: Sequence[tuple[str, Array]]) -> bool:
@@ -378,7 +349,7 @@ def _at_edge(tape: Tape, units: Sequence[Unit], at: int, made: Sequence[tuple[st
     return Trap(units[at], at, what, _AWAY)
 
 
-def _named(tape: Tape, units: Sequence[Unit], at: int, pending: dict[str, Array]) -> Trap:
+def _named(tape: Tape, units: Sequence[Unit], at: int, pending: Mapping[str, Array]) -> Trap:
     """The trap for the NaN made by unit number `at`: the node that left its domain first, and the one that hides it."""
     root = _root(tape, units, at)
     unit, selector = units[root], _selector(units, at, pending)
@@ -400,7 +371,7 @@ def _root(tape: Tape, units: Sequence[Unit], at: int) -> int:
     return found
 
 
-def _selector(units: Sequence[Unit], at: int, pending: dict[str, Array]) -> Unit | None:
+def _selector(units: Sequence[Unit], at: int, pending: Mapping[str, Array]) -> Unit | None:
     """The unit after unit `at` that gets a cotangent at every entry and passes zeros on."""
     names = set(units[at].outputs)
     for unit in units[at + 1 :]:
@@ -423,36 +394,32 @@ def suspect_record(survey: Survey, graph: Graph) -> Suspect | None:
     if not survey.wrong:
         return None
     first, *others = survey.wrong
-    found = replace(_suspect(first, first.symptom.diagnosis, survey, graph), at=first.symptom.operand)
-    named = tuple(each.unit.place.of(each.unit.op.name, each.unit.place.label) for each in others)
-    return replace(found, rel_err=first.symptom.error, index=first.symptom.index, others=named)
+    seen, named = first.symptom, tuple(each.unit.place.of(each.unit.op.name, each.unit.place.label) for each in others)
+    found = _suspect(first, seen.diagnosis, survey, graph)
+    return replace(found, at=seen.operand, rel_err=seen.error, index=seen.index, others=named)
 
 
 def trapped(trap: Trap, survey: Survey, graph: Graph) -> Suspect:
     """The node of a trap as the record names it."""
-    return _suspect(trap, trap.diagnosis, survey, graph)
+    return _suspect(trap, f"the gradient is {trap.what}: {trap.cure}", survey, graph)
 
 
 def _suspect(node: WrongNode | Trap, diagnosis: str, survey: Survey, graph: Graph) -> Suspect:
     """A node as the record names it, with the number of nodes around it that are right."""
+    after = survey.total - node.position - 1
     return Suspect(
-        **identity(node.unit, graph),
-        passed=survey.checked - survey.failed,
-        tried=survey.checked,
-        diagnosis=diagnosis,
-        before=node.position,
-        after=survey.total - node.position - 1,
-        unchecked=survey.open,
-    )
+        **_identity(node.unit, graph), passed=survey.checked - survey.failed, tried=survey.checked,
+        diagnosis=diagnosis, before=node.position, after=after, unchecked=survey.open,
+    )  # fmt: skip
 
 
 def lawless_suspect(broken: Sequence[Broken], graph: Graph) -> Suspect | None:
     """Suspect for a broken law, if the unit that broke it is known."""
     unit = next((each.unit for each in broken if each.unit is not None), None)
-    return None if unit is None else Suspect(**identity(unit, graph))
+    return None if unit is None else Suspect(**_identity(unit, graph))
 
 
-def identity(unit: Unit, graph: Graph) -> dict[str, Any]:
+def _identity(unit: Unit, graph: Graph) -> dict[str, Any]:
     """The fields of a record that identify a node."""
     place = unit.place
     node = graph.nodes[place.origin] if 0 <= place.origin < len(graph.nodes) and not place.inside else None
