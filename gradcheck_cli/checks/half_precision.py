@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.checks.health.descent import Descent
+from gradcheck_cli.checks.health.checkup import Descent
 from gradcheck_cli.checks.health.layers import spot_of
 from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.engine.chunks import Budget
@@ -197,7 +197,7 @@ def _forward(wide: Tape, narrow: Tape, lost: _Lost) -> Loss | None:
             if other is None or value is None or not is_inexact(other.dtype) or other.shape != value.shape:
                 continue
             if (gone := lost(value, other)).any():
-                return Loss(_what(other[gone]), "forward", spot_of(step.place, step.op.name, step.label))
+                return Loss(_what(other[gone]), "forward", spot_of(step))
     return None
 
 
@@ -212,7 +212,7 @@ def _backward(problem: Problem, narrow: Tape, x: str, found: Precision, lost: _L
             return None
         unit = ways[1].broken or ways[1].unit
         if unit is not None and (gone := lost(value, other)).any():
-            return Loss(_what(other[gone]), "backward", spot_of(unit.place, unit.op.name, unit.label))
+            return Loss(_what(other[gone]), "backward", spot_of(unit))
     return None
 
 

@@ -11,8 +11,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients, units_between
-from gradcheck_cli.checks.health.checkup import Checkup, random_cotangent
-from gradcheck_cli.checks.health.descent import Descent
+from gradcheck_cli.checks.health.checkup import Checkup, Descent, random_cotangent
 from gradcheck_cli.graph import Node
 from gradcheck_cli.results.measures import KEPT, SAMPLES, Health, Layer
 from gradcheck_cli.settings import Settings

@@ -1,23 +1,24 @@
 """The health of a model's gradients: measured at each point, and summed up for each pair (x, y).
 
-One backward pass for each y and point serves all its xs and all layers.  Where a batch shows too few values of each
-unit, some more forward runs are made if they are cheap.  Gates turn findings into a failed run (`--fail-on`).
+One backward pass (`Descent`) for each y and point serves all its xs and all layers.  It keeps nothing: rules run on a
+tape that drops the steps they add, so that memory holds only cotangents that are still incomplete.  Where a batch shows
+too few values of each unit, some more forward runs are made if they are cheap.  Gates turn findings into a failed run
+(`--fail-on`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import Descended, Unit, inexact, onward
-from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.checks.health.descent import Descent, squared
+from gradcheck_cli.autodiff.backward import Descended, Unit, check_rules, inexact, onward, pull_back, units_between
+from gradcheck_cli.autodiff.tape import Step, Tape, Var
 from gradcheck_cli.checks.health.layers import (
     Activity,
     FlowCurve,
@@ -135,8 +136,7 @@ class Checkup:
             return False
         except (GradcheckError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError):
             return False
-        unit = way.broken
-        broken = None if unit is None else spot_of(unit.place, unit.op.name, unit.label)
+        broken = None if way.broken is None else spot_of(way.broken)
         forward = culprit(tape, y) if broken else None
         visit = Visit(way.units, drafts(tape, way.units, data), norms, forward, broken)
         for x in xs:
@@ -187,9 +187,7 @@ class Checkup:
         counts = self.activity.counts()
         units = onward(visits[0].units, name)
         made = {key_of(unit.place) for unit in units}
-        way = {
-            key: draft for key, draft in nodes.items() if key in made and any(n in norms.norm for n in draft.outputs)
-        }
+        way = {k: each for k, each in nodes.items() if k in made and any(n in norms.norm for n in each.outputs)}
         layers = {key: draft for key, draft in way.items() if draft.weighted or draft.bends}
         every = curve(units, name, layers.keys(), norms.norm)
         whole = not any(norms.bad.values())
@@ -203,6 +201,94 @@ class Checkup:
             finite=self.finite,
             lost=_lost(units, name, norms),
         )
+
+
+class Passing(Tape):
+    """A tape that keeps nothing: results live as long as their `Var`s; values of the forward run can be read."""
+
+    def __init__(self, forward: Tape) -> None:
+        super().__init__(forward.ops, dtype=forward.dtype, seed=forward.seed)
+        self.values = forward.values
+
+    def hold(self, name: str, value: Any) -> Var:
+        """A value that no step computes; its name is not registered."""
+        return self.weight(name, np.asarray(value))
+
+    def weight(self, name: str, array: Array) -> Var:
+        """The same for a constant."""
+        dtype = np.dtype(object) if array.dtype.kind in "US" else self.widen(array.dtype)
+        return Var(self, name, array.astype(dtype, copy=False))
+
+    def recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
+        return tuple([Var(self, "computed", y) for y in results])
+
+
+class Descent:
+    """The backward pass from y to xs.  NoGradientError if an operator on the way has no rule.
+
+    `unit` is the one whose rule ran last; `broken`, if watched, the first whose rule made NaN or infinity of finite
+    cotangents.
+    """
+
+    def __init__(self, tape: Tape, y: str, xs: Sequence[str], *, watched: bool = True) -> None:
+        self.tape, self.y, self.xs, self.watched = tape, y, frozenset(xs), watched
+        self.units = units_between(tape, xs, [y])
+        self.unit: Unit | None = None
+        self.broken: Unit | None = None
+        self.passing = Passing(tape)
+        check_rules(self.units)
+
+    def cotangents(self, cotangent: Array) -> Iterator[tuple[str, Array]]:
+        """Names and cotangents of all tensors on the way, y first, and of other differentiated operands."""
+        pending = {self.y: cotangent}
+        readers = Counter(name for unit in self.units for name in _operands(unit))
+        made = {name for unit in self.units for name in unit.outputs}
+        for unit in reversed(self.units):
+            cts = {n: ct for n in unit.outputs if n and (ct := pending.pop(n, None)) is not None}
+            yield from cts.items()
+            for name, ct in self._pulled(unit, cts):
+                pending[name] = pending[name] + ct if name in pending else ct
+            readers.subtract(_operands(unit))
+            whole = [n for n in _operands(unit) if not readers[n] and n not in made and n in pending]
+            yield from ((name, pending.pop(name)) for name in whole)
+        yield from pending.items()  # y itself, if there are no units
+
+    def _pulled(self, unit: Unit, cts: Mapping[str, Array]) -> list[tuple[str, Array]]:
+        """Cotangents of a unit's operands."""
+        if not cts:
+            return []
+        self.unit = unit
+        names = _operands(unit)
+        large = names & self.tape.values.recipes.keys()  # the cotangents of large weights are computed one by one
+        turns = [names - large, *({name} for name in sorted(large))]
+        flows = [flow for turn in turns for flow in self._applied(unit, cts, turn)]
+        if self.watched and self.broken is None and not all(_is_finite(ct) for _, ct in flows):
+            self.broken = unit if all(map(_is_finite, cts.values())) else None
+        return flows
+
+    def _applied(self, unit: Unit, cts: Mapping[str, Array], names: set[str]) -> list[tuple[str, Array]]:
+        """Cotangents of some operands by the rule, beside a large weight on a tape that can recompute it."""
+        tape: Tape = self.passing
+        if not self.tape.values.recipes.keys().isdisjoint((*unit.operands, *unit.outputs)):
+            tape = Tape(self.tape.ops, dtype=self.tape.dtype, seed=self.tape.seed)
+            tape.values = self.tape.values.part((*unit.operands, *unit.outputs))
+            tape.fixed.update(tape.values.recipes)
+        held = [tape.hold(tape.fresh("ct"), cts[n]) if n in cts else None for n in unit.outputs]
+        return [(name, ct.value) for name, ct in pull_back(tape, unit, held, names)]
+
+
+def _squared(flat: Array) -> float:
+    """The sum of squares without a copy; NaN for complex numbers."""
+    return float(np.einsum("i,i", flat, flat)) if flat.dtype.kind == "f" else math.nan
+
+
+def _is_finite(ct: Array) -> bool:
+    flat = ct.reshape(-1)
+    return math.isfinite(_squared(flat)) or bool(np.isfinite(flat).all())
+
+
+def _operands(unit: Unit) -> set[str]:
+    return {name for name in unit.operands if name}
 
 
 def random_cotangent(y: Array, seed: Sequence[int]) -> Array:
@@ -225,7 +311,7 @@ def culprit(tape: Tape, y: str) -> Spot | None:
     """The first node on the way to y whose result is not finite although its operands are."""
     for step in (tape.steps[i] for i in computing([step.node for step in tape.steps], [y])[0]):
         if not _finite(tape, step.node.outputs) and _finite(tape, (*step.operands, *step.statics)):
-            return spot_of(step.place, step.op.name, step.label)
+            return spot_of(step)
     return None
 
 
@@ -256,7 +342,7 @@ class Norms:
 
     def add(self, name: str, ct: Array, *, end: bool) -> None:
         flat = ct.reshape(-1)
-        squares = squared(flat)
+        squares = _squared(flat)
         self.zeros[name], self.size[name] = int(np.count_nonzero(flat == 0)), ct.size
         if _SMALL < squares < np.inf:
             self.norm[name], self.bad[name] = math.sqrt(squares), 0
@@ -290,7 +376,7 @@ def _lost(units: Sequence[Unit], x: str, norms: Norms) -> Spot | None:
     for unit in reversed(units):
         made = max((norms.norm.get(name, 0.0) for name in unit.outputs), default=0.0)
         if made and not any(norms.norm.get(name, 0.0) for name in unit.operands if name in between):
-            return spot_of(unit.place, unit.op.name, unit.label)
+            return spot_of(unit)
     return None
 
 
@@ -354,9 +440,6 @@ def with_gates(check: Check, asked: Collection[str]) -> Check:
     if check.status == "waived":
         return check
     own = tuple(word for word in check.gates if word not in WORDS)
-    return replace(check, gates=(*own, *(word for word in WORDS if word in asked and word in _shown(check))))
-
-
-def _shown(check: Check) -> tuple[str, ...]:
     health = check.gradient.get("health")
-    return health.shows if health is not None else ()
+    shown = () if health is None else health.shows
+    return replace(check, gates=(*own, *(word for word in WORDS if word in asked and word in shown)))

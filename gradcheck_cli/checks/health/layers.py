@@ -50,18 +50,17 @@ def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Ke
     """The nodes that units come from, in order; `data` are tensors that depend on the model's inputs."""
     found: dict[Key, LayerDraft] = {}
     for unit in units:
-        draft = found.setdefault(key_of(unit.place), LayerDraft(spot_of(unit.place, unit.op.name, unit.label)))
+        draft = found.setdefault(key_of(unit.place), LayerDraft(spot_of(unit)))
         numbers = [n for n in dict.fromkeys(unit.operands) if n and is_inexact(tape.values.like(n).dtype)]
         parameters = [n for n in numbers if n not in data and tape.values.like(n).size > 1]
         draft.parameters.update(parameters)
         draft.weighted |= unit.op.is_layer and bool(parameters) and len(numbers) > len(parameters)
         draft.bends |= _bends(unit, data)
-        draft.constant |= _constant(tape, unit)
+        axis = unit.metadata.get("axis") if unit.op.squashes else None
+        draft.constant |= axis is not None and tape.values[unit.outputs[0]].shape[axis] == 1
         draft.squashes |= tape.operator_at(unit.place, unit.op).squashes
-        if _alone(unit):
-            draft.outputs += unit.outputs
-        else:
-            draft.outputs = [*unit.outputs]  # of the steps of a node, the last
+        whole = bool(unit.place.inside) and unit.op.name == unit.place.op  # a node of a loop's body
+        draft.outputs = [*(draft.outputs if whole else ()), *unit.outputs]  # of the steps of a node, the last
     return {key: draft for key, draft in found.items() if key[0] >= 0}
 
 
@@ -70,19 +69,10 @@ def key_of(place: NodePlace) -> Key:
     return place.origin, place.inside, place.index
 
 
-def spot_of(place: NodePlace, op: str, name: str) -> Spot:
-    """A node as records name it."""
-    return Spot(place.index, place.op or op, place.label or name, place.inside)
-
-
-def _constant(tape: Tape, unit: Unit) -> bool:
-    along = unit.op.squashes and unit.metadata.get("axis") is not None
-    return along and tape.values[unit.outputs[0]].shape[unit.metadata["axis"]] == 1
-
-
-def _alone(unit: Unit) -> bool:
-    """True for a unit that is a whole node of a loop's body."""
-    return bool(unit.place.inside) and unit.op.name == unit.place.op
+def spot_of(part: Unit | Step) -> Spot:
+    """The node that a part of a tape comes from, as records name it."""
+    place = part.place
+    return Spot(place.index, place.op or part.op.name, place.label or part.label, place.inside)
 
 
 def _bends(unit: Unit, data: AbstractSet[str]) -> bool:
@@ -190,14 +180,10 @@ class Activity:
         found: dict[Key, tuple[int, int | None, int | None]] = {}
         for (key, _), units in self._units.items():
             number, dead, saturated = found.get(key, (0, 0, 0))
-            enough = units.seen >= SAMPLES and dead is not None and saturated is not None
-            gone = int((~units.alive).sum())
-            flat = int((units.alive & ~units.steep).sum())
-            found[key] = (
-                number + units.alive.size,
-                (dead or 0) + gone if enough else None,
-                (saturated or 0) + flat if enough else None,
-            )
+            seen: tuple[int | None, int | None] = None, None
+            if units.seen >= SAMPLES and dead is not None and saturated is not None:
+                seen = dead + int((~units.alive).sum()), saturated + int((units.alive & ~units.steep).sum())
+            found[key] = number + units.alive.size, *seen
         return found
 
 
@@ -280,8 +266,9 @@ def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, Step]) -> int | N
         return 0 if rank else None
     moves, here = list[tuple[int, ...]](), step
     for _ in range(_HOPS):
-        if axis := _of_maker(tape, here, rank):
-            return _moved(axis, moves)
+        axes = {here.op.channels, tape.operator_at(here.place, here.op).channels}  # behind an operator that makes them
+        if axes & {1, -1}:
+            return _moved(1 if 1 in axes else rank - 1, moves)
         name = _main_operand(tape, here)
         if name is None or name not in makers:
             break
@@ -289,12 +276,6 @@ def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, Step]) -> int | N
             moves.append(tuple(int(a) % rank for a in here.metadata["perm"]))
         here = makers[name]
     return _moved(1, moves)
-
-
-def _of_maker(tape: Tape, step: Step, rank: int) -> int:
-    """The axis of channels behind an operator that makes them; 0 for others."""
-    axes = {step.op.channels, tape.operator_at(step.place, step.op).channels}
-    return 1 if 1 in axes else rank - 1 if -1 in axes else 0
 
 
 def _main_operand(tape: Tape, step: Step) -> str | None:
