@@ -232,7 +232,12 @@ class ModelRun:
         """The tensors in an output: itself, or those inside a sequence, an optional or a map, with a map's keys."""
         if name in self.tape.named:
             return {"": self.tape.named[name].value}
-        return _inside(self.tape.containers[name]) if name in self.tape.containers else {}
+        if name not in self.tape.containers:
+            return {}
+        value = self.tape.containers[name]
+        maps = [each for each in (value.items if isinstance(value, Several) else (value,)) if isinstance(each, Map)]
+        keys = {f"[{i}] keys": np.asarray(each.keys, object) for i, each in enumerate(maps)}
+        return {**{inner: var.value for inner, var in elements("", value).items()}, **keys}
 
     def floating(self, name: str) -> bool:
         """True for a tensor of floats or complex numbers."""
@@ -293,16 +298,9 @@ def _branch(tape: Tape, step: Step) -> Array:
     return np.asarray(step.op.branch(*[tape.values[n] if n else None for n in step.operands], **step.metadata))
 
 
-def _inside(value: Any) -> dict[str, Array]:
-    """The tensors inside a sequence, an optional or a map, and the keys of maps."""
-    maps = [each for each in (value.items if isinstance(value, Several) else (value,)) if isinstance(each, Map)]
-    keys = {f"[{i}] keys": np.asarray(each.keys, object) for i, each in enumerate(maps)}
-    return {**{name: var.value for name, var in elements("", value).items()}, **keys}
-
-
 @dataclass(frozen=True, slots=True)
 class ModelPrecision:
-    """The floating-point dtypes of a model, its widest rounding, and half a step of its quantizers, if any."""
+    """The floating-point dtypes of a model, its widest rounding, and half a step of its coarsest quantizer, or 0."""
 
     dtypes: tuple[str, ...]
     rounding: float
@@ -315,13 +313,16 @@ class ModelPrecision:
     @classmethod
     def of(cls, source: Source) -> ModelPrecision:
         """The precision that a model declares."""
-        graph, nodes = source.graph, [node for each in _graphs(source.graph) for node in each.nodes]
+        graph, nodes = source.graph, [*source.graph.all_nodes]
         declared = [t.dtype for n, t in graph.types.items() if n in (*graph.inputs, *graph.outputs)]
-        constants = [v.dtype for each in _graphs(graph) for v in each.constants.values()]
+        graphs = [graph, *(body for node in nodes for body in node.subgraphs)]
+        constants = [v.dtype for each in graphs for v in each.constants.values()]
         cast = [DTYPES.get(to) for n in nodes if n.op == "Cast" and isinstance(to := n.attrs.get("to"), int)]
         floats = {d.name: d for d in [*declared, *constants, *cast] if d is not None and is_inexact(d)}
         widest = max((epsilon(dtype) / 2 for dtype in floats.values()), default=0.0)
-        return cls(tuple(sorted(floats)), widest, _step([node.op for node in nodes], {d.name for d in constants}))
+        quantizers = [node.op for node in nodes if _QUANTIZED.search(node.op)]
+        few = any(_FEW.search(text) for text in [*quantizers, *(d.name for d in constants)])
+        return cls(tuple(sorted(floats)), widest, _BITS[4 if few else 8] if quantizers else 0.0)
 
     def loss(self, other: ModelPrecision) -> PrecisionLoss:
         """The errors of numbers that one model holds and the other held before."""
@@ -357,7 +358,8 @@ def moved(
 
     Integers stay, since they are exact in any dtype, and so do operands that decide on shapes and axes.
     """
-    rng, fixed = np.random.default_rng([seed, 6]), {n for each in _graphs(source.graph) for n in _deciding(each, ops)}
+    rng, known = np.random.default_rng([seed, 6]), [node for node in source.graph.all_nodes if node.key in ops]
+    fixed = {node.inputs[i] for node in known for i in ops[node.key].static.values() if i < len(node.inputs)}
 
     def other(name: str, value: Any) -> Any:
         if isinstance(value, Graph):
@@ -383,24 +385,3 @@ def _moved(value: Array, by: PrecisionLoss, rng: np.random.Generator) -> Array:
         off = by.rounding * rng.uniform(-1, 1, value.shape) * exact
         off += by.step * largest * rng.uniform(-1, 1, value.shape)
         return np.where(whole | ~np.isfinite(exact), exact, exact + off)
-
-
-def _deciding(graph: Graph, ops: Ops) -> set[str]:
-    """Tensors that operators read as settings."""
-    known = [(node, ops[node.key]) for node in graph.nodes if node.key in ops]
-    return {node.inputs[i] for node, op in known for i in op.static.values() if i < len(node.inputs)}
-
-
-def _step(operators: Iterable[str], dtypes: Iterable[str]) -> float:
-    """Half a step of the coarsest quantizer; 0 if there is none."""
-    quantizers = [name for name in operators if _QUANTIZED.search(name)]
-    few = any(_FEW.search(text) for text in [*quantizers, *dtypes])
-    return _BITS[4 if few else 8] if quantizers else 0.0
-
-
-def _graphs(graph: Graph) -> Iterator[Graph]:
-    """A graph and its subgraphs."""
-    yield graph
-    for node in graph.nodes:
-        for body in node.subgraphs:
-            yield from _graphs(body)

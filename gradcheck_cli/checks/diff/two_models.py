@@ -19,8 +19,14 @@ from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.evaluation import quietly
 from gradcheck_cli.autodiff.severed import Severance
 from gradcheck_cli.checks.assemble import failed_record, model_of, peak_rss_mb, versions
-from gradcheck_cli.checks.diff.first_difference import first_difference, last_agreement
-from gradcheck_cli.checks.diff.match import handed_over, match_names, names, same_parameters, with_sizes_of
+from gradcheck_cli.checks.diff.match import (
+    first_difference,
+    last_agreement,
+    match_names,
+    names,
+    same_parameters,
+    with_sizes_of,
+)
 from gradcheck_cli.checks.diff.model_runs import (
     BothRuns,
     Key,
@@ -45,7 +51,6 @@ from gradcheck_cli.points.more import finite_point
 from gradcheck_cli.points.point import Point, dims_behind, failure_of, in_its_dtype
 from gradcheck_cli.points.sizes import SIZES, Failure
 from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, is_float, reached_past, require, weights
-from gradcheck_cli.results.measures import Severed
 from gradcheck_cli.results.record import COMPARISON, Check, Entry, Forward, Suspect
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL, Comparison, Status, Tolerance, errors, pattern, worst
@@ -88,7 +93,10 @@ class ModelDiff:
         self.known = match_names(a, b, given)
         self.settings = with_sizes_of(b, a, self.known.inputs, settings)
         self.loss = self.precisions[0].loss(self.precisions[1])
-        self.ys = {y: self._partner(y) for y in settings.y or a.graph.outputs}
+        outputs = self.known.outputs
+        self.ys = {
+            y: outputs.get(y) if y in a.graph.outputs else self.known.of(y) for y in settings.y or a.graph.outputs
+        }
         xs = self._xs()
         inputs = {*a.graph.free_inputs}  # B may lack some, on which nothing depends there
         self.left = [n for n, other in xs.items() if other is None and n not in inputs]
@@ -97,9 +105,6 @@ class ModelDiff:
             raise UsageError(f"{b.uri} has nothing that stands for {name!r}. What does? --map {shown(name)}=NAME")
         self.pairs, self.found, self.looked = self._pairs(), dict[Key, KeyResult](), 0
         self.unsized: list[str] = []  # note that no sizes were found at which both run
-
-    def _partner(self, y: str) -> str | None:
-        return self.known.outputs.get(y) if y in self.a.graph.outputs else self.known.of(y, self.b.graph)
 
     def run(self, name: str, reproduce: str, listen: Listener | None) -> tuple[Check, ...]:
         """The records over all points."""
@@ -116,8 +121,10 @@ class ModelDiff:
             self._at(index, point)
         seconds = round((time.perf_counter() - start) / max(len(self.found), 1), 4)
         plain = self._plain(name, reproduce, {**self.a.dims, **self.settings.dims, **dims}, tuple(notes), seconds)
-        found = (record_of(each, replace(plain, forward=self._forward(key.y))) for key, each in self.found.items())
-        return tuple(map(self._severed().judged, found))
+        both = ((self.a, self.ops), (self.b, self.ops_of_b))
+        a, b = (severance_of(source.graph, ops, self.settings, {}) for source, ops in both)
+        return tuple(self._judged(record_of(each, replace(plain, forward=self._forward(key.y))), a, b)
+                     for key, each in self.found.items())  # fmt: skip
 
     def _point(self, index: int, dims: Mapping[str, int]) -> Point:
         """A point of A, at sizes of open dimensions at which B runs too; if there are none, as for A alone."""
@@ -139,7 +146,7 @@ class ModelDiff:
 
     def _beside_a(self, feeds: Mapping[str, Any], failures: list[Failure]) -> Failure | None:
         """The failure of B with the feeds of A, and the dimensions of A that lead to it."""
-        theirs = handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
+        theirs = self.known.handed_over(feeds, self.settings.dtype)
         run, graph = ModelRun.of(self.b, theirs, self._targets_of_b, self.settings, self.ops_of_b), self.b.graph
         failure = failure_of(graph, run.tape, self._targets_of_b)
         if failure is None:
@@ -155,11 +162,27 @@ class ModelDiff:
     def _targets_of_b(self) -> list[str]:
         return [n for n in (*self.ys.values(), *self.xs.values()) if n is not None]
 
-    def _severed(self) -> SeveredInOne:
-        """The severed pairs of both models."""
-        both = ((self.a, self.ops), (self.b, self.ops_of_b))
-        a, b = (severance_of(source.graph, ops, self.settings, {}) for source, ops in both)
-        return SeveredInOne(a, b, self.xs, self.ys, self.names)
+    def _judged(self, check: Check, a: Severance, b: Severance) -> Check:
+        """The record of a derivative: it fails where only one model is severed.
+
+        A model that is quantized for inference has no gradient there; that is no failure, and the status is severed.
+        """
+        x, y = self.xs.get(check.x), self.ys.get(check.y)
+        if not check.x or check.status not in ("pass", "fail", "inconclusive") or x is None or y is None:
+            return check
+        here, there = cut_off(check.x, check.y, a), cut_off(x, y, b)
+        found = here or there
+        if found is None or (here and there):
+            return check
+        of, name, pair = (a, self.names[0], (check.x, check.y)) if here else (b, self.names[1], (x, y))
+        severed = replace(check, code=CODE, gradient={**check.gradient, "severed": found})
+        if of.quantizes(*pair):
+            return replace(
+                severed, status="severed", message=f"{name}: {sentence(found, *pair, of)}",
+                entries={**check.entries, "failed": 0}, worst=(), suspect=None, needed={},
+            )  # fmt: skip
+        message = f"it has no gradient in {name} alone: {sentence(found, *pair, of)}"
+        return replace(severed, status="fail", message=message)
 
     def _forward(self, y: str) -> Forward:
         """The field `forward` of a record: errors of the output y."""
@@ -198,10 +221,10 @@ class ModelDiff:
 
     def _both(self, feeds: Mapping[str, Any], point: Point | None = None) -> BothRuns:
         """Both models with the same feeds; the run of `point` is reused."""
-        settings, theirs = self.settings, handed_over(self.a, self.b, self.known, feeds, self.settings.dtype)
+        settings, theirs = self.settings, self.known.handed_over(feeds, self.settings.dtype)
         if settings.dtype == "model":  # both get numbers that the less precise one can hold
             point, feeds = None, {n: self._rounded(n, v, theirs) for n, v in feeds.items()}
-            theirs = handed_over(self.a, self.b, self.known, feeds, settings.dtype)
+            theirs = self.known.handed_over(feeds, settings.dtype)
         a = ModelRun(self.a, feeds, point.tape, settings) if point is not None else ModelRun.of(
             self.a, feeds, [*self.ys, *self.xs], settings, self.ops
         )  # fmt: skip
@@ -209,7 +232,7 @@ class ModelDiff:
         return BothRuns(a, b, self.ys, self.xs, self.pairs, self._tolerance, self.names)
 
     def _rounded(self, name: str, value: Any, theirs: Mapping[str, Any]) -> Any:
-        other = self.known.of(name, self.b.graph)
+        other = self.known.of(name)
         held = theirs.get(other) if other is not None and _is_float(value) else None
         return value if held is None else in_its_dtype(self.a.graph, name, held)
 
@@ -270,7 +293,7 @@ class ModelDiff:
             check_paths(graph, settings.x, list(self.ys), settings.extra_feed_dict)
         weights = [n for n in xs if n in graph.constants and n not in graph.free_inputs]
         same = same_parameters(self.a, self.b, weights, self.known.given, self.loss)
-        return {n: same.get(n) if n in weights else self.known.of(n, self.b.graph) for n in xs}
+        return {n: same.get(n) if n in weights else self.known.of(n) for n in xs}
 
     def _pairs(self) -> set[Key]:
         """The derivatives that either model has, if both have x and y."""
@@ -415,40 +438,3 @@ def _summary(found: KeyResult, code: str) -> dict[str, Any]:
         "needed": {name: max(each.needed[i] for each in every) for i, name in enumerate(("rtol", "atol"))},
         "worst": tuple(found.worst),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class SeveredInOne:
-    """The severed pairs of both models; `xs` and `ys` of A with their partners in B."""
-
-    a: Severance
-    b: Severance
-    xs: Mapping[str, str | None]
-    ys: Mapping[str, str | None]
-    names: tuple[str, str]
-
-    def judged(self, check: Check) -> Check:
-        """The record of a derivative: it fails where only one model is severed.
-
-        A model that is quantized for inference has no gradient there; that is no failure, and the status is severed.
-        """
-        x, y = self.xs.get(check.x), self.ys.get(check.y)
-        if not check.x or check.status not in ("pass", "fail", "inconclusive") or x is None or y is None:
-            return check
-        here, there = cut_off(check.x, check.y, self.a), cut_off(x, y, self.b)
-        found = here or there
-        if found is None or (here and there):
-            return check
-        of, name, pair = (self.a, self.names[0], (check.x, check.y)) if here else (self.b, self.names[1], (x, y))
-        if of.quantizes(*pair):
-            return _without_fault(check, found, f"{name}: {sentence(found, *pair, of)}")
-        message = f"it has no gradient in {name} alone: {sentence(found, *pair, of)}"
-        return replace(check, status="fail", code=CODE, message=message, gradient={**check.gradient, "severed": found})
-
-
-def _without_fault(check: Check, found: Severed, message: str) -> Check:
-    """A record of a derivative that only one model has, for a known reason."""
-    return replace(
-        check, status="severed", code=CODE, message=message, gradient={**check.gradient, "severed": found},
-        entries={**check.entries, "failed": 0}, worst=(), suspect=None, needed={},
-    )  # fmt: skip

@@ -2,8 +2,8 @@
 operator.
 
 onnxruntime runs in the background while the gradient is compared.  The rounding error of the model is measured
-(`roundings`); where results differ by more than a few roundings, every node is run on its own with operands that
-onnxruntime computed (`stepwise`).  A difference stands in the record beside the verdict on the gradient, which it does
+(`stepwise`); where results differ by more than a few roundings, every node is run on its own with operands that
+onnxruntime computed.  A difference stands in the record beside the verdict on the gradient, which it does
 not change. Outputs that ship with a model are compared as well.
 """
 
@@ -36,8 +36,7 @@ from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.rule import difference, farthest, sizes
 
 if TYPE_CHECKING:
-    from gradcheck_cli.checks.forward.roundings import Roundings
-    from gradcheck_cli.checks.forward.stepwise import Differing
+    from gradcheck_cli.checks.forward.stepwise import Differing, Roundings
 
 
 CODE = "GC404"
@@ -80,7 +79,10 @@ class Primal:
         self.source, self.settings, self.ops, self.ys = source, settings, ops, ys
         self.wanted = settings.forward != "internal" and is_file(source)
         self.asked: PendingQuestion | None = None
-        self.reason = self._obstacle() if self.wanted else ""
+        # the reason why onnxruntime cannot run the model, as far as it does not depend on a point
+        self.reason = "" if installed() or not self.wanted else f"{NAME} is not installed"
+        if self.wanted and settings.straight_through:
+            self.reason = self.reason or "quantizers do not round here"
         self.held = {y: ForwardResult(y) for y in ys}
         self.looked_once = False  # node by node, whatever the whole run gives
 
@@ -133,12 +135,6 @@ class Primal:
             if y in point.expected.outputs and y in point.tape.named and y not in drawn:
                 held.shipped(point.expected, point.tape, y)
 
-    def _obstacle(self) -> str:
-        """Reason why onnxruntime cannot run the model, as far as it does not depend on a point."""
-        if not installed():
-            return f"{NAME} is not installed"
-        return "quantizers do not round here" if self.settings.straight_through else ""
-
     def _question(self, point: Point) -> Question:
         from gradcheck_cli.formats.onnx.file import part_of  # brings onnx
 
@@ -177,7 +173,7 @@ class Primal:
 
     def _compare(self, asked: PendingQuestion, until: float) -> None:
         """Compares every y; node by node where the whole run leaves something open, and once if that is cheap."""
-        from gradcheck_cli.checks.forward.roundings import CLOSE, Roundings, near
+        from gradcheck_cli.checks.forward.stepwise import CLOSE, Roundings, near
 
         feeds, tape = asked.question.feeds, asked.point.tape
         ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].drawn]
@@ -197,25 +193,19 @@ class Primal:
 
     def _settled(self, runs: Roundings, y: str, asked: PendingQuestion) -> bool:
         """True if a y needs no look at single nodes: it agrees closely, or differs a little in a large model."""
-        from gradcheck_cli.checks.forward.roundings import CLOSE, near
+        from gradcheck_cli.checks.forward.stepwise import CLOSE, near
 
-        ours, theirs = asked.point.tape.named[y].value, asked.answer[y]
-        large = self._large(asked.point)
-        wanted = theirs.dtype == np.float16 or (not self.looked_once and self._cheap(asked.point))
+        named, theirs = asked.point.tape.named, asked.answer[y]
+        ours = named[y].value
+        size, file = (sum(var.value.nbytes for var in named.values()), os.path.getsize(self.source.uri))
+        large = size > _SMALL or file > _SMALL  # a comparison node by node would take long
+        cheap = len(self.source.graph.nodes) <= _FEW and size <= _LITTLE and file <= _LITTLE
+        wanted = theirs.dtype == np.float16 or (not self.looked_once and cheap)
         if wanted and not large and runs.known(y):
             return False  # rounding of y hides more than rounding of a single node
         if near(ours, theirs, CLOSE) or not runs.known(y) or runs.close(y, theirs):
             return True
         return large and runs.small(y, theirs)
-
-    def _large(self, point: Point) -> bool:
-        """True if a comparison node by node would take long."""
-        return _bytes(point) > _SMALL or os.path.getsize(self.source.uri) > _SMALL
-
-    def _cheap(self, point: Point) -> bool:
-        """True if a comparison node by node takes hardly any time."""
-        few = len(self.source.graph.nodes) <= _FEW and _bytes(point) <= _LITTLE
-        return few and os.path.getsize(self.source.uri) <= _LITTLE
 
     def _looked(self, asked: PendingQuestion, ys: Sequence[str], until: float) -> Looked:
         """Result of comparing every node that some ys need."""
@@ -312,11 +302,6 @@ def _finite(tape: Tape, y: str) -> bool:
     return not value.size or not is_inexact(value.dtype) or bool(np.isfinite(value).any())
 
 
-def _bytes(point: Point) -> int:
-    """Bytes of all tensors computed at a point."""
-    return sum(var.value.nbytes for var in point.tape.named.values())
-
-
 @dataclass(slots=True)
 class Looked:
     """Nodes that differ on their own; results that could not be compared, or the reason why the comparison stopped."""
@@ -327,7 +312,7 @@ class Looked:
 
     def judge(self, held: ForwardResult, runs: Roundings, theirs: Array, source: Source) -> None:
         """Decides for a y whether it differs, and at which node that begins."""
-        from gradcheck_cli.checks.forward.roundings import slack
+        from gradcheck_cli.checks.forward.stepwise import slack
 
         graph, y = source.graph, held.y
         needed = graph.needed_for([y])
@@ -337,7 +322,8 @@ class Looked:
             ours = runs.nearest(y, theirs)
             how = how or difference(ours, theirs, slack(ours, theirs, 0.0))
             told = f"is not what {NAME} {WORKER.version} computes: {how}" if how else "hides what differs on its way"
-            held.differ(f"{y!r} {told}{differs_at(graph, first)}", first)
+            node = f"{describe(first.index, graph.nodes[first.index])}, {first.name!r}"
+            held.differ(f"{y!r} {told}.\nThe first result that differs is that of {node}: {first.how}", first)
         elif how and (self.reason or not needed.isdisjoint(self.unseen)):
             held.differ(f"{y!r} is not what {NAME} {WORKER.version} computes: {how}")
         elif how:
@@ -394,25 +380,17 @@ class ForwardResult:
         """The field `forward` of a record; `reason` is given if nothing was compared."""
         if not self.compared:
             return {**_NOT_COMPARED, "reason": _first_line(self.drawn or reason), "refused": self.refused}
+        node = None if self.first is None else graph.nodes[self.first.index]
+        first: FirstNode | None = None
+        if node is not None and self.first is not None:
+            first = {"node": self.first.index, "op": node.op, "name": node.name, "outputs": node.outputs}
         told = "\n".join(self.how) or self.said or (_first_line(reason) if self.refused else "")
         return {
             **_NOT_COMPARED,
             "compared_with": " and ".join(self.others), "agrees": not self.how, "code": CODE if self.how else None,
             "max_abs_err": self.errors[0], "max_rel_err": self.errors[1], "bound": self.bound,
-            "first_node": None if self.first is None else _spot(graph, self.first.index),
-            "refused": self.refused, "reason": told,
+            "first_node": first, "refused": self.refused, "reason": told,
         }  # fmt: skip
-
-
-def differs_at(graph: Graph, first: Differing) -> str:
-    """The sentence about the first node that differs."""
-    node = f"{describe(first.index, graph.nodes[first.index])}, {first.name!r}"
-    return f".\nThe first result that differs is that of {node}: {first.how}"
-
-
-def _spot(graph: Graph, index: int) -> FirstNode:
-    node = graph.nodes[index]
-    return {"node": index, "op": node.op, "name": node.name, "outputs": node.outputs}
 
 
 def _first_line(text: str) -> str:

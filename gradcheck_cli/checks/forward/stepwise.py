@@ -1,35 +1,174 @@
-"""The nodes of a model one by one, each with operands that onnxruntime computed, so that misread operators stand out.
+"""Differences between onnxruntime's results and our own that rounding explains, of whole runs and node by node.
 
-In a whole run rounding grows from node to node, and ties and comparisons turn it into jumps.  A single node adds a few
-roundings at most, so that a small misreading shows wherever it is.  Where onnxruntime does not give out some results, a
+A model may magnify rounding without limit, for example a variance as the difference of two means, and the error of one
+run is one random draw.  So the model is run in its own dtype several times (`Roundings`), each time with inputs and
+parameters changed in the last place, by more for long sums, as sqrt(n) roundings of a plain sum of n terms do.  Numbers
+with few binary digits, such as halves and integers, stay: the result of an operator at a tie is not a matter of
+rounding.
+
+In a whole run rounding grows from node to node, and ties and comparisons turn it into jumps.  A single node, with operands
+that onnxruntime computed (`Stepwise`), adds a few roundings at most, so that a misreading shows wherever it is.  Where onnxruntime does not give out some results, a
 piece of several nodes is run instead.  Operators that choose among equal entries are judged by the values they choose.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.checks.forward.roundings import FLOORS, MEASURED, Roundings, near
+from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.forward.runtime import WORKER, Question, Refused, Unanswered
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
+from gradcheck_cli.jacobian.cost import terms
 from gradcheck_cli.op import Ops, operator_of
-from gradcheck_cli.verdict.rule import agree, difference, epsilon, sizes, wide
+from gradcheck_cli.verdict.rule import agree, difference, epsilon, farthest, gaps, sizes, wide
 
+FLOORS = {"float32": 1e-4, "float16": 1e-2, "float64": 1e-7, "bfloat16": 5e-2}  # of the largest entry of an output
+SHARE = 0.1  # of a floor, which measured rounding has to explain
+MEASURED = 8  # factor on our own rounding error
+_ROUNDINGS = 32  # of the model's dtype, by which sums in another order differ
+CLOSE = 4  # roundings up to which results agree closely
+_ABSOLUTE = 8  # roundings of 1, since results of numbers near 1 have no digits below
+_DRAWS = 5
+_SHORT = 2.0**10  # multiples of its inverse have few digits
 _BYTES = 128 << 20  # of results that one run returns
 _SMALLER = 20.0  # factor by which floors of single nodes are lower than those of whole runs
 # relative to entries, or to a tenth of the largest
-_ROUNDINGS = {"float32": 16.0, "float64": 16.0, "float16": 6.0, "bfloat16": 6.0}
+_BY_DTYPE = {"float32": 16.0, "float64": 16.0, "float16": 6.0, "bfloat16": 6.0}
 _HALVES = ("float16", "bfloat16")
 _OF_ONE = 8.0  # roundings of 1, or of the largest operand
 _LONG, _OF_SUM = 1024, 4.0  # terms of a long sum, and roundings of it times the root of their number
 _USUAL = 0.9  # quantile of measured rounding that counts for all entries
 _CHOOSING = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}  # position of the result that holds indices
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """Runs of one graph at inputs in its own dtype, made when they are first used."""
+
+    graph: Graph
+    seed: int
+    ops: Ops
+    feeds: Mapping[str, Array]
+    targets: tuple[str, ...]
+
+    @cached_property
+    def exact(self) -> Tape:
+        """The run in float64."""
+        return self._run("float64", self.feeds)
+
+    @cached_property
+    def own(self) -> Tape:
+        """The run in the model's dtype."""
+        return self._run("model", self.feeds)
+
+    @cached_property
+    def drawn(self) -> tuple[Tape, ...]:
+        """Runs in the model's dtype with inputs and parameters changed in the last place."""
+        return tuple(self._run("model", dict(self._rounded(number))) for number in range(_DRAWS))
+
+    def known(self, name: str) -> bool:
+        """True if a tensor has been computed here."""
+        return name in self.exact.named
+
+    def close(self, name: str, theirs: Array) -> bool:
+        """True if `theirs` differs from one of our results only in the last digits."""
+        return any(near(each, theirs, CLOSE) for each in self._ours(name))
+
+    def small(self, name: str, theirs: Array) -> bool:
+        """True if they differ as sums in another order do, or by little that measured rounding explains."""
+        ours = self._ours(name)
+        if any(agree(each, theirs, slack(each, theirs, _ROUNDINGS * epsilon(theirs.dtype))) for each in ours):
+            return True
+        if not is_inexact(theirs.dtype) or not any(each.shape == theirs.shape for each in ours):
+            return False
+        floor = FLOORS.get(theirs.dtype.name, 0.0) * float(np.max(sizes(theirs), initial=0.0))
+        limit = np.minimum(floor, self.measured(name) / SHARE * sizes(ours[0]))
+        return any(agree(each, theirs, limit) for each in ours)
+
+    def difference(self, name: str, theirs: Array) -> str:
+        """Sentence on a difference beyond measured rounding; "" if there is none."""
+        ours, bound = self._ours(name), self.bound(name, theirs)
+        if not ours or any(agree(each, theirs, slack(each, theirs, bound)) for each in ours):
+            return ""
+        return difference(ours[0], theirs, slack(ours[0], theirs, bound))
+
+    def nearest(self, name: str, theirs: Array) -> Array:
+        """The one of our results that is nearest to `theirs`."""
+        return min(self._ours(name), key=lambda each: relative(each, theirs))
+
+    def bound(self, name: str, theirs: Array, *, quick: bool = False) -> float:
+        """The relative error that rounding explains, without a run if `quick`; 0 for integers."""
+        if not is_inexact(theirs.dtype):
+            return 0.0
+        return max(0.0 if quick else MEASURED * self.measured(name), _ROUNDINGS * epsilon(theirs.dtype))
+
+    def measured(self, name: str) -> float:
+        """The largest relative error of our own runs in the model's dtype."""
+        exact = self.exact.named[name].value
+        return max([0.0, *(e for run in self._narrow(name) if np.isfinite(e := relative(run, exact)))])
+
+    def spread(self, name: str) -> Array:
+        """The largest error of runs in the model's dtype, entry by entry."""
+        exact = self.exact.named[name].value
+        apart = [gaps(exact, run) for run in self._narrow(name) if run.shape == exact.shape]
+        return np.max([np.zeros(exact.shape), *(np.where(np.isfinite(gap), gap, 0.0) for gap in apart)], axis=0)
+
+    def _narrow(self, name: str) -> list[Array]:
+        """Results of the runs in the model's dtype."""
+        return [run.named[name].value for run in (self.own, *self.drawn) if name in run.named]
+
+    def _ours(self, name: str) -> list[Array]:
+        return [run.named[name].value for run in (self.exact, self.own) if name in run.named]
+
+    @cached_property
+    def longest_sum(self) -> float:
+        """The most terms in a sum; a plain sum of n is off by about sqrt(n) roundings."""
+        return max([1.0, *(terms(self.own, step) for step in self.own.steps)])
+
+    def _rounded(self, number: int) -> Iterator[tuple[str, Array]]:
+        rng, move = np.random.default_rng([self.seed, number]), np.sqrt(self.longest_sum)
+        constants = {n: v for n, v in self.graph.constants.items() if n not in self.feeds}
+        for name, value in {**constants, **self.feeds}.items():
+            if isinstance(value, np.ndarray) and is_inexact(value.dtype):
+                factor = 1 + rng.choice([-1, 1], value.shape) * (move * epsilon(value.dtype))
+                yield name, np.where(_short(value), value, value * factor).astype(value.dtype)
+            elif name in self.feeds:
+                yield name, value
+
+    def _run(self, dtype: str, feeds: Mapping[str, Array]) -> Tape:
+        return trace(self.graph, feeds, ops=self.ops, dtype=dtype, seed=self.seed, targets=self.targets, lenient=True)
+
+
+def _short(value: Array) -> Array:
+    """Entries with few binary digits."""
+    if value.dtype.itemsize <= 2:  # onnxruntime keeps float32 between nodes: halves of it are known to half a unit
+        return np.zeros(value.shape, bool)
+    scaled = value.real.astype(np.float64) * _SHORT
+    with np.errstate(invalid="ignore"):
+        return np.asarray((scaled == np.rint(scaled)) & (np.abs(scaled) < _SHORT**2))
+
+
+def near(ours: Array, theirs: Array, roundings: float) -> bool:
+    """True if two results differ by some roundings only, relative to an entry or to a tenth of the largest one."""
+    return agree(ours, theirs, roundings * epsilon(theirs.dtype) * sizes(theirs))
+
+
+def relative(ours: Array, theirs: Array) -> float:
+    """The largest error relative to an entry, or to a tenth of the largest one."""
+    return farthest(ours, theirs, sizes(ours))[1]
+
+
+def slack(ours: Array, theirs: Array, bound: float) -> Array:
+    """The error that is allowed for each entry by a relative bound, and for results that have no digits below."""
+    return np.asarray(bound * sizes(ours) + _ABSOLUTE * epsilon(theirs.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +190,10 @@ class Stepwise:
         self, graph: Graph, ops: Ops, seed: int, question: Question, fed: Mapping[str, Any], ys: Sequence[str]
     ) -> None:
         self.graph, self.ops, self.seed, self.question = graph, ops, seed, question
-        self.pieces, self.known = Pieces(graph), dict(fed)
+        self.known = dict(fed)
+        self.producers = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
         self.needed = graph.needed_for(ys)
-        self.last = dict(last_reads(graph))
+        self.last = {name: index for index, node in enumerate(graph.nodes) for name in node.reads}  # node that reads it
         self.unseen: list[int] = []
         self.looked = 0
 
@@ -106,7 +246,7 @@ class Stepwise:
             return  # it becomes part of a later piece
         if time.monotonic() > until:
             raise Unanswered("looking at every node takes too long")
-        piece = self.pieces.at(index, self.known)
+        piece = self._piece(index)
         if piece is None:
             self.unseen.append(index)
             return
@@ -121,6 +261,31 @@ class Stepwise:
             self.unseen.append(index)
         if found:
             yield Differing(index, *found[0])
+
+    def _piece(self, index: int) -> Piece | None:
+        """The piece that ends with a node; None if no result of it is known, or an operand is missing."""
+        graph, known = self.graph, self.known
+        results = tuple(name for name in graph.nodes[index].outputs if name in known)
+        indices, read = self._before(index)
+        if not results or any(n not in known and n not in graph.constants for n in read):
+            return None
+        feeds = {name: known[name] for name in read if name in known}
+        constants = {name: graph.constants[name] for name in read if name not in feeds}
+        types = {name: graph.types[name] for name in feeds if name in graph.types}
+        nodes = tuple(graph.nodes[i] for i in sorted(indices))
+        return Piece(Graph(tuple(feeds), results, nodes, constants, types, graph.opset, graph.name), feeds, results)
+
+    def _before(self, index: int) -> tuple[set[int], list[str]]:
+        """A node with those before it whose results are not known, and the tensors they read from outside."""
+        indices, read, ahead = {index}, dict[str, None](), [*self.graph.nodes[index].reads]
+        while ahead:
+            name = ahead.pop()
+            if name in self.known or name not in self.producers:
+                read[name] = None
+            elif self.producers[name] not in indices:
+                indices.add(self.producers[name])
+                ahead.extend(self.graph.nodes[self.producers[name]].reads)
+        return indices, list(read)
 
 
 @dataclass(slots=True)
@@ -162,7 +327,7 @@ class PieceRuns:
         return np.where(np.isfinite(theirs) & ~np.isfinite(ours), theirs, ours)
 
     def _near(self, ours: Array, theirs: Array) -> bool:
-        return near(ours, theirs, _ROUNDINGS.get(theirs.dtype.name, 0.0))
+        return near(ours, theirs, _BY_DTYPE.get(theirs.dtype.name, 0.0))
 
     def _allowed(self, name: str, ours: Array, theirs: Array) -> Array:
         """The error allowed for each entry: its own measured rounding, or that of most entries."""
@@ -173,7 +338,7 @@ class PieceRuns:
         with np.errstate(divide="ignore", invalid="ignore"):
             usual = float(np.quantile(np.where(spread == 0, 0.0, spread / size), _USUAL)) if spread.size else 0.0
         measured = MEASURED * np.maximum(spread, usual * size)
-        allowed = np.maximum(measured, _ROUNDINGS.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
+        allowed = np.maximum(measured, _BY_DTYPE.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
         # random rounding of many terms of one sign averages out, so measured rounding is too small there
         if (terms := self.runs.longest_sum) > _LONG:
             allowed = np.maximum(allowed, _OF_SUM * np.sqrt(terms) * epsilon(theirs.dtype) * size)
@@ -182,7 +347,9 @@ class PieceRuns:
         if self._any_of("rough", "narrow"):
             allowed = np.maximum(allowed, FLOORS.get(dtype, 0.0) / _SMALLER * float(np.max(size, initial=0.0)))
         if self._any_of("to one") or len(self.piece.graph.nodes) > 1:
-            allowed = allowed + _OF_ONE * min(epsilon(theirs.dtype), float(np.finfo(np.float32).eps)) * self._largest()
+            floats = (x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.kind == "f")
+            largest = max([1.0, *(float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in floats)])
+            allowed = allowed + _OF_ONE * min(epsilon(theirs.dtype), float(np.finfo(np.float32).eps)) * largest
         return np.asarray(allowed)
 
     def _of_running_sums(self, ours: Array, dtype: np.dtype[Any]) -> Array:
@@ -196,13 +363,9 @@ class PieceRuns:
     def _any_of(self, *words: str) -> bool:
         """True if an operator of the piece rounds in one of these ways, or has no single steps."""
         return any(
-            operator_of(self.runs.ops, n).elsewhere in words or _takes_containers(n) for n in self.piece.graph.nodes
+            operator_of(self.runs.ops, n).elsewhere in words or n.domain == "com.microsoft" or any(n.subgraphs)
+            for n in self.piece.graph.nodes
         )
-
-    def _largest(self) -> float:
-        """The largest operand, or 1."""
-        floats = [x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.size]
-        return max([1.0, *(float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in floats)])
 
     def _narrow_inside(self, name: str, ours: Array, theirs: Array) -> bool:
         """True if float32 explains the error of a float64 result, for operators that compute in float32."""
@@ -218,11 +381,6 @@ class PieceRuns:
         if not self._any_of("narrow"):
             apart = np.minimum(apart, FLOORS["float64"] * largest)
         return agree(ours, theirs, apart)
-
-
-def _takes_containers(node: Node) -> bool:
-    """True for a node of many steps: one with a body, or of onnxruntime's own domain."""
-    return node.domain == "com.microsoft" or any(True for _ in node.subgraphs)
 
 
 def _narrow(value: Any) -> Any:
@@ -252,19 +410,14 @@ def chosen_alike(node: Node, name: str, operands: Mapping[str, Any], ours: Array
     if theirs.size and not (-size <= theirs.min() and theirs.max() < size):
         return False
     here, there = (np.sort(np.take_along_axis(x, each.astype(np.int64), axis), axis) for each in (ours, theirs))
-    return np.array_equal(here, there, equal_nan=x.dtype.kind == "f") and _apart(theirs % size, axis)
-
-
-def _apart(indices: Array, axis: int) -> bool:
-    """True if no index occurs twice along the axis."""
-    return not (np.diff(np.sort(indices, axis), axis=axis) == 0).any()
+    twice = np.diff(np.sort(theirs % size, axis), axis=axis) == 0
+    return np.array_equal(here, there, equal_nan=x.dtype.kind == "f") and not twice.any()
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some nodes of a graph, what they read, and the known results of the last, whose index in the graph is `index`."""
+    """Some nodes of a graph, what they read, and the known results of the last one."""
 
-    index: int
     graph: Graph
     feeds: Mapping[str, Any]
     results: tuple[str, ...]
@@ -273,45 +426,3 @@ class Piece:
     def node(self) -> Node:
         """The last node, which computes the results."""
         return self.graph.nodes[-1]
-
-
-class Pieces:
-    """Pieces of a graph, made from the values that are known at the time."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.producers = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
-
-    def at(self, index: int, known: Mapping[str, Any]) -> Piece | None:
-        """The piece that ends with a node; None if no result of it is known, or an operand is missing."""
-        node = self.graph.nodes[index]
-        results = tuple(name for name in node.outputs if name in known)
-        indices, read = self._before(index, known)
-        if not results or any(n not in known and n not in self.graph.constants for n in read):
-            return None
-        feeds = {name: known[name] for name in read if name in known}
-        constants = {name: self.graph.constants[name] for name in read if name not in feeds}
-        types = {name: self.graph.types[name] for name in feeds if name in self.graph.types}
-        nodes = tuple(self.graph.nodes[i] for i in sorted(indices))
-        graph = Graph(tuple(feeds), results, nodes, constants, types, self.graph.opset, self.graph.name)
-        return Piece(index, graph, feeds, results)
-
-    def _before(self, index: int, known: Collection[str]) -> tuple[set[int], list[str]]:
-        """A node with those before it whose results are not known, and the tensors they read from outside."""
-        indices, read, ahead = {index}, dict[str, None](), [*self.graph.nodes[index].reads]
-        while ahead:
-            name = ahead.pop()
-            if name in known or name not in self.producers:
-                read[name] = None
-            elif self.producers[name] not in indices:
-                indices.add(self.producers[name])
-                ahead.extend(self.graph.nodes[self.producers[name]].reads)
-        return indices, list(read)
-
-
-def last_reads(graph: Graph) -> Iterator[tuple[str, int]]:
-    """Every tensor with the index of the last node that reads it."""
-    last: dict[str, int] = {}
-    for index, node in enumerate(graph.nodes):
-        last.update(dict.fromkeys(node.reads, index))
-    yield from last.items()
