@@ -7,36 +7,16 @@ once, never in a rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.tape import NodePlace, Region, Step, Tape, Var
+from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import NoGradientError
-from gradcheck_cli.graph import Array, Node, between, is_inexact
-from gradcheck_cli.op import Op
+from gradcheck_cli.graph import Array, between, is_inexact
 
 Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The part of a tape that one rule differentiates: a step, or a region of steps."""
-
-    op: Op
-    operands: tuple[str, ...]
-    outputs: tuple[str, ...]
-    metadata: Mapping[str, Any]
-    label: str
-    node: Node | None
-    place: NodePlace
-    steps: range  # of the tape
-
-    @property
-    def origin(self) -> int:
-        """Index of the model's node that it comes from, -1 for a node of a gradient."""
-        return self.place.origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +66,7 @@ def gradients(
         metadata = unit.node.metadata if colocate and unit.node is not None else {}
         with tape.within(scope=f"{unit.label}_grad", place=unit.place.gradient(unit.op.name, unit.label, metadata)):
             flows = pull_back(tape, unit, cts, wanted)
-            flows = _gated(flows) if gate else flows
+            flows = [(name, sym.identity(ct)) for name, ct in flows] if gate else flows
         for name, ct in flows:
             pending.setdefault(name, []).append(ct)
     return [collect(x) for x in xs]
@@ -104,19 +84,15 @@ def pull_back(
     assert op.vjp is not None
     many = op.many or len(unit.outputs) > 1
     spared = frozenset(unit.operands).difference(unit.operands if wanted is None else wanted)
+    # a rule may run on another tape than the unit's: subgraphs are called on that
+    metadata = {k: v.on(tape) if isinstance(v, GraphFunction) and v.tape is not tape else v
+                for k, v in unit.metadata.items()}  # fmt: skip
     with tape.within(spared=spared):
-        flows = op.vjp(*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals, **_metadata_on(tape, unit))
+        flows = op.vjp(*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals, **metadata)
     if len(flows) != len(primals):
         raise ValueError(f"the rule of {op.name} gives {len(flows)} cotangents for {len(primals)} operands")
     flowing = [(x, ct) for x, ct in zip(primals, flows, strict=True) if x is not None and ct is not None]
     return [(x.name, fit(ct, x)) for x, ct in flowing if x.name not in spared and inexact(x)]
-
-
-def _metadata_on(tape: Tape, unit: Unit) -> Mapping[str, Any]:
-    """The metadata of a unit whose rule runs on a tape, perhaps another one: subgraphs among them are called on that."""
-    return {
-        k: v.on(tape) if isinstance(v, GraphFunction) and v.tape is not tape else v for k, v in unit.metadata.items()
-    }
 
 
 def fit(ct: Var, x: Var) -> Var:
@@ -145,12 +121,13 @@ def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collec
     """The units through which a derivative of ys by xs flows, in order."""
     parts, halted = list(_parts(tape)), set(stop)
 
-    def through(item: tuple[int, Step | Region], reached: Collection[str]) -> list[str]:
-        arriving = any(n in reached for n in item[1].operands)
-        return [n for n in item[1].outputs if n not in halted and _carries(tape, n)] if arriving else []
+    def through(item: tuple[int, Step | Unit], reached: Collection[str]) -> list[str]:
+        made = item[1].outputs if any(n in reached for n in item[1].operands) else ()
+        return [n for n in made if n not in halted and n in tape.values and is_inexact(tape.values.like(n).dtype)]
 
     found = (parts[i] for i in between(parts, xs, ys, through, lambda item: item[1].operands))
-    return [unit_of(part, index, tape.steps[index].node) for index, part in found]
+    return [unit_of(part, index) if isinstance(part, Step) else replace(part, node=tape.steps[index].node)
+            for index, part in found]  # fmt: skip
 
 
 def onward(units: Iterable[Unit], x: str) -> list[Unit]:
@@ -167,38 +144,26 @@ def check_rules(units: Iterable[Unit]) -> None:
     """Raises NoGradientError that lists every unit without a rule."""
     missing = [u for u in units if u.op.vjp is None]
     if missing:
-        named = ", ".join(dict.fromkeys(f"'{u.op.full_name}' ({_numbered(u)})" for u in missing))
+        added = [u.origin < 0 and bool(u.place.inside) for u in missing]
+        at = [f"in the {u.place.inside}" if own else f"node {u.origin} {u.label!r}"
+              for u, own in zip(missing, added, strict=True)]  # fmt: skip
+        named = ", ".join(dict.fromkeys(f"'{u.op.full_name}' ({place})" for u, place in zip(missing, at, strict=True)))
         records = [(u.origin, u.op.name, u.op.domain, u.label) for u in missing]
         raise NoGradientError(f"no gradient for {named}", records)
 
 
-def _parts(tape: Tape) -> Iterator[tuple[int, Step | Region]]:
+def _parts(tape: Tape) -> Iterator[tuple[int, Step | Unit]]:
     """Steps and outermost regions of a tape in order, each with the number of its first step."""
-    regions = {region.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
+    regions = {region.steps.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
     index = 0
     while index < len(tape.steps):
         region = regions.get(index)
-        part = region if region is not None and region.stop > index else tape.steps[index]
+        part = region if region is not None and region.steps else tape.steps[index]
         yield index, part
-        index = part.stop if isinstance(part, Region) else index + 1
+        index = part.steps.stop if isinstance(part, Unit) else index + 1
 
 
-def unit_of(part: Step | Region, index: int, node: Node | None = None) -> Unit:
-    """The unit of a step, or of a region of steps that begins with number `index`."""
-    node, stop = (part.node, index + 1) if isinstance(part, Step) else (node, part.stop)
-    steps = range(index, stop)
-    return Unit(part.op, part.operands, part.outputs, part.metadata, part.label, node, part.place, steps)
-
-
-def _carries(tape: Tape, name: str) -> bool:
-    """True if a tensor of this name is on the tape and holds numbers with a derivative."""
-    return name in tape.values and is_inexact(tape.values.like(name).dtype)
-
-
-def _numbered(unit: Unit) -> str:
-    added = unit.origin < 0 and bool(unit.place.inside)
-    return f"in the {unit.place.inside}" if added else f"node {unit.origin} {unit.label!r}"
-
-
-def _gated(flows: list[tuple[str, Var]]) -> list[tuple[str, Var]]:
-    return [(name, sym.identity(ct)) for name, ct in flows]
+def unit_of(step: Step, index: int) -> Unit:
+    """The unit of a step, which has number `index`."""
+    steps = range(index, index + 1)
+    return Unit(step.op, step.operands, step.outputs, step.metadata, step.label, step.place, steps, step.node)

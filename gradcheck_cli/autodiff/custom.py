@@ -12,7 +12,7 @@ of those is handed over as `check(..., ops=...)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -36,7 +36,7 @@ def ops_for(source: Source, ops: Ops) -> Ops:
 
 def with_installed(ops: Ops, graph: Graph) -> Ops:
     """The operator table, extended by installed packages if the graph has an operator that it lacks."""
-    if all(key in ops for key in _keys(graph)):
+    if all(node.key in ops for node in graph.all_nodes):
         return ops
     added = installed()
     return {**added, **ops} if added else ops
@@ -46,19 +46,12 @@ def unused_operators(source: Source, own: Ops) -> Iterator[str]:
     """Notes on operators from outside that a check does not use, so that their rules are not checked; `own` come first."""
     for name in source.unused:
         yield f"the operator {name} under 'ops' is used by no model of the spec: its rule is not checked"
-    keys = {*_keys(source.graph)}
+    keys = {node.key for node in source.graph.all_nodes}
     if keys <= own.keys() or not installed.cache_info().currsize:  # no package was asked
         return
     for key in sorted(keys & own.keys() & installed().keys()):
         name = installed()[key].full_name
         yield f"the rule for {name} of an installed package is not used: gradcheck's own comes first"
-
-
-def _keys(graph: Graph) -> Iterator[tuple[str, str]]:
-    for node in graph.nodes:
-        yield node.key
-        for subgraph in node.subgraphs:
-            yield from _keys(subgraph)
 
 
 @cache
@@ -141,7 +134,8 @@ def _rule(body: OperatorBody) -> Any:
         cts, answers = _as_tuple(ct), _as_tuple(ans)
         known = dict(zip(body.forward.inputs, primals, strict=True))
         known.update(zip(body.forward.outputs, answers, strict=True))
-        known.update(_cotangents(body, cts, answers))
+        pairs = zip(body.forward.outputs, cts, answers, strict=True)
+        known.update({f"d{name}": sym.zeros_like(y) if ct is None else ct for name, ct, y in pairs})
         made = GraphFunction(primals[0].tape, gradient, known, f"gradient of {body.name}")(
             *[known[name] for name in gradient.inputs]
         )
@@ -149,11 +143,6 @@ def _rule(body: OperatorBody) -> Any:
         return tuple(by_input.get(name) for name in body.forward.inputs)
 
     return vjp
-
-
-def _cotangents(body: OperatorBody, cts: Sequence[Var | None], answers: Sequence[Var]) -> dict[str, Var]:
-    pairs = zip(body.forward.outputs, cts, answers, strict=True)
-    return {f"d{name}": sym.zeros_like(y) if ct is None else ct for name, ct, y in pairs}
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

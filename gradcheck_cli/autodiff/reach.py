@@ -19,7 +19,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.graph import Graph, Node, between, describe, is_inexact
-from gradcheck_cli.op import Cut, Op, Ops, zero
+from gradcheck_cli.op import Cut, Op, Ops, operator_of, zero
 from gradcheck_cli.op.batching import elementwise, shape_only
 from gradcheck_cli.results.measures import Spot
 
@@ -176,25 +176,21 @@ class Flow:
         return known
 
     def _node(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
-        op = self.ops.get(node.key)
+        op = operator_of(self.ops, node)
         if any(node.subgraphs) and node.op in _BODIES:
             _BODIES[node.op](self, graph, node, at, scope, known)
-        elif op is not None and op.inner is not None and op.cuts is None:
+        elif op.inner is not None and op.cuts is None:
             self._composed(node, op.inner, at, scope, known)
         else:
             self._plain(graph, node, op, at, known)
 
-    def _plain(self, graph: Graph, node: Node, op: Op | None, at: Spot, known: Scope) -> None:
+    def _plain(self, graph: Graph, node: Node, op: Op, at: Spot, known: Scope) -> None:
         """Adds edges from each input to each output, and from captured tensors."""
         for operand, name in enumerate(node.inputs):
             for output, made in enumerate(node.outputs):
                 if name and made:
-                    cut = (
-                        ""
-                        if op is None
-                        else op.cut(node.attrs, operand, output) or self._cast_like(graph, node, operand)
-                    )
-                    passes = op.straight if op is not None and cut == "rounds" else ""
+                    cut = op.cut(node.attrs, operand, output) or self._cast_like(graph, node, operand)
+                    passes = op.straight if cut == "rounds" else ""
                     self.edges.append(Edge(known[name], known[made], at, node, cut, operand, passes))
         for name in (n for inner in node.subgraphs for n in inner.captures):
             self._join([known[name]], [known[made] for made in node.outputs if made], at, node)
@@ -208,77 +204,63 @@ class Flow:
         dtype = graph.constants[like].dtype if like in graph.constants else declared
         return "rounds" if dtype is not None and not is_inexact(dtype) else ""
 
-    def _composed(self, node: Node, inner: Graph, at: Spot, scope: str, known: Scope) -> None:
-        """Adds the edges of the graph that an operator is composed of."""
-        place = _within(scope, at, "forward")
-        made = self._graph(inner, place, {}, _inside(node, at, "forward"))
-        for given, name in zip((n for n in node.inputs if n), inner.inputs, strict=False):
-            self._join([known[given]], [made[name]], at, node)
-        for name, target in zip(inner.outputs, node.outputs, strict=False):
-            if target:
-                self._join(_named(made, name), [known[target]], at, node)
-
     def _body(self, node: Node, attr: str, at: Spot, scope: str, known: Scope) -> tuple[Graph, Scope]:
+        """Adds the edges of a graph inside of a node; gives it and its tensors by name."""
         inner = node.attrs[attr]
         assert isinstance(inner, Graph)
-        return inner, self._graph(inner, _within(scope, at, attr), known, _inside(node, at, attr))
+        return inner, self._within(inner, node, attr, at, scope, known)
+
+    def _within(self, inner: Graph, node: Node, attr: str, at: Spot, scope: str, around: Scope) -> Scope:
+        outer = f" in the {at.inside}" if at.inside else ""
+        return self._graph(inner, f"{scope}/{at.node}.{attr}", around, f"{attr} of {describe(at.node, node)}{outer}")
 
     def _join(self, sources: Iterable[Tensor], targets: Iterable[Tensor], at: Spot, node: Node, cut: Cut = "") -> None:
         ends = [*targets]
         self.edges.extend(Edge(source, target, at, node, cut) for source in sources for target in ends)
 
+    def _each(self, sources: Iterable[str], of: Scope, targets: Iterable[str], to: Scope, at: Spot, node: Node) -> None:
+        """Adds an edge from each source to the target in the same place; none where one of them has no name.
+
+        A result of a body may have none, which is refused when the body runs.
+        """
+        pairs = zip(sources, targets, strict=False)
+        self.edges.extend(Edge(of[one], to[other], at, node) for one, other in pairs if one in of and other in to)
+
+    def _composed(self, node: Node, inner: Graph, at: Spot, scope: str, known: Scope) -> None:
+        """Adds the edges of the graph that an operator is composed of."""
+        made = self._within(inner, node, "forward", at, scope, {})
+        self._each(filter(None, node.inputs), known, inner.inputs, made, at, node)
+        self._each(inner.outputs, made, node.outputs, known, at, node)
+
     def _if(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
-        targets = [known[name] if name else None for name in node.outputs]
-        self._join([known[node.inputs[0]]], [t for t in targets if t], at, node, "decides")
+        self._join([known[node.inputs[0]]], [known[name] for name in node.outputs if name], at, node, "decides")
         for attr in ("then_branch", "else_branch"):
             branch, made = self._body(node, attr, at, scope, known)
-            for name, target in zip(branch.outputs, targets, strict=False):
-                if target:
-                    self._join(_named(made, name), [target], at, node)
+            self._each(branch.outputs, made, node.outputs, known, at, node)
 
     def _loop(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
         body, made = self._body(node, "body", at, scope, known)
-        targets = [known[name] if name else None for name in node.outputs]
-        deciding = [known[name] for name in node.inputs[:2] if name] + _named(made, body.outputs[0])
-        self._join(deciding, [t for t in targets if t], at, node, "decides")
-        self._join(deciding, [made[body.inputs[0]], made[body.inputs[1]]], at, node, "decides")
+        deciding = [known[name] for name in node.inputs[:2] if name]
+        deciding += [made[name] for name in body.outputs[:1] if name in made]
+        self._join(deciding, [known[name] for name in node.outputs if name], at, node, "decides")
+        self._join(deciding, [made[name] for name in body.inputs[:2]], at, node, "decides")
         if not _runs(graph, node):
-            for name, target in zip(node.inputs[2:], targets, strict=False):
-                self._join([known[name]] if name else [], [target] if target else [], at, node)
-        self._rounds(node, node.inputs[2:], body.inputs[2:], body.outputs[1:], made, targets, at, known)
+            self._each(node.inputs[2:], known, node.outputs, known, at, node)
+        self._each(node.inputs[2:], known, body.inputs[2:], made, at, node)
+        self._each(body.outputs[1:], made, body.inputs[2:], made, at, node)  # from iteration to iteration
+        self._each(body.outputs[1:], made, node.outputs, known, at, node)
 
     def _scan(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
         body, made = self._body(node, "body", at, scope, known)
         states = len(node.inputs) - int(node.attrs.get("num_scan_inputs", 0))
-        targets = [known[name] if name else None for name in node.outputs]
-        for given, name in zip(node.inputs[states:], body.inputs[states:], strict=False):
-            self._join([known[given]], [made[name]], at, node)
-        self._rounds(node, node.inputs[:states], body.inputs[:states], body.outputs, made, targets, at, known)
-
-    def _rounds(
-        self, node: Node, given: tuple[str, ...], states: tuple[str, ...], results: tuple[str, ...], made: Scope,
-        targets: list[Tensor | None], at: Spot, known: Scope,
-    ) -> None:  # fmt: skip
-        """Adds edges of loop states, from inputs into the body and from iteration to iteration, and of its results."""
-        for i, (name, state) in enumerate(zip(given, states, strict=False)):
-            self._join([known[name]] if name else [], [made[state]], at, node)
-            self._join(_named(made, results[i]), [made[state]], at, node)
-        for name, target in zip(results, targets, strict=False):
-            if target:
-                self._join(_named(made, name), [target], at, node)
+        self._each(node.inputs, known, body.inputs, made, at, node)
+        self._each(body.outputs, made, body.inputs[:states], made, at, node)  # from iteration to iteration
+        self._each(body.outputs, made, node.outputs, known, at, node)
 
     def _map(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
         body, made = self._body(node, "body", at, scope, known)
-        for given, name in zip(node.inputs, body.inputs, strict=False):
-            self._join([known[given]], [made[name]], at, node)
-        for name, target in zip(body.outputs, node.outputs, strict=False):
-            if target:
-                self._join(_named(made, name), [known[target]], at, node)
-
-
-def _named(scope: Scope, name: str) -> list[Tensor]:
-    """The tensor of a name; none for a result of a body that has no name, which is refused when the body runs."""
-    return [scope[name]] if name in scope else []
+        self._each(node.inputs, known, body.inputs, made, at, node)
+        self._each(body.outputs, made, node.outputs, known, at, node)
 
 
 _BODIES: Mapping[str, Callable[[Flow, Graph, Node, Spot, str, Scope], None]] = {
@@ -307,16 +289,6 @@ def _runs(graph: Graph, node: Node) -> bool:
     """True if constants make a loop run at least once; otherwise it may pass its initial states on."""
     trips, going = (*node.inputs, "", "")[:2]
     return all(not name or (name in graph.constants and bool(np.all(graph.constants[name]))) for name in (trips, going))
-
-
-def _within(scope: str, at: Spot, attr: str) -> str:
-    return f"{scope}/{at.node}.{attr}"
-
-
-def _inside(node: Node, at: Spot, attr: str) -> str:
-    """The name of a graph inside of a node, for messages."""
-    outer = f" in the {at.inside}" if at.inside else ""
-    return f"{attr} of {describe(at.node, node)}{outer}"
 
 
 def selecting(flow: Flow, inputs: Collection[str], every: Iterable[str], ys: Iterable[str]) -> set[str]:

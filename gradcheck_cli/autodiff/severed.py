@@ -63,11 +63,9 @@ class Severance:
     def _reached(self, x: str, y: str) -> list[Edge]:
         """The edges at which the gradient of y ends, on its edge back towards x."""
         following, alive = self.flow.behind([("", x)], any_edge), self.before(y, self.passes)
-        last = {t for t in alive & following if not any(self._goes_on(edge, following) for edge in self.flow.into(t))}
+        last = (t for t in alive & following
+                if not any(self.passes(edge) and edge.source in following for edge in self.flow.into(t)))  # fmt: skip
         return [w for t in last for w in self.flow.out_of(t) if self.passes(w) and w.target in alive]
-
-    def _goes_on(self, edge: Edge, following: set[Tensor]) -> bool:
-        return self.passes(edge) and edge.source in following
 
 
 def last_with_gradient(flow: Flow, xs: Iterable[str], ys: Iterable[str], names: Iterable[str]) -> str | None:
@@ -89,7 +87,10 @@ _NEAR = 8  # elementwise nodes between a rounding and the scale that it is done 
 def in_part(severance: Severance, x: str, y: str) -> Severed | None:
     """The severed part of d y / d x, if some of it is severed and some is not; else None."""
     flow, passes = severance.flow, severance.passes
-    cuts = [edge for edge in severance.cuts(x, y) if edge.cut == "rounds" and _goes_on(severance, edge, y)]
+    behind = severance.before(
+        y, severance.arithmetic
+    )  # the rounded tensor takes part in the arithmetic that leads to y
+    cuts = [edge for edge in severance.cuts(x, y) if edge.cut == "rounds" and edge.target in behind]
     if not cuts:
         return None
     at = spots(cuts)
@@ -101,20 +102,15 @@ def in_part(severance: Severance, x: str, y: str) -> Severed | None:
     return Severed(partial=Partly("units", at)) if _taken(severance, x, y) else None
 
 
-def _goes_on(severance: Severance, edge: Edge, y: str) -> bool:
-    """True if the rounded tensor takes part in the arithmetic that leads to y."""
-    return edge.target in severance.before(y, severance.arithmetic)
-
-
 def _summands(severance: Severance, x: str, y: str) -> bool:
     """True if a sum on the edge to y has a summand with a gradient by x, and one that lost it by rounding alone."""
     flow, alive = severance.flow, severance.before(y, severance.passes)
     by, rounded = (flow.behind([("", x)], passes) for passes in (severance.passes, severance.arithmetic))
     for edge in flow.edges:
-        if _sums(flow, edge) and edge.target in alive and edge.source in rounded and edge.source not in by:
-            beside = {each.source for each in flow.into(edge.target)}
-            if not beside.isdisjoint(by):
-                return True
+        sums = operator_of(flow.ops, edge.node).linear == "each" and _is_elementwise(flow, edge)
+        lost = sums and edge.target in alive and edge.source in rounded and edge.source not in by
+        if lost and any(each.source in by for each in flow.into(edge.target)):
+            return True
     return False
 
 
@@ -185,10 +181,6 @@ def _with_inverse(flow: Flow, scale: Tensor) -> Iterable[Tensor]:
     inverse = [w.source for w in flow.into(scale) if w.node.op == "Reciprocal" or (w.node.op == "Div" and w.operand)]
     behind = [w.target for w in flow.out_of(scale) if w.node.op == "Reciprocal" or (w.node.op == "Div" and w.operand)]
     return [scale, *inverse, *behind]
-
-
-def _sums(flow: Flow, edge: Edge) -> bool:
-    return operator_of(flow.ops, edge.node).linear == "each" and _is_elementwise(flow, edge)
 
 
 def _is_elementwise(flow: Flow, edge: Edge) -> bool:

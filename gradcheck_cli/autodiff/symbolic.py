@@ -34,6 +34,18 @@ floor, ceil, round_ = _unary("Floor"), _unary("Ceil"), _unary("Round")
 not_, identity, is_nan = _unary("Not"), _unary("Identity"), _unary("IsNaN")
 
 
+def _binary(op: str, what: str) -> Callable[[Var, Operand], Var]:
+    def apply(x: Var, y: Operand) -> Var:
+        return x.tape.apply(op, x, y)
+
+    apply.__doc__ = f"{what}, elementwise."
+    return apply
+
+
+equal, and_, or_ = _binary("Equal", "x == y"), _binary("And", "x and y"), _binary("Or", "x or y")
+maximum, minimum = _binary("Max", "The larger of x and y"), _binary("Min", "The smaller of x and y")
+
+
 def custom(op: str, *inputs: Operand, **attrs: Any) -> Var:
     """An operator of gradcheck's own domain: the complex ones that ONNX lacks."""
     tape = next(x.tape for x in inputs if isinstance(x, Var))
@@ -65,31 +77,6 @@ def where(condition: Var, x: Operand, y: Operand) -> Var:
     dtype = next((v.dtype for v in (x, y) if isinstance(v, Var)), None)
     x, y = (v if isinstance(v, Var) else condition.tape.constant(v, dtype) for v in (x, y))
     return condition.tape.apply("Where", condition, x, y)
-
-
-def equal(x: Var, y: Operand) -> Var:
-    """x == y, elementwise."""
-    return x.tape.apply("Equal", x, y)
-
-
-def and_(x: Var, y: Operand) -> Var:
-    """x and y, elementwise."""
-    return x.tape.apply("And", x, y)
-
-
-def or_(x: Var, y: Operand) -> Var:
-    """x or y, elementwise."""
-    return x.tape.apply("Or", x, y)
-
-
-def maximum(x: Var, y: Operand) -> Var:
-    """The larger of x and y, elementwise."""
-    return x.tape.apply("Max", x, y)
-
-
-def minimum(x: Var, y: Operand) -> Var:
-    """The smaller of x and y, elementwise."""
-    return x.tape.apply("Min", x, y)
 
 
 def clip(x: Var, low: Operand, high: Operand) -> Var:

@@ -2,7 +2,7 @@
 
 A `Var` is the name of a tensor on the tape and its array at the point.  Shapes, dtypes and ranks are read off arrays:
 there is no shape inference.  A `Step` is one evaluated node and knows its `NodePlace` in the model.  A composed operator
-adds the steps that it is made of; a rule for a composed operator covers them as a `Region`.
+adds the steps that it is made of; a rule for a composed operator covers them as one `Unit`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -18,19 +19,96 @@ from weakref import proxy
 import ml_dtypes
 import numpy as np
 
-from gradcheck_cli.autodiff.evaluation import Where, bound, run
 from gradcheck_cli.autodiff.weights import TapeValues, turns
-from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError
-from gradcheck_cli.graph import Array, Node
-from gradcheck_cli.graph.containers import CONTAINERS, Container
-from gradcheck_cli.op import DTYPES, Op, Ops, fitting, for_operands, no_forward
+from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
+from gradcheck_cli.graph import MAX_RANK, Array, Node
+from gradcheck_cli.graph.containers import CONTAINERS, Container, described
+from gradcheck_cli.graph.memory import exhausted
+from gradcheck_cli.op import DTYPES, Metadata, Op, Ops, bind, fitting, for_operands, no_forward
 
 Operand: TypeAlias = "Var | Container | complex | np.generic | Array | None"
 MAX_STEPS = 200_000  # an unrolled loop of an untrusted model must end
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _FLOAT, _COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
 _WIDE = {np.float16: _FLOAT, np.float32: _FLOAT, ml_dtypes.bfloat16: _FLOAT, np.complex64: _COMPLEX}  # by `dtype.type`
+Where: TypeAlias = Callable[[], str]  # gives a node's name for messages; called only when an error is raised
+Widen: TypeAlias = Callable[[Any], np.dtype[Any]]
+_quiet = ContextVar("quiet", default=False)
+_NO_THREAD = "Resource temporarily unavailable"  # the system's message when there is no memory for a thread's stack
+_FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
 _SHARED = 256  # bytes: equal constants of rules up to this size are one tensor
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Silences NumPy's floating-point warnings while kernels run.
+
+    Entering this once around many kernels saves each of them the time.
+    """
+    before = _quiet.set(True)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        _quiet.reset(before)
+
+
+def bound(
+    op: Op, attrs: Metadata, inputs: Sequence[Any], *, where: Where, widen: Widen, supplied: Mapping[str, Any]
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Positions of a node's inputs that are operands, and the metadata for the kernel; see `bind`."""
+    try:
+        return bind(op, attrs, inputs, cast=widen, supplied=supplied)
+    except ModelError as error:
+        text, shapes = f"{where()}: {error}", error.shapes or _shapes(inputs)
+        raise ModelError(text, code=error.code, op=error.op or op.name, shapes=shapes) from error
+    except UnsupportedError as error:
+        raise type(error)(f"{where()}: {error}", code=error.code) from error
+    except (LimitError, MemoryError) as error:
+        raise exhausted(error, where()) from error
+    except _FAILURES as error:
+        text = f"{where()} does not fit its inputs {_described(inputs)}: {error}"
+        raise ModelError(text, op=op.name, shapes=_shapes(inputs)) from error
+
+
+def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, widen: Widen) -> Any:
+    """Results of the operator: those of a composed one as they are, those of any other as a list of arrays, widened."""
+    if not _quiet.get():
+        with quietly():
+            return run(op, operands, metadata, where=where, widen=widen)
+    try:
+        results = op.forward(*operands, **metadata)
+        return results if op.composed else [_settled(y, widen) for y in (results if op.many else (results,))]
+    except ModelError as error:
+        if not error.op:
+            error.op, error.shapes = op.name, tuple(_shapes(operands))
+        raise
+    except GradcheckError:
+        raise
+    except MemoryError as error:
+        raise exhausted(error, where()) from error
+    except _FAILURES as error:
+        if _NO_THREAD in str(error):
+            raise exhausted(MemoryError("no room for a thread"), where()) from error
+        text = f"{where()} cannot be computed from {_described(operands)}: {error}"
+        raise ModelError(text, op=op.name, shapes=_shapes(operands)) from error
+
+
+def _settled(result: Any, widen: Widen) -> Array:
+    array = np.asarray(result)
+    if array.ndim > MAX_RANK:
+        raise ValueError(f"the result has {array.ndim} dimensions; at most {MAX_RANK} are possible")
+    dtype = widen(array.dtype)
+    return array if dtype is array.dtype else array.astype(dtype, copy=False)
+
+
+def _described(values: Sequence[Any]) -> str:
+    return ", ".join(map(described, values)) or "no input"
+
+
+def _shapes(values: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Shapes of arrays and of tensors on a tape; sequences are left out."""
+    return [tuple(value.shape) for value in values if hasattr(value, "shape")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +221,22 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """Steps `start` to `stop` (excluded) that one rule differentiates together."""
+class Unit:
+    """The part of a tape that one rule differentiates: a step, or those of a composed operator; `node` is the first."""
 
-    start: int
-    stop: int
     op: Op
     operands: tuple[str, ...]
     outputs: tuple[str, ...]
     metadata: Mapping[str, Any]
     label: str
     place: NodePlace
+    steps: range  # of the tape
+    node: Node | None = None
+
+    @property
+    def origin(self) -> int:
+        """Index of the model's node that it comes from, -1 for a node of a gradient."""
+        return self.place.origin
 
 
 def _binary(op: str) -> tuple[Callable[[Var, Operand], Var], Callable[[Var, Operand], Var]]:
@@ -247,6 +330,7 @@ _VALUES = (Var, type(None), *CONTAINERS)
 class Tape:
     """Steps in order, every value by name, and the decisions that control flow made.
 
+    regions    the steps of composed operators that have a rule
     values     constants, feeds and results, by name
     constants  names of the tensors that no step computes and no feed gave
     fixed      `constants` and tensors computed from them alone, and "" (an operand that is left out)
@@ -262,7 +346,7 @@ class Tape:
         self.ops, self.dtype, self.seed = ops, dtype, seed
         self.weak: Tape = proxy(self)  # a tape and its tensors would keep each other, and what is large on it, alive
         self.steps: list[Step] = []
-        self.regions: list[Region] = []
+        self.regions: list[Unit] = []
         self.values = TapeValues()
         self.constants: set[str] = set()
         self.fixed: set[str] = {""}
@@ -453,8 +537,8 @@ class Tape:
             results = run(op, operands, metadata, where=where, widen=self.widen)
         outputs: tuple[Any, ...] = tuple(results) if isinstance(results, tuple | list) else (results,)
         if op.vjp is not None:
-            ends = _names(operands), _names(outputs)
-            self.regions.append(Region(start, len(self.steps), op, *ends, metadata, label, self.place))
+            ends, steps = (_names(operands), _names(outputs)), range(start, len(self.steps))
+            self.regions.append(Unit(op, *ends, metadata, label, self.place, steps))
         return outputs
 
     def _evaluate(

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gradcheck_cli.autodiff.evaluation import Where
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.tape import Tape, Where
 from gradcheck_cli.errors import GradcheckError, ModelError
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, mapped, placed, typed

@@ -110,16 +110,12 @@ class TapeValues(dict[str, Array]):
         """Adds recipes for results of constants alone, if they are large; False if the caller has to keep the arrays."""
         if not any(n in self.recipes for n in operands) and not self._spare(sum(y.nbytes for y in made)):
             return False
+        narrow = recipe.narrow if turns(op) and (recipe := self.recipes.get(operands[0])) is not None else None
         for index, (name, y) in enumerate(zip(names, made, strict=False)):
-            if name:
-                turned = self._turned(op, operands, metadata)
+            if name:  # the narrow numbers of a transpose are a view of its operand's
+                turned = None if narrow is None else np.asarray(op.forward(narrow, **metadata))
                 self.recipes[name] = Recipe(y, self._again(op, operands, metadata, index, y.dtype), turned)
         return True
-
-    def _turned(self, op: Op, operands: Sequence[str], metadata: Mapping[str, Any]) -> Array | None:
-        """The narrow numbers of a transpose: a view of its operand's."""
-        recipe = self.recipes.get(operands[0]) if turns(op) else None
-        return None if recipe is None or recipe.narrow is None else np.asarray(op.forward(recipe.narrow, **metadata))
 
     def _again(
         self, op: Op, operands: Sequence[str], metadata: Mapping[str, Any], index: int, dtype: np.dtype[Any]

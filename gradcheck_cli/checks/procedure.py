@@ -14,7 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gradcheck_cli.autodiff.custom import ops_for, unused_operators
-from gradcheck_cli.autodiff.evaluation import quietly
+from gradcheck_cli.autodiff.tape import quietly
 from gradcheck_cli.checks.assemble import Pair, model_of, passes, record_of
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
 from gradcheck_cli.checks.diagnose.laws import Laws

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.backward import Unit, gradients, unit_of
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.backward import gradients, unit_of
+from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.diagnose.laws import NEARBY, WRONG, Broken, differ

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradcheck_cli.autodiff.tape import Region, Tape
+from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.compare.audit import audited
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
@@ -77,14 +77,14 @@ def moved_inside(program: Program, count: int) -> Iterator[Program]:
             yield Program(_with(program.tape, values), program.probes, program.outputs)
 
 
-def _on(program: Program, region: Region) -> bool:
-    return any(region.start <= index < region.stop for index, _ in program.steps)
+def _on(program: Program, region: Unit) -> bool:
+    return any(index in region.steps for index, _ in program.steps)
 
 
-def _moved(tape: Tape, region: Region, rounding: RandomRounding) -> dict[str, Array]:
+def _moved(tape: Tape, region: Unit, rounding: RandomRounding) -> dict[str, Array]:
     """Results of a composition, moved by rounding; nothing where that changes a decision."""
     probes = list(dict.fromkeys(n for n in region.operands if n and is_inexact(tape.values[n].dtype)))
-    made = {n for step in tape.steps[region.start : region.stop] for n in step.node.outputs if n}
+    made = {n for step in tape.steps[region.steps.start : region.steps.stop] for n in step.node.outputs if n}
     within = Program(tape, probes, list(made))
     names = [n for n in made if n in within.reached and is_inexact(tape.values[n].dtype)]
     run = Program(tape, probes, names).run({n: tape.values[n][None] for n in probes}, branches=True, rounding=rounding)

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.backward import gradients, units_between
-from gradcheck_cli.autodiff.evaluation import run
 from gradcheck_cli.autodiff.reach import Dependence
-from gradcheck_cli.autodiff.tape import Step, Tape, Var
+from gradcheck_cli.autodiff.tape import Step, Tape, Var, run
 from gradcheck_cli.autodiff.trace import GraphFunction, names_within, run_node
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.export.runs import needed

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli.autodiff.evaluation import quietly
+from gradcheck_cli.autodiff.tape import quietly
 from gradcheck_cli.checks.forward.comparison import Primal
 from gradcheck_cli.formats.onnx.read import read
 from gradcheck_cli.op import Ops

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import Unit, pull_back, units_between
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.backward import pull_back, units_between
+from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.checks.claims.claim import gradient_names, layouts
 from gradcheck_cli.checks.diagnose import diagnosis as faults
 from gradcheck_cli.engine.chunks import Budget

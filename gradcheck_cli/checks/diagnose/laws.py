@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import Descended, Unit, inexact, onward, pull_back, unit_of, units_between
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.backward import Descended, inexact, onward, pull_back, unit_of, units_between
+from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding

@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import Unit, pull_back
+from gradcheck_cli.autodiff.backward import pull_back
 from gradcheck_cli.autodiff.symbolic import reshape, slice
-from gradcheck_cli.autodiff.tape import Region, Tape, Var
+from gradcheck_cli.autodiff.tape import Tape, Unit, Var
 from gradcheck_cli.compare.kinks import decides
 from gradcheck_cli.compare.pair import PairJob, Theory, compare_along
 from gradcheck_cli.compare.ties import DIRECTIONS, REST, keeping_ties, misfit
@@ -459,8 +459,7 @@ class Alone:
     def __init__(self, tape: Tape, unit: Unit, operands: Sequence[str], outputs: Sequence[str], budget: Budget) -> None:
         self.unit, self.operands, self.outputs, self.budget = unit, tuple(operands), tuple(outputs), budget
         self.tape = part_of(tape, unit.steps, (*unit.operands, *unit.outputs))
-        whole = Region(0, len(unit.steps), unit.op, unit.operands, unit.outputs, unit.metadata, unit.label, unit.place)
-        self.tape.regions = [whole] if len(unit.steps) > 1 else []
+        self.tape.regions = [replace(unit, steps=range(len(unit.steps)))] if len(unit.steps) > 1 else []
         self.y = _joined(self.tape, self.outputs)
         self.programs = {name: Program(self.tape, [name], [self.y]) for name in self.operands}
         self.backward = _Rule(self.tape, unit, self.y, self.outputs, self.operands)

@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import Unit, gradients, inexact, pull_back, units_between
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.backward import gradients, inexact, pull_back, units_between
+from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.checks.diagnose.diagnosis import Symptom, symptom
 from gradcheck_cli.checks.diagnose.laws import Broken, node_of
 from gradcheck_cli.checks.diagnose.nodes_alone import FAULTS, Local, check_unit, part_of, pulled

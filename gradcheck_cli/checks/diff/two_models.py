@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.custom import ops_for
-from gradcheck_cli.autodiff.evaluation import quietly
 from gradcheck_cli.autodiff.severed import Severance
+from gradcheck_cli.autodiff.tape import quietly
 from gradcheck_cli.checks.assemble import failed_record, model_of, peak_rss_mb, versions
 from gradcheck_cli.checks.diff.match import (
     first_difference,

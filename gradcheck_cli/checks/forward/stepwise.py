@@ -6,9 +6,10 @@ parameters changed in the last place, by more for long sums, as sqrt(n) rounding
 with few binary digits, such as halves and integers, stay: the result of an operator at a tie is not a matter of
 rounding.
 
-In a whole run rounding grows from node to node, and ties and comparisons turn it into jumps.  A single node, with operands
-that onnxruntime computed (`Stepwise`), adds a few roundings at most, so that a misreading shows wherever it is.  Where onnxruntime does not give out some results, a
-piece of several nodes is run instead.  Operators that choose among equal entries are judged by the values they choose.
+In a whole run rounding grows from node to node, and ties and comparisons turn it into jumps.  A single node with operands
+that onnxruntime computed (`Stepwise`) adds a few roundings at most, so that a misreading shows wherever it is.  Where
+onnxruntime does not give out some results, a piece of several nodes is run instead.  Operators that choose among equal
+entries are judged by the values they choose.
 """
 
 from __future__ import annotations

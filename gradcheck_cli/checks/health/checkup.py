@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import Descended, Unit, check_rules, inexact, onward, pull_back, units_between
-from gradcheck_cli.autodiff.tape import Step, Tape, Var
+from gradcheck_cli.autodiff.backward import Descended, check_rules, inexact, onward, pull_back, units_between
+from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var
 from gradcheck_cli.checks.health.layers import (
     Activity,
     FlowCurve,

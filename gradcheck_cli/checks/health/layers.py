@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import Unit
-from gradcheck_cli.autodiff.tape import NodePlace, Step, Tape
+from gradcheck_cli.autodiff.tape import NodePlace, Step, Tape, Unit
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Op
