@@ -97,6 +97,7 @@ CASES = [
         for outputs in ("y", "y, rm, rv")
     ),
     Case((1, 6), "float[2,3] x", "y = Dropout <is_test=1, ratio=0.7> (x)", "y = Identity (x)"),
+    Case((1, 6), "float[2,3] x", "y = Dropout <ratio=0.0> (x)", "y = Identity (x)"),
     Case((1, 3), "float[2,1,3] x, float[1,4,3] w, float[1,4,4] r",
          "y, h = RNN <hidden_size=4, output_sequence=1> (x, w, r)", "y, h = RNN <hidden_size=4> (x, w, r)"),
     Case((3,), "float[2,1,3] x, float[1,12,3] w, float[1,12,4] r",

@@ -16,7 +16,7 @@ from gradcheck_cli.errors import LimitError, ModelError, UnsupportedError
 from gradcheck_cli.formats.onnx import graph_proto
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.read import read, read_proto, read_tensor, read_test_data
-from gradcheck_cli.graph import Graph, TensorType
+from gradcheck_cli.graph import Graph, Node, TensorType
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -233,6 +233,11 @@ def test_sorting_counts_what_subgraphs_capture() -> None:
 def test_sorted_nodes_keep_their_order() -> None:
     held = graph("g (float[2] x) => (y) { b = Exp(x) a = Exp(x) y = Add(a, b) }")
     assert [node.outputs[0] for node in held.nodes] == ["b", "a", "y"]
+
+
+def test_a_graph_whose_nodes_are_not_in_order_is_none() -> None:
+    with pytest.raises(ModelError, match="node 0 Neg 'y' reads 'h' before it is computed"):
+        Graph(("x",), ("y",), (Node("Neg", ("h",), ("y",)), Node("Exp", ("x",), ("h",))))
 
 
 @pytest.mark.parametrize(

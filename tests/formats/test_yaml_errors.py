@@ -206,6 +206,8 @@ OPS = [
     ("  F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)'}", "3:3: an operator of one's own is called"
      " domain.Name, such as acme.F"),
     ("  ai.onnx.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)'}", "3:3: an operator of one's own"),
+    ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)', cuts: [w]}",
+     "3:70: 'w' is none of the inputs: x"),
     ("  acme.F: {inputs: [x], outputs: [y], forward: 'z = Relu (x)'}", "3:39: does not compute 'y', an output of"
      " the operator."),
     ("  acme.F: {inputs: [x, x], outputs: [y], forward: 'y = Relu (x)'}", "3:24: 'x' stands here a second time"),
