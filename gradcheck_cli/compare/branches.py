@@ -73,7 +73,7 @@ class Branches:
         self.graph = graph
         self.seen: dict[Key, Seen] = {}
         self.names: dict[Key, str] = {}
-        self.ways: dict[tuple[str, str], set[Key]] = {}
+        self.between: dict[tuple[str, str], set[Key]] = {}
         self.ranges: dict[Key, tuple[float, float]] = {}  # of the values that a node decides on
         self.verbs: dict[Key, str] = {}
         self.still: dict[Key, bool] = {}  # all of them were 0, where that is the node's kink
@@ -86,12 +86,12 @@ class Branches:
                 self._add(step, _taken(tape, step, decided) or self._chosen(tape, step, decided))
                 self._measure(step, tape, decided)
         for pair, program in programs.items():
-            way = {_key(step) for _, step in program.steps}
-            self.ways.setdefault(pair, set()).update(way.intersection({*self.seen, *self.ranges}))
+            keys = {_key(step) for _, step in program.steps}
+            self.between.setdefault(pair, set()).update(keys.intersection({*self.seen, *self.ranges}))
 
     def record(self, record: Check) -> Check:
         """A record with the branches on its way: how many there are, how many were taken, which were not."""
-        keys = self.ways.get((record.x, record.y), set())
+        keys = self.between.get((record.x, record.y), set())
         missed = [f"{self.names[k]}: {name} not covered" for k in self.seen if k in keys
                   for name, taken in self.seen[k].items() if not taken]  # fmt: skip
         total = sum(len(self.seen.get(k, ())) for k in keys)

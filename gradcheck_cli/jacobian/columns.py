@@ -28,29 +28,29 @@ _SEEN = 2.0**-40  # of what such a sum adds up, row by row: a missing part of le
 _SHARE = 8  # of the memory: what passes of all colors may take at once
 _TWICE = 2  # backward passes that one of a backward pass is worth
 
-Way: TypeAlias = (
-    "Callable[[int | None], list[Array] | None]"  # Jacobians, moved by a `rounding`; None where it is no way
+Shortcut: TypeAlias = (
+    "Callable[[int | None], list[Array] | None]"  # Jacobians, moved by a `rounding`; None where it does not apply
 )
 
 
 class Columns:
     """The Jacobians `(x_size, y_size)` of one y by several xs, and how far rounding may carry their entries.
 
-    `structures` are those of y by each x, in the order of `backward`; `way` is what made the Jacobians, if not a pass
+    `structures` are those of y by each x, in the order of `backward`; `shortcut` is what made the Jacobians, if not a pass
     for each column.
     """
 
     def __init__(self, backward: Backward, structures: Sequence[Structure], budget: Budget) -> None:
         self.backward, self.structures, self.budget = backward, structures, budget
-        self.way: Way | None = None
+        self.shortcut: Shortcut | None = None
 
     @cached_property
     def values(self) -> list[Array]:
         """The Jacobians themselves."""
-        for way in self._shorter():
-            made = way(None)
+        for shortcut in self._shorter():
+            made = shortcut(None)
             if made is not None and self._adds_up(made):
-                self.way = way
+                self.shortcut = shortcut
                 return made
         return self.backward.jacobians(self.budget)
 
@@ -58,7 +58,7 @@ class Columns:
     def spreads(self) -> list[Array]:
         """Distances that the entries of `values` move if every result on the way is moved by some roundings."""
         values = self.values
-        moved = [] if self.way is None else [self.way(seed) for seed in range(ROUNDED_RUNS)]
+        moved = [] if self.shortcut is None else [self.shortcut(seed) for seed in range(ROUNDED_RUNS)]
         found = [np.zeros(jacobian.shape) for jacobian in values]
         for each in moved:
             if each is None:
@@ -67,8 +67,8 @@ class Columns:
                 np.fmax(spread, np.abs(other - jacobian), out=spread)
         return found if moved else self.backward.spreads(values, self.budget)
 
-    def _shorter(self) -> Iterator[Way]:
-        """BoxRule that take less work than a pass for each column, the shortest first."""
+    def _shorter(self) -> Iterator[Shortcut]:
+        """Shortcuts that take less work than a pass for each column, the shortest first."""
         program, columns = self.backward.program, reals(self.backward.seed.value)
         least = (COLORED_WORK + COLORED_STEP * len(program.steps)) / forward_work(program)  # passes that are worth it
         if columns < least or not all(structure.colors for structure in self.structures):

@@ -55,7 +55,7 @@ def test_a_jacobian_is_the_same_column_by_column(tested: gc.Model) -> None:
 def test_columns_that_share_a_pass_and_rows_take_few(tested: gc.Model, most: int) -> None:
     short, backward = columns(tested)
     assert short.values[0].any()
-    assert short.way is not None
+    assert short.shortcut is not None
     assert backward.program.evaluations["real"] <= most + 2  # and two random sums
 
 
@@ -64,7 +64,7 @@ def test_rounding_is_measured_alike(tested: gc.Model) -> None:
     short, backward = columns(tested)
     expected = backward.spreads([alone(backward)], Budget(2**30, 1))[0]
     found = short.spreads[0]
-    assert short.way is not None
+    assert short.shortcut is not None
     assert 0.1 < np.median(found[expected > 0] / expected[expected > 0]) < 10
 
 
@@ -91,7 +91,7 @@ def test_a_wrong_rule_is_as_wrong_in_few_passes(tested: gc.Model, ops: Ops) -> N
 def test_few_passes_do_not_count_where_they_would_hide_a_fault(name: str) -> None:
     short, _ = columns(*BROKEN[name])
     assert short.values
-    assert short.way is None
+    assert short.shortcut is None
 
 
 def test_a_stray_entry_of_a_tiny_column_is_not_hidden() -> None:
