@@ -1,4 +1,4 @@
-"""`gradcheck explain`: one page for each code."""
+"""`gradcheck explain`: one page for each code, and one on operators of one's own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import rich_click as click
 @click.command("explain")
 @click.argument("code", required=False)
 def command(code: str | None) -> int:
-    """Explain a code such as GC101: what it means, why it happens, what to do. GC1xx lists a family, nothing all."""
+    """Explain a code such as GC101: what it means, why it happens, what to do. GC1xx lists a family, nothing all.
+
+    `gradcheck explain ops` explains how a spec defines operators.
+    """
     sys.stdout.write(_listing() if code is None else _explained(code))
     return 0
 
 
 def _listing(only: str = "") -> str:
     """All codes, or those of a family."""
-    from gradcheck_cli.report.explanations import FAMILIES, PAGES
+    from gradcheck_cli.report.explanations import FAMILIES, PAGES, TOPICS
 
     lines: list[str] = []
     for family, (title, code) in FAMILIES.items():
@@ -28,14 +31,17 @@ def _listing(only: str = "") -> str:
         for own, page in PAGES.items():
             ends = "" if page.exit_code is None else f" (exit code {page.exit_code})"
             lines += [f"  {own}  {page.title}{ends}"] if own.startswith(family) else []
+    lines += ["", *(page.partition("\n")[0] for page in TOPICS.values())] if not only else []
     return "\n".join(lines[1:]) + "\n"
 
 
 def _explained(code: str) -> str:
-    """The page of a code, or the codes of a family: GC101, gc101, 101, GC1xx."""
+    """The page of a code or topic, or the codes of a family: GC101, gc101, 101, GC1xx, ops."""
     from gradcheck_cli.errors import UsageError, did_you_mean
-    from gradcheck_cli.report.explanations import FAMILIES, PAGES, exit_code
+    from gradcheck_cli.report.explanations import FAMILIES, PAGES, TOPICS, exit_code
 
+    if code.lower().rstrip(":") in TOPICS:
+        return TOPICS[code.lower().rstrip(":")]
     wanted = f"GC{code.upper().removeprefix('GC')}"
     if (family := wanted.removesuffix("XX")) in FAMILIES:
         return _listing(family)

@@ -228,7 +228,8 @@ PAGES = {
         "output, or no input and no weight.",
         "The operator is not differentiable by nature (NonMaxSuppression), or gradcheck does not know its rule. Or the "
         "model ends in labels or boxes: the message names the last float tensor before them.",
-        "Check up to it with --y, or from behind it with --x. A spec can define the operator and its gradient: `ops:`.",
+        "Check up to it with --y, or from behind it with --x. A spec can define the operator and its gradient: "
+        "`gradcheck explain ops`.",
     ),
     "GC502": Page(
         "no forward",
@@ -237,7 +238,7 @@ PAGES = {
         "`gradcheck ops` lists what is known. What can be done about another, in order of effort: "
         "(1) check up to it: `--y TENSOR` with a tensor before it; "
         "(2) give what it computes, and check what stands behind or beside it: `--feed TENSOR=@values.npy`; "
-        "(3) define it in a spec by ONNX's operators, with its gradient under test: "
+        "(3) define it in a spec by ONNX's operators, with its gradient under test (`gradcheck explain ops`): "
         "`ops: {acme.Thing: {inputs: [x], outputs: [y], forward: 'y = Tanh (x)'}}`, with the file under `checks:` as "
         "`model: net.onnx` (`facts:` beside it states where operands lie, and what constants are); "
         "(4) install or write a package that has it, under the entry point `gradcheck.operators`; in Python, "
@@ -282,6 +283,55 @@ PAGES = {
         "A mistake in gradcheck itself.",
         "The message names a file with the traceback. Please report it together with the model.",
     ),
+}
+
+TOPICS = {  # pages on what no code stands for
+    "ops": """ops  operators of one's own, in the `ops:` of a spec
+
+A spec defines operators that ONNX does not have, or whose gradient is to be
+checked, as domain.Name. It is a file called *.gradcheck.yaml:
+
+  gradcheck: 1
+  ops:
+    acme.Softplus:
+      inputs: [x]
+      outputs: [y]
+      forward: |
+        e = Exp (x)
+        one = Constant <value_float = 1.0> ()
+        s = Add (e, one)
+        y = Log (s)
+      gradient: |
+        s = Sigmoid (x)
+        dx = Mul (dy, s)
+  graphs:
+    net:
+      inputs: {x: {shape: [3, 4], range: [-3, 3]}}
+      nodes: y = acme.Softplus (x)
+      outputs: [y]
+
+To check an ONNX file that has such nodes, write `checks: [{model: net.onnx}]`
+in place of `graphs:`, and check the spec.
+
+Keys of an operator
+  inputs    names of its operands
+  outputs   names of its results
+  forward   nodes that compute the outputs from the inputs, by ONNX's operators
+            or others of this spec, in ONNX's text syntax or as mappings
+  gradient  nodes that compute dx for an input x from the inputs, the outputs,
+            and dy, the gradient that arrives at the output y. It is what is
+            checked; without it the forward nodes are differentiated
+  attrs     attributes with their defaults; nodes refer to them by @name
+  cuts      inputs without a derivative by nature: they decide, index or size
+  facts     what a check cannot see in the nodes: where operands have to lie
+            (domain, integers), what constants are (roles), how the result
+            follows from the first operand (moves, same_axes, space), and what
+            the operator is for the health of gradients (layer, bends, squashes)
+  python    module:function that returns this entry; needs --allow-python
+
+`gradcheck schema spec` describes every key. In Python, an operator is a
+`gc.Op`: gc.check(model, ops={**gc.OPS, ("acme", "Softplus"): op}).
+""",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -81,6 +82,18 @@ def test_every_code_has_a_page_of_80_columns(gradcheck: Command, code: str) -> N
     assert ran.out.startswith(f"{code}  ")
     assert code[:3] in FAMILIES
     assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_the_page_on_operators_of_ones_own_is_listed_and_its_example_passes(gradcheck: Command) -> None:
+    page = gradcheck("explain", "ops").out
+    assert page.splitlines()[0] in gradcheck("explain").out.splitlines()
+    assert max(map(len, page.splitlines())) <= 80
+    example = page[page.index("  gradcheck: 1") : page.index("To check an ONNX file")]
+    Path("softplus.gradcheck.yaml").write_text(dedent(example), "utf-8")
+    ran = gradcheck("softplus.gradcheck.yaml", "--output-format", "json")
+    assert [record["status"] for record in json.loads(ran.out)["checks"]] == ["pass"]
+    keys = json.loads(gradcheck("schema", "spec").out)["definitions"]["OperatorSpec"]["properties"]
+    assert {key for key in keys if re.search(rf"^  {key} ", page, re.MULTILINE)} == {*keys}
 
 
 def test_every_code_of_the_sources_has_a_page() -> None:
