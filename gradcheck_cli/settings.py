@@ -75,12 +75,12 @@ class Option:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """All words for it on the command line."""
+        """All spellings of the option on the command line."""
         return self.spelt or (f"--{self.name.replace('_', '-')}",)
 
     @property
     def spelling(self) -> str:
-        """The usual word for it on the command line."""
+        """The usual spelling of the option on the command line."""
         return next((word for word in self.spellings if word.startswith("--")), self.spellings[0])
 
     @property

@@ -1,10 +1,7 @@
-"""`--baseline`: what failed in an earlier run fails no longer, as long as it fails in the same way.
+"""Known failures: those of an earlier run (`--baseline`), and those that a spec declares (`expect:`).
 
-Known outcomes, `expect:` in a spec: waived as long as they hold, a failure once they no longer do.
-
-A waiver is for the status of the gradient, for a forward run that differs, or for both.
-
-What fails a run, by its options.
+A known failure is waived as long as the check fails in the same way.  Once it no longer does, one of a spec is a failure,
+so that the entry is removed.  A waiver is for the status of the gradient, for a forward run that differs, or for both.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ class Baseline:
 
     @classmethod
     def read(cls, path: str) -> Baseline:
-        """Of a file that `--report` wrote, .json or .jsonl; UsageError for anything else."""
+        """Reads a file that `--report` wrote, .json or .jsonl; UsageError for anything else."""
         from gradcheck_cli.results import read_results
 
         try:
@@ -77,7 +74,7 @@ class Baseline:
         return self.known.get(_key(check), Known(None, False))
 
     def _repaired(self, check: Check) -> bool:
-        """Something that failed in the baseline does no longer."""
+        """True if a check or its forward run failed in the baseline and does so no longer."""
         was = self._of(check)
         agrees = was.forward and check.forward.get("agrees") is True
         return bool((check.status in _FINE and was.outcome) or agrees)
@@ -109,7 +106,7 @@ def _outcome(check: Check) -> _Outcome | None:
 
 
 def _differed(check: Check) -> bool:
-    """The forward run differed; so did what an earlier baseline waived."""
+    """True if the forward run differed, or an earlier baseline waived that it did."""
     waiver = check.waiver or {}
     return check.forward_differs or bool(waiver.get("baseline") and waiver.get("forward"))
 
@@ -118,9 +115,9 @@ STALE = "GC203"
 
 
 def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, today: datetime.date) -> tuple[Check, ...]:
-    """The records of one check, what is expected of them waived; a waiver is over after its last day.
+    """The records of one check, waived where they are as expected; a waiver is over after its last day.
 
-    What is usual in a file, said in its defaults, need not be so for each of its checks.
+    An `expect` in the defaults of a file need not hold for each of its checks.
     """
     if expect is None:
         return checks
@@ -136,7 +133,7 @@ def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, tod
 
 
 def _expected(check: Check, expect: Mapping[str, Any]) -> bool:
-    """Something of it is what is expected."""
+    """True if the status or the forward run of a record is what is expected."""
     return check.status == expect.get("status") or bool(expect.get("forward") and check.forward_differs)
 
 

@@ -83,13 +83,13 @@ class Bundles:
         return str(found[0]) if found else None
 
     def drop(self, process: int) -> None:
-        """Nothing is left of what a process has begun that was interrupted."""
+        """Removes the bundles that an interrupted process has begun."""
         if self.folder is not None:
             dropped(self.folder, process)
             clear(self.folder)
 
     def made(self, folder: Path) -> None:
-        """The folder of all bundles made, where it is not there."""
+        """Makes the folder of all bundles if it does not exist."""
         folder.mkdir(parents=True, exist_ok=True)
         ignore = folder.parent / ".gitignore"
         if self.own and not ignore.exists():
@@ -97,7 +97,7 @@ class Bundles:
 
 
 class Keeper:
-    """One check: begun before it, completed if it fails, taken away if not."""
+    """The bundle of one check: begun before it, completed if it fails, removed if not."""
 
     def __init__(self, bundles: Bundles, task: Task) -> None:
         self.bundles, self.task = bundles, task
@@ -129,7 +129,7 @@ class Keeper:
             shutil.rmtree(place, ignore_errors=True)
 
     def see(self, index: int, point: Point) -> None:
-        """A point of the check: the inputs that were drawn for it."""
+        """Keeps the inputs that were drawn for a point of the check."""
         if self.running is not None:
             given = {*self.settings.x_init_value, *self.settings.extra_feed_dict}
             self.drawn[index] = {n: v for n, v in point.feeds.items() if n not in given}
@@ -142,7 +142,7 @@ class Keeper:
         return tuple(replace(c, bundle=str(path)) if path and c in kept else c for c in checks)
 
     def save(self, records: Sequence[Mapping[str, Any]], error: str = "") -> Path | None:
-        """The bundle completed, under its name; None where it cannot be had."""
+        """Completes the bundle and gives it its name; None where there is none, or it cannot be written."""
         if self.running is None or self.bundles.folder is None:
             self.bundles.lost += [self.trouble] if self.trouble else []
             return None
@@ -166,7 +166,7 @@ class Keeper:
         return Path(self.task.model).parent / BESIDE if given == "auto" else given
 
     def discard(self) -> None:
-        """Nothing is left of a check that passed."""
+        """Removes the bundle of a check that passed."""
         if self.bundles.folder is not None and self.name:
             if self.running is not None:
                 shutil.rmtree(self.running, ignore_errors=True)

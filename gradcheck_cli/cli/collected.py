@@ -1,4 +1,4 @@
-"""The checks of one spec for a runner of tests: found first, done one at a time when it comes to them."""
+"""The checks of one spec for a test runner: all found at first, each run when the runner asks for it."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ class Collected:
         )
 
     def report(self, task: Task) -> Report:
-        """One task done."""
+        """The report of one task."""
         return Report(self.checker.check(task), fail_on=tuple(self.checker.gates))
 
     def text(self, checks: Sequence[Check]) -> str:
-        """The task as people read it."""
+        """The records of a task as text for people."""
         return full.section(tuple(checks), self.style).strip()
 
     def wrong(self, report: Report) -> str:
-        """The same of a task that fails, what is wrong first."""
+        """The text of a task that fails, with its worst check in the first line."""
         worst = next(check for check in report.checks if replace(report, checks=(check,)).exit_code)
         return f"{concise.line(worst, self.style)}\n\n{self.text(report.checks)}"
 
 
 def _threads_of_each(workers: int) -> int:
-    """Its share of the cores, which its kernels keep to as well."""
+    """The number of threads for one of several processes, which its kernels keep to as well."""
     threads = max(1, cores() // workers)
     if kernels is not None:
         kernels.set_threads(threads)
@@ -71,7 +71,7 @@ def _threads_of_each(workers: int) -> int:
 
 
 def _context(path: str, args: Sequence[str]) -> click.Context:
-    """The options as the command line would take them."""
+    """The options as the command line reads them."""
     try:
         return command.make_context("gradcheck", [*args, "--", path])
     except click.ClickException as error:

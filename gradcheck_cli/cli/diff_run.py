@@ -1,4 +1,4 @@
-"""One run of `gradcheck diff`: two files in, records out."""
+"""One run of `gradcheck diff`: reads two models, compares them, and prints the records."""
 
 from __future__ import annotations
 

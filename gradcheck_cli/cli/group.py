@@ -54,7 +54,7 @@ class Commands(click.RichGroup):
 
 
 def dashed(token: str) -> str:
-    """TensorFlow's spelling of an option as ours: extra_feed_dict -> extra-feed-dict."""
+    """An option spelt as in TensorFlow in our spelling: extra_feed_dict -> extra-feed-dict."""
     return token.replace("_", "-")
 
 

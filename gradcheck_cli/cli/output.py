@@ -1,4 +1,4 @@
-"""The outputs of a run: stdout as results come or at the end, and report files."""
+"""The outputs of a run: stdout, as results come or at the end, and report files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Output:
 
     @property
     def for_people(self) -> bool:
-        """Errors need no record of their own: people read them on stderr."""
+        """True if people read errors on stderr, so that an error needs no record of its own."""
         return self.format.for_people
 
     def section(self, checks: tuple[Check, ...], show: int | None = None) -> None:
@@ -53,16 +53,16 @@ class Output:
 
     @property
     def draws(self) -> bool:
-        """Pictures of all checks were asked for."""
+        """True if pictures of all checks were asked for."""
         return self.heatmap or bool(self.plot)
 
     @property
     def pictures(self) -> Pictures:
-        """Checks that have to keep what pictures are drawn from: some formats show what is wrong."""
+        """The checks that have to keep the data of pictures: some formats show pictures of what is wrong."""
         return "all" if self.draws else "wrong" if self._illustrated else "none"
 
     def kept(self, check: Check) -> Check:
-        """A record with as much of its picture as is needed until the end."""
+        """A record with as much of its picture's data as is needed until the end."""
         wanted = self._illustrated and check.picture is not None and check.status != "pass"
         return replace(check, picture=check.picture.small if wanted and check.picture is not None else None)
 
@@ -106,20 +106,20 @@ class Output:
 
     @property
     def writes(self) -> bool:
-        """There is something to write beside what is printed."""
+        """True if files or a summary are to be written."""
         return bool(self.reports or self._summary)
 
     def put(self, text: str) -> None:
-        """Text on stdout."""
+        """Prints text to stdout."""
         _print(self._obeyed_by_none(text))
 
     def whole(self, report: Report) -> None:
-        """All of a report on stdout."""
+        """Prints a whole report."""
         for part in parts(self.format.name, report, self.style):
             self.put(part)
 
     def _obeyed_by_none(self, text: str) -> str:
-        """A text in which no name of a model is a command to GitHub's runner, which reads every log for some."""
+        """A text in which no name of a model is a command to GitHub's runner, which reads the logs of every step."""
         if self.format.workflow or os.environ.get("GITHUB_ACTIONS") != "true":
             return text
         return re.sub(r"(?m)^(\s*):(?=:)|(?<=##)(?=\[)", r"\1: ", text)

@@ -42,7 +42,7 @@ class Remaining:
             self.finished, self.current, self.since = self.finished + self.current, self.waiting.pop(title), now
 
     def advance(self, done: int, total: int, now: float) -> None:
-        """So much of a pass is done."""
+        """Takes the number of probes of a pass that are done."""
         if done <= self.done or total != self.total:
             self.passed = now if self.done else self.passed
         self.done, self.total = done, total
@@ -67,7 +67,7 @@ class Remaining:
 
 
 class Progress:
-    """Hears of a check's progress and shows it once a model takes, or will take, longer than a second."""
+    """Shows the progress of a check once its model takes, or will take, longer than a second."""
 
     def __init__(self, shown: str, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
         self.terminal, self.clock = sys.stderr.isatty() and os.environ.get("TERM") != "dumb", clock
@@ -107,7 +107,7 @@ class Progress:
             self.remaining.start(title, self.clock())
 
     def advance(self, done: int, total: int) -> None:
-        """So many probes of a pass are done."""
+        """Takes the number of probes of a pass that are done, and shows it at intervals."""
         now = self.clock()
         self.remaining.advance(done, total, now)
         pace = _PACE if self.terminal else _PACE_OF_LINES
@@ -121,7 +121,7 @@ class Progress:
             print(f"{title}  {done}/{total}{self._left(now)}", file=sys.stderr, flush=True)
 
     def done(self) -> None:
-        """Takes the bar away, so that what is printed next stands alone."""
+        """Removes the bar, so that the next text is printed on lines of its own."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""A check done again: `gradcheck reproduce` for one that was saved, and the command line for any other."""
+"""`gradcheck reproduce` runs a saved check again; `command_for` gives the command line that repeats any other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def chosen_sizes(check: Check, known: Container[str]) -> list[str]:
 
 
 def quoted(word: str) -> str:
-    """A word as one types it in a shell; bash, zsh and ksh read escapes between $' and '."""
+    """A word quoted for a shell; bash, zsh and ksh read escapes between $' and '."""
     if word.isprintable():
         return shlex.quote(word)
     escaped = word.replace("\\", "\\\\").replace("'", "\\'")

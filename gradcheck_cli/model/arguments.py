@@ -32,7 +32,7 @@ def tensors(value: Any, argument: str, *, empty: bool = False) -> list[Tensor]:
 
 
 def tensor(value: Any, argument: str) -> Tensor:
-    """One tensor."""
+    """The argument, if it is one tensor."""
     if isinstance(value, list | tuple):
         raise UsageError(f"{argument} is a list of {len(value)}: one tensor is allowed.")
     return tensors(value, argument)[0]
@@ -165,7 +165,7 @@ def require_inexact(model: Model, tensor: Tensor, argument: str) -> None:
 
 
 def per_x(value: Any, xs: Sequence[Tensor], argument: str, many: bool) -> list[Any]:
-    """One value for each x."""
+    """The values for each x, from a list as long as x or from one value."""
     if not many:
         return [value]
     if not isinstance(value, list | tuple) or len(value) != len(xs):

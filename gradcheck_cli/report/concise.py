@@ -148,7 +148,7 @@ def said_of(check: Check) -> tuple[str, str, str]:
 
 
 def not_judged(check: Check) -> str:
-    """(2 at a kink; 516 of 262,144 not judged: underflow): what a check that passed does not say of every entry."""
+    """(2 at a kink; 516 of 262,144 not judged: underflow): the entries that a check which passed did not judge."""
     if check.nodes or (check.of_two_models and check.mode != "full"):
         return ""
     if check.of_two_models:

@@ -96,7 +96,7 @@ def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
 
 
 def _details(check: Check, style: Style) -> Iterator[str]:
-    """More about one row; nothing for one that passed, unless asked for."""
+    """Details of one record; nothing for one that passed, unless asked for."""
     if check.status == "pass" and style.verbosity < 1:
         return
     yield from title_lines(check, style)
@@ -166,7 +166,7 @@ def _label(check: Check, width: int) -> str:
 
 
 def _differences(check: Check, common: Sequence[str], style: Style) -> Iterator[str]:
-    """More about one row; nothing for one that passed, unless asked for or worth a note."""
+    """Details of one comparison; nothing for one that passed, unless asked for or worth a note."""
     own = [note for note in check.remarks if note not in common]
     if check.status in ("pass", "waived") and style.verbosity < 1 and not own:
         return

@@ -39,7 +39,7 @@ def _line(check: Check) -> str:
 
 
 def _annotations(report: Report, level: str) -> Iterator[str]:
-    """As many of one level as are shown; the last one counts the rest."""
+    """The annotations of one level that a step shows; the last one counts the others."""
     found = [(i, annotation) for i, each in enumerate(report.outcomes) if _level(each) == level]
     if level == "error":
         found += [(i, forward_annotation) for i, each in enumerate(report.outcomes) if each.forward_differs]
@@ -56,7 +56,7 @@ def forward_annotation(check: Check) -> str:
 
 
 def annotation(check: Check) -> str:
-    """One workflow command."""
+    """The workflow command that annotates a check."""
     title = f"{check.code} {subject(check)}".strip()
     gate = [gate_text(check)] if check.at_health else []
     message = "\n".join([outcome(check), *gate, *check.notes, *([check.reproduce] if check.reproduce else [])])
@@ -68,7 +68,7 @@ def _place(check: Check) -> str:
 
 
 def _level(check: Check) -> str:
-    """The level of its gradient's fault; empty for one that passed."""
+    """The level of an annotation for the gradient; "" for one that passed."""
     if check.gradient_passes:
         return ""
     return "error" if {*check.gates} - {FORWARD} else LEVELS.get(check.status, "")

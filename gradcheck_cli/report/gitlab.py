@@ -34,7 +34,7 @@ def document(report: Report, style: Style) -> Iterator[str]:
 
 
 def _issues(check: Check) -> Iterator[dict[str, Any]]:
-    """One for the gradient, one for the forward run; of those with the same fingerprint only one would be shown."""
+    """The issues of a record: one for its gradient, one for its forward run."""
     place = {"path": clean(places.path(check)), "lines": {"begin": 1}}
     if not check.gradient_passes:
         said, code = gate_text(check) or outcome(check), check.code or "gate"

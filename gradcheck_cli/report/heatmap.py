@@ -96,7 +96,7 @@ def image(check: Check, tile: Tile, position: int) -> str:
 
 
 def _entry(sizes: Sequence[int], total: int, position: int) -> str:
-    """One of the reals that a tensor counts as: [0,2], or "im [0,2]" of a complex one."""
+    """The name of an entry of a tensor: [0,2], or "im [0,2]" for a part of a complex one."""
     size = prod(sizes)
     return _part(position, total, size) + shape(unraveled(position % size, sizes))
 

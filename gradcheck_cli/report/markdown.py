@@ -21,7 +21,7 @@ def document(report: Report, style: Style) -> Iterator[str]:
 
 
 def bounded(report: Report, style: Style, most: int) -> str:
-    """The same in so many bytes: without the last of its parts, then without what passed; empty if even that is more."""
+    """The document cut to a number of bytes: without its last parts, then without passing checks; "" if still too long."""
     bad = report.wrong
     parts = [*_within(most, (_part(check, style) for check in bad))]
     for checks, shown in ((report.checks, len(bad)), *((bad[:n], n) for n in _fewer(len(bad)))):
@@ -32,7 +32,7 @@ def bounded(report: Report, style: Style, most: int) -> str:
 
 
 def _within(most: int, parts: Iterable[str]) -> Iterator[str]:
-    """As many parts as may fit."""
+    """The first parts, as many as may fit into a number of bytes."""
     for part in parts:
         if (most := most - len(part)) < 0:
             return
@@ -40,7 +40,7 @@ def _within(most: int, parts: Iterable[str]) -> Iterator[str]:
 
 
 def _fewer(number: int) -> Iterator[int]:
-    """Ever less of a number, down to nothing."""
+    """A number halved again and again, down to 0."""
     while number:
         yield number
         number //= 2

@@ -18,7 +18,7 @@ _CUT = 10  # severed pairs shown, unless all are asked for
 
 
 def text(found: Inspection, style: Style) -> str:
-    """All of it: tensors, operators, what is blocked, what a check would cost."""
+    """The whole overview as text."""
     opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(found.opset.items())]
     head = f"{paint(name(found.uri), 'bold', style.color)}  {', '.join([*opsets, count(found.nodes, 'node')])}"
     parts = [[head], [*_tensors(found, style)], [*_facts(found, style)]]

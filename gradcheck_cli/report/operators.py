@@ -23,7 +23,7 @@ _PARTS = "as the operators it is composed of"
 
 
 def listing(found: Sequence[OperatorFacts]) -> str:
-    """All operators that are known, a line each, by domain; then the others of ONNX."""
+    """The known operators, a line each, by domain; then the others of ONNX."""
     shown = [f for f in found if f.known and not f.read_as]
     parts = []
     for domain in dict.fromkeys(f.domain for f in shown):
@@ -38,7 +38,7 @@ def listing(found: Sequence[OperatorFacts]) -> str:
 
 
 def page(facts: OperatorFacts) -> str:
-    """All about one operator."""
+    """The page of one operator."""
     lines = [facts.full_name, *(_wrapped(facts.does, "  ") if facts.does else [])]
     for title, text in _facts(facts):
         first, *rest = _wrapped(text, f"{'':16}")

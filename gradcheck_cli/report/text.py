@@ -136,7 +136,7 @@ def columns(text: str) -> int:
 
 
 def _first(text: str, width: int) -> str:
-    """As much of a text as fits."""
+    """The start of a text, as far as it fits into a width."""
     return text[: sum(taken <= width for taken in accumulate(map(columns, text)))]
 
 

@@ -40,7 +40,7 @@ def read_results(path: str, tell: Tell | None = None) -> tuple[Check, ...]:
 
 
 def results_in(path: str, tell: Tell | None = None) -> Iterator[tuple[Mapping[str, Any], Check]]:
-    """The same one by one, each after what it was read from."""
+    """The records in a file one by one, each with the JSON value that it was read from."""
     for value, line in values(path, tell):
         try:
             yield from ((record, check_from_json(record)) for record in _records(value))
@@ -79,7 +79,7 @@ def _instead(value: Any) -> str:
 
 @contextmanager
 def many() -> Iterator[None]:
-    """For thousands of records: no garbage is looked for in them, again and again; none of them is part of a circle."""
+    """Turns garbage collection off while thousands of records are read: none of them is part of a cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -218,7 +218,7 @@ class _Text:
                     return value
 
     def put_before(self, text: str) -> None:
-        """As if it stood before what is left."""
+        """Puts a text in front of the text that is left."""
         self.read, self.at = text + self.left, 0
 
     def _more(self) -> bool:

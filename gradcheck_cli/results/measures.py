@@ -80,7 +80,7 @@ class Layer:
 
     @property
     def ill(self) -> bool:
-        """Its share of dead units is an illness."""
+        """True if so many units are dead that the gradient counts as dead."""
         return bool(self.dead) and (self.dead or 0) >= DEAD_SHARE * self.units
 
 
@@ -226,7 +226,7 @@ def assessed(
 
 
 def _most_telling(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Of very many layers those with something dead or saturated, or with weights, first."""
+    """At most `KEPT` layers: those with dead or saturated units first, then those with weights."""
     order = sorted(
         range(len(layers)), key=lambda i: (not (layers[i].dead or layers[i].saturated), not layers[i].weights)
     )

@@ -103,7 +103,7 @@ class Tile:
 
     @property
     def small(self) -> Tile:
-        """The same with so few cells that it may be kept of many checks."""
+        """The tile with so few cells that it may be kept for many checks."""
         images = len(self.cells) if len(self.sizes) == 3 else 1
         side = SMALL_SIDE // ceil(sqrt(images))
         return replace(self, cells=shrunk(self.cells, (*[images] * (len(self.sizes) == 3), side, side)))
@@ -166,11 +166,11 @@ class Picture:
 
     @property
     def small(self) -> Picture:
-        """The same in some kilobytes, so that it may be kept of many checks."""
+        """The picture in some kilobytes, so that it may be kept for many checks."""
         return replace(self, tile=self.tile.small)
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON holds it, but for numbers that are not finite."""
+        """The picture as JSON, in which numbers may still be nan or inf."""
         return {
             "tile": self.tile.as_json(),
             "errors": self.errors.counts.tolist(),
@@ -191,7 +191,7 @@ class Picture:
 
 
 def _holds(tile: Cells) -> bool:
-    """Cells are as many as their shape says, and stand for something."""
+    """True if there are as many cells as their shape says, and each stands for some entries."""
     shape, cells = tile["shape"], tile["cells"]
     sides = (PANES, SIDE, SIDE) if len(shape) == 3 else (SIDE, SIDE)
     fits = len(shape) == len(tile["sizes"]) == len(sides) and prod(shape) == len(cells)
@@ -200,6 +200,6 @@ def _holds(tile: Cells) -> bool:
 
 
 def _counts(rows: tuple[Indices, ...]) -> bool:
-    """A row for each standing, a number that is none too large for each slot."""
+    """True if there is a row for each standing, with a number of entries for each slot."""
     fits = len(rows) == len(Standing) and all(len(row) == Histogram.SLOTS for row in rows)
     return fits and all(0 <= number < 1 << 60 for row in rows for number in row)

@@ -284,7 +284,7 @@ class Check:
 
     @property
     def of_two_models(self) -> bool:
-        """One model was held against another: entries are `theoretical` in A, `numerical` in B."""
+        """True if one model was compared with another: entries are `theoretical` in A, `numerical` in B."""
         return self.method == COMPARISON
 
     @property
@@ -296,7 +296,7 @@ class Check:
 
     @property
     def outcome(self) -> Check:
-        """No more of it than its name and what became of it."""
+        """The record reduced to its name and its outcome."""
         return Check(
             self.id, self.check, self.status, self.code, ModelInfo(self.model.uri), "", "", gates=self.gates,
             gradient={"severed": self.gradient["severed"]} if "severed" in self.gradient else {}, waiver=self.waiver,
@@ -310,12 +310,12 @@ class Check:
 
     @property
     def gradient_passes(self) -> bool:
-        """The same, whatever the forward run was held against."""
+        """True if the gradient passes, whether or not the forward run does."""
         return not {*self.gates} - {FORWARD} and self.status in ("pass", "waived", "severed")
 
     @property
     def forward_differs(self) -> bool:
-        """The forward run differs from onnxruntime's, or from the outputs that ship with the model."""
+        """True if the forward run differs from onnxruntime's, or from the outputs that ship with the model."""
         return FORWARD in self.gates
 
     @property
@@ -325,7 +325,7 @@ class Check:
 
     @property
     def zero_everywhere(self) -> bool:
-        """The gradient exists, and every entry of it was zero at every point."""
+        """True if the gradient exists and every entry of it was zero at every point."""
         gradient = self.gradient
         whole = bool(gradient.get("finite")) and gradient.get("zero_fraction") == 1.0
         return whole and self.status == "pass" and not self.of_two_models and self.entries.get("checked", 0) > 0
@@ -403,14 +403,14 @@ class Kept(Sequence[Check]):
         return Kept([self.outcomes[i] for i in places], lambda some: self.read([places[i] for i in some]))
 
     def changed(self, change: Callable[[Check], Check], *, by_all: bool = False) -> Kept:
-        """The same, each changed: by what is in its outcome, or by all of it."""
+        """The records with a change applied to each; `by_all` if the change needs more than the outcome."""
         outcomes = (change(check).outcome for check in self) if by_all else map(change, self.outcomes)
         return Kept([*outcomes], lambda places: map(change, self.read(places)))
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All records of a run, and what is worth saying about it as a whole."""
+    """All records of a run, and notes on the run as a whole."""
 
     checks: Sequence[Check]
     notes: tuple[str, ...] = ()

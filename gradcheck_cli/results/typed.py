@@ -108,7 +108,7 @@ def record(kind: type, own: Mapping[str, Reader] | None = None) -> Reader:
 
 
 def optional(read: Reader) -> Reader:
-    """The same, or null."""
+    """A reader that also takes null, as None."""
     return lambda value: None if value is None else read(value)
 
 

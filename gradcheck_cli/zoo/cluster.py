@@ -73,7 +73,7 @@ class Sent:
 
 
 class Cluster:
-    """One run of jobs on a cluster."""
+    """A run of jobs on a cluster."""
 
     def __init__(self, client: Client, limits: Limits, done: Done, listen: JobListener, work: str) -> None:
         self.client, self.limits, self.done, self.listen, self.work = client, limits, done, listen, work

@@ -42,7 +42,7 @@ def status(folder: str | None, **options: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The state of a run now."""
+    """The state of a run at this moment."""
 
     folder: Path
     about: About

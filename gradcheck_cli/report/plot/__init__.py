@@ -112,7 +112,7 @@ def own_settings() -> Iterator[None]:
 
 @contextmanager
 def _without_a_word() -> Iterator[None]:
-    """No warnings, no log."""
+    """Silences Python's warnings and matplotlib's log."""
     log = logging.getLogger("matplotlib")
     level = log.level
     log.setLevel(logging.ERROR)
