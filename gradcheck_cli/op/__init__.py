@@ -47,36 +47,23 @@ DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataTy
 }  # fmt: skip
 _DTYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
 _IGNORED = ("stash_type", "precision")  # attributes: the dtype of inner computations is chosen by the run
-_MS = "com.microsoft"
-_OUTSIDE: Mapping[str, Sequence[str]] = {  # onnxruntime's own operators that are left out, by reason
-    "PyTorch runs it, outside of the model; its outputs can be fed": (
-        f"{_MS}.YieldOp", f"{_MS}.PythonOp", f"{_MS}.PythonOpGrad", f"{_MS}.TritonOp", "org.pytorch.aten.ATen",
-        f"{_MS}.ExternalGradient",
-    ),
-    "it exchanges data with other processes; its outputs can be fed": tuple(
-        f"{_MS}.{name}" for name in (
-            "AdasumAllReduce", "MegatronF", "MegatronG", "NcclAllGather", "NcclAllReduce", "NcclReduceScatter",
-            "RecordEvent", "Recv", "Send", "WaitEvent",
-        )
-    ),
-    "it stores an activation in fewer bits, in a format of its runtime": tuple(
-        f"{_MS}.Gist{name}{side}" for name in ("Binarize", "Pack1", "Pack8", "Pack16", "PackMsfp15")
+_OUTSIDE: Mapping[str, str] = {  # onnxruntime's own operators that are left out, without com.microsoft, by reason
+    "PyTorch runs it, outside of the model; its outputs can be fed":
+        "YieldOp PythonOp PythonOpGrad TritonOp org.pytorch.aten.ATen ExternalGradient",
+    "it exchanges data with other processes; its outputs can be fed":
+        "AdasumAllReduce MegatronF MegatronG NcclAllGather NcclAllReduce NcclReduceScatter RecordEvent Recv Send WaitEvent",
+    "it stores an activation in fewer bits, in a format of its runtime": " ".join(
+        f"Gist{name}{side}" for name in ("Binarize", "Pack1", "Pack8", "Pack16", "PackMsfp15")
         for side in ("Encoder", "Decoder")
     ),
-    "it writes a message of TensorBoard": tuple(
-        f"{_MS}.Summary{kind}" for kind in ("Histogram", "Merge", "Scalar", "Text")
-    ),
-    "it runs a model in a loop of its own, to generate text; its outputs can be fed": tuple(
-        f"{_MS}.{name}" for name in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
-    ),
+    "it writes a message of TensorBoard": "SummaryHistogram SummaryMerge SummaryScalar SummaryText",
+    "it runs a model in a loop of its own, to generate text; its outputs can be fed":
+        "BeamSearch GreedySearch Sampling WhisperBeamSearch",
     "its layout is that of the processor that the file was optimized on, which no file says; optimize it to the level "
-    "'extended', not 'all'": tuple(
-        f"{_MS}.nchwc.{name}" for name in (
-            "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReorderInput", "ReorderOutput",
-            "Upsample",
-        )
-    ),
-    "it is defined by a kernel for GPUs alone": (f"{_MS}.LambOptimizer",),
+    "'extended', not 'all'":
+        "nchwc.AveragePool nchwc.Conv nchwc.GlobalAveragePool nchwc.GlobalMaxPool nchwc.MaxPool nchwc.ReorderInput "
+        "nchwc.ReorderOutput nchwc.Upsample",
+    "it is defined by a kernel for GPUs alone": "LambOptimizer",
 }  # fmt: skip
 _EMPTY = inspect.Parameter.empty
 
@@ -477,7 +464,9 @@ def fitting(number: Any, dtype: np.dtype[Any] | None) -> np.dtype[Any] | None:
 def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
     """The error for an operator that is not in the table; `where` names the node that uses it."""
     full = f"{domain}.{op}" if domain else op
-    reason = next((f": {reason}" for reason, names in _OUTSIDE.items() if full in names), "")
+    own = full.removeprefix("com.microsoft.")
+    outside = (f": {reason}" for reason, names in _OUTSIDE.items() if domain and own in names.split())
+    reason = next(outside, "")
     meant = next((name for d, name in ops if d == domain and respelled(op, name)), "")
     hint = f". Did you mean {meant!r}?" if meant and not reason else ""
     message = f"no forward for {full!r} ({where}){reason or hint}"
