@@ -22,7 +22,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.chunks import Decisions, StackResult, gathered
-from gradcheck_cli.engine.jvp import Pushforward, Stage, batched, linear_groups, staged
+from gradcheck_cli.engine.complex_step import Pushforward, Stage, batched, linear_groups, staged
 from gradcheck_cli.engine.rounding import RandomRounding, coarsened, factors, rounded
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, between, is_inexact

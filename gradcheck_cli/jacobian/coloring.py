@@ -16,7 +16,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.engine.chunks import Budget, in_chunks
-from gradcheck_cli.engine.jvp import selecting
+from gradcheck_cli.engine.complex_step import selecting
 from gradcheck_cli.engine.program import FAILURES, Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import SOON, forward_work, pattern_work

@@ -16,7 +16,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.engine.jvp import Pushforward, selecting
+from gradcheck_cli.engine.complex_step import Pushforward, selecting
 from gradcheck_cli.engine.program import FAILURES, Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import OPERATIONS, SOON, forward_work, once, step_work
