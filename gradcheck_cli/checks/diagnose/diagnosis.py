@@ -243,7 +243,7 @@ def diagnosis(evidence: Evidence) -> str:
         return ""
     if not given.any():
         return "is missing: it is zero everywhere"
-    found = (each for test in _TESTS for each in test(evidence, given, right))
+    found = (each for test in FAULTS for each in test(evidence, given, right))
     return next(found, "")
 
 
@@ -436,6 +436,6 @@ def _remaining_entries(evidence: Evidence, given: Array, right: Array) -> Iterat
         yield f"is wrong {_places(evidence, wrong)}"
 
 
-_TESTS = (
+FAULTS = (
     _factor, _rounded, _dropped, _few_entries, _moved, _transposed, _by_tensor, _without_sum, _by_axis, _remaining_entries,
 )  # fmt: skip
