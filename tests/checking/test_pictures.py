@@ -20,6 +20,7 @@ from gradcheck_cli.results.picture import (
     PANES,
     PER_DECADE,
     SIDE,
+    SMALL_SIDE,
     Histogram,
     Picture,
     Standing,
@@ -104,6 +105,8 @@ def test_a_tile_is_bounded_and_each_cell_is_the_worst_of_its_entries():
         tile, comparison = picture(result).tile, result.comparison
         assert tile.cells.size <= SIDE**2
         assert len(tile.cells) <= (PANES if len(tile.sizes) == 3 else SIDE)
+        assert tile.small.cells.size <= SMALL_SIDE**2
+        assert len(tile.sizes) != 3 or len(tile.small.cells) == len(tile.cells)
         if math.prod(tile.sizes) > 4000:
             continue
         fails = (comparison.status == Status.FAIL).reshape(tile.sizes)

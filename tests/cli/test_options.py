@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from gradcheck_cli.settings import options_at
+from gradcheck_cli.settings import OPTIONS, options_at
 from tests.cli import models
 from tests.cli.conftest import WRONG, Command
 from tests.cli.models import KINKS, QUANTIZED
@@ -219,3 +219,9 @@ BEFORE = json.dumps({
     "checks": [{"id": "square/wrong::d loss/d x", "status": "fail", "code": "GC101"}],
 })  # fmt: skip
 assert "square/wrong" in WRONG
+
+
+def test_an_option_is_called_by_its_long_word_if_it_has_one() -> None:
+    for option in OPTIONS.values():
+        assert option.spelling in option.spellings
+        assert option.spelling.startswith("--") or not any(word.startswith("--") for word in option.spellings)

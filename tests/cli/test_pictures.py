@@ -21,6 +21,7 @@ from gradcheck_cli.report.text import Style, columns
 from gradcheck_cli.results.measures import Curve
 from gradcheck_cli.results.picture import Histogram, Picture, Standing, Tile, severity
 from gradcheck_cli.results.record import Check
+from tests.checking.small import between, check, scaled, with_rule
 from tests.cli.conftest import Command
 from tests.cli.test_reports import FAILED
 from tests.hostile.names import NAMES
@@ -364,3 +365,18 @@ def test_drawing_leaves_matplotlib_as_it_was():
     with io.BytesIO():
         plot.figure(pictured())
     assert dict(matplotlib.rcParams) == before
+
+
+def test_bars_stand_on_those_of_other_verdicts():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    from gradcheck_cli.report.plot.panels import draw_histogram
+
+    panel, rule = figure.subplots(), scaled("Tanh", 1 + np.array([1.4e-6, 1.6e-6, 1.8e-6, 1.3e-6]))
+    record = check(between("Tanh"), pictures=True, rtol=1.5e-6, ops=with_rule("Tanh", rule))
+    draw_histogram(panel, record, record.picture)
+    bars = [patch for patch in panel.patches if hasattr(patch, "get_y") and patch.get_height()]
+    tops = {
+        x: max(bar.get_y() + bar.get_height() for bar in bars if bar.get_x() == x) for x in {b.get_x() for b in bars}
+    }
+    assert len(tops) < len(bars)
+    assert sum(tops.values()) == record.entries["checked"]

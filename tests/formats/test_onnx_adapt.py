@@ -337,6 +337,7 @@ def test_mask_of_dropout_is_true_where_onnxruntime_leaves_it_false() -> None:
     "head, body, ops",
     [
         ("double[2] x", "h = Exp(x) y = Clip <min=0.5> (h)", ["Exp", "Clip"]),
+        ("double[2,2] x", "h = Concat <axis=1> (x, x) y = Clip <min=0.5> (h)", ["Concat", "Clip"]),
         ("double[2] x", "h = Cast <to=10> (x) y = Clip <min=0.5> (h)", ["Cast", "CastLike", "Clip"]),
     ],
 )
