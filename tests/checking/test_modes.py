@@ -258,7 +258,7 @@ def test_a_sample_prints_its_bound():
     record = check(between("Exp", x=(200,)), mode="sampled", max_entries=512)
     assert record.power["bad_fraction"] == pytest.approx(bad_share(512))
     assert (
-        "if none of 512 is wrong, at most 0.6% of all are (95% confidence) (17.1% where errors fill whole rows or columns)"
+        "if none of 512 is wrong, at most 0.6% of all are (95% confidence; 17.1% where errors fill whole rows or columns)"
         in page(record)
     )
 
