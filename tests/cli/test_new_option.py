@@ -96,6 +96,7 @@ def test_it_may_be_typed_set_in_the_environment_or_written_in_a_file(folder: Pat
     assert "seen largo 0.125" in run(folder, *ask, "--tempo", "largo")[1]
 
 
+@pytest.mark.slow
 def test_a_value_that_it_cannot_have_is_refused_everywhere(folder: Path) -> None:
     for args, env in ((("--tempo", "larg"), {}), ((), {"GRADCHECK_TEMPO": "larg"})):
         assert "Did you mean 'largo'?" in run(folder, "mlp.onnx", *args, code=2, **env)[1]

@@ -50,6 +50,7 @@ LIGHT = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("line", LIGHT)
 def test_what_needs_no_model_imports_nothing_heavy(folder: Path, line: str) -> None:
     assert imported(folder, *line.split()).isdisjoint(HEAVY)

@@ -88,6 +88,7 @@ def test_straight_through_has_an_effect(gradcheck: Command, folder: Path) -> Non
     assert '"norm": 0.0' not in reports[1]
 
 
+@pytest.mark.slow
 def test_coloring_has_an_effect(gradcheck: Command, folder: Path) -> None:
     colors = []
     for where in ("", ", coloring: false"):

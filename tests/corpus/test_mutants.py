@@ -43,7 +43,7 @@ def test_faults_at_an_operator_are_found_there_however_it_is_used(case: Case, se
     require_all_good(of_case(case, seed))
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("kind", KINDS, ids=by_name)
 def test_errors_that_people_make_are_found(kind: Kind, seed: int) -> None:
     assert any(score.outcome == "caught" for score in require_all_good(of_kind(kind, seed)))

@@ -167,7 +167,7 @@ def test_equal_constants_are_one_and_those_that_nobody_reads_go():
     assert set(simplified(graph).constants) == {"a", "n", "z"}
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["Neg", "Exp", "Identity"])
 def test_work_grows_with_the_graph_and_no_faster(op: str):
     """Rules are asked a bounded number of times for each node, however long the chain."""
@@ -345,6 +345,7 @@ def graphs(draw: Any) -> tuple[Graph, dict[str, Array]]:
     return growing.graph(), growing.feeds
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(graphs())
 def test_a_random_graph_gives_the_same(drawn: tuple[Graph, dict[str, Array]]):

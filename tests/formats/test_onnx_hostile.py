@@ -343,6 +343,7 @@ def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     return [graph, *(found for sub in inner for found in _graphs(sub))]
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_a_model_with_fields_set_wrong_is_read_or_refused(seed: int) -> None:
@@ -359,7 +360,7 @@ def test_mutants_of_real_models_are_read_or_refused() -> None:
             survives(field_mutant(onnx.ModelProto.FromString(data), rng).SerializeToString())
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(20)
 @pytest.mark.skipif(not SMALL, reason="the shared models are not here")
 @pytest.mark.parametrize("path", SMALL, ids=lambda path: path.name)
 def test_many_mutants_of_real_models_are_read_or_refused(path: Path) -> None:

@@ -48,6 +48,7 @@ def test_yaml_like_text(tmp_path, text):
     survives(tmp_path, f"gradcheck: 1\n{text}".encode())
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.sampled_from(SPECS), st.data())
 def test_specs_with_a_piece_replaced(tmp_path, spec, data):
@@ -93,6 +94,7 @@ FILES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @QUICK
 @given(FILES)
 def test_files_of_the_right_form(tmp_path, file):

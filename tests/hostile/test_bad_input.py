@@ -238,7 +238,7 @@ GRAPHS = {  # nodes from x to y, shape of x, constant w, exit code, message
 }  # fmt: skip
 
 
-@pytest.mark.one_in(20)
+@pytest.mark.one_in(40)
 @pytest.mark.parametrize("nodes, shape, w, expected, message", GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("ways", WAYS, ids=" ".join)
 def test_numbers_and_shapes_at_the_edge(

@@ -87,6 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mutants")
 
 
+@pytest.mark.slow
 @settings(few, max_examples=25)
 @given(names, st.lists(mutations, min_size=1, max_size=3), ways, forms)
 def test_a_mutated_model_is_checked_or_refused(

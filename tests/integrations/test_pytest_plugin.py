@@ -71,6 +71,7 @@ def test_collecting_checks_nothing(suite: Path) -> None:
     assert not (suite / ".gradcheck").exists()
 
 
+@pytest.mark.slow
 def test_a_failure_shows_the_report(suite: Path) -> None:
     out = run(suite, "-q", "wrong.gradcheck.yaml::square/wrong").stdout
     assert "square/wrong: d loss/d x: FAIL GC101 3/3 entries differ, max rel err 5.0e-01" in out
@@ -113,6 +114,7 @@ def test_mistyped_options_are_an_error_of_the_collection(suite: Path, args: str,
     assert said in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_spec_that_cannot_be_read_fails_with_line_and_column(suite: Path) -> None:
     (suite / "bad.gradcheck.yaml").write_text("gradcheck: 1\nchecks:\n  - {name: a, detla: 1}\n")
     ran = run(suite, "-q", "bad.gradcheck.yaml")

@@ -46,7 +46,7 @@ def same(a: np.ndarray, b: np.ndarray, rtol: float) -> None:
         assert (a == b).all()
 
 
-@pytest.mark.one_in(40, of="op")
+@pytest.mark.one_in(20)
 @every_case
 @pytest.mark.parametrize("seed", range(2))
 def test_values_in_boxes_are_those_of_whole_stacks(case: Case, seed: int) -> None:
@@ -67,7 +67,7 @@ def test_values_in_boxes_are_those_of_whole_stacks(case: Case, seed: int) -> Non
 ROUNDED = ("SVMClassifier",)  # decides on what rounding leaves of a difference of equal numbers
 
 
-@pytest.mark.one_in(40, of="op")
+@pytest.mark.one_in(20)
 @every_case
 @pytest.mark.parametrize("seed", range(2))
 def test_tangents_in_boxes_are_those_of_whole_stacks(case: Case, seed: int) -> None:

@@ -36,7 +36,7 @@ def both(make: Any) -> list[Any]:
     return found
 
 
-@pytest.mark.one_in(20, of="op")
+@pytest.mark.one_in(20)
 @every_case
 def test_every_operator_gives_with_fusion_what_it_gives_without(case: Case) -> None:
     tape, rng = case.tape(), np.random.default_rng(3)

@@ -26,7 +26,7 @@ def computed(case: Case, kind: Kind) -> dict[str, Any]:
         return dict(tape.values)
 
 
-@pytest.mark.one_in(30, of="op")
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_an_operator_and_its_gradient_do_not_depend_on_the_kernels(case: Case) -> None:
     got, want = computed(case, "native"), computed(case, "numpy")

@@ -66,6 +66,7 @@ def test_the_outputs_in_float64_are_those_of_onnx(name: str) -> None:
     compare_in_float64(name, run(name, "float64"))
 
 
+@pytest.mark.slow
 def test_no_skip_is_stale() -> None:
     assert not [op for op in OPERATORS if exists(op)]
     skipped = {name: reason for name in onnx_cases() if (reason := skip_reason(name))}

@@ -65,7 +65,7 @@ def test_the_vjp_is_the_transposed_jacobian(case: Case) -> None:
             assert crossed.mean() < 0.5, "the case lies on a kink"
 
 
-@pytest.mark.one_in(20, of="op")
+@pytest.mark.one_in(20)
 @every_case
 def test_the_complex_step_agrees_with_the_vjp(case: Case) -> None:
     tape = case.tape()
@@ -126,7 +126,7 @@ def looped_run(program: Program, stacks: dict[str, np.ndarray]) -> list[Any]:
     return [np.stack(column) for column in zip(*outputs, strict=True)]
 
 
-@pytest.mark.one_in(60, of="op")
+@pytest.mark.one_in(30)
 @every_case
 def test_the_vjp_can_be_differentiated(case: Case) -> None:
     tape, xs = case.tape(), case.floats()

@@ -46,7 +46,7 @@ def nonzero(program: Program, h: float) -> np.ndarray:
     return np.isfinite(found) & (found != 0) & ~across[:, None]
 
 
-@pytest.mark.one_in(40, of="op")
+@pytest.mark.one_in(20)
 @every_case
 def test_a_pattern_holds_every_entry_that_differs_from_zero(case: Case) -> None:
     for program in programs(case, case.tape()):
@@ -59,7 +59,7 @@ def test_a_pattern_holds_every_entry_that_differs_from_zero(case: Case) -> None:
             assert not ((exact != 0) & ~inside).any()
 
 
-@pytest.mark.one_in(40, of="op")
+@pytest.mark.one_in(20)
 @every_case
 def test_a_pattern_holds_at_every_point_of_the_same_branches(case: Case) -> None:
     tape, rng = case.tape(), np.random.default_rng(3)

@@ -93,6 +93,7 @@ def test_an_interrupt_in_the_middle_changes_nothing(work: Path):
     assert os.listdir() == ["mlp.onnx"]
 
 
+@pytest.mark.slow
 def test_without_jinja_a_report_in_html_is_refused_before_anything_runs(work: Path):
     code = """
 import sys

@@ -47,6 +47,7 @@ def run(folder: Path, *args: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 def test_every_command_writes_a_format_that_stands_in_the_table(folder: Path) -> None:
     counted = run(folder, "mlp.onnx", "--output-format", "count", "--report", "mlp.count", "--report", "mlp.json")
     assert counted.endswith(" checks, 0 wrong\n")

@@ -89,6 +89,7 @@ def without(value: Any, way: tuple[Any, ...]) -> Any:
     return made
 
 
+@pytest.mark.slow
 def test_the_reader_asks_for_the_keys_that_the_schema_asks_for(results: dict[str, Path]) -> None:
     judge, asked = closed(), Counter[bool]()
     drawn = check(between("Tanh"), ops=with_rule("Tanh", scaled("Tanh", 2.0)), pictures="wrong")

@@ -219,7 +219,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_no_process_outlives_its_driver(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "driver.py").write_text(DRIVER)
