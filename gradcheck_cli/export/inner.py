@@ -422,7 +422,7 @@ def starts(tape: Tape, made: str, names: Sequence[str]) -> list[Var]:
 def _stacked(step: Step) -> dict[str, str]:
     """Inputs of the body that the loop outputs already in a stack, with the names of these outputs."""
     body, attrs = step.node.attrs["body"], step.node.attrs
-    outputs = body.outputs[1:] if step.op.name == "Loop" else body.outputs
+    outputs = step.node.handed_out(body)
     first = len(step.metadata["kept"].states)
     turned = {i for key in _SCANNED for i, value in enumerate(attrs.get(key, ())) if value}
     collected = enumerate(zip(outputs[first:], step.outputs[first:], strict=False))

@@ -80,6 +80,10 @@ class Node:
         read.pop("", None)
         return tuple(read)
 
+    def handed_out(self, body: Graph) -> tuple[str, ...]:
+        """Results of a body that this node gives as outputs: a Loop keeps the first, its condition."""
+        return body.outputs[1:] if self.op == "Loop" else body.outputs
+
     def __str__(self) -> str:
         domain = f"{self.domain}." if self.domain else ""
         attrs = ", ".join(f"{k}={_brief(v)}" for k, v in self.attrs.items())

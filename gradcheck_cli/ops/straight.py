@@ -121,9 +121,10 @@ class _Through:
         self.original, self.ops, self.quantizers, self.around = original, ops, quantizers, around
         self.carried = [carried(node, ops) for node in original.nodes]
         self.reals = {*reals}  # that depend on inputs
-        self.wholes: set[str] = (
-            {*wholes} if around is None else {*around.wholes, *wholes}
-        )  # integers that stand for such numbers
+        self.wholes: set[str] = {
+            *wholes,
+            *(() if around is None else around.wholes),
+        }  # integers that stand for such numbers
         self.bodies = dict[int, dict[str, _Through]]()
         for index, node in enumerate(original.nodes):
             self._forward(index, node)
@@ -199,8 +200,8 @@ class _Through:
         """Results of a node with subgraphs that are integers which stand for real numbers."""
         node, found = self.original.nodes[index], set[str]()
         for body in self.bodies[index].values():
-            results = body.original.outputs[1:] if node.op == "Loop" else body.original.outputs
-            found.update(n for n, made in zip(node.outputs, results, strict=False) if n and made in body.wholes)
+            pairs = zip(node.outputs, node.handed_out(body.original), strict=False)
+            found.update(n for n, made in pairs if n and made in body.wholes)
         return found
 
     def codes_in(self, index: int) -> set[str]:
@@ -268,11 +269,11 @@ class _Through:
     def _body(self, node: Node, body: Graph) -> _Through:
         declared = {n: body.types[n].dtype if n in body.types else None for n in body.inputs}
         reals = {n for n, dtype in declared.items() if dtype is None or _is_real(dtype)} if body.inputs else set()
-        outputs = body.outputs[1:] if node.op == "Loop" else body.outputs
         wholes = {given for n, given in _handed_in(node, body) if n in self.wholes} if self.quantizers else ()
         return _Through(
-            body, self.ops, self.reals | reals, outputs, quantizers=self.quantizers, around=self, wholes=wholes
-        )
+            body, self.ops, self.reals | reals, node.handed_out(body), quantizers=self.quantizers, around=self,
+            wholes=wholes,
+        )  # fmt: skip
 
     def _may_be_real(self, name: str) -> bool:
         declared = self.original.types.get(name)

@@ -126,7 +126,7 @@ class Cluster:
         if known and wanted > known[largest]:
             most = f"the largest worker, {largest}, offers {spell(known[largest])}"
             said = f"is predicted to take {spell(wanted)}, and {most}"
-            self._give(parcel.job, [record_of_crash(parcel.job, "", LimitError(said, code="GC602"))])
+            self._fail(parcel.job, LimitError(said, code="GC602"))
             return
         future = self.client.submit(
             perform, parcel, self.topic, key=parcel.ticket, pure=False,
@@ -190,16 +190,8 @@ class Cluster:
             else:
                 self._anew(sent, sent.parcel)
         else:
-            self._give(
-                sent.parcel.job,
-                [
-                    record_of_crash(
-                        sent.parcel.job,
-                        "",
-                        LimitError(f"its worker failed: {_named(sent.future.exception())}", code="GC603"),
-                    )
-                ],
-            )
+            said = f"its worker failed: {_named(sent.future.exception())}"
+            self._fail(sent.parcel.job, LimitError(said, code="GC603"))
 
     def _accept(self, sent: Sent, answer: JobAnswer) -> None:
         if answer.differs:
@@ -213,13 +205,16 @@ class Cluster:
         except (OSError, GradcheckError) as error:
             if not isinstance(error, GradcheckError):
                 error = LimitError(f"it cannot be sent: {error}", code="GC603")
-            self._give(sent.parcel.job, [record_of_crash(sent.parcel.job, "", error)])
+            self._fail(sent.parcel.job, error)
 
     def _give_up(self, sent: Sent) -> None:
         said = f"its worker was lost {max(sent.began, 1)} times while it ran, killed or out of memory"
-        self._give(sent.parcel.job, [record_of_crash(sent.parcel.job, "", LimitError(said, code="GC603"))])
+        self._fail(sent.parcel.job, LimitError(said, code="GC603"))
         with suppress(Exception):
             self.client.cancel([sent.future], force=True)
+
+    def _fail(self, job: Job, error: GradcheckError) -> None:
+        self._give(job, [record_of_crash(job, "", error)])
 
     def _give(self, job: Job, records: list[dict[str, Any]]) -> None:
         self.done(job, records)

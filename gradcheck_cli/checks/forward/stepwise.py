@@ -355,11 +355,11 @@ class PieceRuns:
 
     def _of_running_sums(self, ours: Array, dtype: np.dtype[Any]) -> Array:
         """The largest error of sums that are added up one by one: half a rounding of every sum before and of its own."""
-        size, steps = np.abs(wide(ours)), self.runs.exact.steps
-        before = [s.op.forward(size, **s.metadata) for s in steps if s.op.elsewhere == "one by one" and s.op.same_axes]
-        if len(self.piece.graph.nodes) > 1 or not before:
-            return np.asarray(epsilon(dtype) / 2 * self.runs.longest_sum * size)
-        return np.asarray(epsilon(dtype) / 2 * sum(before, size))
+        size, half = np.abs(wide(ours)), epsilon(dtype) / 2
+        running = [s for s in self.runs.exact.steps if s.op.elsewhere == "one by one" and s.op.same_axes]
+        if len(self.piece.graph.nodes) > 1 or not running:
+            return np.asarray(half * self.runs.longest_sum * size)
+        return np.asarray(half * sum((step.op.forward(size, **step.metadata) for step in running), size))
 
     def _any_of(self, *words: str) -> bool:
         """True if an operator of the piece rounds in one of these ways, or has no single steps."""
