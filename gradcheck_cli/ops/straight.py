@@ -121,10 +121,8 @@ class _Through:
         self.original, self.ops, self.quantizers, self.around = original, ops, quantizers, around
         self.carried = [carried(node, ops) for node in original.nodes]
         self.reals = {*reals}  # that depend on inputs
-        self.wholes: set[str] = {
-            *wholes,
-            *(() if around is None else around.wholes),
-        }  # integers that stand for such numbers
+        # integers that stand for such numbers
+        self.wholes: set[str] = {*wholes, *(() if around is None else around.wholes)}
         self.bodies = dict[int, dict[str, _Through]]()
         for index, node in enumerate(original.nodes):
             self._forward(index, node)
