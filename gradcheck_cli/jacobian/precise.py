@@ -159,7 +159,8 @@ class Both:
         self._tape = cast(Tape, _LongTape(tape := backward.tape))
         made = (n for step in tape.steps for n in step.node.outputs if n in tape.values)
         floats = [n for n in made if is_inexact(tape.values.like(n).dtype)]
-        names = [n for n in floats if n in Program(tape, [x], floats).reached]
+        moving = Program(tape, [x], floats).reached
+        names = [n for n in floats if n in moving]
         outputs = Program(tape, [x], names).upon(self._tape).run({x: self._tape.values[x][None]}).outputs
         cast(_LongValues, self._tape.values).known(dict(zip(names, (y[0] for y in outputs), strict=True)))
 

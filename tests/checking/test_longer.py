@@ -16,6 +16,8 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.compare.ladder import has_longer_numbers
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.jacobian import precise
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.jacobian.precise import Longer, roughness
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
@@ -160,3 +162,20 @@ def test_a_kernel_that_takes_no_long_complex_numbers_is_left_to_float64():
                  replace(OPS["", "Det"], forward=inverse)})  # fmt: skip
     noise = Longer(Program(tape, ["x"], ["y"]), Budget()).noise
     assert noise.shape == (8,)
+
+
+def test_both_sides_are_prepared_once_however_many_steps_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = 0
+
+    class Counted(Program):
+        def __init__(self, *args: Any) -> None:
+            nonlocal prepared
+            prepared += 1
+            super().__init__(*args)
+
+    monkeypatch.setattr(precise, "Program", Counted)
+    deep = model(*(("Sin", f"t{i}" if i else "x", f"t{i + 1}") for i in range(30)))
+    tape = trace(deep.graph, {"x": np.linspace(0.3, 0.9, 4)}, ops=OPS, targets=["t30"])
+    backward = Backward(tape, tape.named["t30"].name, [tape.named["x"].name])
+    precise.Both(backward, tape.named["x"].name, Budget())
+    assert 0 < prepared <= 2
