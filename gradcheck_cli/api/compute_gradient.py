@@ -132,7 +132,7 @@ def _jacobians(model: Model, tape: Tape, x: str, y: str, delta: float, settings:
     program = Program(tape, [x_name], [y_name])
     here, there = tape.values[x_name], tape.values[y_name]
     if x_name != y_name and not program.steps:
-        if not any(any(node.subgraphs) for _, node in model.ways([x], [y], stop=settings.extra_feed_dict)):
+        if not any(any(node.subgraphs) for _, node in model.nodes_between([x], [y], stop=settings.extra_feed_dict)):
             raise UsageError(f"y {y!r} does not depend on x {x!r}.")
         return np.zeros((reals(here), reals(there))), np.zeros((reals(here), reals(there)))  # another branch was taken
     return jacobians(tape, program, x, y, delta, Budget())

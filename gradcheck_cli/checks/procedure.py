@@ -18,7 +18,7 @@ from gradcheck_cli.autodiff.tape import quietly
 from gradcheck_cli.checks.assemble import Pair, model_of, passes, record_of
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
 from gradcheck_cli.checks.diagnose.laws import Laws
-from gradcheck_cli.checks.forward.comparison import Primal, require_runtime
+from gradcheck_cli.checks.forward.comparison import RuntimeComparison, require_runtime
 from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import (
     LADDER,
@@ -191,9 +191,9 @@ class Procedure:
         """Records of all pairs (x, y) over all points."""
         pairs = self._pairs()
         second, branches = self._second_order(), Branches(self.graph)
-        primal = Primal(self.source, self.settings, self.ops, self.ys)
+        forward = RuntimeComparison(self.source, self.settings, self.ops, self.ys)
         for index, point in self._each_point(pairs):
-            primal.ask(point)
+            forward.ask(point)
             pairs, problems, ready = self._ready(pairs, point, index)
             self.checkups.at({y: problem.tape for y, problem in problems.items()}, [(p.x, p.y) for p in pairs], index)
             seconds = () if second is None else second.at(ready, problems, point)
@@ -202,7 +202,7 @@ class Procedure:
             self.compare_all(ready, problems, index)
             if self.claiming is not None:
                 self.claiming.at(point, index)
-            primal.hear()
+            forward.hear()
             compared = [p for p in ready if p.error is None and not p.gradient_of]
             branches.at(point.tape, point.feeds, {(p.x, p.y): problems[p.y].program(p.x) for p in compared})
         self.checkups.look_on(MorePoints(self.source, self.settings, self.ops, self._targets, point), index + 1)
@@ -214,7 +214,7 @@ class Procedure:
             if not (record.gradient_of or record.claim):
                 record = self.checkups.record(branches.record(record))
                 record = record if self.precisions is None else self.precisions.record(record)
-            found.append(primal.record(record))
+            found.append(forward.record(record))
         dtypes = {name: var.dtype for name, var in point.tape.named.items()}
         return severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
 

@@ -244,7 +244,7 @@ class Model:
         candidates = (f"{name}:{i}" if i else name for i in count())
         return next(n for n in candidates if n not in taken)
 
-    def ways(self, xs: Sequence[str], ys: Sequence[str], stop: Collection[str] = ()) -> list[tuple[int, Node]]:
+    def nodes_between(self, xs: Sequence[str], ys: Sequence[str], stop: Collection[str] = ()) -> list[tuple[int, Node]]:
         """The nodes, by index, through which a derivative of ys by xs may flow in some branch, by the graph alone.
 
         Behind the nodes of the graph stands one for each derivative that was added.
@@ -257,7 +257,7 @@ class Model:
         """True if the graph connects y and x; after a run that did not connect them, if another branch may."""
         if not by_graph and not any(any(node.subgraphs) for node in self.graph.nodes):
             return False
-        between = self.ways([x], request.ys, request.stop)
+        between = self.nodes_between([x], request.ys, request.stop)
         return bool(between) or x in request.ys if by_graph else any(any(node.subgraphs) for _, node in between)
 
     def _is_cut(self, name: str) -> bool:
@@ -266,7 +266,7 @@ class Model:
 
     def _check_rules(self, request: Request) -> None:
         """Raises NoGradientError for operators without a rule, by the graph alone."""
-        between = self.ways(request.xs, request.ys, request.stop)
+        between = self.nodes_between(request.xs, request.ys, request.stop)
         missing = list(without_rule(((i, node) for i, node in between if i < len(self.graph.nodes)), self.ops))
         if missing:
             raise NoGradientError("no gradient", missing)

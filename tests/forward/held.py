@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradcheck_cli.autodiff.tape import quietly
-from gradcheck_cli.checks.forward.comparison import Primal
+from gradcheck_cli.checks.forward.comparison import RuntimeComparison
 from gradcheck_cli.formats.onnx.read import read
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
@@ -22,7 +22,7 @@ def forward(path: Path, ops: Ops = OPS, seed: int = 0) -> dict[str, Mapping[str,
     with quietly():
         source, settings = read(path), Settings(seed=seed, jobs=1)
         ys = choose_y(source.graph)
-        primal, point = Primal(source, settings, ops, ys), finite_point(source, settings, ops, ys, 0, {})
-        primal.ask(point)
-        primal.hear()
-        return {y: primal.record(Check("", "", "pass", "", ModelInfo(""), x="x", y=y)).forward for y in ys}
+        forward, point = RuntimeComparison(source, settings, ops, ys), finite_point(source, settings, ops, ys, 0, {})
+        forward.ask(point)
+        forward.hear()
+        return {y: forward.record(Check("", "", "pass", "", ModelInfo(""), x="x", y=y)).forward for y in ys}

@@ -41,10 +41,10 @@ def blame(
     `other` is the tape that computes the claim, and `theirs` its graph, if there is one.
     """
     with tape.aside():
-        way = way_between(tape, [x, *(other for other in claims if other != x)], y, graph)
-        if way is None or len(way.blocks) > _MOST_NODES:
+        paths = paths_between(tape, [x, *(other for other in claims if other != x)], y, graph)
+        if paths is None or len(paths.blocks) > _MOST_NODES:
             return None
-        found = gathered(way, other, claims)
+        found = gathered(paths, other, claims)
         some = _suspects(found, x)
     if not some:
         return None
@@ -74,12 +74,12 @@ def other_forward(tape: Tape, other: Tape | None, graph: Graph) -> Suspect | Non
 
 def _suspects(found: ClaimEvidence, x: str) -> list[tuple[Block, str]]:
     """The nodes that may be at fault with an operand of each, the most likely one first."""
-    resolved, reached, cleared = found.resolved(), found.way.reached(x), list[tuple[Block, str]]()
-    for block in reversed(found.way.blocks):
+    resolved, reached, cleared = found.resolved(), found.paths.reached(x), list[tuple[Block, str]]()
+    for block in reversed(found.paths.blocks):
         lacking = [n for n in block.operands if n in reached and n not in resolved]
         if not lacking or not found.right.issuperset(block.outputs):
             continue
-        flows = found.way.flows(block)
+        flows = found.paths.flows(block)
         open_ = [n for n in lacking if n not in flows or not found.occurs(flows[n])]
         operand = next((n for n in open_ or lacking if n in found.wrong), (open_ or lacking)[0])
         if open_:
@@ -91,7 +91,7 @@ def _suspects(found: ClaimEvidence, x: str) -> list[tuple[Block, str]]:
 def _region(found: ClaimEvidence, block: Block, operand: str, resolved: set[str]) -> list[tuple[Block, str]]:
     """A node and those before it, as far as nothing is known of the cotangents between them."""
     some, open_ = [(block, operand)], {n for n in block.operands if n not in resolved and n not in found.wrong}
-    for each in reversed(found.way.blocks):
+    for each in reversed(found.paths.blocks):
         if not open_.isdisjoint(each.outputs):
             lacking = [n for n in each.operands if n not in resolved]
             some += [(each, lacking[0])] if lacking else []
@@ -103,20 +103,20 @@ def _worst(found: ClaimEvidence, operand: str) -> tuple[int, ...] | None:
     """The index of the largest error in the claimed cotangent of an operand."""
     if operand not in found.theirs:
         return None
-    gap = np.abs(found.theirs[operand] - found.way.ours[operand])
-    shape = found.way.shape(operand)
+    gap = np.abs(found.theirs[operand] - found.paths.ours[operand])
+    shape = found.paths.shape(operand)
     at = int(np.argmax(np.max(np.nan_to_num(gap, nan=np.inf), axis=1, initial=0.0)))
     return tuple(int(i) for i in np.unravel_index(at, shape)) if shape else ()
 
 
 def _words(found: ClaimEvidence, block: Block, operand: str, theirs: Graph | None, graph: Graph) -> str:
     """The fault in the claimed cotangent of the operand, and the nodes that compute it."""
-    given, right, shape = found.theirs.get(operand), found.way.ours[operand], found.way.shape(operand)
+    given, right, shape = found.theirs.get(operand), found.paths.ours[operand], found.paths.shape(operand)
     if given is None:
         seen = found.right.issuperset(block.outputs)
         has = "what was given has the gradient by its output, and not" if seen else "what was given does not have"
         return f"{has} that by {operand}" if seen else f"{has} the gradient by {operand}"
-    shapes = [found.way.shape(n) for n in (*block.operands, *block.outputs)]
+    shapes = [found.paths.shape(n) for n in (*block.operands, *block.outputs)]
     numbers = faults.numbers_of(block.node.attrs, shapes)
     clause = faults.diagnosis(faults.Evidence(given.T, right.T, shape, numbers)) or "is not what it should be"
     nodes = [] if theirs is None else _nodes(found, operand, theirs, graph)
@@ -125,7 +125,7 @@ def _words(found: ClaimEvidence, block: Block, operand: str, theirs: Graph | Non
 
 def _nodes(found: ClaimEvidence, operand: str, theirs: Graph, graph: Graph) -> list[str]:
     """The nodes that compute the claimed cotangent of an operand from right ones, in order."""
-    forward = graph.needed_for(found.way.ends)
+    forward = graph.needed_for(found.paths.ends)
     fine = {name for n in found.right for name in gradient_names(n)}
     taken = computing(theirs.nodes, gradient_names(operand), fine | forward)[0]
     return [describe(i, theirs.nodes[i]) for i in taken]
@@ -138,12 +138,12 @@ def _listed(nodes: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class ClaimEvidence:
-    """Tensors on a way of which the claim has, or does not have, the right cotangent.
+    """Tensors on the paths of which the claim has, or does not have, the right cotangent.
 
     `theirs` are the claimed cotangents that are known, as Jacobians.
     """
 
-    way: Way
+    paths: Paths
     right: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
     theirs: dict[str, Array] = field(default_factory=dict)
@@ -157,27 +157,27 @@ class ClaimEvidence:
     def resolved(self) -> set[str]:
         """Tensors with the right cotangent, and those behind them: nothing up to there is wrong."""
         found = {*self.right}
-        for block in self.way.blocks:
+        for block in self.paths.blocks:
             if found.issuperset(block.operands):
                 found.update(n for n in block.outputs if n not in self.wrong)
         return found
 
 
-def gathered(way: Way, other: Tape | None, claims: Mapping[str, tuple[bool, Array | None]]) -> ClaimEvidence:
+def gathered(paths: Paths, other: Tape | None, claims: Mapping[str, tuple[bool, Array | None]]) -> ClaimEvidence:
     """The evidence on claims by x (verdict and numbers); `other` is the tape that computes the claim."""
-    found = ClaimEvidence(way)
+    found = ClaimEvidence(paths)
     if other is not None:
         found.pool = _pool(other)
         _by_name(found, other)
-        found.right.update(n for n, ct in way.ours.items() if n not in found.theirs and found.occurs(ct))
+        found.right.update(n for n, ct in paths.ours.items() if n not in found.theirs and found.occurs(ct))
     fine = [x for x, (right, _) in claims.items() if right]
     for x, (right, numbers) in claims.items():
         (found.right if right else found.wrong).add(x)
-        if numbers is not None and x in way.ours and numbers.shape == way.ours[x].shape:
+        if numbers is not None and x in paths.ours and numbers.shape == paths.ours[x].shape:
             found.theirs[x] = numbers
-    found.right.update(n for n in way.ours for x in fine if n != x and way.all_through(x, n))
-    found.right.update(way.ends)
-    found.right -= found.wrong - way.ends
+    found.right.update(n for n in paths.ours for x in fine if n != x and paths.all_through(x, n))
+    found.right.update(paths.ends)
+    found.right -= found.wrong - paths.ends
     if other is None:
         _by_range(found, claims)
     return found
@@ -201,13 +201,13 @@ def _pool(tape: Tape) -> dict[int, list[Array]]:
 
 def _by_name(found: ClaimEvidence, other: Tape) -> None:
     """Evidence from tensors named as cotangents, right or wrong."""
-    way, y = found.way, found.way.tape.named[found.way.y].shape
-    for name, ours in way.ours.items():
+    paths, y = found.paths, found.paths.tape.named[found.paths.y].shape
+    for name, ours in paths.ours.items():
         called = next((n for n in gradient_names(name) if n in other.named), None)
         if called is None:
             continue
         value = other.named[called].value
-        fits = layouts(value.shape, way.shape(name), y)
+        fits = layouts(value.shape, paths.shape(name), y)
         theirs = fits[0].read(value) if fits else None
         if theirs is not None and theirs.shape == ours.shape:
             found.theirs[name] = theirs
@@ -218,8 +218,8 @@ def _by_range(found: ClaimEvidence, claims: Mapping[str, tuple[bool, Array | Non
     """Evidence from the first tensor, from x on, whose cotangents cannot have led to the claimed numbers."""
     last = None
     for name in _common(found, claims):
-        here = {x: n for x, (_, n) in claims.items() if n is not None and found.way.all_through(x, name)}
-        fits = None if name in found.right else _came_through(found.way, name, here)
+        here = {x: n for x, (_, n) in claims.items() if n is not None and found.paths.all_through(x, name)}
+        fits = None if name in found.right else _came_through(found.paths, name, here)
         if fits is False or name in found.right:
             found.right.add(name)
             break
@@ -230,17 +230,18 @@ def _by_range(found: ClaimEvidence, claims: Mapping[str, tuple[bool, Array | Non
 
 def _common(found: ClaimEvidence, claims: Mapping[str, tuple[bool, Array | None]]) -> Iterator[str]:
     """Tensors that all wrong claims go through, from x to y."""
-    wrong = [x for x, (right, numbers) in claims.items() if not right and x in found.way.ours]
-    names = dict.fromkeys(n for block in found.way.blocks for n in block.outputs)
-    return (n for n in names if wrong and all(found.way.all_through(x, n) for x in wrong))
+    wrong = [x for x, (right, numbers) in claims.items() if not right and x in found.paths.ours]
+    names = dict.fromkeys(n for block in found.paths.blocks for n in block.outputs)
+    return (n for n in names if wrong and all(found.paths.all_through(x, n) for x in wrong))
 
 
-def _came_through(way: Way, name: str, claims: Mapping[str, Array]) -> bool | None:
+def _came_through(paths: Paths, name: str, claims: Mapping[str, Array]) -> bool | None:
     """True if some cotangent of a tensor gives the claimed numbers; None where any numbers would do."""
     numbers = np.concatenate([*claims.values()]) if claims else np.zeros((0, 1))
-    if not numbers.any() or not np.isfinite(numbers).all() or numbers.size * way.tape.named[name].size > _MOST_ENTRIES:
+    entries = numbers.size * paths.tape.named[name].size
+    if not numbers.any() or not np.isfinite(numbers).all() or entries > _MOST_ENTRIES:
         return None
-    jacobian = jacobian_between(way.tape, [*claims], name)
+    jacobian = jacobian_between(paths.tape, [*claims], name)
     cotangent, _, rank, _ = np.linalg.lstsq(jacobian, numbers, rcond=1e-9)
     left = float(np.linalg.norm(jacobian @ cotangent - numbers)) / float(np.linalg.norm(numbers))
     return None if rank == len(numbers) else left <= _LEFT
@@ -274,7 +275,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Paths:
     """The blocks between some xs and y in order, and the Jacobian `(size, y_size)` of y by each tensor there."""
 
     tape: Tape
@@ -309,8 +310,8 @@ class Way:
         return {names[n]: ct.value.reshape(-1, 1) for n, ct in pull_back(tape, unit, cts) if n in names}
 
 
-def way_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Way | None:
-    """The way from some xs to y in a graph; None where a rule is missing on it."""
+def paths_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Paths | None:
+    """All paths from some xs to y in a graph; None where a rule is missing on them."""
     units = units_between(tape, [tape.named[x].name for x in xs], [tape.named[y].name])
     if any(unit.op.vjp is None for unit in units):
         return None
@@ -327,4 +328,4 @@ def way_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Way | No
         blocks.append(Block(index, node, operands, outputs, tuple(some)))
     names = dict.fromkeys([*xs, *(n for block in blocks for n in (*block.operands, *block.outputs)), *ends])
     found = Backward(tape, tape.named[y].name, [tape.named[n].name for n in names]).jacobians(Budget())
-    return Way(tape, y, blocks, frozenset(ends), dict(zip(names, found, strict=True)))
+    return Paths(tape, y, blocks, frozenset(ends), dict(zip(names, found, strict=True)))

@@ -72,7 +72,7 @@ def is_file(source: Source) -> bool:
     return bool(source.sha256) and not source.step and not source.uri.lower().endswith(SPEC_SUFFIXES)
 
 
-class Primal:
+class RuntimeComparison:
     """The forward comparison of one model, point by point."""
 
     def __init__(self, source: Source, settings: Settings, ops: Ops, ys: Sequence[str]) -> None:
