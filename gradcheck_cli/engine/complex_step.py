@@ -10,6 +10,7 @@ once: elementwise steps that follow one another are fused into one pass of produ
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -368,7 +369,7 @@ class _Planner:
         outputs = [n for n in step.node.outputs if n and is_inexact(self.values.like(n).dtype)]
         through = partial(self.pushforward.through, index, step)
         groups = linear_groups(step)
-        if not moving or not outputs or (groups and not any(i in g for g in groups for i in moving)):
+        if not moving or not outputs or (groups and {*moving}.isdisjoint(i for g in groups for i in g)):
             return through  # it makes no tangent
         self.live.update(outputs)
         if step.op.batching is elementwise and not step.op.many and self._plain(step, moving):
@@ -379,14 +380,15 @@ class _Planner:
 
     def _ready(self, step: Step, moving: Sequence[int], groups: Sequence[Sequence[int]], through: Make) -> Make:
         """A linear step as one run of its kernel, if no two operands with tangents are multiplied by one another."""
-        grouped_in = {i: g for g in groups for i in g}
-        chosen = [i for i in moving if i in grouped_in]
-        if any(sum(i in g for i in chosen) > 1 for g in groups):
+        group = {i: number for number, members in enumerate(groups) for i in members}
+        carrying = {i for i in moving if i in group}
+        moved = Counter(group[i] for i in carrying)
+        if any(number > 1 for number in moved.values()):
             return through
         count = range(len(step.operands))
-        zeros = [i in grouped_in and not any(j in grouped_in[i] for j in chosen) for i in count]
+        zeros = [i in group and group[i] not in moved for i in count]
         outputs = frozenset(n for n in step.node.outputs if n in self.live)
-        return Linear(self.values, step, [i in chosen for i in count], zeros, outputs).make
+        return Linear(self.values, step, [i in carrying for i in count], zeros, outputs).make
 
     def _plain(self, step: Step, moving: Sequence[int]) -> bool:
         tensors = [*(step.operands[i] for i in moving), step.node.outputs[0]]
