@@ -37,7 +37,50 @@ from gradcheck_cli.verdict.differences import CENTRAL, STENCILS
 from gradcheck_cli.verdict.rule import HUGE, Comparison, Status, blocks, magnitude, unseen
 
 
-class Full:
+class Comparer:
+    """The comparison of parts of the Jacobians of one y by several xs: derivatives along directions, `weights` of y."""
+
+    weights: Array | None = None
+
+    def sides(self, program: Program, position: int) -> tuple[Theory, Directions]:
+        """The theoretical derivatives for one x, `(rows, y_size)` or `(rows, len(weights))`, and the directions of rows."""
+        raise NotImplementedError
+
+    def completed(self, found: PairResult, position: int, job: PairJob) -> PairResult:
+        """The result with what this kind of comparison adds."""
+        return found
+
+    def compare(self, program: Program, position: int, job: PairJob) -> PairResult:
+        """The comparison for one x."""
+        before = Counter(program.evaluations)
+        theory, directions = self.sides(program, position)
+        numeric = Numeric(program, directions, job, self.weights, theory.ground, theory)
+        theoretical = theory.values if self.weights is not None else numeric.cleared(theory.values)
+        method: str = job.method
+        if method in ("auto", "complex-step"):
+            method = "complex-step" if program.obstacle is None else "richardson"
+        if method == "complex-step":
+            comparison = numeric.complex_step(theory, theoretical)
+        elif method == "richardson":
+            comparison = numeric.uncontradicted(laddered(numeric, theoretical))
+        else:
+            comparison = numeric.uncontradicted(numeric.by_stencil(theoretical, STENCILS[method]))
+        comparison = with_ties(numeric, comparison, method == "complex-step")
+        comparison = out_of_range(comparison, directions)
+        if numeric.left_out.any():
+            left_out = np.where(numeric.left_out, np.int8(Status.LEFT_OUT), comparison.status)
+            comparison = replace(comparison, status=left_out)
+        notes = tuple(_notes(numeric, comparison, method))
+        x, y = (program.tape.values[name] for name in (program.probes[0], program.outputs[0]))
+        colors = directions.coloring.count if isinstance(directions, Colored) and directions.served else None
+        found = PairResult(
+            comparison, method, x, y, notes, directions, self.weights, program.evaluations - before, colors,
+            disputed=bool(numeric.disputed.any()),
+        )  # fmt: skip
+        return self.completed(found, position, job)
+
+
+class Full(Comparer):
     """The mode that compares every entry of the Jacobians by several xs, or some rows of each.
 
     Where all are asked for and the colors of a structure are few, rows of one color share a probe.
@@ -51,17 +94,28 @@ class Full:
     ) -> None:
         self.theories, self.structures, self.rows = theories, structures, rows
 
-    def compare(self, program: Program, position: int, job: PairJob) -> PairResult:
-        """The comparison for one x."""
+    def sides(self, program: Program, position: int) -> tuple[Theory, Directions]:
         x, structure = program.tape.values[program.probes[0]], self.structures[position]
         coloring = None if structure is None or self.rows is not None else structure.coloring
         chosen = range(reals(x)) if self.rows is None else self.rows[position]
-        rows = Directions(x, chosen) if coloring is None else Colored(x, coloring)
-        found = compare_along(program, self.theories[position], rows, job)
-        return found if structure is None else _placed(found, structure, rows)
+        return self.theories[position], Directions(x, chosen) if coloring is None else Colored(x, coloring)
+
+    def completed(self, found: PairResult, position: int, job: PairJob) -> PairResult:
+        structure = self.structures[position]
+        return found if structure is None else _placed(found, structure)
 
 
-def _placed(found: PairResult, structure: Structure, directions: Directions) -> PairResult:
+class Along(Comparer):
+    """The comparison of derivatives along directions of one x, or of their weighted sums."""
+
+    def __init__(self, theory: Theory, directions: Directions, weights: Array | None = None) -> None:
+        self.theory, self.directions, self.weights = theory, directions, weights
+
+    def sides(self, program: Program, position: int = 0) -> tuple[Theory, Directions]:
+        return self.theory, self.directions
+
+
+def _placed(found: PairResult, structure: Structure) -> PairResult:
     """The comparison with what fails outside of the sparsity pattern counted: no number is needed to see it is wrong."""
     status = found.comparison.status
     count = found.comparison.count(Status.FAIL)
@@ -69,41 +123,13 @@ def _placed(found: PairResult, structure: Structure, directions: Directions) -> 
     if pattern is not None:
         for some in blocks(*status.shape):
             rows, columns = np.nonzero(status[some] == Status.FAIL)
-            outside += int(np.count_nonzero(~pattern.holds(directions.rows[rows + some.start], columns)))
+            assert found.directions is not None
+            outside += int(np.count_nonzero(~pattern.holds(found.directions.rows[rows + some.start], columns)))
     if not outside:
         return found
     what = f"{outside} of {count} wrong entries" if count > 1 else "the wrong entry"
     note = f"{what} {'is' if outside == 1 else 'are'} zero by the structure of the model: y does not depend on x there"
     return replace(found, comparison=replace(found.comparison, outside=outside), notes=(*found.notes, note))
-
-
-def compare_along(
-    program: Program, theory: Theory, directions: Directions, job: PairJob, weights: Array | None = None
-) -> PairResult:
-    """Derivatives along directions of x, `(rows, y_size)` or `(rows, len(weights))`, against the theoretical ones."""
-    before = Counter(program.evaluations)
-    numeric = Numeric(program, directions, job, weights, theory.ground, theory)
-    theoretical = theory.values if weights is not None else numeric.cleared(theory.values)
-    method: str = job.method
-    if method in ("auto", "complex-step"):
-        method = "complex-step" if program.obstacle is None else "richardson"
-    if method == "complex-step":
-        comparison = numeric.complex_step(theory, theoretical)
-    elif method == "richardson":
-        comparison = numeric.uncontradicted(laddered(numeric, theoretical))
-    else:
-        comparison = numeric.uncontradicted(numeric.by_stencil(theoretical, STENCILS[method]))
-    comparison = with_ties(numeric, comparison, method == "complex-step")
-    comparison = out_of_range(comparison, directions)
-    if numeric.left_out.any():
-        comparison = replace(comparison, status=np.where(numeric.left_out, np.int8(Status.LEFT_OUT), comparison.status))
-    notes = tuple(_notes(numeric, comparison, method))
-    x, y = (program.tape.values[name] for name in (program.probes[0], program.outputs[0]))
-    colors = directions.coloring.count if isinstance(directions, Colored) and directions.served else None
-    return PairResult(
-        comparison, method, x, y, notes, directions, weights, program.evaluations - before, colors,
-        disputed=bool(numeric.disputed.any()),
-    )  # fmt: skip
 
 
 def _notes(numeric: Numeric, comparison: Comparison, method: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from gradcheck_cli.compare.kinks import TIE, decides
-from gradcheck_cli.compare.pair import PairJob, PairResult, Theory, compare_along
+from gradcheck_cli.compare.pair import Comparer, PairJob, PairResult, Theory
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
@@ -30,8 +30,10 @@ _FAR, _SMALL = 2.0**12, 0.1  # the largest entry is this much larger than a tent
 _MANY = 1 << 20  # entries whose sizes are not sorted
 
 
-class ProjectedPart:
+class ProjectedPart(Comparer):
     """Part of the Jacobians of one y by several xs: directions of each x against weighted sums of y."""
+
+    weights: Array
 
     def __init__(
         self, backward: Backward, weights: Array, directions: Callable[[int], Directions], budget: Budget
@@ -41,16 +43,17 @@ class ProjectedPart:
         self.weights = weights if np.isfinite(y).all() else np.where(np.isfinite(y), weights, 0.0)
         self._found: dict[int | None, list[Array]] = {}  # by seed of the rounding
 
-    def compare(self, program: Program, position: int, job: PairJob) -> PairResult:
-        """The comparison for one x."""
+    def sides(self, program: Program, position: int) -> tuple[Theory, Directions]:
         here = self._values(None)[position]
         theory = Theory(
             here,
             lambda: np.fmax.reduce([np.abs(self._values(s)[position] - here) for s in range(ROUNDED_RUNS)]),
             backward=self.backward,
         )
-        found = compare_along(program, theory, self.directions(position), job, self.weights)
-        return replace(found, comparison=_resolved(found.comparison, program, job, self.weights))
+        return theory, self.directions(position)
+
+    def completed(self, found: PairResult, position: int, job: PairJob) -> PairResult:
+        return replace(found, comparison=_resolved(found, job, self.weights))
 
     def _values(self, rounding: int | None) -> list[Array]:
         if rounding not in self._found:
@@ -64,14 +67,14 @@ class ProjectedPart:
         return [found.T for found in self.backward.reduced(self.weights, along, self.budget, rounding)]
 
 
-def _resolved(comparison: Comparison, program: Program, job: PairJob, weights: Array) -> Comparison:
+def _resolved(found: PairResult, job: PairJob, weights: Array) -> Comparison:
     """The comparison with sums that rounding hides open: they pass only where even their rounding is of no matter.
 
     That is where it moves no y by rtol while x moves by as much as it is.
     """
+    comparison, x, y = found.comparison, flat(found.x), flat(found.y)
     given, right = comparison.theoretical, comparison.numerical
     gap = np.abs(given - right)
-    x, y = (flat(program.tape.values[n]) for n in (program.probes[0], program.outputs[0]))
     across = float(np.sqrt(np.sum(np.square(y[np.isfinite(y)])))) * float(np.max(np.abs(weights), initial=0.0))
     trifle = job.tolerance.rtol * across / max(rms(scales(x)), np.finfo(float).tiny)
     allow = allowance(magnitude(given, right), comparison.ground.at(), job.tolerance)
