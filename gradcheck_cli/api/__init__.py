@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.health.checkup import gates_given, with_gates
-from gradcheck_cli.checks.procedure import check as check_source
+from gradcheck_cli.checks.procedure import Procedure
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.graph import Array
@@ -141,7 +140,10 @@ def check(
         **{"dims": model.dims, **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
     gates = gates_given(fail_on, given.dtype)
-    call = partial(check_source, model.source, given, name=Path(model.source.uri).name, ops=ops)
+
+    def call() -> tuple[Check, ...]:
+        return Procedure(model.source, given, ops).run(Path(model.source.uri).name)
+
     checks = _isolated(given, call) if call_options.flag(isolate, "isolate") else call()
     return Report(tuple(with_gates(each, gates) for each in checks), fail_on=gates)
 

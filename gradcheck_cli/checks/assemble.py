@@ -88,11 +88,9 @@ class Pair:
         return values.get(self.x, values.get(self.y, values.get(ANY, default)))
 
 
-def record_of(
-    pair: Pair, model: ModelInfo, settings: Settings, name: str, reproduce: str, dims: Mapping[str, int]
-) -> Check:
+def record_of(pair: Pair, model: ModelInfo, settings: Settings, name: str, dims: Mapping[str, int]) -> Check:
     """The record of a pair that has gone through all points."""
-    record = _begun(pair, model, settings, name, reproduce, dims)
+    record = _begun(pair, model, settings, name, dims)
     errors = [*([pair.error] if pair.error is not None else []), *pair.missed]
     if errors and not pair.failed:
         return failed_record(record, errors[0], tuple(dict.fromkeys(pair.notes)))
@@ -123,9 +121,7 @@ def _surveyed(*given: Any) -> dict[str, Any]:
     return surveyed(*given)
 
 
-def _begun(
-    pair: Pair, model: ModelInfo, settings: Settings, name: str, reproduce: str, dims: Mapping[str, int]
-) -> Check:
+def _begun(pair: Pair, model: ModelInfo, settings: Settings, name: str, dims: Mapping[str, int]) -> Check:
     """The fields of a record that do not depend on the comparisons."""
     rtol = pair.of(settings.rtol, RTOL)
     return Check(
@@ -153,7 +149,6 @@ def _begun(
         dims=dims,
         ranges=dict(pair.ranges),
         suspect=pair.suspect,
-        reproduce=reproduce,
         duration_s=round(pair.seconds, 4),
         peak_rss_mb=peak_rss_mb(),
         versions=versions(),

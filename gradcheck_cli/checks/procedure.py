@@ -1,13 +1,14 @@
 """The whole procedure of checking one model: choose what to differentiate, find points, compare, judge, record.
 
-`check` is the way in.  All pairs (x, y) of one y and one mode are compared together at a point: they share a backward
-pass and its laws.
+`Procedure.run` is the way in.  All pairs (x, y) of one y and one mode are compared together at a point: they share a
+backward pass and its laws.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -90,41 +91,12 @@ class Mode(Protocol):
     def compare(self, program: Program, position: int, job: PairJob) -> PairResult: ...
 
 
-def check(
-    source: Source,
-    settings: Settings,
-    *,
-    name: str,
-    reproduce: str = "",
-    listen: Listener | None = None,
-    ops: Ops = OPS,
-    see: Callable[[int, Point], None] | None = None,
-    elsewhere: Elsewhere | None = None,
-) -> tuple[Check, ...]:
-    """A record for each pair (x, y) of a model; `see` is shown each point before anything is compared there.
-
-    With `elsewhere` all entries are compared in parts, by whoever that asks.  Raises GradcheckError for what concerns
-    the model or the request as a whole; what stops a single pair is in its record.
-    """
-    try:
-        with quietly():  # NumPy's warnings on NaN and infinity: the verdict reports those
-            idle = settings.straight_through and not rounds(source, settings, ops)
-            source, ops = through(source, settings, ops)
-            procedure = Procedure(source, settings, ops_for(source, ops), listen, see=see, elsewhere=elsewhere)
-            said = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
-            return tuple(replace(r, notes=(*r.notes, *said)) for r in procedure.run(name, reproduce))
-    except MemoryError as error:
-        raise exhausted(error) from error
-
-
-def check_part(
-    source: Source, settings: Settings, part: Part, *, listen: Listener | None = None, ops: Ops = OPS
-) -> Shares:
-    """Shares of one part of a check: its entries of each pair (x, y), as plain data."""
+@contextmanager
+def _working() -> Iterator[None]:
+    """Silences NumPy's warnings on NaN and infinity, which the verdict reports; memory that runs out is a LimitError."""
     try:
         with quietly():
-            source, ops = through(source, settings, ops)
-            return Procedure(source, settings, ops_for(source, ops), listen, part=part).shares()
+            yield
     except MemoryError as error:
         raise exhausted(error) from error
 
@@ -150,13 +122,19 @@ class Together:
 
 
 class Procedure:
-    """One check of one model, or of one `part` of the rows of each Jacobian; `elsewhere` compares all of them in parts."""
+    """One check of one model, or of one `part` of the rows of each Jacobian.
 
+    `see` is shown each point before anything is compared there.  With `elsewhere` all entries are compared in parts, by
+    whoever that asks.  Raises GradcheckError for what concerns the model or the request as a whole; what stops a single
+    pair is in its record.
+    """
+
+    @_working()
     def __init__(
         self,
         source: Source,
         settings: Settings,
-        ops: Ops,
+        ops: Ops = OPS,
         listen: Listener | None = None,
         *,
         see: Callable[[int, Point], None] | None = None,
@@ -168,6 +146,10 @@ class Procedure:
 
             part = part or Part()  # without rows: all are compared elsewhere
             require_whole(settings)
+        idle = settings.straight_through and not rounds(source, settings, ops)
+        source, ops = through(source, settings, ops)
+        self.remarks = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
+        ops = ops_for(source, ops)
         source, settings = opened(source, settings if settings.compat is None else as_tensorflow(settings), ops)
         require_runtime(source, settings)
         self.source, self.settings, self.ops, self.listen, self.see = source, settings, ops, listen, see
@@ -187,8 +169,9 @@ class Procedure:
         self.claiming = self._claiming(wanted)
         self.claims = [] if self.claiming is None else self.claiming.pairs
 
-    def run(self, name: str, reproduce: str) -> tuple[Check, ...]:
-        """Records of all pairs (x, y) over all points."""
+    @_working()
+    def run(self, name: str) -> tuple[Check, ...]:
+        """Records of all pairs (x, y) over all points, under the name of the check."""
         pairs = self._pairs()
         second, branches = self._second_order(), Branches(self.graph)
         forward = RuntimeComparison(self.source, self.settings, self.ops, self.ys)
@@ -210,16 +193,18 @@ class Procedure:
         model, sizes = model_of(self.source), {**self.source.dims, **self.settings.dims, **point.dims}
         found = []
         for pair in [*(pairs if second is None else second.with_gradients(pairs)), *self.claims]:
-            record = record_of(pair, model, self.settings, name, reproduce, sizes)
+            record = record_of(pair, model, self.settings, name, sizes)
             if not (record.gradient_of or record.claim):
                 record = self.checkups.record(branches.record(record))
                 record = record if self.precisions is None else self.precisions.record(record)
             found.append(forward.record(record))
         dtypes = {name: var.dtype for name, var in point.tape.named.items()}
-        return severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
+        records = severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
+        return tuple(replace(record, notes=(*record.notes, *self.remarks)) for record in records)
 
+    @_working()
     def shares(self) -> Shares:
-        """Shares of one part: entries and laws only, without health, second order or claims."""
+        """Shares of one part, as plain data: entries and laws only, without health, second order or claims."""
         from gradcheck_cli.checks.parts import share_of
 
         pairs = self._pairs()

@@ -15,7 +15,7 @@ import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.health.checkup import with_gates
-from gradcheck_cli.checks.procedure import Listener, check
+from gradcheck_cli.checks.procedure import Listener, Procedure
 from gradcheck_cli.cli import described, note
 from gradcheck_cli.cli.baseline import Baseline, with_waiver
 from gradcheck_cli.cli.bundles import Bundles, Keeper
@@ -76,7 +76,7 @@ class Checker:
             self.progress.begin(task.name)
             try:
                 with self._prepared(task, keeper) as (request, known):
-                    checks = check(**request)
+                    checks = Procedure(**request).run(task.name)
                 checks = tuple(replace(c, reproduce=self._command(c, task, known)) for c in checks)
             except Exception as error:
                 checks = self._failed(task, _as_ours(error), error)
@@ -135,7 +135,7 @@ class Checker:
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
             settings, others = _others(source, settings, self.given, limited=memory is not None)
-            request = {"source": source, "settings": settings, "name": task.name, "listen": self.progress,
+            request = {"source": source, "settings": settings, "listen": self.progress,
                        "see": self._seen_by(keeper), "elsewhere": others}  # fmt: skip
             yield request, {*source.dims, *settings.dims, *sizes_given(source.graph, settings)}
 

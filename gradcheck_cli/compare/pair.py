@@ -105,7 +105,7 @@ class Full(Comparer):
         return found if structure is None else _placed(found, structure)
 
 
-class Along(Comparer):
+class GivenDirections(Comparer):
     """The comparison of derivatives along directions of one x, or of their weighted sums."""
 
     def __init__(self, theory: Theory, directions: Directions, weights: Array | None = None) -> None:

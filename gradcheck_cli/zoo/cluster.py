@@ -459,12 +459,13 @@ def share(shared: SharedInput, index: int, count: int, ticket: str, needed: Mapp
     from distributed import get_worker
 
     from gradcheck_cli.checks.parts import Part
-    from gradcheck_cli.checks.procedure import check_part  # not imported in a scheduler, which reads this module too
+    from gradcheck_cli.checks.procedure import Procedure  # not imported in a scheduler, which reads this module too
 
     worker: Any = get_worker()
     if differs := difference(needed, versions()):
         raise UsageError(f"worker {worker.address} is not like the machine that asks: {differs}")
-    return check_part(shared.source, shared.settings, Part(index, count), listen=_Cancellation(worker, ticket))
+    part, stop = Part(index, count), _Cancellation(worker, ticket)
+    return Procedure(shared.source, shared.settings, listen=stop, part=part).shares()
 
 
 class _Cancellation:

@@ -123,7 +123,7 @@ def test_an_x_that_does_not_reach_y_is_an_error_before_anything_runs():
 
 
 def test_a_listener_hears_of_progress():
-    from gradcheck_cli.checks.procedure import check as check_source
+    from gradcheck_cli.checks.procedure import Procedure
 
     heard: list[str] = []
 
@@ -140,7 +140,7 @@ def test_a_listener_hears_of_progress():
         def done(self) -> None:
             heard.append("done")
 
-    check_source(between("Exp").source, Settings(), name="m", listen=Listener())
+    Procedure(between("Exp").source, Settings(), listen=Listener()).run("m")
     assert heard[0] == "d y/d x"
     assert "4/4" in heard
     assert heard[-1] == "done"

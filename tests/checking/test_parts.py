@@ -12,7 +12,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.checks.parts import Part, Points, Shares
-from gradcheck_cli.checks.procedure import check, check_part
+from gradcheck_cli.checks.procedure import Procedure
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
@@ -53,15 +53,15 @@ def in_parts(case: str | Case, count: int = 0, *, backwards: bool = False, **mor
         number = count or advised
         source = replace(tested.source, values_at=points)
         for index in reversed(range(number)) if backwards else range(number):
-            yield index, check_part(source, settings, Part(index, number), ops=ops)
+            yield index, Procedure(source, settings, ops, part=Part(index, number)).shares()
 
-    return check(tested.source, settings, name="net", ops=ops, elsewhere=elsewhere)
+    return Procedure(tested.source, settings, ops, elsewhere=elsewhere).run("net")
 
 
 def whole(case: str | Case) -> tuple[Check, ...]:
     tested, ops, given = CASES[case] if isinstance(case, str) else case
     settings = Settings(mode="full", jobs=1, forward="internal", coloring=False, **given)
-    return check(tested.source, settings, name="net", ops=ops)
+    return Procedure(tested.source, settings, ops).run("net")
 
 
 def lasting(checks: tuple[Check, ...]) -> list[Check]:
@@ -121,7 +121,7 @@ def test_ties_that_lie_in_several_parts_are_judged_as_a_whole(shape: tuple[int, 
 def test_pictures_of_parts_are_that_of_the_whole() -> None:
     tested, ops, given = CASES["wrong in one row"]
     settings = Settings(mode="full", jobs=1, forward="internal", pictures="wrong", coloring=False, **given)
-    [expected] = check(tested.source, settings, name="whole", ops=ops)
+    [expected] = Procedure(tested.source, settings, ops).run("whole")
     [found] = in_parts("wrong in one row", 3, pictures="wrong")
     assert found.picture is not None
     assert expected.picture is not None
@@ -137,4 +137,4 @@ def test_pictures_of_parts_are_that_of_the_whole() -> None:
 def test_what_cannot_be_done_in_parts_is_refused(more: dict[str, Any]) -> None:
     tested = CASES["right"][0]
     with pytest.raises(UsageError, match="--engine dask"):
-        check(tested.source, Settings(**more), name="m", elsewhere=lambda count, points: iter(()))
+        Procedure(tested.source, Settings(**more), elsewhere=lambda count, points: iter(())).run("m")

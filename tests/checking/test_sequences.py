@@ -12,7 +12,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.checks.procedure import check
+from gradcheck_cli.checks.procedure import Procedure
 from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, UsageError
 from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.formats.source import Source
@@ -119,7 +119,7 @@ def test_what_is_no_tensor_is_refused_with_what_to_name_instead(asked: dict[str,
     names = {key: (value,) for key, value in asked.items() if key in "xy"}
     rest = {key: value for key, value in asked.items() if key not in "xy"}
     with pytest.raises(GradcheckError) as caught:
-        check(model(PARTS).source, Settings(**names, **rest), name="g")
+        Procedure(model(PARTS).source, Settings(**names, **rest)).run("g")
     assert message in str(caught.value)
 
 

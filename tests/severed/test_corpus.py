@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gradcheck_cli.checks.procedure import check
+from gradcheck_cli.checks.procedure import Procedure
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 from tests.diff.twins import read_proto
@@ -20,7 +20,7 @@ EVERY = [(name, {name: put}, ("first", "last", "between")) for name, put in FLOW
 
 
 def judged(net: Drawn) -> Check:
-    [record] = check(read_proto(net.model, "net.onnx"), Settings(x=("x",), y=("y",)), name=net.name)
+    [record] = Procedure(read_proto(net.model, "net.onnx"), Settings(x=("x",), y=("y",))).run(net.name)
     return record
 
 

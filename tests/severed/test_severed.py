@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 import gradcheck_cli as gc
 from gradcheck_cli.checks.inspection import inspect
-from gradcheck_cli.checks.procedure import check
+from gradcheck_cli.checks.procedure import Procedure
 from gradcheck_cli.cli.zoo.changes import compared
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import rounding
@@ -32,7 +32,7 @@ TWO = net(
 
 
 def records(proto: ModelProto, **settings: Any) -> dict[str, Check]:
-    return {f"{c.y}/{c.x}": c for c in check(read_proto(proto, "net.onnx"), Settings(**settings), name="net")}
+    return {f"{c.y}/{c.x}": c for c in Procedure(read_proto(proto, "net.onnx"), Settings(**settings)).run("net")}
 
 
 def test_the_gate_is_a_matter_of_x() -> None:
@@ -169,12 +169,12 @@ def test_one_of_two_models_that_is_severed_differs() -> None:
 
 def test_claims_keep_their_own_verdict() -> None:
     claimed = net("a (float[3] x) => (float[3] y) { h = Round (x)  y = Tanh (h)  g = Mul (x, zero) }", zero=0.0)
-    found = check(read_proto(claimed, "net.onnx"), Settings(x=("x",), y=("y",), grad={"x": "g"}), name="net")
+    found = Procedure(read_proto(claimed, "net.onnx"), Settings(x=("x",), y=("y",), grad={"x": "g"})).run("net")
     assert {c.status for c in found if c.claim} == {"pass"}
 
 
 def test_a_gradient_of_masks_alone_says_that_it_is_piecewise_constant() -> None:
     relu = net("a (float[2,4] x) => (float[2,3] y) { h = MatMul (x, W)  y = Relu (h) }", W=W)
-    found = check(read_proto(relu, "net.onnx"), Settings(second_order=True), name="net")
+    found = Procedure(read_proto(relu, "net.onnx"), Settings(second_order=True)).run("net")
     [second] = [c for c in found if c.gradient_of]
     assert (second.status, "the gradient is piecewise constant in x" in second.notes) == ("pass", True)

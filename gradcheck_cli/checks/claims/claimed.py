@@ -42,7 +42,7 @@ from gradcheck_cli.checks.diagnose.suspects import suspect_record
 from gradcheck_cli.checks.modes import Partial, survey_of
 from gradcheck_cli.checks.problem import Problem, obstacle, too_large
 from gradcheck_cli.checks.timing import beyond, threads
-from gradcheck_cli.compare.pair import Along, Full, PairJob, PairResult, Theory
+from gradcheck_cli.compare.pair import Full, GivenDirections, PairJob, PairResult, Theory
 from gradcheck_cli.compare.ties import judged_together
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
@@ -306,7 +306,7 @@ class RuleGradient:
             compared = Full([theory], [structure]).compare(program, 0, job).comparison
         else:
             assert found.directions is not None
-            compared = Along(theory, found.directions, found.weights).compare(program, 0, job).comparison
+            compared = GivenDirections(theory, found.directions, found.weights).compare(program, 0, job).comparison
         open_ = compared.count(*(s for s in Status if s not in (Status.PASS, Status.KINK_OK, Status.LEFT_OUT)))
         return "fail" if compared.count(Status.FAIL) else "inconclusive" if open_ else "pass"
 

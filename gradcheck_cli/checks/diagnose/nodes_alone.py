@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.backward import pull_back
 from gradcheck_cli.autodiff.symbolic import reshape, slice
 from gradcheck_cli.autodiff.tape import Tape, Unit, Var
 from gradcheck_cli.compare.kinks import decides
-from gradcheck_cli.compare.pair import Along, PairJob, Theory
+from gradcheck_cli.compare.pair import GivenDirections, PairJob, Theory
 from gradcheck_cli.compare.ties import DIRECTIONS, REST, keeping_ties, misfit
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
@@ -332,7 +332,7 @@ def _judged(alone: Alone, operand: str, directions: Directions, theory: Theory, 
         nothing = Comparison(theory.values, theory.values, theory.values, np.zeros(theory.values.shape, np.int8))
         return Compared(alone, operand, directions, weights, nothing)
     job = PairJob("auto", None, alone.tolerance, alone.budget)
-    found = Along(theory, directions, weights).compare(program, 0, job).comparison
+    found = GivenDirections(theory, directions, weights).compare(program, 0, job).comparison
     return Compared(alone, operand, directions, weights, _above_rounding(found, alone.unit.op.batching is elementwise))
 
 
