@@ -20,8 +20,9 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import GradcheckError, UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
-from gradcheck_cli.export.runs import TakenNames
-from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.formats import is_spec
+from gradcheck_cli.formats.companions import companion_files
+from gradcheck_cli.graph import Array, FreshNames, Graph
 from gradcheck_cli.model import Model
 from gradcheck_cli.model.request import Request, Seed
 from gradcheck_cli.points.dims import sizes_in
@@ -119,8 +120,7 @@ class _Adding:
 
     def _names(self, wanted: Sequence[str]) -> list[str]:
         """The names, each with a number if a tensor has it already."""
-        taken = TakenNames(set(self.model.tensors))
-        return [taken.fresh(name) for name in wanted]
+        return [*map(FreshNames(self.model.tensors).fresh, wanted)]
 
 
 def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any]) -> Written:
@@ -137,14 +137,10 @@ def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], f
 
 def _with_unique_names(graph: Graph) -> Graph:
     """The graph with unique names of nodes: of several with one name, all but the first get a number."""
-    taken, counts = {node.name for node in graph.nodes}, dict[str, int]()
-    nodes = []
+    names, seen, nodes = FreshNames(node.name for node in graph.nodes), {""}, []
     for node in graph.nodes:
-        name, number = node.name, counts.get(node.name, 0)
-        while name and number and name in taken:
-            name, number = f"{node.name}_{number}", number + 1
-        counts[node.name] = max(number, 1)
-        taken.add(name)
+        name = names.fresh(node.name) if node.name and node.name in seen else node.name
+        seen.add(name)
         attrs = {k: _with_unique_names(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
         nodes.append(replace(node, name=name, attrs=attrs))
     return replace(graph, nodes=tuple(nodes))
@@ -152,13 +148,12 @@ def _with_unique_names(graph: Graph) -> Graph:
 
 def require_other_file(model: Model, path: Path) -> None:
     """Raises a UsageError if the file is one that the model or its weights were read from."""
-    from gradcheck_cli.formats.companions import companion_files
     from gradcheck_cli.formats.onnx.write import data_file
 
     own = _file(model)
     if own is None:
         return
-    files = {os.path.realpath(own), *(os.path.realpath(f) for f in companion_files(own, spec=_is_spec(own)).values())}
+    files = {*map(os.path.realpath, (own, *companion_files(own).values()))}
     for target in (path, data_file(path)):
         if os.path.realpath(target) in files:
             raise UsageError(f"{shown(str(target))} is what the model was read from; write to another file.")
@@ -169,7 +164,7 @@ def _original(model: Model) -> ModelProto | None:
     from gradcheck_cli.formats.onnx.file import outline_of
 
     own = _file(model)
-    return None if own is None or _is_spec(own) else outline_of(own)
+    return None if own is None or is_spec(own) else outline_of(own)
 
 
 def _file(model: Model) -> Path | None:
@@ -179,12 +174,6 @@ def _file(model: Model) -> Path | None:
         return own if own.is_file() else None
     except (OSError, ValueError):  # the name of a model in memory need not be a valid path
         return None
-
-
-def _is_spec(path: Path) -> bool:
-    from gradcheck_cli.formats import SPEC_SUFFIXES
-
-    return path.suffix.lower() in SPEC_SUFFIXES
 
 
 def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:

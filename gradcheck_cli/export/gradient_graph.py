@@ -18,12 +18,12 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Step, Var
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files
-from gradcheck_cli.export.runs import AlignedRuns, Sizes, TakenNames
+from gradcheck_cli.export.runs import AlignedRuns, Sizes
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
 from gradcheck_cli.export.traced import Declarations, Traced, Trials, refused, traced, trials
 from gradcheck_cli.formats.onnx.opset import versions
-from gradcheck_cli.graph import Array, Graph, Node, computing
+from gradcheck_cli.graph import Array, FreshNames, Graph, Node, computing
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
@@ -113,14 +113,14 @@ class _Composer:
     found: Traced
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
-    taken: TakenNames = field(init=False)
+    taken: FreshNames = field(init=False)
     made: set[str] = field(default_factory=set)
     measured: SizeTensors = field(init=False)
 
     def __post_init__(self) -> None:
         aligned, graph = self.found.aligned, self.model.graph
         made = (n for _, node in aligned.nodes for n in node.outputs)
-        self.taken = TakenNames({*graph.tensors, *made, *aligned.constants, *aligned.varying, *aligned.ends})
+        self.taken = FreshNames({*graph.tensors, *made, *aligned.constants, *aligned.varying, *aligned.ends})
         self.measured = SizeTensors(self.taken.fresh)
         for name in [n for n, v in aligned.constants.items() if _is_filled(v)]:
             aligned.varying[name] = (aligned.constants.pop(name),) * len(self.found.trials.runs)

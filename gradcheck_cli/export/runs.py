@@ -6,7 +6,6 @@ attributes and the same edges; `varying` holds the constants that differ, with t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -15,7 +14,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, computing
+from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType, computing
 
 Sizes: TypeAlias = tuple[int, ...]  # of one dimension, in each run
 Names: TypeAlias = dict[str, str]  # of tensors on a tape -> in the file
@@ -64,29 +63,12 @@ class AlignedRuns:
     ends: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class TakenNames:
-    """Names of tensors in use."""
-
-    taken: set[str]
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def fresh(self, stem: str) -> str:
-        """An unused name: the stem, with a number if it is taken."""
-        name = stem
-        while name in self.taken:
-            self.counts[stem] += 1
-            name = f"{stem}_{self.counts[stem]}"
-        self.taken.add(name)
-        return name
-
-
 def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
     """The steps that some tensors of a tape need, in order."""
     return [tape.steps[i] for i in computing([step.node for step in tape.steps], names)[0]]
 
 
-def aligned(runs: Sequence[TapeRun], names: Sequence[Names], taken: TakenNames, refuse: Refuse) -> AlignedRuns:
+def aligned(runs: Sequence[TapeRun], names: Sequence[Names], taken: FreshNames, refuse: Refuse) -> AlignedRuns:
     """Aligns runs.
 
     `names` maps, for each run, names on its tape to names in the file, and is added to: other tensors are called as in
@@ -120,7 +102,7 @@ class _Merger:
     result: AlignedRuns
     names: Sequence[Names]
     constants: Sequence[Mapping[str, Array]]
-    taken: TakenNames
+    taken: FreshNames
     held: dict[tuple[Any, ...], str]  # values of a constant in all runs -> its name
     refuse: Refuse
 

@@ -23,9 +23,9 @@ from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.inner import FileOps
-from gradcheck_cli.export.runs import AlignedRuns, Names, TakenNames, TapeRun, aligned, needed
+from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
 from gradcheck_cli.export.size_formulas import formula
-from gradcheck_cli.graph import Array, Dim, TensorType
+from gradcheck_cli.graph import Array, Dim, FreshNames, TensorType
 from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
@@ -321,7 +321,7 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
         names.append(known)
     found = replace(found, runs=tuple(done))
     seeds = tuple(seed.name for request in model.requests_for(outputs) for seed in request.seeds if seed.open)
-    result = aligned(runs, names, TakenNames({*model.graph.tensors, *outputs, *seeds}), partial(refused, found=found))
+    result = aligned(runs, names, FreshNames({*model.graph.tensors, *outputs, *seeds}), partial(refused, found=found))
     filled = tuple(n for n, value in fed[0].items() if any(each[n].shape != value.shape for each in fed))
     result.varying.update({n: tuple(each[n] for each in fed) for n in filled})
     held = {n: value for n, value in fed[0].items() if n not in filled}

@@ -21,6 +21,7 @@ from gradcheck_cli.graph import MAX_RANK, Array
 from gradcheck_cli.graph.memory import require, spell
 
 _BLOCK = 1 << 20
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _KNOWN_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
 
 
@@ -58,7 +59,10 @@ class Npz(Mapping[str, Array]):
 
 def _array(stream: IO[bytes], size: int, most: int | None) -> Array:
     """The array in a stream of `size` bytes."""
-    shape, fortran, dtype = _header(stream)
+    version = np.lib.format.read_magic(stream)
+    if version not in _HEADERS:
+        raise ValueError(f"version {'.'.join(map(str, version))} of NumPy's format is not known")
+    shape, fortran, dtype = _HEADERS[version](stream)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not unpickled")
     if len(shape) > MAX_RANK or any(length < 0 for length in shape):
@@ -71,15 +75,6 @@ def _array(stream: IO[bytes], size: int, most: int | None) -> Array:
     require(wanted, "its array")
     values = _read(stream, wanted).view(dtype)
     return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
-
-
-def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(stream)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(stream)
-    raise ValueError(f"version {'.'.join(map(str, version))} of NumPy's format is not known")
 
 
 def _read(stream: IO[bytes], size: int) -> Array:

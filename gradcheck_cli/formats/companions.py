@@ -8,14 +8,15 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.formats import is_spec
 
 
-def companion_files(path: Path, *, spec: bool) -> dict[str, Path]:
+def companion_files(path: Path) -> dict[str, Path]:
     """The companion files that exist, by path relative to the model's folder; none if the model cannot be read.
 
     Files that a link takes out of the folder are left out: companion files are copied and given away with the model.
     """
-    found = {name: path.parent / name for name in named_files(path, spec=spec)}
+    found = {name: path.parent / name for name in named_files(path)}
     try:
         folders = path.parent.resolve(), path.resolve().parent  # in the caches of model hubs a model is a link
         return {
@@ -27,10 +28,10 @@ def companion_files(path: Path, *, spec: bool) -> dict[str, Path]:
         return {}
 
 
-def named_files(path: Path, *, spec: bool) -> list[str]:
+def named_files(path: Path) -> list[str]:
     """The relative paths of the companion files that a model or spec names, without those that leave its folder."""
     try:
-        names = _named_in_spec(path) if spec else _external_data(path)
+        names = _named_in_spec(path) if is_spec(path) else _external_data(path)
         return [name for name in dict.fromkeys(names) if not leads_out(name)]
     except (GradcheckError, OSError, ValueError, MemoryError):
         return []
@@ -45,7 +46,7 @@ def copy_files(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def leads_out(name: str) -> bool:
-    """A path is empty or absolute, or leads out of the folder it is relative to, on any operating system."""
+    """True if a path is empty or absolute, or leads out of the folder it is relative to, on any operating system."""
     path = PureWindowsPath(name)  # understands both kinds of slash
     return bool(path.anchor) or ".." in path.parts or "\0" in name or not path.name
 
@@ -53,19 +54,12 @@ def leads_out(name: str) -> bool:
 def _external_data(path: Path) -> Iterator[str]:
     """Locations of external data that the tensors of a model give."""
     import onnx
-    from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-    from gradcheck_cli.formats.onnx.file import outline_of
+    from gradcheck_cli.formats.onnx.file import messages_in, outline_of
 
-    pending: list[Any] = [outline_of(path)]
-    while pending:
-        message = pending.pop()
+    for message in messages_in(outline_of(path)):
         if isinstance(message, onnx.TensorProto):
             yield from (entry.value for entry in message.external_data if entry.key == "location")
-            continue
-        for field, value in message.ListFields():
-            if field.type == field.TYPE_MESSAGE:
-                pending.extend([value] if isinstance(value, Message) else value)
 
 
 def _named_in_spec(path: Path) -> Iterator[str]:

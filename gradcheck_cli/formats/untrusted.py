@@ -22,7 +22,11 @@ _THREAD = threading.local()
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
     """A regular file, open for reading; raises OSError for anything else, and never blocks."""
-    with closed_afterwards(lambda: open(path, "rb", opener=_without_blocking)) as file:
+
+    def without_blocking(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    with closed_afterwards(lambda: open(path, "rb", opener=without_blocking)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         yield file
@@ -36,8 +40,11 @@ def closed_afterwards(open_file: Callable[[], BufferedReader]) -> Iterator[Buffe
     """
     file = None
     try:
-        with _Opening():
+        _THREAD.opening = True
+        try:
             file = open_file()
+        finally:
+            _THREAD.opening = False
         yield file
     finally:
         if file is not None:
@@ -47,14 +54,6 @@ def closed_afterwards(open_file: Callable[[], BufferedReader]) -> Iterator[Buffe
 def is_opening() -> bool:
     """True while this thread opens a file that nothing would close yet: an alarm has to wait."""
     return getattr(_THREAD, "opening", False)
-
-
-class _Opening:
-    def __enter__(self) -> None:
-        _THREAD.opening = True
-
-    def __exit__(self, *_: object) -> None:
-        _THREAD.opening = False
 
 
 def content(path: Path, most: int) -> bytes:
@@ -90,7 +89,3 @@ def sha256_of(path: Path) -> str:
     for block in blocks(path):
         found.update(block)
     return found.hexdigest()
-
-
-def _without_blocking(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

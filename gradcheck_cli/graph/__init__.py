@@ -233,6 +233,23 @@ def _sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(nodes[index] for index in order)
 
 
+class FreshNames:
+    """The tensor names in use in a file or graph; gives new ones that resemble the old."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._counts: dict[str, int] = {}
+
+    def fresh(self, hint: str) -> str:
+        """An unused name: `hint`, with a number if it is taken."""
+        name = hint
+        while name in self._taken:
+            self._counts[hint] = self._counts.get(hint, 0) + 1
+            name = f"{hint}_{self._counts[hint]}"
+        self._taken.add(name)
+        return name
+
+
 def is_inexact(dtype: np.dtype[Any]) -> bool:
     """True for dtypes that a derivative flows through: floating-point of 16 bits and more, and complex ones.
 

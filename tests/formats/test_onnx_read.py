@@ -17,6 +17,7 @@ from gradcheck_cli.formats.onnx import graph_proto
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.read import read, read_proto, read_tensor, read_test_data
 from gradcheck_cli.graph import Graph, Node, TensorType
+from gradcheck_cli.graph.memory import installed
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -181,6 +182,18 @@ def test_a_sparse_tensor_that_would_fill_memory_is_refused() -> None:
     proto.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, dims=[1 << 20, 1 << 20]))
     proto.graph.sparse_initializer[0].indices.CopyFrom(numpy_helper.from_array(np.array([0])))
     with pytest.raises(LimitError, match="more than 1 GiB"):
+        read_proto(proto)
+
+
+def test_sparse_tensors_that_would_fill_memory_together_are_refused() -> None:
+    values, where = numpy_helper.from_array(np.array([7.0], np.float32)), numpy_helper.from_array(np.array([0]))
+    proto = parser.parse_model('<ir_version: 9, opset_import: ["": 21]> g (float[1] x) => (y) { y = Neg (x) }')
+    for index in range(installed() // (1 << 30) + 1):  # each stays unread, so that none takes memory
+        sparse = proto.graph.sparse_initializer.add(dims=[1 << 28])
+        sparse.values.CopyFrom(values)
+        sparse.values.name = f"w{index}"
+        sparse.indices.CopyFrom(where)
+    with pytest.raises(LimitError, match="do not fit into memory"):
         read_proto(proto)
 
 

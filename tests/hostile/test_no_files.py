@@ -134,11 +134,11 @@ def test_what_a_model_names_through_a_link_is_not_given_away_with_it(folder: Pat
     (inside / "weights.bin").symlink_to(folder / "secret")
     models.conv(inside / "net.onnx")
     with_data(inside / "net.onnx", "weights.bin")
-    assert companion_files(inside / "net.onnx", spec=False) == {}
+    assert companion_files(inside / "net.onnx") == {}
     assert [*read_along(inside / "net.onnx")] == [inside / "net.onnx"]
     (inside / "weights.bin").unlink()
     (inside / "weights.bin").write_bytes(b"own")
-    assert list(companion_files(inside / "net.onnx", spec=False)) == ["weights.bin"]
+    assert list(companion_files(inside / "net.onnx")) == ["weights.bin"]
 
 
 def test_the_key_of_a_file_too_large_to_be_read_changes_with_its_time(folder: Path) -> None:

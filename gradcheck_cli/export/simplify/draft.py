@@ -20,11 +20,10 @@ from onnx import GraphProto, TensorProto
 from onnx.shape_inference import infer_shapes
 
 from gradcheck_cli.export.inner import renamed
-from gradcheck_cli.export.runs import TakenNames
 from gradcheck_cli.formats.onnx.attributes import elem_type, tensor_proto
 from gradcheck_cli.formats.onnx.tensors import types_of
 from gradcheck_cli.formats.onnx.write import to_proto
-from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, computing
+from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType, computing
 
 Shape: TypeAlias = tuple[Dim, ...]
 Volume: TypeAlias = tuple[int, tuple[str, ...]]
@@ -75,7 +74,7 @@ class SweepScope:
     """The settings that a graph shares with its subgraphs; in a subgraph `around` gives constants from outside."""
 
     kept: Collection[str]
-    names: TakenNames
+    names: FreshNames
     rules: Rules
     around: Callable[[str], Array | None] | None = None
 

@@ -23,6 +23,7 @@ from gradcheck_cli.graph import Array, Graph, Node
 ALWAYS = NEWEST + 1  # in place of an opset: rewrites the operator in every opset
 EXPERIMENTS = ("Affine", "Crop", "ImageScaler", "ParametricSoftplus", "ScaledTanh")  # gone since opset 10
 _NONE: Mapping[str, Any] = MappingProxyType({})
+_EPSILON = float(np.float32(1e-5))  # of normalizations, by default
 
 
 class Site(Protocol):
@@ -33,10 +34,10 @@ class Site(Protocol):
         """The node's name in messages."""
 
     def fresh(self, hint: str) -> str:
-        """A new tensor name."""
+        """An unused tensor name that resembles the hint."""
 
     def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
-        """The name of a new constant."""
+        """Adds a constant; gives its name."""
 
     def value(self, name: str) -> Array | None:
         """The value of a constant; None for other tensors."""
@@ -67,29 +68,39 @@ def changed(
     )
 
 
-def new(node: Node, op: str, inputs: tuple[str, ...], output: str, **attrs: Any) -> Node:
-    """A node that takes the place of `node` together with others."""
-    name = f"{node.name}/{op}" if node.name else ""
-    return Node(op, inputs, (output,), attrs, "", name, node.metadata)
+class Replacement:
+    """The nodes that take the place of one: a call adds a node, and gives the name of its output."""
+
+    def __init__(self, node: Node, site: Site) -> None:
+        self.node, self.site = node, site
+        self.nodes: list[Node] = []
+
+    def __call__(self, op: str, *inputs: str, output: str = "", **attrs: Any) -> str:
+        output = output or self.site.fresh(f"{self.node.outputs[0]}/{op}")
+        name = f"{self.node.name}/{op}" if self.node.name else ""
+        self.nodes.append(Node(op, inputs, (output,), attrs, "", name, self.node.metadata))
+        return output
+
+    def ended(self, op: str, *inputs: str, **attrs: Any) -> list[Node]:
+        """All nodes, the last of which computes the first output of the replaced node."""
+        self(op, *inputs, output=self.node.outputs[0], **attrs)
+        return self.nodes
+
+    def number(self, name: str, default: float | None = None, like: str = "") -> str:
+        """A float attribute as a constant of the dtype of `like`, else of the first input; "" where it is absent."""
+        value = self.node.attrs.get(name, default)
+        if value is None:
+            return ""
+        like = like or self.node.inputs[0]
+        dtype = self.site.dtype(like)
+        constant = self.site.constant(name, value, dtype or np.float32)
+        return constant if dtype is not None else self("CastLike", constant, like)
 
 
 def int_input(node: Node, name: str, site: Site) -> str:
     """An integer attribute as a constant; "" where it is absent or empty."""
     value = node.attrs.get(name, ())
     return "" if value == () else site.constant(name, np.atleast_1d(np.asarray(value, np.int64)))
-
-
-def float_like(node: Node, name: str, site: Site, before: list[Node]) -> str:
-    """A float attribute as a constant of the first input's dtype; "" where it is absent."""
-    if name not in node.attrs:
-        return ""
-    dtype = site.dtype(node.inputs[0])
-    constant = site.constant(name, node.attrs[name], dtype or np.float32)
-    if dtype is not None:
-        return constant
-    cast = site.fresh(f"{constant}/cast")
-    before.append(new(node, "CastLike", (constant, node.inputs[0]), cast))
-    return cast
 
 
 def trimmed(names: Iterable[str]) -> tuple[str, ...]:
@@ -139,17 +150,17 @@ def split_sizes(node: Node, site: Site) -> list[Node]:
 
 def clip_bounds(node: Node, site: Site) -> list[Node]:
     """Clip before 11: bounds are attributes."""
-    before: list[Node] = []
-    bounds = [float_like(node, name, site, before) for name in ("min", "max")]
-    return [*before, changed(node, inputs=trimmed((*node.inputs, *bounds)), drop=("min", "max"))]
+    make = Replacement(node, site)
+    bounds = [make.number(name) for name in ("min", "max")]
+    return [*make.nodes, changed(node, inputs=trimmed((*node.inputs, *bounds)), drop=("min", "max"))]
 
 
 def pad_widths(node: Node, site: Site) -> list[Node]:
     """Pad before 11: widths and value are attributes."""
-    before: list[Node] = []
-    value = float_like(node, "value", site, before) if node.attrs.get("value") else ""
+    make = Replacement(node, site)
+    value = make.number("value") if node.attrs.get("value") else ""
     inputs = (node.inputs[0], int_input(node, "pads", site), value)
-    return [*before, changed(node, inputs=trimmed(inputs), drop=("pads", "value"))]
+    return [*make.nodes, changed(node, inputs=trimmed(inputs), drop=("pads", "value"))]
 
 
 def dropout_ratio(node: Node, site: Site) -> list[Node]:
@@ -163,12 +174,9 @@ def dropout_float_mask(node: Node, site: Site) -> list[Node]:
     [dropout] = dropout_ratio(node, site)
     if len(trimmed(node.outputs)) < 2:
         return [dropout]
-    mask = site.fresh(f"{node.outputs[1]}/bool")
-    outputs = (node.outputs[0], mask)
-    return [
-        replace(dropout, outputs=outputs),
-        new(node, "CastLike", (mask, node.inputs[0]), node.outputs[1]),
-    ]
+    make, mask = Replacement(node, site), site.fresh(f"{node.outputs[1]}/bool")
+    make("CastLike", mask, node.inputs[0], output=node.outputs[1])
+    return [replace(dropout, outputs=(node.outputs[0], mask)), *make.nodes]
 
 
 def softmax_of_matrix(node: Node, site: Site) -> list[Node]:
@@ -176,14 +184,9 @@ def softmax_of_matrix(node: Node, site: Site) -> list[Node]:
     axis, rank = node.attrs.get("axis", 1), site.rank(node.inputs[0])
     if axis == -1 or (rank is not None and axis == rank - 1):
         return [changed(node, attrs={"axis": -1})]
-    x, y = node.inputs[0], node.outputs[0]
-    matrix, result, shape = (site.fresh(f"{y}/{hint}") for hint in ("matrix", "result", "shape"))
-    return [
-        new(node, "Flatten", (x,), matrix, axis=axis),
-        new(node, node.op, (matrix,), result, axis=-1),
-        new(node, "Shape", (x,), shape),
-        new(node, "Reshape", (result, shape), y, allowzero=1),
-    ]
+    make, x = Replacement(node, site), node.inputs[0]
+    result = make(node.op, make("Flatten", x, axis=axis), axis=-1)
+    return make.ended("Reshape", result, make("Shape", x), allowzero=1)
 
 
 def batch_norm_training(node: Node, site: Site) -> list[Node]:
@@ -201,20 +204,11 @@ def batch_norm_spatial(node: Node, site: Site) -> list[Node]:
         return batch_norm_training(node, site)
     if len(trimmed(node.outputs)) > 1:
         raise UnsupportedError(f"{site.where}: training with spatial=0 is not supported.")
-    before: list[Node] = []
+    make = Replacement(node, site)
     x, scale, bias, mean, var = node.inputs
-    eps = float_like(changed(node, inputs=(var,), attrs={"epsilon": _epsilon(node)}), "epsilon", site, before)
-    steps = [site.fresh(f"{node.outputs[0]}/{hint}") for hint in ("centered", "shifted", "std", "unit", "scaled")]
-    centered, shifted, std, unit, scaled = steps
-    return [
-        *before,
-        new(node, "Sub", (x, mean), centered),
-        new(node, "Add", (var, eps), shifted),
-        new(node, "Sqrt", (shifted,), std),
-        new(node, "Div", (centered, std), unit),
-        new(node, "Mul", (unit, scale), scaled),
-        new(node, "Add", (scaled, bias), node.outputs[0]),
-    ]
+    std = make("Sqrt", make("Add", var, make.number("epsilon", _EPSILON, like=var)))
+    unit = make("Div", make("Sub", x, mean), std)
+    return make.ended("Add", make("Mul", unit, scale), bias)
 
 
 def upsample(node: Node, site: Site) -> list[Node]:
@@ -229,21 +223,17 @@ def resize_by_corners(node: Node, site: Site) -> list[Node]:
     The standard leaves the rounding open; this is the one of ONNX's own test case and of onnxruntime.
     """
     x, scales = node.inputs
-    corners = {"coordinate_transformation_mode": "asymmetric"}
-    known, nearest = site.value(scales), node.attrs.get("mode", "nearest") == "nearest"
-    if not nearest or (known is not None and np.all(known >= 1)):
-        rounding = {"nearest_mode": "floor"} if nearest else {}
-        return [_resize(node, x, scales, node.outputs[0], **corners, **rounding)]
-    if known is not None and np.all(known <= 1):
-        return [_resize(node, x, scales, node.outputs[0], **corners, nearest_mode="ceil")]
-    up, down, larger = (site.fresh(f"{node.outputs[0]}/{hint}") for hint in ("up", "down", "larger"))
+    corners = {**node.attrs, "coordinate_transformation_mode": "asymmetric"}
+    make, known = Replacement(node, site), site.value(scales)
+    if node.attrs.get("mode", "nearest") != "nearest":
+        return make.ended("Resize", x, "", scales, **corners)
+    if known is not None and (np.all(known >= 1) or np.all(known <= 1)):
+        rounding = "floor" if np.all(known >= 1) else "ceil"
+        return make.ended("Resize", x, "", scales, **{**corners, "nearest_mode": rounding})
     one = site.constant("one", 1, np.float32)
-    return [
-        new(node, "Max", (scales, one), up),
-        new(node, "Min", (scales, one), down),
-        _resize(node, x, up, larger, **corners, nearest_mode="floor"),
-        _resize(node, larger, down, node.outputs[0], **corners, nearest_mode="ceil"),
-    ]
+    up, down = make("Max", scales, one), make("Min", scales, one)
+    larger = make("Resize", x, "", up, **{**corners, "nearest_mode": "floor"})
+    return make.ended("Resize", larger, "", down, **{**corners, "nearest_mode": "ceil"})
 
 
 def resize_half_pixel(node: Node, site: Site) -> list[Node]:
@@ -286,19 +276,18 @@ def scan_of_batches(node: Node, site: Site) -> list[Node]:
 
 def _of_length(scan: Node, length: str, states: int, site: Site) -> list[Node]:
     """Makes a Scan run over the first `length` entries only, with its outputs padded with zeros."""
-    one, zero = (site.constant(hint, [value]) for hint, value in (("one", 1), ("zero", 0)))
-    end, whole, missing, pads = (site.fresh(f"{length}/{hint}") for hint in ("end", "whole", "missing", "pads"))
-    nodes = [new(scan, "Reshape", (length, one), end)]
-    cut = [site.fresh(f"{name}/cut") for name in scan.inputs[states:]]
-    nodes += [new(scan, "Slice", (x, zero, end, zero), y) for x, y in zip(scan.inputs[states:], cut, strict=True)]
+    make, one, zero = Replacement(scan, site), site.constant("one", [1]), site.constant("zero", [0])
+    end = make("Reshape", length, one)
+    cut = [make("Slice", x, zero, end, zero) for x in scan.inputs[states:]]
     short = [site.fresh(f"{name}/short") if name else "" for name in scan.outputs[states:]]
-    edges = (*scan.inputs[:states], *cut), (*scan.outputs[:states], *short)
-    nodes.append(changed(scan, inputs=edges[0], outputs=edges[1]))
-    nodes.append(new(scan, "Shape", scan.inputs[-1:], whole, start=0, end=1))
-    nodes.append(new(scan, "Sub", (whole, end), missing))
-    nodes.append(new(scan, "Concat", (zero, missing), pads, axis=0))
-    pairs = zip(short, scan.outputs[states:], strict=True)
-    return [*nodes, *(new(scan, "Pad", (x, pads, "", zero), y) for x, y in pairs if y)]
+    inputs, outputs = (*scan.inputs[:states], *cut), (*scan.outputs[:states], *short)
+    make.nodes.append(changed(scan, inputs=inputs, outputs=outputs))
+    missing = make("Sub", make("Shape", scan.inputs[-1], start=0, end=1), end)
+    pads = make("Concat", zero, missing, axis=0)
+    for x, y in zip(short, scan.outputs[states:], strict=True):
+        if y:
+            make("Pad", x, pads, "", zero, output=y)
+    return make.nodes
 
 
 def dft_axis(node: Node, site: Site) -> list[Node]:
@@ -310,16 +299,11 @@ def dft_axis(node: Node, site: Site) -> list[Node]:
 
 def group_norm_by_group(node: Node, site: Site) -> list[Node]:
     """GroupNormalization 18: one scale and bias for each group; an InstanceNormalization over the groups."""
-    x, scale, bias = node.inputs
-    y, groups = node.outputs[0], node.attrs["num_groups"]
-    grouped, result, shape = (site.fresh(f"{y}/{hint}") for hint in ("grouped", "result", "shape"))
-    form = site.constant("by_group", (0, groups, -1))
-    return [
-        new(node, "Reshape", (x, form), grouped),
-        new(node, "InstanceNormalization", (grouped, scale, bias), result, epsilon=_epsilon(node)),
-        new(node, "Shape", (x,), shape),
-        new(node, "Reshape", (result, shape), y, allowzero=1),
-    ]
+    make, (x, scale, bias) = Replacement(node, site), node.inputs
+    grouped = make("Reshape", x, site.constant("by_group", (0, node.attrs["num_groups"], -1)))
+    epsilon = float(node.attrs.get("epsilon", _EPSILON))
+    result = make("InstanceNormalization", grouped, scale, bias, epsilon=epsilon)
+    return make.ended("Reshape", result, make("Shape", x), allowzero=1)
 
 
 def grid_sample_mode(node: Node, site: Site) -> list[Node]:
@@ -329,34 +313,20 @@ def grid_sample_mode(node: Node, site: Site) -> list[Node]:
     return [changed(node, attrs={"mode": names.get(mode, mode)})]
 
 
-def roi_align_corners(node: Node, site: Site) -> list[Node]:
-    """RoiAlign before 16: no half-pixel shift."""
-    return [changed(node, attrs={"coordinate_transformation_mode": "output_half_pixel"})]
-
-
 def without(*names: str) -> Adapter:
-    """Drops attributes that are redundant."""
+    """Drops attributes that say nothing."""
     return lambda node, site: [changed(node, drop=names)]
 
 
 def with_defaults(**attrs: object) -> Adapter:
-    """Writes out attributes whose defaults have changed since."""
+    """Writes out defaults of attributes that have changed since."""
     return lambda node, site: [changed(node, attrs={k: v for k, v in attrs.items() if k not in node.attrs})]
 
 
 def broadcast_by_axis(node: Node, site: Site) -> list[Node]:
     """Arithmetic, comparisons and logic before 7: with `axis`, the first dimension of B is that dimension of A."""
     bare, axis = changed(node, drop=("axis", "broadcast")), node.attrs.get("axis")
-    if axis is None or not node.attrs.get("broadcast"):
-        return [bare]
-    before, aligned = _aligned(node, axis, site)
-    return [*before, replace(bare, inputs=(node.inputs[0], aligned))]
-
-
-def slope_of_channels(node: Node, site: Site) -> list[Node]:
-    """PRelu before 7: a slope for each channel, which is axis 1."""
-    before, aligned = _aligned(node, 1, site)
-    return [*before, changed(node, inputs=(node.inputs[0], aligned))]
+    return [bare] if axis is None or not node.attrs.get("broadcast") else _aligned(bare, axis, site)
 
 
 def batch_norm_is_test(node: Node, site: Site) -> list[Node]:
@@ -411,27 +381,19 @@ def split_sizes_of_any_type(node: Node, site: Site) -> list[Node]:
     """Split before 2: sizes may be an input, of the same type as the tensor that is split."""
     if len(node.inputs) < 2 or not node.inputs[1]:
         return split_sizes(node, site)
-    cast, sizes = _as_int(node, node.inputs[1], site)
-    return [cast, *split_sizes(changed(node, inputs=(node.inputs[0], sizes), drop=("split",)), site)]
+    make = Replacement(node, site)
+    sizes = make("Cast", node.inputs[1], to=TensorProto.INT64)
+    return [*make.nodes, *split_sizes(changed(node, inputs=(node.inputs[0], sizes), drop=("split",)), site)]
 
 
 def tile_along_axis(node: Node, site: Site) -> list[Node]:
     """Tile before 6: a number of copies along one axis; number and axis are tensors."""
-    x, *numbers = node.inputs
-    hints = ("tiles", "axis", "shape", "rank", "values", "row", "repeats")
-    tiles, axis, shape, rank, values, row, repeats = (site.fresh(f"{node.outputs[0]}/{hint}") for hint in hints)
+    make, (x, *numbers) = Replacement(node, site), node.inputs
     one, flat = site.constant("one", [1]), site.constant("flat", [-1])
-    casts = [_as_int(node, name, site) for name in numbers]
-    return [
-        *(cast for cast, _ in casts),
-        *(new(node, "Reshape", (c, flat), y) for (_, c), y in zip(casts, (tiles, axis), strict=True)),
-        new(node, "Shape", (x,), shape),
-        new(node, "Size", (shape,), rank),
-        new(node, "Concat", (one, tiles), values, axis=0),
-        new(node, "OneHot", (axis, rank, values), row),
-        new(node, "Reshape", (row, flat), repeats),
-        changed(node, inputs=(x, repeats)),
-    ]
+    tiles, axis = (make("Reshape", make("Cast", name, to=TensorProto.INT64), flat) for name in numbers)
+    rank, values = make("Size", make("Shape", x)), make("Concat", one, tiles, axis=0)
+    repeats = make("Reshape", make("OneHot", axis, rank, values), flat)
+    return [*make.nodes, changed(node, inputs=(x, repeats))]
 
 
 def upsample_by_two_scales(node: Node, site: Site) -> list[Node]:
@@ -443,11 +405,9 @@ def upsample_by_two_scales(node: Node, site: Site) -> list[Node]:
 
 def affine(node: Node, site: Site, scale: str = "alpha", shift: str = "beta") -> list[Node]:
     """Affine: alpha * x + beta."""
-    before: list[Node] = []
-    factor, summand = _constant(node, scale, 1.0, site, before), _constant(node, shift, 0.0, site, before)
-    scaled = site.fresh(f"{node.outputs[0]}/scaled")
-    multiplied = new(node, "Mul", (node.inputs[0], factor), scaled)
-    return [*before, multiplied, new(node, "Add", (scaled, summand), node.outputs[0])]
+    make = Replacement(node, site)
+    scaled = make("Mul", node.inputs[0], make.number(scale, 1.0))
+    return make.ended("Add", scaled, make.number(shift, 0.0))
 
 
 def image_scaler(node: Node, site: Site) -> list[Node]:
@@ -460,15 +420,9 @@ def of_scaled_input(op: str) -> Adapter:
     """ScaledTanh and ParametricSoftplus: alpha * f(beta * x)."""
 
     def to(node: Node, site: Site) -> list[Node]:
-        before: list[Node] = []
-        alpha, beta = (_constant(node, name, 1.0, site, before) for name in ("alpha", "beta"))
-        scaled, inner = (site.fresh(f"{node.outputs[0]}/{hint}") for hint in ("scaled", "inner"))
-        return [
-            *before,
-            new(node, "Mul", (node.inputs[0], beta), scaled),
-            new(node, op, (scaled,), inner),
-            new(node, "Mul", (inner, alpha), node.outputs[0]),
-        ]
+        make = Replacement(node, site)
+        inner = make(op, make("Mul", node.inputs[0], make.number("beta", 1.0)))
+        return make.ended("Mul", inner, make.number("alpha", 1.0))
 
     return to
 
@@ -488,63 +442,26 @@ def crop(node: Node, site: Site) -> list[Node]:
     )
 
 
-def _resize(node: Node, x: str, scales: str, y: str, **attrs: Any) -> Node:
-    return new(node, "Resize", (x, "", scales), y, **{**node.attrs, **attrs})
-
-
-def _epsilon(node: Node) -> float:
-    return float(node.attrs.get("epsilon", np.float32(1e-5)))
-
-
-def _aligned(node: Node, axis: int, site: Site) -> tuple[list[Node], str]:
-    """Appends dimensions of size 1 to input B until its first dimension lines up with dimension `axis` of A.
-
-    Gives the nodes for that and the name of the aligned tensor.
-    """
-    a, b = node.inputs
+def _aligned(node: Node, axis: int, site: Site) -> list[Node]:
+    """Appends dimensions of size 1 to input B until its first dimension lines up with dimension `axis` of A."""
+    make, (a, b) = Replacement(node, site), node.inputs
     rank_a, rank_b = site.rank(a), site.rank(b)
     if rank_a is None or rank_b is None:
-        return _aligned_at_run_time(node, axis, site)
-    behind = rank_a - axis % max(rank_a, 1) - rank_b
-    if behind <= 0:
-        return [], b
-    aligned = site.fresh(f"{b}/aligned")
-    axes = site.constant("axes", range(rank_b, rank_b + behind))
-    return [new(node, "Unsqueeze", (b, axes), aligned)], aligned
+        b = _aligned_at_run_time(make, axis)
+    elif (behind := rank_a - axis % max(rank_a, 1) - rank_b) > 0:
+        b = make("Unsqueeze", b, site.constant("axes", range(rank_b, rank_b + behind)))
+    return [*make.nodes, changed(node, inputs=(a, b))]
 
 
-def _aligned_at_run_time(node: Node, axis: int, site: Site) -> tuple[list[Node], str]:
-    """The same by nodes that compute the ranks, which the file does not declare."""
-    a, b = node.inputs
-    hints = ("shape_a", "rank_a", "shape_b", "rank_b", "left", "behind", "some", "count", "ones", "shape", "aligned")
-    shape_a, rank_a, shape_b, rank_b, left, behind, some, count, ones, shape, aligned = (
-        site.fresh(f"{b}/{hint}") for hint in hints
-    )
-    zero, one, flat = site.constant("zero", 0), site.constant("one", 1), site.constant("flat", [1])
-    start = site.constant("axis", abs(axis))
-    return [
-        new(node, "Shape", (a,), shape_a),
-        new(node, "Size", (shape_a,), rank_a),
-        new(node, "Shape", (b,), shape_b),
-        new(node, "Size", (shape_b,), rank_b),
-        new(node, "Sub", (rank_a, start), left) if axis >= 0 else new(node, "Identity", (start,), left),
-        new(node, "Sub", (left, rank_b), behind),
-        new(node, "Max", (behind, zero), some),
-        new(node, "Reshape", (some, flat), count),
-        new(node, "Expand", (one, count), ones),
-        new(node, "Concat", (shape_b, ones), shape, axis=0),
-        new(node, "Reshape", (b, shape), aligned, allowzero=1),
-    ], aligned
-
-
-def _as_int(node: Node, name: str, site: Site) -> tuple[Node, str]:
-    """Casts a number that a tensor of floats holds to int64."""
-    cast = site.fresh(f"{name}/int64")
-    return new(node, "Cast", (name,), cast, to=TensorProto.INT64), cast
-
-
-def _constant(node: Node, name: str, default: float, site: Site, before: list[Node]) -> str:
-    return float_like(changed(node, attrs={name: node.attrs.get(name, default)}), name, site, before)
+def _aligned_at_run_time(make: Replacement, axis: int) -> str:
+    """Input B, aligned by nodes that compute the ranks, which the file does not declare."""
+    constant, (a, b) = make.site.constant, make.node.inputs
+    zero, one, flat, start = constant("zero", 0), constant("one", 1), constant("flat", [1]), constant("axis", abs(axis))
+    shape = make("Shape", b)
+    left = make("Sub", make("Size", make("Shape", a)), start) if axis >= 0 else start
+    behind = make("Max", make("Sub", left, make("Size", shape)), zero)
+    ones = make("Expand", one, make("Reshape", behind, flat))
+    return make("Reshape", b, make("Concat", shape, ones, axis=0), allowzero=1)
 
 
 _REDUCED_TO = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
@@ -570,7 +487,7 @@ CHANGES = (
     OpsetChange(("GridSample",), 20, grid_sample_mode),
     OpsetChange(("GroupNormalization",), 21, group_norm_by_group),
     OpsetChange(("ImageScaler",), ALWAYS, image_scaler),
-    OpsetChange(("PRelu",), 7, slope_of_channels),
+    OpsetChange(("PRelu",), 7, lambda node, site: _aligned(node, 1, site)),  # a slope for each channel, which is axis 1
     OpsetChange(("Pad",), 2, pad_paddings),
     OpsetChange(("Pad",), 11, pad_widths),
     OpsetChange(("ParametricSoftplus",), ALWAYS, of_scaled_input("Softplus")),
@@ -580,7 +497,7 @@ CHANGES = (
     OpsetChange(("Resize",), 11, resize_by_corners),
     OpsetChange(("Resize",), 13, resize_half_pixel),
     OpsetChange(("Resize",), ALWAYS, resize_inputs),
-    OpsetChange(("RoiAlign",), 16, roi_align_corners),
+    OpsetChange(("RoiAlign",), 16, with_defaults(coordinate_transformation_mode="output_half_pixel")),
     OpsetChange(("ScaledTanh",), ALWAYS, of_scaled_input("Tanh")),
     OpsetChange(("Scan",), 9, scan_of_batches),
     OpsetChange(("Scatter",), ALWAYS, lambda node, site: [replace(node, op="ScatterElements")]),  # its name since 11

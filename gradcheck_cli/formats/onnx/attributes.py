@@ -22,8 +22,9 @@ from onnx import (
 )
 
 from gradcheck_cli.errors import ModelError, UnsupportedError, UsageError
+from gradcheck_cli.formats.onnx.opset import PYTHON_TYPES
 from gradcheck_cli.formats.onnx.tensors import tensor_type, text, type_proto
-from gradcheck_cli.graph import Array, Graph, Node, TensorType
+from gradcheck_cli.graph import Array, Graph, Node
 
 DEVICES = "device_configurations"  # the key in a node's metadata for its device configurations, as JSON
 
@@ -31,35 +32,31 @@ DEVICES = "device_configurations"  # the key in a node's metadata for its device
 class Contents(Protocol):
     """Reads the tensors and graphs among the attributes of a node."""
 
-    def array(self, tensor: TensorProto) -> Array:
+    def array(self, tensor: TensorProto | SparseTensorProto) -> Array:
         """The values of a tensor."""
-
-    def dense(self, sparse: SparseTensorProto) -> Array:
-        """The values of a sparse tensor."""
 
     def subgraph(self, proto: GraphProto) -> Graph:
         """The graph that is an attribute."""
 
 
 class _Kind(NamedTuple):
-    """A type of attributes: its fields in a message for one value and for several, and how values are read and written."""
+    """A type of attributes: the fields of a message for one value and for several, and functions to read and write one."""
 
     one: str
     many: str
-    python: tuple[type, ...]
     read: Callable[[Any, Contents], Any]
     write: Callable[[Any, Callable[[Graph], GraphProto]], Any]
 
 
 _KINDS = {
-    "INT": _Kind("i", "ints", (int,), lambda value, _: value, lambda value, _: value),
-    "FLOAT": _Kind("f", "floats", (float,), lambda value, _: value, lambda value, _: value),
-    "STRING": _Kind("s", "strings", (str, bytes), lambda s, _: text(s), lambda s, _: _bytes(s)),
-    "TENSOR": _Kind("t", "tensors", (np.ndarray,), lambda t, c: c.array(t), lambda a, _: tensor_proto("", a)),
-    "SPARSE_TENSOR": _Kind("sparse_tensor", "sparse_tensors", (), lambda t, c: c.dense(t), lambda value, _: value),
-    "GRAPH": _Kind("g", "graphs", (Graph,), lambda g, c: c.subgraph(g), lambda g, proto_of: proto_of(g)),
-    "TYPE_PROTO": _Kind("tp", "type_protos", (TensorType,), lambda t, _: tensor_type(t), lambda t, _: type_proto(t)),
-}  # in this order: the type of a Python value is the first that fits
+    "INT": _Kind("i", "ints", lambda value, _: value, lambda value, _: value),
+    "FLOAT": _Kind("f", "floats", lambda value, _: value, lambda value, _: value),
+    "STRING": _Kind("s", "strings", lambda s, _: text(s), lambda s, _: _bytes(s)),
+    "TENSOR": _Kind("t", "tensors", lambda t, c: c.array(t), lambda a, _: tensor_proto("", a)),
+    "SPARSE_TENSOR": _Kind("sparse_tensor", "sparse_tensors", lambda t, c: c.array(t), lambda value, _: value),
+    "GRAPH": _Kind("g", "graphs", lambda g, c: c.subgraph(g), lambda g, proto_of: proto_of(g)),
+    "TYPE_PROTO": _Kind("tp", "type_protos", lambda t, _: tensor_type(t), lambda t, _: type_proto(t)),
+}
 
 
 def attributes(node: NodeProto, bound: Mapping[str, Any], contents: Contents) -> dict[str, Any]:
@@ -91,17 +88,13 @@ def metadata(node: NodeProto) -> dict[str, str]:
     """The metadata properties and device configurations of a node."""
     found = {entry.key: entry.value for entry in node.metadata_props}
     if node.device_configurations:
-        found[DEVICES] = _as_json(node)
+        import json  # rarely needed, and slow to import
+
+        from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+
+        configurations = [MessageToDict(c, preserving_proto_field_name=True) for c in node.device_configurations]
+        found[DEVICES] = json.dumps(configurations, sort_keys=True)
     return found
-
-
-def _as_json(node: NodeProto) -> str:
-    import json  # rarely needed, and slow to import
-
-    from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
-
-    configurations = [MessageToDict(c, preserving_proto_field_name=True) for c in node.device_configurations]
-    return json.dumps(configurations, sort_keys=True)
 
 
 def attribute_proto(name: str, value: Any, kind: str, graph_of: Callable[[Graph], GraphProto]) -> AttributeProto:
@@ -134,7 +127,7 @@ def _plain(value: Any) -> Any:
 
 def _kind_of(name: str, value: Any) -> str:
     item = next(iter(value), 0) if isinstance(value, tuple) else value
-    kind = next((kind for kind, each in _KINDS.items() if isinstance(item, each.python)), None)
+    kind = next((kind for kind, types in PYTHON_TYPES.items() if isinstance(item, types)), None)
     if kind is None:
         raise UnsupportedError(f"attribute {name!r} is a {type(item).__name__}, which ONNX cannot hold.")
     return f"{kind}S" if isinstance(value, tuple) else kind
@@ -164,19 +157,15 @@ def elem_type(array: Array, what: str) -> int:
 def write_metadata(proto: NodeProto, node: Node) -> None:
     """Writes the metadata properties and device configurations of a node."""
     for key, value in node.metadata.items():
-        if key == DEVICES:
-            _write_devices(proto, value)
-        else:
+        if key != DEVICES:
             proto.metadata_props.add(key=key, value=value)
+    if devices := node.metadata.get(DEVICES):
+        import json  # rarely needed, and slow to import
 
+        from google.protobuf.json_format import ParseDict
 
-def _write_devices(proto: NodeProto, value: str) -> None:
-    import json  # rarely needed, and slow to import
-
-    from google.protobuf.json_format import ParseDict
-
-    for entry in json.loads(value):
-        proto.device_configurations.append(ParseDict(entry, NodeDeviceConfigurationProto()))
+        for entry in json.loads(devices):
+            proto.device_configurations.append(ParseDict(entry, NodeDeviceConfigurationProto()))
 
 
 def declare_devices(model: ModelProto) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import islice
@@ -77,8 +77,9 @@ def outline_of(path: Path) -> ModelProto:
 def parse_model(data: bytes, uri: str) -> ModelProto:
     """The model in `data`; a ModelError says what the data is instead."""
     refuse_pointer(data, uri)
-    if data and text_format_of(uri):
-        return parse_text(data, uri)
+    kind = FORMATS.get(Path(uri).suffix.lower(), "")
+    if data and kind:
+        return _parsed_text(data, uri, kind)
     model = ModelProto()
     with suppress(DecodeError):
         model.ParseFromString(data)
@@ -92,14 +93,16 @@ def opened(path: Path) -> Iterator[BufferedReader]:
     """An open file that could be a model; failures to read it are ModelErrors."""
     try:
         if path.is_dir():
-            raise ModelError(f"{path} is a folder, not a model.{_models_in(path)}")
+            models = [name for name in _names_in(path) if name.endswith(".onnx")]
+            held = f" It holds {', '.join(models[:5])}{' ...' if len(models) > 5 else ''}." if models else ""
+            raise ModelError(f"{path} is a folder, not a model.{held}")
         if path.exists() and not path.is_file():  # opening a pipe could block for ever
             raise ModelError(f"{path} is no regular file.")
         size = path.stat().st_size
         if size > PROTOBUF_LIMIT:
             raise ModelError(f"{path} is larger than 2 GiB in one file; save it with its weights as external data.")
     except FileNotFoundError:
-        raise ModelError(f"{path} does not exist.{_near(path)}") from None
+        raise ModelError(f"{path} does not exist.{did_you_mean(path.name, _names_in(path.parent))}") from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     try:
@@ -113,19 +116,11 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
     return ModelError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.")
 
 
-def _near(path: Path) -> str:
-    try:
-        return did_you_mean(path.name, os.listdir(path.parent))
-    except OSError:
-        return ""
-
-
-def _models_in(folder: Path) -> str:
-    try:
-        models = sorted(name for name in os.listdir(folder) if name.endswith(".onnx"))
-    except OSError:
-        return ""
-    return f" It holds {', '.join(models[:5])}{' ...' if len(models) > 5 else ''}." if models else ""
+def _names_in(folder: Path) -> list[str]:
+    """The names of files in a folder; none if it cannot be read."""
+    with suppress(OSError):
+        return sorted(os.listdir(folder))
+    return []
 
 
 def refuse_pointer(data: bytes, uri: str) -> None:
@@ -137,15 +132,21 @@ def refuse_pointer(data: bytes, uri: str) -> None:
 
 def refuse_broken_text(message: Message, uri: str) -> None:
     """Raises a ModelError if a string field of a message is not UTF-8; protobuf returns such strings as bytes."""
+    for each in messages_in(message):
+        for field, value in each.ListFields():
+            texts = () if field.type != field.TYPE_STRING else [value] if isinstance(value, (str, bytes)) else value
+            if any(type(text) is not str for text in texts):
+                raise ModelError(f"{uri} is damaged: its field {field.full_name!r} is not valid UTF-8.")
+
+
+def messages_in(message: Message) -> Iterator[Message]:
+    """A message and all messages inside of it, at every depth."""
     pending = [message]
     while pending:
-        for field, value in pending.pop().ListFields():
+        yield (found := pending.pop())
+        for field, value in found.ListFields():
             if field.type == field.TYPE_MESSAGE:
                 pending.extend([value] if isinstance(value, Message) else value)
-            elif field.type == field.TYPE_STRING and any(
-                type(item) is not str for item in ([value] if isinstance(value, (str, bytes)) else value)
-            ):
-                raise ModelError(f"{uri} is damaged: its field {field.full_name!r} is not valid UTF-8.")
 
 
 def _diagnosis(data: bytes) -> str:
@@ -165,14 +166,8 @@ def _diagnosis(data: bytes) -> str:
     return "is not an ONNX model"
 
 
-def text_format_of(uri: str) -> str:
-    """The text format that a file's suffix stands for; "" for a binary model."""
-    return FORMATS.get(Path(uri).suffix.lower(), "")
-
-
-def parse_text(data: bytes, uri: str) -> ModelProto:
-    """The model in a text file; a ModelError says what is wrong with the text."""
-    kind = text_format_of(uri)
+def _parsed_text(data: bytes, uri: str, kind: str) -> ModelProto:
+    """The model in a text file of a kind of `FORMATS`; a ModelError says what is wrong with the text."""
     require(_MEMORY_OF_TEXT * len(data), "its text")
     try:
         text = data.decode("utf-8-sig")
@@ -372,11 +367,11 @@ def _feed(graph: GraphProto, name: str, like: Array, path: str) -> None:
     dense = [each for each in graph.initializer if each.name != name]
     sparse = [each for each in graph.sparse_initializer if each.values.name != name]
     made = [node for node in graph.node if name in node.output]
-    held = len(dense) < len(graph.initializer) or len(sparse) < len(graph.sparse_initializer)
-    if len(dense) < len(graph.initializer):
-        _keep(graph.initializer, dense)
-    if len(sparse) < len(graph.sparse_initializer):
-        _keep(graph.sparse_initializer, sparse)
+    held = False
+    for field, kept in ((graph.initializer, dense), (graph.sparse_initializer, sparse)):
+        if len(kept) < len(field):
+            held = True
+            _keep(field, kept)
     if name in (each.name for each in graph.input):
         return
     if not made and not held:
@@ -389,17 +384,15 @@ def _feed(graph: GraphProto, name: str, like: Array, path: str) -> None:
 
 def _reads(node: NodeProto) -> Iterator[str]:
     """Names that a node reads, with those that its subgraphs may read from outside."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            for inner in graph.node:
-                yield from _reads(inner)
-            yield from (output.name for output in graph.output)
+    for message in messages_in(node):
+        if isinstance(message, NodeProto):
+            yield from message.input
+        elif isinstance(message, GraphProto):
+            yield from (output.name for output in message.output)
 
 
-def _keep(field: object, kept: Iterable[object]) -> None:
+def _keep(field: Any, kept: Sequence[Any]) -> None:
     """Reduces a repeated field to some of its messages."""
-    kept = list(kept)
-    copies = [type(each).FromString(each.SerializeToString()) for each in kept]  # type: ignore[attr-defined]
-    del field[:]  # type: ignore[attr-defined]
-    field.extend(copies)  # type: ignore[attr-defined]
+    copies = [type(each).FromString(each.SerializeToString()) for each in kept]
+    del field[:]
+    field.extend(copies)

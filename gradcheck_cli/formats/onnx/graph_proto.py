@@ -20,8 +20,8 @@ from gradcheck_cli.formats.gradient_nodes import with_bodies
 from gradcheck_cli.formats.onnx.adapt import adapt
 from gradcheck_cli.formats.onnx.attributes import attributes, metadata, value_of
 from gradcheck_cli.formats.onnx.opset import NEWEST, checked
-from gradcheck_cli.formats.onnx.tensors import TensorSource, numpy_dtype, to_array, to_dense, types_of
-from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe, in_order, is_inexact
+from gradcheck_cli.formats.onnx.tensors import TensorSource, numpy_dtype, to_array, types_of
+from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, describe, in_order, is_inexact
 from gradcheck_cli.graph.memory import installed
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
@@ -42,11 +42,11 @@ class Reader:
     def __init__(self, model: ModelProto, source: TensorSource) -> None:
         self._model = model
         self._source = source
-        self._functions = Functions(model.functions)
-        self._nodes = 0
-        self._bytes = 0
-        self._shared: dict[int, tuple[TensorProto, Array]] = {}
-        self.opset = declared_opset(model)
+        self._functions = {(plain(f.domain), f.name, f.overload): f for f in model.functions}
+        self._nodes = self._bytes = self._calls = 0
+        self._shared: dict[int, tuple[TensorProto | SparseTensorProto, Array]] = {}
+        declared = opsets(model.opset_import)  # the oldest files declare none, as some newer ones do
+        self.opset = {"": 1 if 0 < model.ir_version < 3 else NEWEST, **declared}
         self.names = FreshNames(names_of(model))
 
     def read(self, proto: GraphProto) -> Graph:
@@ -67,15 +67,15 @@ class Reader:
         """A graph of the model followed by another one, which may read all of its tensors."""
         scope = FileScope(self.names, self.opset)
         body = Body(self, scope, None, [*graph.nodes], {**graph.constants}, {**graph.types})
-        again = {*graph.tensors}.intersection(_defined(proto))
-        if again:
+        made = {*initializers_of(proto), *(name for node in proto.node for name in node.output)}
+        if again := made.intersection(graph.tensors):
             raise ModelError(f"{min(again)!r} is defined a second time.")
         body.take(proto)
         inputs = dict.fromkeys([*graph.inputs, *(value.name for value in proto.input)])
         outputs = dict.fromkeys([*graph.outputs, *(value.name for value in proto.output)])
         return _complete(body.graph(tuple(inputs), tuple(outputs), proto.name or "graph"))
 
-    def array(self, tensor: TensorProto, scope: FileScope) -> Array:
+    def array(self, tensor: TensorProto | SparseTensorProto, scope: FileScope) -> Array:
         """The values of a tensor; a tensor in a function's body is read once for all calls."""
         if id(tensor) in self._shared:
             return self._shared[id(tensor)][1]
@@ -87,17 +87,21 @@ class Reader:
             self._shared[id(tensor)] = tensor, array
         return array
 
-    def dense(self, sparse: SparseTensorProto) -> Array:
-        """The values of a sparse tensor."""
-        return to_dense(sparse, self._source)
-
     def function(self, node: NodeProto) -> FunctionProto | None:
         """The model-local function that a node calls, if any."""
-        return self._functions.of(node)
+        return self._functions.get((plain(node.domain), node.op_type, node.overload))
 
     def call(self, function: FunctionProto, call: Node, body: Body) -> Body:
         """The body of a function for one call, which adds its nodes to the caller's."""
-        scope = self._functions.scope(function, call, body.scope)
+        caller, key = body.scope, (plain(function.domain), function.name, function.overload)
+        self._count_call(key, caller)
+        prefix = caller.names.fresh(call.name or f"{function.name}/{next(filter(None, call.outputs), '')}")
+        inputs = (*call.inputs, *("" for _ in function.input[len(call.inputs) :]))
+        if len(inputs) > len(function.input) or len(call.outputs) > len(function.output):
+            raise ModelError(f"a call of function {function.name!r} has too many inputs or outputs.")
+        opset = {**caller.opset, **opsets(function.opset_import)}
+        renamed = dict(zip(function.input, inputs, strict=True))
+        scope = replace(caller, opset=opset, prefix=prefix, renamed=renamed, attrs={}, calls=(*caller.calls, key))
         inner = Body(self, scope, body.around, body.nodes, body.constants, body.types)
         defaults = {a.name: value_of(a, inner) for a in function.attribute_proto}
         return replace(inner, scope=replace(scope, attrs={**defaults, **call.attrs}))
@@ -107,6 +111,14 @@ class Reader:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise LimitError(f"the model has more than {MAX_NODES} nodes once functions are inlined.", code="GC602")
+
+    def _count_call(self, key: FunctionKey, caller: FileScope) -> None:
+        if key in caller.calls:
+            raise ModelError(f"function {key[1]!r} calls itself.")
+        self._calls += 1
+        if self._calls > MAX_CALLS or len(caller.calls) >= MAX_CALL_DEPTH:
+            text = f"the model's functions call each other more than {MAX_CALLS} times."
+            raise LimitError(text, code="GC602")
 
     @cached_property
     def names_read(self) -> set[str]:
@@ -142,7 +154,7 @@ class Body:
         for tensor in proto.initializer:
             self.constants[self.scope.name(tensor.name)] = self.array(tensor)
         for sparse in proto.sparse_initializer:
-            self.constants[self.scope.name(sparse.values.name)] = self.dense(sparse)
+            self.constants[self.scope.name(sparse.values.name)] = self.array(sparse)
         for infos in (proto.value_info, proto.output, proto.input):
             self.types.update({self.scope.name(name): kind for name, kind in types_of(infos).items()})
         for index, node in enumerate(proto.node):
@@ -175,13 +187,9 @@ class Body:
             version = self.scope.version(node.domain)
             self.nodes.extend(adapt(checked(node, version, where), version, FileSite(where, self, node)))
 
-    def array(self, tensor: TensorProto) -> Array:
+    def array(self, tensor: TensorProto | SparseTensorProto) -> Array:
         """The values of a tensor."""
         return self.reader.array(tensor, self.scope)
-
-    def dense(self, sparse: SparseTensorProto) -> Array:
-        """The values of a sparse tensor."""
-        return self.reader.dense(sparse)
 
     def subgraph(self, proto: GraphProto) -> Graph:
         """A subgraph of this graph."""
@@ -248,11 +256,10 @@ class FileSite:
 
     def dtype(self, name: str) -> np.dtype[Any] | None:
         value, declared = self.value(name), self.body.types.get(name)
-        dtype = declared.dtype if declared is not None else None
-        if value is not None or dtype is not None:
-            dtype = value.dtype if value is not None else dtype
-            return dtype if dtype is not None and is_inexact(dtype) else None
-        return self.body.reader.only_float
+        dtype = value.dtype if value is not None else declared.dtype if declared is not None else None
+        if dtype is None:
+            return self.body.reader.only_float
+        return dtype if is_inexact(dtype) else None
 
     def rank(self, name: str) -> int | None:
         value, declared = self.value(name), self.body.types.get(name)
@@ -295,55 +302,6 @@ class FileScope:
         return self.opset.get(domain, NEWEST)
 
 
-class FreshNames:
-    """The tensor names in use in one file; gives new ones that resemble the old."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-        self._counts: dict[str, int] = {}
-
-    def fresh(self, hint: str) -> str:
-        """An unused name: `hint`, with a number if it is taken."""
-        name = hint
-        while name in self._taken:
-            self._counts[hint] = self._counts.get(hint, 0) + 1
-            name = f"{hint}_{self._counts[hint]}"
-        self._taken.add(name)
-        return name
-
-
-class Functions:
-    """The functions that a model defines; counts their calls, to bound them."""
-
-    def __init__(self, functions: Iterable[FunctionProto]) -> None:
-        self._functions = {(plain(f.domain), f.name, f.overload): f for f in functions}
-        self._calls = 0
-
-    def of(self, node: NodeProto) -> FunctionProto | None:
-        """The function that a node calls, if any."""
-        return self._functions.get((plain(node.domain), node.op_type, node.overload))
-
-    def scope(self, function: FunctionProto, call: Node, caller: FileScope) -> FileScope:
-        """The scope of a function's body in one call."""
-        key = (plain(function.domain), function.name, function.overload)
-        self._count(key, caller)
-        prefix = caller.names.fresh(call.name or f"{function.name}/{next(filter(None, call.outputs), '')}")
-        inputs = (*call.inputs, *("" for _ in function.input[len(call.inputs) :]))
-        if len(inputs) > len(function.input) or len(call.outputs) > len(function.output):
-            raise ModelError(f"a call of function {function.name!r} has too many inputs or outputs.")
-        opset = {**caller.opset, **opsets(function.opset_import)}
-        renamed = dict(zip(function.input, inputs, strict=True))
-        return replace(caller, opset=opset, prefix=prefix, renamed=renamed, attrs={}, calls=(*caller.calls, key))
-
-    def _count(self, key: FunctionKey, caller: FileScope) -> None:
-        if key in caller.calls:
-            raise ModelError(f"function {key[1]!r} calls itself.")
-        self._calls += 1
-        if self._calls > MAX_CALLS or len(caller.calls) >= MAX_CALL_DEPTH:
-            text = f"the model's functions call each other more than {MAX_CALLS} times."
-            raise LimitError(text, code="GC602")
-
-
 def plain(domain: str) -> str:
     """The domain with "" for ONNX's own, however the file writes it."""
     return "" if domain == "ai.onnx" else domain
@@ -352,14 +310,6 @@ def plain(domain: str) -> str:
 def opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
     """The declared opset of each domain; of two entries for one domain the last is used."""
     return {plain(entry.domain): entry.version for entry in imports}
-
-
-def declared_opset(model: ModelProto) -> dict[str, int]:
-    """The opset of each domain; without a declaration, ONNX's own is 1 in the oldest files and else the newest."""
-    found = opsets(model.opset_import)
-    if "" not in found:
-        found[""] = 1 if 0 < model.ir_version < 3 else NEWEST
-    return found
 
 
 def names_of(model: ModelProto) -> set[str]:
@@ -401,11 +351,10 @@ def _complete(graph: Graph) -> Graph:
     return graph
 
 
-def _defined(proto: GraphProto) -> Iterator[str]:
-    """Names of the tensors that a graph defines, without its inputs, which another graph may define."""
-    yield from (tensor.name for tensor in proto.initializer)
-    yield from (sparse.values.name for sparse in proto.sparse_initializer)
-    yield from (name for node in proto.node for name in node.output if name)
+def initializers_of(*graphs: GraphProto) -> list[str]:
+    """Names of the initializers of graphs, the sparse ones last."""
+    dense = [tensor.name for graph in graphs for tensor in graph.initializer]
+    return [*dense, *(sparse.values.name for graph in graphs for sparse in graph.sparse_initializer)]
 
 
 def _elem_types(graph: GraphProto) -> Iterable[int]:

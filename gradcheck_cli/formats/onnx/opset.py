@@ -20,16 +20,10 @@ from gradcheck_cli.graph import Graph, Node, TensorType, describe
 NEWEST = defs.onnx_opset_version()
 LOWEST = 18  # gradient graphs use operators of this opset
 _LEGACY = {"consumed_inputs"}  # attributes without a meaning, of operators before opset 6
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "FLOAT": float,
-    "INT": int,
-    "STRING": (str, bytes),
-    "TENSOR": np.ndarray,
-    "GRAPH": Graph,
-    "SPARSE_TENSOR": np.ndarray,
-    "TYPE_PROTO": TensorType,
-}
-
+PYTHON_TYPES: Mapping[str, type | tuple[type, ...]] = {  # of values by type of attribute; the first that fits is written
+    "INT": int, "FLOAT": float, "STRING": (str, bytes), "TENSOR": np.ndarray, "SPARSE_TENSOR": np.ndarray,
+    "GRAPH": Graph, "TYPE_PROTO": TensorType,
+}  # fmt: skip
 
 # The opset from which on an operator has its newest meaning, where older nodes look the same and mean something else.
 _SINCE = {"DFT": 20, "GridSample": 20, "GroupNormalization": 21}
@@ -59,7 +53,7 @@ def signature(op: str, opset: int) -> SchemaSignature | None:
 
 
 def versions(op: str) -> tuple[SchemaSignature, ...]:
-    """Every signature that an operator of the default domain has had, oldest first."""
+    """All signatures that an operator of the default domain has had, oldest first."""
     return tuple(found for since in _history().get(op, ()) if (found := _signature(op, since)))
 
 
@@ -69,7 +63,11 @@ def checked(node: Node, opset: int, where: str) -> Node:
     For operators of other domains only the types of attributes are checked, since those are the same in all versions.
     """
     if node.domain:
-        _check_types(node, where)
+        foreign = _schema(node.op, NEWEST, node.domain)
+        known = foreign.attributes if foreign is not None else {}
+        for name, value in node.attrs.items():
+            if name in known:
+                _check_type(where, name, value, _kind(known[name]))
         return node
     schema = signature(node.op, opset)
     if schema is None:
@@ -80,38 +78,24 @@ def checked(node: Node, opset: int, where: str) -> Node:
     if missing:
         raise ModelError(f"{where}: attribute {missing[0]!r} is missing.")
     for name, value in node.attrs.items():
-        _check_attribute(where, name, value, schema, opset)
+        if name in schema.attributes and name not in _LEGACY:
+            _check_type(where, name, value, schema.attributes[name])
+        elif name not in _LEGACY and not name.startswith("__"):
+            hint = did_you_mean(name, schema.attributes)
+            raise ModelError(f"{where}: attribute {name!r} is unknown to opset {opset}.{hint}")
     kept = {name: value for name, value in node.attrs.items() if name in schema.attributes and name not in _LEGACY}
     return node if len(kept) == len(node.attrs) else replace(node, attrs=kept)
 
 
-def _check_types(node: Node, where: str) -> None:
-    schema = _schema(node.op, NEWEST, node.domain)
-    known = schema.attributes if schema is not None else {}
-    for name, value in node.attrs.items():
-        if name in known:
-            _check_type(where, name, value, _kind(known[name]))
-
-
 def _check_arity(where: str, kind: str, count: int, bounds: tuple[int, int]) -> None:
     least, most = bounds
-    if count < least:
-        raise ModelError(f"{where} has {count} {kind}; at least {least} are needed.")
-    if count > most:
-        raise ModelError(f"{where} has {count} {kind}; at most {most} are possible.")
-
-
-def _check_attribute(where: str, name: str, value: Any, schema: SchemaSignature, opset: int) -> None:
-    if name in _LEGACY or name.startswith("__"):
-        return
-    if name not in schema.attributes:
-        hint = did_you_mean(name, schema.attributes)
-        raise ModelError(f"{where}: attribute {name!r} is unknown to opset {opset}.{hint}")
-    _check_type(where, name, value, schema.attributes[name])
+    if not least <= count <= most:
+        limit = f"at least {least} are needed" if count < least else f"at most {most} are possible"
+        raise ModelError(f"{where} has {count} {kind}; {limit}.")
 
 
 def _check_type(where: str, name: str, value: Any, expected: str) -> None:
-    several, kinds = isinstance(value, tuple), _KINDS[expected.removesuffix("S")]
+    several, kinds = isinstance(value, tuple), PYTHON_TYPES[expected.removesuffix("S")]
     if several != expected.endswith("S") or not all(isinstance(v, kinds) for v in (value if several else (value,))):
         found = f"a tuple of {len(value)} values" if several else f"of type {type(value).__name__}"
         raise ModelError(f"{where}: attribute {name!r} is {found}; it must be of type {expected}.")

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import (
-    GraphProto,
     MapProto,
     ModelProto,
     OptionalProto,
@@ -30,9 +29,9 @@ from onnx import (
 
 from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError, did_you_mean
 from gradcheck_cli.formats.onnx.file import Outline, opened, parse_model, read_bytes, refuse_broken_text, refuse_pointer
-from gradcheck_cli.formats.onnx.graph_proto import Reader, graphs_of
+from gradcheck_cli.formats.onnx.graph_proto import Reader, graphs_of, initializers_of
 from gradcheck_cli.formats.onnx.opset import NEWEST
-from gradcheck_cli.formats.onnx.tensors import TensorSource, text, to_array, to_dense
+from gradcheck_cli.formats.onnx.tensors import TensorSource, text, to_array
 from gradcheck_cli.formats.source import Initialization, Source, TrainingStep
 from gradcheck_cli.graph import Array, Graph, TensorType, containers
 from gradcheck_cli.graph.memory import exhausted
@@ -181,23 +180,18 @@ def _initialization(info: TrainingInfoProto, model: ModelProto, graph: Graph, re
     made = reader.read(info.initialization)
     if made.free_inputs:
         raise ModelError(f"its initialization has an input, {made.free_inputs[0]!r}, which nobody can give.")
-    known = [*_initializers(model.graph, info.algorithm), *graph.inputs]
+    known = [*initializers_of(model.graph, info.algorithm), *graph.inputs]
     bindings = _bindings(info.initialization_binding, "initialization_binding", known, made.outputs)
     return Initialization(made, bindings)
 
 
 def _step(info: TrainingInfoProto, model: ModelProto, graph: Graph, reader: Reader) -> TrainingStep:
     made = reader.extended(graph, info.algorithm)
-    known, outputs = _initializers(model.graph, info.algorithm), (*made.outputs,)
-    updates = _bindings(info.update_binding, "update_binding", known, outputs)
+    known = initializers_of(model.graph, info.algorithm)
+    updates = _bindings(info.update_binding, "update_binding", known, made.outputs)
     for name, value in updates.items():
         _require_fit(name, made.constants[name], value, made.types.get(value, TensorType()))
     return TrainingStep(made, updates)
-
-
-def _initializers(*graphs: GraphProto) -> list[str]:
-    dense = [tensor.name for graph in graphs for tensor in graph.initializer]
-    return [*dense, *(sparse.values.name for graph in graphs for sparse in graph.sparse_initializer)]
 
 
 def _bindings(
@@ -240,8 +234,6 @@ def _require_single_updates(steps: Mapping[str, TrainingStep]) -> None:
 
 def _value(message: Message, source: TensorSource) -> Any:
     """The value in a message: an array, or a sequence, optional or map of arrays."""
-    if isinstance(message, TensorProto):
-        return to_array(message, source)
     if isinstance(message, SequenceProto):
         return containers.Sequence(tuple(_value(item, source) for item in _items(message)))
     if isinstance(message, OptionalProto):
@@ -250,7 +242,7 @@ def _value(message: Message, source: TensorSource) -> Any:
         return containers.Optional(held)
     if isinstance(message, MapProto):
         return _map(message, source)
-    return to_dense(message, source)
+    return to_array(message, source)
 
 
 def _items(message: SequenceProto) -> Any:

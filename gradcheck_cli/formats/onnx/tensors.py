@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +17,12 @@ import onnx
 from onnx import SparseTensorProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.formats.companions import leads_out
 from gradcheck_cli.formats.onnx.file import Outline
 from gradcheck_cli.formats.untrusted import closed_afterwards
 from gradcheck_cli.graph import MAX_RANK, Array, Dim, TensorType
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor once it is dense
-UNTYPED = TensorType()
 _PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
 _BITS: dict[int, int] = {number: _PACKED[name] for name, number in TensorProto.DataType.items() if name in _PACKED}
 
@@ -39,9 +39,13 @@ class TensorSource(NamedTuple):
         return np.frombuffer(raw_data, np.uint8) if self.outline is None else self.outline.payload(raw_data)
 
 
-def to_array(tensor: TensorProto, source: TensorSource) -> Array:
-    """The values of a tensor; an array of str (bytes where they are not UTF-8) for strings."""
-    dtype, shape = dtype_of(tensor), shape_of(tensor)
+def to_array(tensor: TensorProto | SparseTensorProto, source: TensorSource) -> Array:
+    """The values of a tensor, dense even if it is sparse; an array of str (bytes where they are not UTF-8) for strings."""
+    if isinstance(tensor, SparseTensorProto):
+        return _dense(tensor, source)
+    dtype, shape = numpy_dtype(tensor.data_type), _checked_shape(tensor.dims, _label(tensor))
+    if dtype is None:
+        raise ModelError(f"{_label(tensor)} has the unknown element type {tensor.data_type}.")
     if tensor.HasField("segment"):
         raise ModelError(f"{_label(tensor)} is a segment of a tensor; ONNX files hold whole ones.")
     if tensor.data_type == TensorProto.STRING:
@@ -53,8 +57,7 @@ def to_array(tensor: TensorProto, source: TensorSource) -> Array:
     return _from_fields(tensor, dtype, shape)
 
 
-def to_dense(sparse: SparseTensorProto, source: TensorSource) -> Array:
-    """A sparse tensor as a dense array."""
+def _dense(sparse: SparseTensorProto, source: TensorSource) -> Array:
     values, indices = to_array(sparse.values, source), to_array(sparse.indices, source)
     shape = _checked_shape(sparse.dims, _label(sparse.values))
     if math.prod(shape) * values.itemsize > DENSE_LIMIT:
@@ -68,25 +71,12 @@ def to_dense(sparse: SparseTensorProto, source: TensorSource) -> Array:
     return dense.reshape(shape)
 
 
-def dtype_of(tensor: TensorProto) -> np.dtype[np.generic]:
-    """The dtype of a tensor, from ml_dtypes where NumPy has none."""
-    dtype = numpy_dtype(tensor.data_type)
-    if dtype is None:
-        raise ModelError(f"{_label(tensor)} has the unknown element type {tensor.data_type}.")
-    return dtype
-
-
 def numpy_dtype(elem_type: int) -> np.dtype[np.generic] | None:
-    """The dtype of an ONNX element type; None if this is undefined or unknown."""
+    """The dtype of an ONNX element type, from ml_dtypes where NumPy has none; None if it is undefined or unknown."""
     try:
         return helper.tensor_dtype_to_np_dtype(elem_type)
     except KeyError:
         return None
-
-
-def shape_of(tensor: TensorProto) -> tuple[int, ...]:
-    """The shape of a tensor; raises a ModelError if it is not possible."""
-    return _checked_shape(tensor.dims, _label(tensor))
 
 
 def _checked_shape(dims: object, label: str) -> tuple[int, ...]:
@@ -199,7 +189,7 @@ def _inside(tensor: TensorProto, location: str, source: TensorSource) -> Path:
     """The file at `location`; raises a ModelError if it is not in the model's folder."""
     if not source.folders:
         raise _refusal(tensor, f"is kept in another file, {location!r}, and this model has no folder.")
-    if not location or "\0" in location or _leaves(location):
+    if leads_out(location):
         raise _refusal(tensor, f"is said to be in {location!r}, which is not in the model's folder.")
     try:
         path = (source.folders[0] / location).resolve()
@@ -216,11 +206,6 @@ def _inside(tensor: TensorProto, location: str, source: TensorSource) -> Path:
     return path
 
 
-def _leaves(location: str) -> bool:
-    posix, windows = PurePosixPath(location), PureWindowsPath(location)
-    return posix.is_absolute() or bool(windows.anchor) or ".." in posix.parts or ".." in windows.parts
-
-
 def _refusal(tensor: TensorProto, reason: str) -> ModelError:
     return ModelError(f"{_label(tensor)} {reason}", code="GC402")
 
@@ -232,19 +217,16 @@ def types_of(infos: Iterable[ValueInfoProto]) -> dict[str, TensorType]:
 
 def tensor_type(proto: TypeProto) -> TensorType:
     """A declared type as a `TensorType`."""
-    match proto.WhichOneof("value"):
-        case "tensor_type":
-            return _tensor(proto.tensor_type)
-        case "sparse_tensor_type":
-            return _tensor(proto.sparse_tensor_type)
-        case "sequence_type":
-            return _holding("sequence", proto.sequence_type.elem_type)
-        case "optional_type":
-            return _holding("optional", proto.optional_type.elem_type)
-        case "map_type":
-            return _holding("map", proto.map_type.value_type, numpy_dtype(proto.map_type.key_type))
-        case _:
-            return UNTYPED
+    which = proto.WhichOneof("value")
+    if which is None or which == "opaque_type":
+        return TensorType()
+    held = getattr(proto, which)
+    if which in ("tensor_type", "sparse_tensor_type"):
+        dims = tuple(_dim(dim) for dim in held.shape.dim) if held.HasField("shape") else None
+        return TensorType(numpy_dtype(held.elem_type), dims)
+    inner = tensor_type(held.value_type if which == "map_type" else held.elem_type)  # protobuf bounds the depth
+    key = numpy_dtype(held.key_type) if which == "map_type" else None
+    return TensorType(inner.dtype, inner.shape, which.removesuffix("_type"), inner, key)
 
 
 def value_info(name: str, declared: TensorType | None) -> ValueInfoProto:
@@ -258,17 +240,6 @@ def value_info(name: str, declared: TensorType | None) -> ValueInfoProto:
 def type_proto(declared: TensorType) -> TypeProto:
     """A declared type as a TypeProto, for attributes."""
     return value_info("", declared).type
-
-
-def _tensor(proto: TypeProto.Tensor | TypeProto.SparseTensor) -> TensorType:
-    dims = tuple(_dim(dim) for dim in proto.shape.dim) if proto.HasField("shape") else None
-    return TensorType(numpy_dtype(proto.elem_type), dims)
-
-
-def _holding(kind: str, proto: TypeProto, key: np.dtype[np.generic] | None = None) -> TensorType:
-    # The recursion is bounded: protobuf parses at most 100 levels.
-    inner = tensor_type(proto)
-    return TensorType(inner.dtype, inner.shape, kind, inner, key)
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.formats.onnx.attributes import (
@@ -146,8 +146,8 @@ def _put_graph(proto: GraphProto, graph: Graph, opset: int, constants: Constants
     proto.name = graph.name or "graph"
     proto.node.extend(_node(node, opset, constants) for node in graph.nodes)
     proto.initializer.extend(constants(name, array) for name, array in graph.constants.items())
-    proto.input.extend(_value_info(graph, name) for name in graph.inputs)
-    proto.output.extend(_value_info(graph, name) for name in graph.outputs)
+    proto.input.extend(value_info(name, _declared(graph, name)) for name in graph.inputs)
+    proto.output.extend(value_info(name, _declared(graph, name)) for name in graph.outputs)
 
 
 def _graph(graph: Graph, opset: int, constants: Constants) -> GraphProto:
@@ -173,10 +173,6 @@ def _declared(graph: Graph, name: str) -> TensorType:
     if declared.dtype is not None or name not in graph.constants:
         return declared
     return TensorType(graph.constants[name].dtype, graph.constants[name].shape)
-
-
-def _value_info(graph: Graph, name: str) -> ValueInfoProto:
-    return value_info(name, _declared(graph, name))
 
 
 def _domains(graph: Graph) -> set[str]:

@@ -309,17 +309,11 @@ class TextReader:
         graph: Graph = self._located(lambda: self.subgraph(proto), statement)
         return graph
 
-    def array(self, tensor: TensorProto) -> Array:
+    def array(self, tensor: TensorProto | SparseTensorProto) -> Array:
         """The values of a tensor."""
         from gradcheck_cli.formats.onnx.tensors import TensorSource, to_array
 
         return to_array(tensor, TensorSource("the spec"))
-
-    def dense(self, sparse: SparseTensorProto) -> Array:
-        """The values of a sparse tensor."""
-        from gradcheck_cli.formats.onnx.tensors import TensorSource, to_dense
-
-        return to_dense(sparse, TensorSource("the spec"))
 
     def subgraph(self, proto: GraphProto) -> Graph:
         """A graph among a node's attributes."""
