@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats import is_spec
+from gradcheck_cli.formats.untrusted import leads_out
 
 
 def companion_files(path: Path) -> dict[str, Path]:
@@ -43,12 +44,6 @@ def copy_files(files: Mapping[str, Path], folder: Path) -> None:
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, place)
-
-
-def leads_out(name: str) -> bool:
-    """True if a path is empty or absolute, or leads out of the folder it is relative to, on any operating system."""
-    path = PureWindowsPath(name)  # understands both kinds of slash
-    return bool(path.anchor) or ".." in path.parts or "\0" in name or not path.name
 
 
 def _external_data(path: Path) -> Iterator[str]:

@@ -64,6 +64,12 @@ class Source:
     dims: Mapping[str, int] = field(default_factory=dict)  # sizes given for symbolic dimensions
     values_at: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # point -> inputs not drawn there
 
+    @property
+    def symbols(self) -> set[str]:
+        """Names of the symbolic dimensions in declared shapes."""
+        shapes = (kind.shape or () for kind in self.graph.types.values())
+        return {dim for shape in shapes for dim in shape if isinstance(dim, str)}
+
     def at_step(self, name: str) -> Source:
         """A training step as a model of its own."""
         step = self.steps[name]

@@ -72,6 +72,12 @@ def blocks(path: Path, most: int = LARGEST) -> Iterator[bytes]:
             yield block
 
 
+def leads_out(path: str) -> bool:
+    """True if a path is empty or absolute, or leads out of the folder it is relative to, on any operating system."""
+    parts = pathlib.PureWindowsPath(path)  # understands both kinds of slash
+    return bool(parts.anchor) or ".." in parts.parts or "\0" in path or not parts.name
+
+
 def inside(folder: pathlib.Path, path: str, whose: str) -> pathlib.Path:
     """The file at an untrusted path inside a folder; raises ValueError if the path or a link leads out of it."""
     if "\0" in path or pathlib.PureWindowsPath(path).anchor or os.path.isabs(path):
@@ -81,6 +87,11 @@ def inside(folder: pathlib.Path, path: str, whose: str) -> pathlib.Path:
     if not file.is_relative_to(root):
         raise ValueError(f"the path {path!r} leads out of {whose}")
     return file
+
+
+def sha256_of_text(text: str) -> str:
+    """The SHA-256 of a text in hexadecimal; names of files may hold characters that are not valid in UTF-8."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def sha256_of(path: Path) -> str:

@@ -28,7 +28,7 @@ FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 MAX_NODES = 3_000_000  # once functions are inlined
 MAX_CALLS = 200_000  # of functions in one model: nested calls multiply
 MAX_CALL_DEPTH = 60
-_CONSTANTS: dict[str, DTypeLike | None] = {
+CONSTANTS: Mapping[str, DTypeLike | None] = {  # attribute of a Constant node -> dtype; None for that of the value
     **dict.fromkeys(("value", "sparse_value")), **dict.fromkeys(("value_float", "value_floats"), np.float32),
     **dict.fromkeys(("value_int", "value_ints"), np.int64), **dict.fromkeys(("value_string", "value_strings"), object),
 }  # fmt: skip
@@ -221,11 +221,11 @@ class Body:
         if len(node.attrs) != 1 or len(node.outputs) != 1:
             raise ModelError(f"{where} needs one output and one attribute that holds its value.")
         [(kind, value)] = node.attrs.items()
-        if node.outputs[0] in self.constants or kind not in _CONSTANTS:
-            problem = f"attribute {kind!r} is unknown" if kind not in _CONSTANTS else "its output exists already"
+        if node.outputs[0] in self.constants or kind not in CONSTANTS:
+            problem = f"attribute {kind!r} is unknown" if kind not in CONSTANTS else "its output exists already"
             raise ModelError(f"{where}: {problem}.")
         checked(node, NEWEST, where)
-        self.constants[node.outputs[0]] = np.asarray(value, _CONSTANTS[kind])
+        self.constants[node.outputs[0]] = np.asarray(value, CONSTANTS[kind])
         self.inline.add(node.outputs[0])
 
 

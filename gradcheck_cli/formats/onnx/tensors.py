@@ -17,9 +17,8 @@ import onnx
 from onnx import SparseTensorProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 from gradcheck_cli.errors import LimitError, ModelError
-from gradcheck_cli.formats.companions import leads_out
 from gradcheck_cli.formats.onnx.file import Outline
-from gradcheck_cli.formats.untrusted import closed_afterwards
+from gradcheck_cli.formats.untrusted import closed_afterwards, leads_out
 from gradcheck_cli.graph import MAX_RANK, Array, Dim, TensorType
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor once it is dense

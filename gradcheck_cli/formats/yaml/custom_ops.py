@@ -23,13 +23,13 @@ from gradcheck_cli.graph import Graph, Node
 
 COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # not part of ONNX
 DOMAINS = frozenset(("", "gradcheck", "ai.onnx.ml", "com.microsoft", "ai.onnx.training", "ai.onnx.preview.training"))
-_OF_UNITS = ("layer", "bends", "squashes")  # facts of what one rule differentiates as a whole
+_OF_UNITS = ("layer", "bends", "squashes")  # facts about operators with a gradient of their own
 _ONNX = ("ai.onnx",)  # the long name of the domain ""
 
 
 @dataclass(slots=True)
 class OperatorTable:
-    """The operators of one spec; makes their bodies as nodes need them."""
+    """The operators of one spec, whose bodies are made when a node needs them."""
 
     specs: dict[str, OperatorSpec]
     spot: DocumentPath  # of the `ops` key
@@ -39,7 +39,7 @@ class OperatorTable:
 
     @property
     def bodies(self) -> tuple[OperatorBody, ...]:
-        """Every body made so far; each stands behind those that it calls."""
+        """All bodies made so far; each comes after those that it calls."""
         return tuple(self._bodies.values())
 
     def read_all(self) -> None:
@@ -74,7 +74,7 @@ class OperatorTable:
         return replace(source, graph=graph, operators=operators, unused=self.unused([graph]))
 
     def unused(self, graphs: Iterable[Graph]) -> tuple[str, ...]:
-        """Full names of the operators that none of some graphs uses, neither itself nor inside of another one."""
+        """Full names of the operators that none of the graphs uses, neither itself nor inside of another operator."""
         inner = {f"{body.domain}.{body.name}": [g for g in (body.forward, body.gradient) if g] for body in self.bodies}
         ahead, used = [*graphs], set[str]()
         while ahead:
@@ -88,14 +88,14 @@ class OperatorTable:
         return tuple(name for name in self.specs if name not in names)
 
     def _in_graph(self, graph: Graph) -> Graph:
-        return replace(graph, nodes=tuple(self._in_node(node) for node in graph.nodes))
-
-    def _in_node(self, node: Node) -> Node:
-        if any(node.subgraphs):
-            inner = {k: self._in_graph(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
-            node = replace(node, attrs=inner)
-        full = f"{node.domain}.{node.op}"
-        return self._call(full, node) if full in self.specs else node
+        nodes = []
+        for node in graph.nodes:
+            if any(node.subgraphs):
+                inner = {k: self._in_graph(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+                node = replace(node, attrs=inner)
+            full = f"{node.domain}.{node.op}"
+            nodes.append(self._call(full, node) if full in self.specs else node)
+        return replace(graph, nodes=tuple(nodes))
 
     def _call(self, full: str, node: Node) -> Node:
         spec = self.specs[full]
@@ -171,10 +171,11 @@ class OperatorTable:
     ) -> Graph:  # fmt: skip
         scope = Scope(self.resolve, np.dtype(np.float32), local=set(inputs), bound=bound)
         read = read_nodes(nodes, spot, scope)
-        if partial:
-            outputs = [output for output in outputs if output in scope.local]
-        else:
-            _check_computed(outputs, spot, scope)
+        missing = [output for output in outputs if output not in scope.local]
+        if missing and not partial:
+            near = did_you_mean(missing[0], scope.local)
+            raise spot.error(f"does not compute {missing[0]!r}, an output of the operator.{near}", key=True)
+        outputs = [output for output in outputs if output not in missing]
         return Graph(tuple(inputs), tuple(outputs), tuple(read), scope.constants, opset={"": 21}, name=name)
 
     def _from_python(self, target: str, spot: DocumentPath) -> OperatorSpec:
@@ -193,7 +194,7 @@ class OperatorTable:
 
 
 def _facts(spec: OperatorSpec, spot: DocumentPath) -> dict[str, Any]:
-    """The facts that a spec states of its operator, with operands by index; a SpecError for a name that is none."""
+    """The facts that a spec states about its operator, with operands by index; a SpecError for an unknown operand."""
     facts, inputs = spec.facts, spec.inputs or []
     for key in _OF_UNITS if spec.gradient is None else ():
         if key in facts.model_fields_set:
@@ -230,13 +231,6 @@ def _check_own_names(spec: OperatorSpec, spot: DocumentPath) -> None:
     for name in names:
         if name in derived and spec.gradient is not None:
             raise spot.error(f"{name!r} is also the name of the gradient of {name[1:]!r}; choose another", key=True)
-
-
-def _check_computed(outputs: list[str], spot: DocumentPath, scope: Scope) -> None:
-    missing = [name for name in outputs if name not in scope.local]
-    if missing:
-        near = did_you_mean(missing[0], scope.local)
-        raise spot.error(f"does not compute {missing[0]!r}, an output of the operator.{near}", key=True)
 
 
 def _brief(value: Any) -> str:

@@ -71,7 +71,7 @@ INIT: Schema = {
 
 
 class Unknown(NamedTuple):
-    """Replaces the value of an unknown key, to carry the known keys to the error message."""
+    """Stands in for the value of an unknown key, so that the error message can list the known keys."""
 
     known: tuple[str, ...]
 
@@ -286,18 +286,18 @@ class InputSpec(Keyed):
     """An input of a graph."""
 
     shape: list[Dim] | None = Field(None, description="Sizes, or names of sizes; null is an unknown one.")
-    dtype: DTypeName = Field("float32", description="Its type.")
-    range: Range | None = Field(None, description="Values are drawn from here; integers include both ends.")
+    dtype: DTypeName = Field("float32", description="Its dtype.")
+    range: Range | None = Field(None, description="Values are drawn from this range; integers include both ends.")
 
 
 class ParamSpec(Keyed):
     """A parameter of a graph."""
 
-    shape: list[Dim] | None = Field(
-        None, description="Sizes, or names from `dims`; may be left out for written values."
+    shape: list[Dim] | None = Field(None, description="Sizes, or names from `dims`; default that of written values.")
+    dtype: DTypeName = Field("float32", description="Its dtype.")
+    init: Init = Field(
+        description="The source of its values: a kind, a mapping with a kind, a number, or nested lists."
     )
-    dtype: DTypeName = Field("float32", description="Its type.")
-    init: Init = Field(description="How it gets its values: a kind, a mapping with a kind, a number, or nested lists.")
 
 
 Attribute: TypeAlias = Annotated[
@@ -338,9 +338,9 @@ Param: TypeAlias = Annotated[
 class Subgraph(Keyed):
     """A graph inside a node: a branch of If, the body of Loop or Scan.  It may read the tensors around it."""
 
-    outputs: list[Name] = Field(description="Names of the tensors that it gives.")
+    outputs: list[Name] = Field(description="Names of its results.")
     nodes: Nodes = Field([], description="Its nodes.")
-    inputs: list[Name] = Field([], description="Names of what Loop or Scan hands in.")
+    inputs: list[Name] = Field([], description="Names of the tensors that Loop or Scan passes in.")
     constants: dict[Name, Constant] = Field({}, description="Fixed tensors by name.")
 
 
@@ -349,19 +349,19 @@ class GraphSpec(Keyed):
 
     outputs: Annotated[list[Name], Field(min_length=1)] = Field(description="Names of its results.")
     nodes: Nodes = Field(description="Nodes in the order of computation: mappings, or ONNX's text syntax.")
-    inputs: dict[Name, InputSpec] = Field({}, description="What is fed, by name.")
+    inputs: dict[Name, InputSpec] = Field({}, description="Tensors that are fed, by name.")
     params: dict[Name, Param] = Field({}, description="Trained tensors by name.")
-    constants: dict[Name, Constant] = Field({}, description="Fixed tensors by name; never differentiated unasked.")
-    dims: dict[Name, Natural] = Field({}, description="Sizes by the name that shapes use.")
+    constants: dict[Name, Constant] = Field({}, description="Fixed tensors by name; differentiated only if named as x.")
+    dims: dict[Name, Natural] = Field({}, description="Sizes, by the name that shapes use for them.")
     opset: Positive | None = Field(None, description="The ONNX opset in which the nodes are written; default 21.")
 
 
 class AlongSpec(Keyed):
-    """Integers that count along an axis of another operand: indices, or lengths."""
+    """Integers that are indices into an axis of another operand, or lengths along it."""
 
-    along: Name = Field(description="The operand that they count along.")
+    along: Name = Field(description="The other operand.")
     axis: int = Field(0, description="Its axis; default the first one.")
-    lengths: bool = Field(False, description="They are lengths, up to all of it, not indices.")
+    lengths: bool = Field(False, description="True for lengths, which may be that of the whole axis, not indices.")
 
 
 Domain: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(check_domain)]
@@ -375,29 +375,34 @@ Role: TypeAlias = Literal["weight", "statistic", "quantization"]
 
 
 class FactsSpec(Keyed):
-    """Facts of an operator that its body does not show to a check; operands are called by name.
+    """Facts about an operator that a check cannot read from its body; operands are referred to by name.
 
-    Left out is what the nodes of the body say themselves: cost, kinks, branches, units that are flat, dtypes, rounding.
+    Others it reads from the nodes of the body: cost, kinks, branches, flat units, dtypes, rounding.
     """
 
-    domain: dict[Name, Domain] = Field({}, description="Where an operand has to lie, [least, most], ends excluded.")
-    integers: dict[Name, Integers] = Field({}, description="Integers of an operand: [low, high], or {along: operand}.")
-    roles: dict[Name, Role] = Field({}, description="What a constant is that stands as an operand.")
+    domain: dict[Name, Domain] = Field({}, description="Ranges of operands, [least, most], ends excluded.")
+    integers: dict[Name, Integers] = Field({}, description="Integers of operands: [low, high], or {along: operand}.")
+    roles: dict[Name, Role] = Field({}, description="The role of an operand that is a constant.")
     moves: Literal["all", "joined", "part", "picked", "selected", "within", "either"] | None = Field(
         None,
-        description="How its result has entries of its first operand as they are: all in another layout, a fixed part, "
-        "picked by indices, selected by data, or within the same range; joined of all operands, either of two.",
+        description="The way in which entries of its first operand become entries of its result unchanged: all in "
+        "another layout, a fixed part, picked by indices, selected by data, or only kept within their range; joined "
+        "means those of all operands, either those of one of two.",
     )
     same_axes: bool = Field(False, description="The axes of its result are those of its first operand.")
     space: Literal["windows", "resized"] | None = Field(
-        None, description="It reads the axes of its first operand from the third on as an image's, or resizes them."
+        None,
+        description="From the third on, axes of its first operand are an image's, read in windows or resized.",
     )
-    layer: bool | None = Field(None, description="With a gradient: a layer where it has weights, or never one.")
+    layer: bool | None = Field(
+        None,
+        description="With a gradient: true if it is a layer where it has weights.",
+    )
     bends: list[Annotated[list[Name], Field(min_length=1)]] = Field(
         [],
-        description="With a gradient: groups of operands; it is not linear in data that are all of one. Default all.",
+        description="With a gradient: groups of operands; it is not linear where a whole group is data. Default all.",
     )
-    squashes: bool = Field(False, description="With a gradient: its result is bounded, as of a softmax.")
+    squashes: bool = Field(False, description="With a gradient: its result is bounded, as that of a softmax.")
 
 
 class OperatorSpec(Keyed):
@@ -406,17 +411,18 @@ class OperatorSpec(Keyed):
     inputs: Annotated[list[Name], Field(min_length=1)] | None = Field(None, description="Names of its operands.")
     outputs: Annotated[list[Name], Field(min_length=1)] | None = Field(None, description="Names of its results.")
     forward: Nodes | None = Field(None, description="Nodes that compute the outputs from the inputs.")
-    gradient: Nodes | None = Field(None, description="Given x, y and dy: nodes that compute dx. Without: derived.")
+    gradient: Nodes | None = Field(None, description="Nodes that compute dx from x, y and dy. Without: derived.")
     cuts: list[Name] = Field([], description="Inputs without a derivative by nature: they decide, index or size.")
     facts: FactsSpec = Field(
-        default_factory=lambda: FactsSpec.model_validate({}), description="What a check may rely on beside its body."
+        default_factory=lambda: FactsSpec.model_validate({}),
+        description="Facts that a check may rely on beside its body.",
     )
     attrs: dict[Name, Value] = Field({}, description="Attributes and their defaults; the nodes refer to them by @name.")
     python: str | None = Field(None, description="module:function that returns this entry; needs --allow-python.")
 
 
 class Expect(Keyed):
-    """A known failure of a check; once the check passes, the entry has to be removed."""
+    """A known failure of a check; the entry has to be removed once the check passes."""
 
     status: Literal["fail", "severed", "inconclusive", "unsupported", "error", "limit"] | None = Field(
         None, description="The outcome."
@@ -424,7 +430,7 @@ class Expect(Keyed):
     forward: Literal["differs"] | None = Field(
         None, description="The forward run differs from onnxruntime's, or from the outputs shipped with the model."
     )
-    reason: str = Field("", description="Why, or the issue where that is written.")
+    reason: str = Field("", description="The reason, or the issue in which it is written.")
     until: Annotated[datetime.date | None, BeforeValidator(date_of)] = Field(None, description="Last day, YYYY-MM-DD.")
 
     @model_validator(mode="after")
@@ -528,7 +534,9 @@ class ModelSpec(_keys("models", SettingsKeys)):  # type: ignore[misc]
 
     path: Name = Field(description="An ONNX file, a folder, a pattern or a URL.")
     name: Name | None = Field(None, description="Its name in the results.")
-    sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")] | None = Field(None, description="Of the file.")
+    sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")] | None = Field(
+        None, description="The SHA-256 of the file."
+    )
     expect: Expect | None = Field(None, description="A known outcome.")
 
 
@@ -536,14 +544,11 @@ class SpecKeys(Keyed):
     """A gradcheck spec: graphs and checks, checks of ONNX files beside it, or a manifest of models."""
 
     gradcheck: Literal[1] = Field(description="The version of this format; the first key.")
-    defaults: Defaults = Field(
-        default_factory=lambda: Defaults.model_validate({}),
-        description="Settings of every check that does not say otherwise.",
-    )
+    defaults: Defaults = Field(default_factory=lambda: Defaults.model_validate({}), description=str(Defaults.__doc__))
     graphs: dict[Name, GraphSpec] = Field({}, description="Models by name.")
     ops: dict[Name, OperatorSpec] = Field({}, description="Operators of one's own, as domain.Name.")
     init: dict[Name, dict[Name, Init]] = Field({}, description="Groups of values: {from: file.npz}, or tensor: init.")
-    checks: list[CheckSpec] = Field([], description="What is checked; without it, each graph with its own targets.")
+    checks: list[CheckSpec] = Field([], description="Checks; default: one of each graph, with chosen targets.")
     models: list[ModelSpec] = Field([], description="A zoo manifest.")
 
 

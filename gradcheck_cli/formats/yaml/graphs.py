@@ -22,37 +22,34 @@ from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
 from gradcheck_cli.formats.yaml.fields import GraphSpec, InputSpec, ParamSpec
 from gradcheck_cli.formats.yaml.nodes import Scope, add_constants, check_outputs, read_nodes
-from gradcheck_cli.formats.yaml.places import Document, DocumentPath
+from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import Values, constant, dtype_of, graph_float
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
 DEFAULT_OPSET = 21
 
 
-@dataclass(frozen=True, slots=True)
-class SpecContext:
-    """The parts of a spec that its graphs share while they are read."""
-
-    document: Document
-    operators: OperatorTable
-    values: Values
-    dims: Mapping[str, int]  # the caller's sizes, which override the file's
-
-
-def read_graph(name: str, written: GraphSpec, spot: DocumentPath, context: SpecContext) -> Source:
-    """Reads one entry of `graphs`."""
-    dims = {**written.dims, **{key: size for key, size in context.dims.items() if key in _symbols(written)}}
-    _check_dims(written, spot)
+def read_graph(
+    name: str, written: GraphSpec, spot: DocumentPath, operators: OperatorTable, values: Values,
+    given_dims: Mapping[str, int],
+) -> Source:  # fmt: skip
+    """Reads one entry of `graphs`; `given_dims` are sizes from the caller, which override the file's."""
+    symbols = _symbols(written)
+    dims = {**written.dims, **{key: size for key, size in given_dims.items() if key in symbols}}
+    for key in (each for each in written.dims if each not in symbols):
+        with spot.document.collecting():
+            message = f"no shape of this graph uses the size {key!r}.{did_you_mean(key, symbols)}"
+            raise (spot / "dims" / key).error(message, key=True)
     types = {key: TensorType(dtype_of(value.dtype), None if value.shape is None else tuple(value.shape))
              for key, value in written.inputs.items()}  # fmt: skip
-    params = _params(name, written, dims, spot, context.values)
+    params = _params(name, written, dims, spot, values)
     types |= {key: TensorType(array.dtype, array.shape) for key, array in params.items()}
     float_dtype = graph_float([kind.dtype for kind in types.values() if kind.dtype is not None])
     local = {*written.inputs, *written.params}
     if written.opset is not None and written.opset > NEWEST:
         raise (spot / "opset").error(f"opset {written.opset} is not known; the newest known is {NEWEST}")
     modern = partial(_modern, written.opset, types) if written.opset is not None else None
-    scope = Scope(context.operators.resolve, float_dtype, local, constants=dict(params), modern=modern)
+    scope = Scope(operators.resolve, float_dtype, local, constants=dict(params), modern=modern)
     add_constants(written.constants, spot / "constants", scope)
     nodes = read_nodes(written.nodes, spot / "nodes", scope)
     check_outputs(written.outputs, spot / "outputs", scope)
@@ -67,11 +64,11 @@ def read_graph(name: str, written: GraphSpec, spot: DocumentPath, context: SpecC
         raise spot.error(str(error), key=True) from None
     return Source(
         graph=graph,
-        uri=context.document.path,
-        sha256=hashlib.sha256(context.document.data).hexdigest(),
+        uri=spot.document.path,
+        sha256=hashlib.sha256(spot.document.data).hexdigest(),
         opset=opset,
         nodes=len(nodes),
-        operators=context.operators.bodies,
+        operators=operators.bodies,
         ranges={key: (each.range[0], each.range[1]) for key, each in written.inputs.items() if each.range is not None},
         dims=dims,
     )
@@ -102,15 +99,6 @@ def _symbols(written: GraphSpec) -> set[str]:
     values = [*written.inputs.values(), *written.params.values()]
     shapes = [value.shape or () for value in values if isinstance(value, (InputSpec, ParamSpec))]
     return {dim for shape in shapes for dim in shape if isinstance(dim, str)}
-
-
-def _check_dims(written: GraphSpec, spot: DocumentPath) -> None:
-    symbols = _symbols(written)
-    for name in written.dims:
-        if name not in symbols:
-            with spot.document.collecting():
-                message = f"no shape of this graph uses the size {name!r}.{did_you_mean(name, symbols)}"
-                raise (spot / "dims" / name).error(message, key=True)
 
 
 def _params(
@@ -144,25 +132,19 @@ def _sizes(shape: list[Any], dims: Mapping[str, int], spot: DocumentPath) -> tup
 
 def _modern(version: int, types: dict[str, TensorType], node: Node, scope: Scope) -> list[Node]:
     """Nodes of the newest opset that compute what a node does in an older one; a ModelError if it is not valid there."""
-    node = _with_types_of_schema(node, version)
+    schema = None if node.domain else signature(node.op, version)
+    kinds = schema.attributes if schema is not None else {}
+    node = replace(node, attrs={name: _as(kinds.get(name), value) for name, value in node.attrs.items()})
     where = f"node {node.op} {node.name or node.outputs[0]!r}"
     site = SpecSite(where, next(filter(None, node.outputs), node.op), scope, types)
     return adapt(checked(node, version, where), version, site)
 
 
-def _with_types_of_schema(node: Node, version: int) -> Node:
-    """The node with integers turned into floats for float attributes: people write 1 for 1.0."""
-    schema = signature(node.op, version) if not node.domain else None
-    kinds = schema.attributes if schema else {}
-    return replace(node, attrs={name: _as(kinds.get(name), value) for name, value in node.attrs.items()})
-
-
 def _as(kind: str | None, value: Any) -> Any:
-    if kind == "FLOAT" and isinstance(value, int):
-        return float(value)
+    """The value of an attribute, with integers turned into floats where its type is that: people write 1 for 1.0."""
     if kind == "FLOATS" and isinstance(value, tuple):
-        return tuple(float(each) if isinstance(each, int) else each for each in value)
-    return value
+        return tuple(_as("FLOAT", each) for each in value)
+    return float(value) if kind == "FLOAT" and isinstance(value, int) else value
 
 
 @dataclass(slots=True)

@@ -1,7 +1,6 @@
-"""Reads the nodes of a spec, written as mappings or in ONNX's text syntax, also mixed.
+"""Reads the nodes of a spec, which are mappings, text in ONNX's syntax, or a mixture of both.
 
-Text is parsed one statement at a time, so that errors have their line in the YAML file.  onnx is imported only when
-there is such text.
+Text is parsed one statement at a time, so that errors have their line in the YAML file.
 """
 
 from __future__ import annotations
@@ -10,19 +9,21 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, parser
 
 from gradcheck_cli.errors import GradcheckError, SpecError, UnsupportedError, did_you_mean
+from gradcheck_cli.formats.onnx.attributes import attributes
+from gradcheck_cli.formats.onnx.graph_proto import CONSTANTS, plain
+from gradcheck_cli.formats.onnx.tensors import TensorSource, to_array, types_of
 from gradcheck_cli.formats.yaml.fields import AttributeReference, NodeSpec, Subgraph, TensorLiteral, is_number, show
 from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import DType, constant, dtype_of, is_constant, literal
 from gradcheck_cli.graph import Array, Graph, Node
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
 
 MAX_BRACKETS = 64  # inside each other: onnx's parser recurses
 GRAPH_ATTRIBUTES = {("If", "then_branch"), ("If", "else_branch"), ("Loop", "body"), ("Scan", "body")}
@@ -160,7 +161,7 @@ def _read(item: NodeItem, scope: Scope) -> list[Node]:
 
 def _nodes_of(item: NodeItem, scope: Scope) -> list[Node]:
     if isinstance(item.written, Statement):
-        node = _text_reader(item.spot, scope).node(item.written)
+        node = TextReader(item.spot, scope).node(item.written)
     else:
         node = _from_mapping(item.written, item, scope)
     _check_names(node, item, scope)
@@ -169,10 +170,6 @@ def _nodes_of(item: NodeItem, scope: Scope) -> list[Node]:
         scope.constants[node.outputs[0]] = value
         return []
     return scope.modern(node, scope) if scope.modern else [node]
-
-
-def _text_reader(spot: DocumentPath, scope: Scope) -> TextReader:
-    return TextReader(spot, scope.bound, scope.resolve)
 
 
 def _from_mapping(written: NodeSpec, item: NodeItem, scope: Scope) -> Node:
@@ -231,7 +228,7 @@ def _attribute(op: str, name: str, value: Any, spot: DocumentPath, scope: Scope)
     if isinstance(value, TensorLiteral):
         return _tensor(value, spot, scope)
     if isinstance(value, str) and (op, name) in GRAPH_ATTRIBUTES:
-        return _text_reader(spot, scope).graph(value)
+        return TextReader(spot, scope).graph(value)
     if name in _DTYPE_ATTRIBUTES and isinstance(value, str) and value in _DTYPE_NUMBERS:
         return _DTYPE_NUMBERS[value]
     return plain_attribute(value, spot)
@@ -266,59 +263,47 @@ def _scalar(value: Any, spot: DocumentPath) -> int | float | str:
 def _tensor(written: Any, spot: DocumentPath, scope: Scope) -> Array:
     if not isinstance(written, TensorLiteral):
         return constant(written, scope.float_dtype, spot)
-    shape = None if written.shape is None else tuple(written.shape)
+    place, shape = spot / "values", written.shape
     if written.dtype is not None:
-        return _shaped(literal(written.values, dtype_of(written.dtype), None, spot / "values"), shape, spot)
-    return _shaped(constant(written.values, scope.float_dtype, spot / "values"), shape, spot)
-
-
-def _shaped(array: Array, shape: tuple[int, ...] | None, spot: DocumentPath) -> Array:
-    """The values reshaped in row-major order; one number fills the shape."""
-    if shape is None or array.shape == shape:
+        array = literal(written.values, dtype_of(written.dtype), None, place)
+    else:
+        array = constant(written.values, scope.float_dtype, place)
+    if shape is None:
         return array
     if array.ndim == 0 and math.prod(shape) < 2**28:
         return np.full(shape, array)
     if array.size != math.prod(shape):
-        raise (spot / "shape").error(f"{array.size} values do not fill the shape {list(shape)}")
+        raise (spot / "shape").error(f"{array.size} values do not fill the shape {shape}")
     return array.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
 class TextReader:
-    """Turns statements into nodes: `bound` holds the values of references (@name), `finish` resolves the operator."""
+    """Turns statements into nodes, in a scope."""
 
     spot: DocumentPath
-    bound: Mapping[str, Any] | None
-    finish: Callable[[Node], Node]
+    scope: Scope
 
     def node(self, statement: Statement) -> Node:
         """The node of one statement."""
-        from onnx import parser
-
         proto = self._parsed(parser.parse_node, statement)
-        node: Node = self._located(lambda: self._node(proto), statement)
-        return node
+        with self._located(statement):
+            return self._node(proto)
 
     def graph(self, text: str) -> Graph:
         """A graph in text: name (inputs) => (outputs) { statements }."""
-        from onnx import parser
-
         statement = Statement(text, 1, 1)
         statements(text, self.spot)  # refuses text that is nested too deeply for onnx's parser
         proto = self._parsed(parser.parse_graph, statement)
-        graph: Graph = self._located(lambda: self.subgraph(proto), statement)
-        return graph
+        with self._located(statement):
+            return self.subgraph(proto)
 
     def array(self, tensor: TensorProto | SparseTensorProto) -> Array:
         """The values of a tensor."""
-        from gradcheck_cli.formats.onnx.tensors import TensorSource, to_array
-
         return to_array(tensor, TensorSource("the spec"))
 
     def subgraph(self, proto: GraphProto) -> Graph:
         """A graph among a node's attributes."""
-        from gradcheck_cli.formats.onnx.tensors import types_of
-
         nodes = [self._node(node) for node in proto.node]
         constants = {tensor.name: self.array(tensor) for tensor in proto.initializer}
         constants |= {node.outputs[0]: value for node in nodes if (value := constant_value(node)) is not None}
@@ -332,39 +317,31 @@ class TextReader:
         )
 
     def _node(self, proto: NodeProto) -> Node:
-        from gradcheck_cli.formats.onnx.attributes import attributes
-
-        self._check_references(proto)
-        attrs = attributes(proto, self.bound or {}, self)
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
-        return self.finish(Node(proto.op_type, tuple(proto.input), tuple(proto.output), attrs, domain, proto.name))
-
-    def _check_references(self, proto: NodeProto) -> None:
+        bound = self.scope.bound or {}
         for name in (attribute.ref_attr_name for attribute in proto.attribute):
-            if name and name not in (self.bound or {}):
-                raise GradcheckError(missing_reference(name, self.bound))
+            if name and name not in bound:
+                raise GradcheckError(missing_reference(name, self.scope.bound))
+        inputs, outputs, attrs = tuple(proto.input), tuple(proto.output), attributes(proto, bound, self)
+        return self.scope.resolve(Node(proto.op_type, inputs, outputs, attrs, plain(proto.domain), proto.name))
 
     def _parsed(self, parse: Callable[[str], Any], statement: Statement) -> Any:
-        from onnx.parser import ParseError
-
         try:
             return parse(statement.text)
-        except (ParseError, RuntimeError, ValueError) as error:  # a number such as 1e is a RuntimeError
+        except (parser.ParseError, RuntimeError, ValueError) as error:  # a number such as 1e is a RuntimeError
             text = error.args[0]
             text = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error)
-            raise self._syntax_error(text, statement) from None
-
-    def _syntax_error(self, text: str, statement: Statement) -> SpecError:
-        reason = text.strip().rpartition("\n")[2]
         line, column = statement.line, statement.column
         if position := _POSITION.search(text):
             down, right = int(position[1]) - 1, int(position[2])
             line, column = line + down, right if down else column + right - 1
-        return self.spot.error_in_text(f"not ONNX's text syntax: {reason}", line, max(1, column))
+        reason = text.strip().rpartition("\n")[2]
+        raise self.spot.error_in_text(f"not ONNX's text syntax: {reason}", line, max(1, column))
 
-    def _located(self, read: Callable[[], Any], statement: Statement) -> Any:
+    @contextmanager
+    def _located(self, statement: Statement) -> Iterator[None]:
+        """Gives errors of the block the place of the statement."""
         try:
-            return read()
+            yield
         except SpecError:
             raise
         except GradcheckError as error:
@@ -387,9 +364,7 @@ class Statement(NamedTuple):
     def place_of(self, name: str, *, last: bool = False) -> tuple[int, int]:
         """Line and column of a name in the whole text; those of the statement if it lacks the name."""
         found = [m.start() for m in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w.])", self.text)] or [0]
-        return self.place_at(found[-1 if last else 0])
-
-    def place_at(self, offset: int) -> tuple[int, int]:
+        offset = found[-1 if last else 0]
         before = self.text[:offset]
         if "\n" not in before:
             return self.line, self.column + offset
@@ -432,7 +407,4 @@ def constant_value(node: Node) -> Array | None:
     if node.key != ("", "Constant") or len(node.outputs) != 1 or len(node.attrs) != 1:
         return None
     [(kind, value)] = node.attrs.items()
-    if kind.startswith("value_string"):
-        return np.asarray(value, object)
-    dtypes = {"value_float": np.float32, "value_int": np.int64}
-    return np.asarray(value, dtypes.get(kind.removesuffix("s")))
+    return np.asarray(value, CONSTANTS.get(kind))

@@ -33,12 +33,11 @@ _CORE = {  # tag: pattern of a whole plain scalar, first characters
     "int": (_INT, list("-+0123456789")),
     "float": (_FLOAT, list("-+.0123456789")),
 }
-_SPECIAL = {"inf": float("inf"), "+inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 
 
 @dataclass(slots=True)
 class Document:
-    """A YAML file as read: its tree, its lines, and the problems found in it so far."""
+    """A YAML file that was read: its tree, its lines, and the problems found in it so far."""
 
     path: str
     root: PlacedValue
@@ -70,7 +69,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPath:
-    """A place in a document; `spot / "nodes" / 3` is a place inside it."""
+    """A place in a document; `spot / "nodes" / 3` is a place inside of it."""
 
     document: Document
     path: tuple[str | int, ...] = ()
@@ -184,18 +183,15 @@ class _Builder:
         self.aliased = 0
 
     def run(self) -> PlacedValue:
-        self._refuse_unprintable()
+        if found := _UNPRINTABLE.search(self.text):
+            before = lines_of(self.text[: found.start()])
+            message = f"the character U+{ord(found.group()):04X} is not allowed in YAML"
+            self._fail(message, len(before), len(before[-1]) + 1)
         for event in self._events():
             self._take(event)
         if self.root is None or (self.root.value is None and not self.root.text):
             self._fail("the file is empty; a spec starts with 'gradcheck: 1'", 1, 1)
         return self.root
-
-    def _refuse_unprintable(self) -> None:
-        if found := _UNPRINTABLE.search(self.text):
-            before = lines_of(self.text[: found.start()])
-            message = f"the character U+{ord(found.group()):04X} is not allowed in YAML"
-            self._fail(message, len(before), len(before[-1]) + 1)
 
     def _events(self) -> Iterator[Any]:
         self.loader = _Loader(self.text)
@@ -280,17 +276,14 @@ class _Builder:
             self.anchors[anchor] = entry
         if not self.open:
             self.root = entry
-        elif isinstance(self.open[-1].entry.value, list):
-            self._append(self.open[-1].entry, entry)
+        elif isinstance((into := self.open[-1].entry).value, list):
+            into.children[len(into.value)] = entry
+            into.value.append(entry.value)
+            into.size += entry.size
         elif self.open[-1].key is None:
             self._set_key(self.open[-1], entry)
         else:
             self._set_value(self.open[-1], entry)
-
-    def _append(self, into: PlacedValue, entry: PlacedValue) -> None:
-        into.children[len(into.value)] = entry
-        into.value.append(entry.value)
-        into.size += entry.size
 
     def _set_key(self, into: _Open, key: PlacedValue) -> None:
         if isinstance(key.value, (list, dict)):
@@ -305,19 +298,15 @@ class _Builder:
         key, into.key = into.key, None
         assert key is not None
         if key.text == "<<" and key.style is None:
-            into.merges.extend(self._mergeable(entry))
+            into.merges.extend(entry.children.values() if isinstance(entry.value, list) else [entry])
+            for each in into.merges:
+                if not isinstance(each.value, dict):
+                    self._fail("'<<' takes a mapping or a list of mappings", each.line, each.column)
             return
         into.entry.keys[key.text] = (key.line, key.column)
         into.entry.children[key.text] = entry
         into.entry.value[key.text] = entry.value
         into.entry.size += entry.size
-
-    def _mergeable(self, entry: PlacedValue) -> list[PlacedValue]:
-        found = list(entry.children.values()) if isinstance(entry.value, list) else [entry]
-        for each in found:
-            if not isinstance(each.value, dict):
-                self._fail("'<<' takes a mapping or a list of mappings", each.line, each.column)
-        return found
 
     def _merge(self, closed: _Open) -> None:
         """Adds the mappings under `<<`: own keys take precedence, then the first mapping that has the key."""
@@ -342,8 +331,7 @@ def _convert(kind: str, text: str) -> Any:
     if kind == "int":
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     if kind == "float":
-        word = text.lower().replace(".", "", 1)
-        return _SPECIAL[word] if word in _SPECIAL else float(text)
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     return {"null": None, "bool": text[:1] in "tT"}.get(kind, text)
 
 

@@ -1,4 +1,4 @@
-"""Reads a spec file: graphs, operators, initializations, models, and checks, whose names the graph has to have.
+"""Reads a spec file: graphs, operators, initializations, models, and checks, whose tensors have to be in their graphs.
 
 Errors are collected as long as one mistake does not cause the next, and raised together as a SpecError.  Errors of
 pydantic are turned into gradcheck's form: place in the file, what is wrong, what would be right.
@@ -66,7 +66,7 @@ def read_spec(
 def _spec(document: Document, written: SpecKeys, dims: Mapping[str, int], allow_python: bool) -> Spec:
     here, folder = DocumentPath(document), Path(document.path).parent
     defaults = settings_of(written.defaults)
-    seed = defaults.get("seed", 0)
+    seed = defaults.get("seed", 0)  # which may be the word "random"
     values = Values(Folder(folder), seed if isinstance(seed, int) else 0)
     operators, sources = None, dict[str, Source]()
     if written.graphs or written.ops or written.init:
@@ -80,9 +80,8 @@ def _spec(document: Document, written: SpecKeys, dims: Mapping[str, int], allow_
     expect = {**usual.model_dump(), "usual": True} if usual is not None else None
     reader = CheckReader(sources, values, defaults, folder, written.init, expect)
     checks = reader.read(written.checks, here / "checks")
-    models = read_models(
-        written.models, here / "models", defaults if expect is None else {**defaults, "expect": expect}
-    )
+    usually = defaults if expect is None else {**defaults, "expect": expect}
+    models = read_models(written.models, here / "models", usually)
     document.raise_problems()
     if models and (sources or checks):
         message = "a list of models stands in a file of its own, without graphs and checks"
@@ -94,14 +93,13 @@ def _spec(document: Document, written: SpecKeys, dims: Mapping[str, int], allow_
 def _sources(
     document: Document, written: SpecKeys, dims: Mapping[str, int], values: Values, operators: OperatorTable
 ) -> dict[str, Source]:
-    from gradcheck_cli.formats.yaml.graphs import SpecContext, read_graph, read_initializations
+    from gradcheck_cli.formats.yaml.graphs import read_graph, read_initializations
 
     here = DocumentPath(document)
-    context = SpecContext(document, operators, values, dims)
     sources: dict[str, Source] = {}
     for name, graph in written.graphs.items():
         with document.collecting():
-            sources[name] = read_graph(name, graph, here / "graphs" / name, context)
+            sources[name] = read_graph(name, graph, here / "graphs" / name, operators, values, dims)
     document.raise_problems()
     _check_given_dims(document, sources, dims)
     groups = read_initializations(written.init, sources, here / "init", values)
@@ -110,11 +108,10 @@ def _sources(
 
 
 def _check_given_dims(document: Document, sources: Mapping[str, Source], dims: Mapping[str, int]) -> None:
-    known = {name for source in sources.values() for name in source.dims}
-    symbols = {d for s in sources.values() for t in s.graph.types.values() for d in t.shape or () if isinstance(d, str)}
+    known = {name for source in sources.values() for name in {*source.dims, *source.symbols}}
     for name in dims:
-        if sources and name not in known | symbols:
-            raise UsageError(f"{document.path} has no size {name!r}.{did_you_mean(name, known | symbols)}")
+        if sources and name not in known:
+            raise UsageError(f"{document.path} has no size {name!r}.{did_you_mean(name, known)}")
 
 
 def validate(document: Document) -> SpecKeys:
@@ -170,7 +167,9 @@ def _message(error: Any, path: tuple[str | int, ...]) -> str:
     where = show_path(path) or "the spec"
     if kind == "extra_forbidden":
         inside = f" in {show_path(path[:-1])}" if len(path) > 1 else ""
-        return f"unknown key {path[-1]!r}{inside}.{_known(str(path[-1]), value)}"
+        known = value.known if isinstance(value, Unknown) else ()
+        near = did_you_mean(str(path[-1]), known) or (f" Known are {listed(known)}." if known else "")
+        return f"unknown key {path[-1]!r}{inside}.{near}"
     if kind == "missing":
         return f"{show_path(path[:-1]) or 'the spec'} lacks the key {path[-1]!r}"
     if kind == "literal_error":
@@ -183,22 +182,11 @@ def _message(error: Any, path: tuple[str | int, ...]) -> str:
         return f"{where} is {show(value)}; it must be {words} {context[key]:g}"
     if kind in _TYPES:
         return f"{where} is {show(value)}; it must be {_TYPES[kind]}"
-    return f"{where} is {show(value)}; {_lengths(kind, context) or error['msg']}"
-
-
-def _known(key: str, value: Any) -> str:
-    known = value.known if isinstance(value, Unknown) else ()
-    near = did_you_mean(key, known)
-    return near or (f" Known are {listed(known)}." if known else "")
-
-
-def _lengths(kind: str, context: dict[str, Any]) -> str:
-    if kind in ("too_short", "string_too_short"):
-        least = context["min_length"]
-        return "it must not be empty" if least == 1 else f"it must have {least} values"
-    if kind == "too_long":
-        return f"it must have {context['max_length']} values"
-    return ""
+    if kind in ("too_short", "string_too_short", "too_long"):
+        length = context["max_length" if kind == "too_long" else "min_length"]
+        least_one = length == 1 and kind != "too_long"
+        return f"{where} is {show(value)}; it must {'not be empty' if least_one else f'have {length} values'}"
+    return f"{where} is {show(value)}; {error['msg']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +211,9 @@ class CheckReader:
 
     def _check(self, check: CheckSpec, spot: DocumentPath, taken: set[str]) -> CheckRequest:
         graph, model = self._subject(check, spot)
-        name = check.name or _unique(graph or Path(model or "").name, taken)
+        base = graph or Path(model or "").name
+        unused = (f"{base}#{i}" if i > 1 else base for i in range(1, len(taken) + 2))
+        name = check.name or next(each for each in unused if each not in taken)
         if name in taken:
             raise (spot / "name").error(f"a check is called {name!r} already")
         taken.add(name)
@@ -251,7 +241,7 @@ class CheckReader:
         if check.model is not None:
             if check.graph is not None:
                 raise (spot / "model").error("a check has a graph or a model, not both", key=True)
-            return None, resolve_model(check.model, self.folder)
+            return None, check.model if "://" in check.model else str(self.folder / check.model)
         if check.graph is not None:
             if check.graph not in self.sources:
                 near = did_you_mean(check.graph, self.sources)
@@ -266,12 +256,11 @@ class CheckReader:
         if source is None:  # the ONNX file may have initializations of its own
             return
         for index, name in enumerate(check.init_targets or ()):
-            place = spot / "init_targets" / index
-            if name in source.initializations:
-                continue
-            if name in self.groups:
-                raise place.error(f"the group {name!r} sets no parameter of {source.graph.name!r}")
-            raise place.error(f"no group of 'init' is called {name!r}.{did_you_mean(name, self.groups)}")
+            if name not in source.initializations:
+                wrong = f"the group {name!r} sets no parameter of {source.graph.name!r}"
+                if name not in self.groups:
+                    wrong = f"no group of 'init' is called {name!r}.{did_you_mean(name, self.groups)}"
+                raise (spot / "init_targets" / index).error(wrong)
 
     def _arrays(
         self, written: Mapping[str, Any], key: str, check: str, source: Source | None, dims: Mapping[str, int],
@@ -286,11 +275,11 @@ class CheckReader:
         return found
 
     def _value(self, init: Any, shape: Shape | None, dtype: Any, spot: DocumentPath, *identity: str) -> Array:
-        if dtype is not None or not isinstance(init, (dict, str)):
-            return self.values.initial(init, shape, dtype, spot, *identity)
-        if isinstance(init, dict) and init["kind"] == "file":
+        if dtype is None and isinstance(init, dict) and init["kind"] == "file":
             return self.values.folder.array(init["path"], init.get("key"), spot)
-        return self.values.initial(init, shape, np.dtype(np.float64), spot, *identity)
+        if dtype is None and isinstance(init, (dict, str)):
+            dtype = np.dtype(np.float64)
+        return self.values.initial(init, shape, dtype, spot, *identity)
 
 
 def read_models(
@@ -314,11 +303,6 @@ def settings_of(written: SettingsKeys) -> dict[str, Any]:
     return {key: getattr(written, key) for key in SettingsKeys.model_fields if key in written.model_fields_set}
 
 
-def resolve_model(path: str, folder: Path) -> str:
-    """A model's path relative to the spec's folder; URLs stay unchanged."""
-    return path if "://" in path else str(folder / path)
-
-
 def _check_names(check: CheckSpec, settings: Mapping[str, Any], source: Source, spot: DocumentPath) -> None:
     graph = source.graph
     for key in ("x", "y"):
@@ -337,15 +321,9 @@ def _check_names(check: CheckSpec, settings: Mapping[str, Any], source: Source, 
         for name in given if isinstance(given, dict) else ():
             if name not in graph.tensors:
                 raise (spot / key / name).error(_no_tensor(name, graph), key=True)
-    _check_dims(check, source, spot)
-
-
-def _check_dims(check: CheckSpec, source: Source, spot: DocumentPath) -> None:
-    shapes = [kind.shape or () for kind in source.graph.types.values()]
-    symbols = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
     for name in check.dims:
-        if name not in symbols:
-            message = f"no input of {source.graph.name!r} has the size {name!r}.{did_you_mean(name, symbols)}"
+        if name not in source.symbols:
+            message = f"no input of {graph.name!r} has the size {name!r}.{did_you_mean(name, source.symbols)}"
             raise (spot / "dims" / name).error(message, key=True)
 
 
@@ -371,12 +349,6 @@ def _declared(name: str, source: Source | None, dims: Mapping[str, int]) -> tupl
     shape = [known.get(dim, dim) if isinstance(dim, str) else dim for dim in kind.shape or ()]
     fixed = kind.shape is not None and all(isinstance(size, int) for size in shape)
     return (tuple(int(size or 0) for size in shape) if fixed else None), kind.dtype
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """The name, with the first free number if it is taken."""
-    candidates = [name, *(f"{name}#{number}" for number in range(2, len(taken) + 3))]
-    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 def _tuple(names: list[str] | None) -> tuple[str, ...] | None:

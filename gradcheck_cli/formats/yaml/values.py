@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,16 +83,16 @@ class Folder:
 
     def inside(self, path: str, spot: DocumentPath) -> Path:
         """The file at a path relative to the folder; refused if the path or a link leads out of the folder."""
-        file = _attempt(lambda: self._resolved(path, spot), path, spot)
-        if not _attempt(file.is_file, path, spot):
-            raise spot.error(f"there is no file {path!r} in the spec's folder")
-        return file
-
-    def _resolved(self, path: str, spot: DocumentPath) -> Path:
         try:
-            return inside(self.root, path, "the spec's folder")
+            file = inside(self.root, path, "the spec's folder")
+            there = file.is_file()
         except ValueError as error:
             raise spot.error(str(error)) from None
+        except _FAILURES as error:
+            raise spot.error(f"{path!r} cannot be read: {error}") from None
+        if not there:
+            raise spot.error(f"there is no file {path!r} in the spec's folder")
+        return file
 
 
 def _attempt(read: Callable[[], _Read], path: str, spot: DocumentPath) -> _Read:
@@ -159,34 +160,25 @@ def _map_nested(change: Callable[[Any], Any], values: Any) -> Any:
 
 
 def _number_in(value: Any, spot: DocumentPath) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return complex(value.replace(" ", ""))
-    except ValueError:
-        raise spot.error(f"{show(value)} is no number; a complex one is written '1+2j'") from None
+    found = _complex_in(value) if isinstance(value, str) else value
+    if found is None:
+        raise spot.error(f"{show(value)} is no number; a complex one is written '1+2j'")
+    return found
 
 
 def _cast(array: Array, dtype: DType | None, spot: DocumentPath) -> Array:
     if dtype is None or array.dtype == dtype:
         return array
-    with np.errstate(all="ignore"):
-        cast = _attempt_cast(array, dtype, spot)
-    if dtype.kind in "iub" and not np.array_equal(cast.astype(object), array.astype(object)):
-        changed = np.flatnonzero((cast.astype(object) != array.astype(object)).ravel())[0]
-        raise spot.error(f"{array.ravel()[changed]} is no {dtype}")
-    if array.dtype.kind == "c" and dtype.kind != "c":
-        raise spot.error(f"complex values for a tensor of {dtype}")
-    return cast
-
-
-def _attempt_cast(array: Array, dtype: DType, spot: DocumentPath) -> Array:
     if array.dtype.kind == "c" and dtype.kind != "c":
         raise spot.error(f"complex values for a tensor of {dtype}")
     try:
-        return array.astype(dtype)
+        with np.errstate(all="ignore"):
+            cast = array.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         raise spot.error(f"values of {array.dtype} are no {dtype}") from None
+    if dtype.kind in "iub" and (changed := np.flatnonzero(cast.astype(object) != array.astype(object))).size:
+        raise spot.error(f"{array.ravel()[changed[0]]} is no {dtype}")
+    return cast
 
 
 def _fitting(array: Array, shape: Shape | None, spot: DocumentPath) -> Array:
@@ -213,19 +205,17 @@ def _normal_form(init: Any, spot: DocumentPath) -> tuple[str, dict[str, Any]]:
         if needed:
             raise spot.error(f"{init} needs {needed[0]!r}: write {{kind: {init}, {needed[0]}: ...}}")
         return init, KINDS[init]
-    if isinstance(init, str) and not is_complex(init):
+    if isinstance(init, str) and _complex_in(init) is None:
         near = did_you_mean(init, KINDS)
         raise spot.error(f"{show(init)} is no way to initialise; known are {listed(KINDS)}.{near}")
     return "values", {"values": init}
 
 
-def is_complex(text: str) -> bool:
-    """True if a string is a complex number as Python writes it: 1+2j."""
-    try:
-        complex(text.replace(" ", ""))
-    except ValueError:
-        return False
-    return True
+def _complex_in(text: str) -> complex | None:
+    """The complex number in a string as Python writes it, 1+2j; None if there is none."""
+    with suppress(ValueError):
+        return complex(text.replace(" ", ""))
+    return None
 
 
 def _drawn(
@@ -278,11 +268,8 @@ def _real(kind: str, options: dict[str, Any], shape: Shape, spot: DocumentPath, 
 def _scaled_by_fans(kind: str, shape: Shape, random: np.random.Generator) -> Array:
     rule, distribution = kind.split("_")
     inward, outward = _fans(shape)
-    variance = {
-        "glorot": 2 / max(1, inward + outward),
-        "he": 2 / max(1, inward),
-        "lecun": 1 / max(1, inward),
-    }[rule]
+    fan = inward + outward if rule == "glorot" else inward
+    variance = (1 if rule == "lecun" else 2) / max(1, fan)
     if distribution == "normal":
         return math.sqrt(variance) * random.standard_normal(shape)
     return random.uniform(-1, 1, shape) * math.sqrt(3 * variance)
