@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.formats import SPEC_SUFFIXES, read
+from gradcheck_cli.formats import read
 from gradcheck_cli.formats.arrays import Npz
+from gradcheck_cli.formats.companions import companion_files, copy_files
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import content, sha256_of
 from gradcheck_cli.graph import Array
@@ -108,9 +108,12 @@ class Bundle:
 
     def changes(self) -> list[str]:
         """Sentences about versions and files that differ from those when the bundle was saved."""
-        now = versions_now(self.versions)
-        found = [f"{name} was {was}, and is {now.get(name, 'absent')} here" for name, was in self.versions.items()
-                 if now.get(name) != was]  # fmt: skip
+        from gradcheck_cli.zoo.parcel import versions  # a check that saves its failures does without
+
+        now = {name: versions().get(name, "missing") for name in self.versions}
+        found = [
+            f"{name} was {was}, and is {now[name]} here" for name, was in self.versions.items() if now[name] != was
+        ]
         place = self.subject.place(self.folder)
         digests = {"": self.subject.sha256, **self.subject.files}
         for path, digest in digests.items():
@@ -130,7 +133,7 @@ def begin(
         "schema": SCHEMA,
         "state": "running",
         "check": check,
-        "model": _plain(subject),
+        "model": asdict(subject),
         "settings": _settings_entry(settings, writer),
         "sizes": {},
         "drawn": {},
@@ -161,17 +164,20 @@ def complete(
     entry = _settings_entry(settings, writer)
     if settings.grad_model is not None:
         other = Path(os.path.abspath(settings.grad_model))
-        copied = _copied({other.name: other, **_companions(other)}, folder / GRAD_MODEL)
-        entry["grad_model"] = f"{GRAD_MODEL}/{other.name}" if copied else str(other)
+        entry["grad_model"] = _copied(other, companion_files(other), folder, GRAD_MODEL) or str(other)
     total = sum(getattr(v, "nbytes", 0) for values in drawn.values() for v in values.values())
     kept = drawn if total <= DRAWN else {}
     values = {str(i): {n: writer.entry(v) for n, v in values.items()} for i, values in kept.items()}
-    subject = _with_copy(Subject(**manifest["model"]), folder)
+    subject = Subject(**manifest["model"])
+    path, others = Path(subject.path), companion_files(Path(subject.path))
+    digests = {name: digest_of(file) for name, file in others.items()}
+    copy = _copied(path, others, folder, MODEL)
+    subject = replace(subject, sha256=subject.sha256 or digest_of(path), files=digests, copy=copy)
     if shipped is not None and shipped.is_dir():
-        _copied({file.name: file for file in shipped.glob("*put_*.pb")}, folder / SHIPPED)
+        _copy({file.name: file for file in shipped.glob("*put_*.pb")}, folder / SHIPPED)
     if writer.arrays:
         write_arrays(folder / VALUES, writer.arrays)
-    found = {"state": "ended", "model": _plain(subject), "settings": entry, "sizes": dict(sizes), "drawn": values}
+    found = {"state": "ended", "model": asdict(subject), "settings": entry, "sizes": dict(sizes), "drawn": values}
     shortened = [{**record, "worst": list(record.get("worst", ()))[:_ENTRIES]} for record in records]
     _write(folder, {**manifest, **found, "records": shortened, "error": error})
 
@@ -187,22 +193,6 @@ def load(path: str | os.PathLike[str]) -> Bundle:
         raise UsageError(f"{file}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(f"{file} is no bundle: {type(error).__name__}: {error}") from None
-
-
-def versions_now(names: Mapping[str, Any]) -> dict[str, str]:
-    """Versions of gradcheck, Python, and those packages in `names` that results depend on."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    from gradcheck_cli.errors import VERSION
-
-    found = {"gradcheck": VERSION, "python": platform.python_version()}
-    for name in ("numpy", "onnx", "onnxruntime"):
-        try:
-            if name in names:
-                found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def digest_of(file: Path) -> str:
@@ -304,32 +294,17 @@ def _claim(entry: Any, reader: ValueReader) -> str | Numbers:
     return Numbers(np.asarray(reader.value(values)), _text(origin))
 
 
-def _companions(path: Path) -> dict[str, Path]:
-    from gradcheck_cli.formats.companions import companion_files
+def _copied(model: Path, others: Mapping[str, Path], folder: Path, name: str) -> str:
+    """The path in a bundle of a copy of a model with its companion files; "" if they are too large to be copied."""
+    return f"{name}/{model.name}" if _copy({model.name: model, **others}, folder / name) else ""
 
-    return companion_files(path, spec=path.suffix.lower() in SPEC_SUFFIXES)
 
-
-def _copied(files: Mapping[str, Path], folder: Path) -> bool:
+def _copy(files: Mapping[str, Path], folder: Path) -> bool:
     """Copies files to their relative paths in a folder, unless they are too large; True if that was done."""
-    from gradcheck_cli.formats.companions import copy_files
-
     fits = bool(files) and sum(file.stat().st_size for file in files.values()) <= COPIED
     if fits:
         copy_files(files, folder)
     return fits
-
-
-def _with_copy(subject: Subject, folder: Path) -> Subject:
-    """Copies the model into the bundle, unless it is too large."""
-    path, others = Path(subject.path), _companions(Path(subject.path))
-    digests = {name: digest_of(file) for name, file in others.items()}
-    copy = f"{MODEL}/{path.name}" if _copied({path.name: path, **others}, folder / MODEL) else ""
-    return replace(subject, sha256=subject.sha256 or digest_of(path), files=digests, copy=copy)
-
-
-def _plain(subject: Subject) -> dict[str, Any]:
-    return {f.name: getattr(subject, f.name) for f in fields(subject)}
 
 
 def _write(folder: Path, manifest: Mapping[str, Any]) -> None:

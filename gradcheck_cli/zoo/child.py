@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from gradcheck_cli.checks.isolation import hold, keep_apart, leave_no_core
 from gradcheck_cli.errors import shown
@@ -92,33 +92,23 @@ Work: TypeAlias = Callable[[Job, Desk], Iterable[Mapping[str, Any]]]  # gives th
 
 def serve(errand: Errand, channel: Connection, noise: Connection, leash: Connection) -> None:
     """The main function of a child, which ends the process."""
-    _keep_apart(leash)
+    keep_apart(leash.fileno())
+    driver = parent_process()
+    if driver is None or not driver.is_alive():
+        os._exit(1)
     _redirect(noise)
     leave_no_core()
     hold(errand.memory)  # the kernel's limit acts before the driver notices
     os.chdir(errand.job.folder or os.curdir)
     desk = Desk(errand, channel.fileno())
-    work, count = _found(errand.work), 0
+    module, _, name = errand.work.partition(":")
+    work, count = cast(Work, getattr(import_module(module), name)), 0
     desk.threads = desk.wait()  # until there is room for the job
     for record in work(errand.job, desk):
         desk.send("record", record)
         count += 1
     desk.send("end", count)
     os._exit(0)  # without cleaning up
-
-
-def _found(work: str) -> Work:
-    module, _, name = work.partition(":")
-    found: Work = getattr(import_module(module), name)
-    return found
-
-
-def _keep_apart(leash: Connection) -> None:
-    """Makes the process end with the driver, at once if the driver has ended already."""
-    keep_apart(leash.fileno())
-    driver = parent_process()
-    if driver is None or not driver.is_alive():
-        os._exit(1)
 
 
 def _redirect(noise: Connection) -> None:

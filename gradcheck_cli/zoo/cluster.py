@@ -441,11 +441,9 @@ def _resources(client: Client, memory: int) -> Mapping[str, int] | None:
 def _answer(client: Client, future: Future[Shares]) -> Shares:
     try:
         shares: Shares = future.result()
-    except GradcheckError:
+    except (GradcheckError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         if not is_on(client):
             raise gone() from None
         lost = future.status in ("cancelled", "lost") or type(error).__name__ == "KilledWorker"

@@ -171,7 +171,7 @@ class Engine:
         """Ends the work of a child, whose process may take a moment longer to end."""
         self.children.remove(child)
         self.leaving.append(child)
-        self.admission.free(child.pid)
+        self.admission.granted.pop(child.pid, None)
         self._ignore(child.channel)
         self._ignore(child.noise)
         child.kill()
@@ -213,7 +213,7 @@ class Engine:
                     self.listen.started(child.errand.job)
 
     def _let_go(self, child: Running, size: int, threads: int) -> None:
-        self.admission.grant(child.pid, size)
+        self.admission.granted[child.pid] = size
         child.let_go(threads)
 
     def _end(self) -> None:
@@ -251,12 +251,12 @@ def folder_of_bundles(job: Job) -> Path | None:
 
 
 class Admission:
-    """Memory granted to children, by process id."""
+    """Grants memory to children."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.capacity = min(int((1 - _RESERVED) * left()), limits.room or sys.maxsize)
-        self.granted: dict[int, int] = {}
+        self.granted: dict[int, int] = {}  # bytes by process id
 
     def first(self, job: Job) -> int:
         """Bytes that a job is granted at first: as predicted, else by the size of its file."""
@@ -273,14 +273,6 @@ class Admission:
         """True if `size` bytes fit beside those of all other children, or there are no others."""
         others = [granted for other, granted in self.granted.items() if other != child]
         return not others or sum(others) + size <= self.capacity
-
-    def grant(self, child: int, size: int) -> None:
-        """Replaces the bytes granted to a child."""
-        self.granted[child] = size
-
-    def free(self, child: int) -> None:
-        """Takes back the memory of a child."""
-        self.granted.pop(child, None)
 
 
 class Feed(Generic[T]):

@@ -7,24 +7,23 @@ same files uses them; others get the contents and write them to the same paths b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from gradcheck_cli import native
 from gradcheck_cli.errors import VERSION, LimitError
-from gradcheck_cli.formats import SPEC_SUFFIXES
+from gradcheck_cli.formats import is_spec
 from gradcheck_cli.formats.companions import companion_files
-from gradcheck_cli.formats.untrusted import blocks, sha256_of
+from gradcheck_cli.formats.untrusted import blocks, sha256_of, sha256_of_text
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.zoo.job import Job, Limits
 
@@ -38,20 +37,19 @@ def key_of(job: str, files: Iterable[Path], settings: Mapping[str, Any]) -> str:
     """The key of a job of this name: 32 digits."""
     contents = [(file.name, content_of(file)) for file in dict.fromkeys(files)]
     told = json.dumps([VERSION, job, contents, settings], sort_keys=True, default=str)
-    return _hex(told)[:32]
+    return sha256_of_text(told)[:32]
 
 
 def shard_of(job: str, count: int) -> int:
     """The shard of a job, from 1; it depends on the name alone, so that each shard reads only its own models."""
-    return int(_hex(job)[:16], 16) % count + 1
+    return int(sha256_of_text(job)[:16], 16) % count + 1
 
 
 def read_along(file: Path) -> Iterator[Path]:
     """A model or spec, and its companion files."""
-    spec = file.name.lower().endswith(SPEC_SUFFIXES)
     yield file
-    if spec or _names_data(file):
-        yield from companion_files(file, spec=spec).values()
+    if is_spec(file) or _names_data(file):
+        yield from companion_files(file).values()
 
 
 def folder_of_data(folder: Path) -> Iterator[Path]:
@@ -87,10 +85,6 @@ def content_of(file: Path) -> str:
         with suppress(OSError, ValueError):
             changed = f", of {file.stat().st_mtime_ns}"
         return f"unreadable: {getattr(error, 'strerror', None) or error}{changed}"
-
-
-def _hex(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +136,13 @@ def laid_out(parcel: Parcel, place: Path) -> Job:
     job, known = parcel.job, _known(parcel.files)
     folder = below(place, job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    options, said = moved(job.options, known, place), moved(job.said, known, place)
-    return replace(job, path=moved(job.path, known, place), folder=str(folder), options=options, said=said)
+
+    def moved(value: str) -> str:
+        named = next((path for path in known if path in value), None)
+        return value if named is None else value.replace(named, str(below(place, named)))
+
+    options, said = with_strings(job.options, moved), with_strings(job.said, moved)
+    return replace(job, path=moved(job.path), folder=str(folder), options=options, said=said)
 
 
 def below(place: Path, path: str) -> Path:
@@ -151,27 +150,18 @@ def below(place: Path, path: str) -> Path:
     return place / path.lstrip(os.sep)
 
 
-def moved(value: Any, known: Iterable[str], place: Path) -> Any:
-    """The value of an option with known paths in it replaced by those below a folder."""
+def with_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """The value of an option, or of JSON, with all strings in it changed but for the keys of mappings."""
     if isinstance(value, Mapping):
-        return {name: moved(each, known, place) for name, each in value.items()}
+        return {name: with_strings(each, change) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(moved(each, known, place) for each in value)
-    if not isinstance(value, str):
-        return value
-    named = next((path for path in known if path in value), None)
-    return value if named is None else value.replace(named, str(below(place, named)))
+        return type(value)(with_strings(each, change) for each in value)
+    return change(value) if isinstance(value, str) else value
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:
     """A JSON value with some substrings replaced in all of its strings."""
-    if isinstance(value, dict):
-        return {name: renamed(each, names) for name, each in value.items()}
-    if isinstance(value, list):
-        return [renamed(each, names) for each in value]
-    for old, new in names.items() if isinstance(value, str) else ():
-        value = value.replace(old, new)
-    return value
+    return with_strings(value, lambda text: reduce(lambda found, old: found.replace(old, names[old]), names, text))
 
 
 def _known(files: Iterable[str]) -> list[str]:

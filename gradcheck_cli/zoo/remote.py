@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import hashlib
 import json
 import os
 import secrets
@@ -24,9 +23,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from gradcheck_cli.errors import GradcheckError, ModelError, SpecError, UsageError, did_you_mean, shown
-from gradcheck_cli.formats import SPEC_SUFFIXES
-from gradcheck_cli.formats.companions import leads_out, named_files
-from gradcheck_cli.formats.untrusted import content, opened
+from gradcheck_cli.formats import is_spec
+from gradcheck_cli.formats.companions import named_files
+from gradcheck_cli.formats.untrusted import content, leads_out, opened, sha256_of_text
 from gradcheck_cli.zoo.parcel import content_of
 
 PACKAGES = {  # scheme of a URL -> the package that it needs, and the extra that installs it
@@ -88,7 +87,7 @@ def neighbors(folder: str) -> list[str]:
 
 def fetched(url: str, along: Iterable[str] = (), sha256: str = "") -> Path:
     """The local copy of a file, with its companion files and the files `along` from the same folder."""
-    place = cache_folder() / _hex(url)[:32]
+    place = cache_folder() / sha256_of_text(url)[:32]
     with _explaining(url):
         place.mkdir(parents=True, exist_ok=True)
         with _alone(place):
@@ -124,14 +123,18 @@ def _copied(place: Path, url: str, along: list[str]) -> Path:
     versions = {}
     try:
         versions[name] = _get(url, new / name)
-        data = named_files(new / name, spec=name.lower().endswith(SPEC_SUFFIXES)) if _may_name_files(name) else []
+        naming = is_spec(name) or name.lower().endswith((".onnx", ".pb"))
+        data = named_files(new / name) if naming else []
         for other in dict.fromkeys([*data, *along]):
             with suppress(FileNotFoundError):  # the check reports missing files itself
                 versions[other] = _get(_sibling(url, other), new / other)
-        folder = _hex(json.dumps(versions, sort_keys=True) if all(versions.values()) else new.name)[:16]
+        folder = sha256_of_text(json.dumps(versions, sort_keys=True) if all(versions.values()) else new.name)[:16]
         if not (place / folder).exists():
             os.rename(new, place / folder)
-        _write(place / "copy.json", {"url": url, "folder": folder, "name": name, "versions": versions})
+        told = place / f"copy.json.{os.getpid()}"
+        about = {"url": url, "folder": folder, "name": name, "versions": versions}
+        told.write_text(json.dumps(about, indent=1), encoding="utf-8")
+        os.replace(told, place / "copy.json")
         return place / folder / name
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -159,18 +162,14 @@ def _system(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the path in it."""
     import fsspec
 
-    system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **_patience(url))
+    options: dict[str, Any] = {}
+    if _kind(url) in _UNLISTED:  # a web server may take its time for a file, as long as data arrives
+        from aiohttp import ClientTimeout
+
+        options = {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=30, sock_read=120)}}
+    system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
     system.invalidate_cache()
     return system, path
-
-
-def _patience(url: str) -> dict[str, Any]:
-    """Options for web servers: no limit on the time of a file, as long as data arrives."""
-    if _kind(url) not in _UNLISTED:
-        return {}
-    from aiohttp import ClientTimeout
-
-    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=30, sock_read=120)}}
 
 
 def _kind(url: str) -> str:
@@ -190,10 +189,6 @@ def _sibling(url: str, name: str) -> str:
     return f"{url.partition('?')[0].rpartition('/')[0]}/{name}"
 
 
-def _may_name_files(name: str) -> bool:
-    return name.lower().endswith((".onnx", ".pb", *SPEC_SUFFIXES))
-
-
 def _name(url: str) -> str:
     """The file name of a URL, with characters that every file system allows."""
     name = PurePosixPath(url.partition("?")[0].partition("#")[0]).name
@@ -210,19 +205,11 @@ def _explaining(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # each of fsspec's packages has its own exceptions
         cause = error.__cause__ or error
-        if (
-            isinstance(error, FileNotFoundError)
-            and getattr(cause, "status", 404) in (404, 410)
-            and not _is_broken(cause)
-        ):
+        broken = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)  # the connection
+        if isinstance(error, FileNotFoundError) and getattr(cause, "status", 404) in (404, 410) and not broken:
             raise ModelError(f"{shown(url)} does not exist") from None
         reason = str(cause).splitlines()[0] if str(cause).strip() else type(cause).__name__
         raise ModelError(f"{shown(url)} cannot be fetched: {shown(reason)}") from None
-
-
-def _is_broken(error: BaseException) -> bool:
-    """True for a connection that failed or was closed."""
-    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
 
 
 @contextmanager
@@ -233,16 +220,6 @@ def _alone(place: Path) -> Iterator[None]:
     with open(place / "lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _write(file: Path, value: Any) -> None:
-    new = file.with_name(f"{file.name}.{os.getpid()}")
-    new.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    os.replace(new, file)
-
-
-def _hex(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

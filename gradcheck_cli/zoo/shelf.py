@@ -6,12 +6,13 @@ process has died.  Several processes may use one folder at the same time.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
+
+from gradcheck_cli.formats.untrusted import sha256_of_text
 
 FOLDER, MOST = os.path.join(".gradcheck", "failures"), 100
 _FINISHED, _RUNNING = re.compile(r".+-[0-9a-f]{8}"), re.compile(r"(.+-[0-9a-f]{8})\.running-(\d{1,10})")
@@ -19,7 +20,7 @@ _FINISHED, _RUNNING = re.compile(r".+-[0-9a-f]{8}"), re.compile(r"(.+-[0-9a-f]{8
 
 def bundle_name(check: str, *identity: str) -> str:
     """The folder name for a check, valid on every system, with a digest that makes it unique."""
-    digest = hashlib.sha256("\0".join((check, *identity)).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    digest = sha256_of_text("\0".join((check, *identity)))[:8]
     return f"{re.sub('[^A-Za-z0-9._]+', '-', check)[-60:].strip('-.') or 'check'}-{digest}"
 
 
@@ -45,15 +46,10 @@ def adopted(folder: Path, process: int | None = None) -> list[Path]:
         for name in os.listdir(folder):
             match = _RUNNING.fullmatch(name)
             if match and (int(match[2]) == process if process is not None else not _alive(int(match[2]))):
-                _without_parts(folder / name)
+                for part in (folder / name).glob("*.new"):  # files that the process was still writing
+                    part.unlink(missing_ok=True)
                 found.append(renamed(folder / name, folder / match[1]))
     return found
-
-
-def _without_parts(folder: Path) -> None:
-    """Removes files that a process was still writing when it ended."""
-    for path in folder.glob("*.new"):
-        path.unlink(missing_ok=True)
 
 
 def dropped(folder: Path, process: int) -> None:
@@ -95,5 +91,5 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True
+        pass
     return True

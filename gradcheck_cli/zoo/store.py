@@ -216,8 +216,9 @@ class Store:
     def append(self, job: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
         """Appends the records of a finished job, all or none; raises a UsageError if they cannot be written."""
         head = {"key": key, "job": job, "timeout": timeout, "of": len(records)}
-        lines = (_written({**head, "part": n, **_outcome(r)}, r) for n, r in enumerate(records, 1))
-        self.append_raw("".join(lines).encode("ascii"))
+        told = ({"zoo": {**head, "part": n, **_outcome(r)}, **r} for n, r in enumerate(records, 1))
+        lines = "".join(json.dumps(record, allow_nan=False, default=str) + "\n" for record in told)
+        self.append_raw(lines.encode("ascii"))
 
     def append_raw(self, data: bytes) -> None:
         """Appends complete lines of another store."""
@@ -348,13 +349,10 @@ def _line(data: bytes, offset: int) -> Line | None:
             text = data[:end].decode("ascii")
             if not text.startswith(_START) or not data.endswith(b"}\n"):
                 return None
-            return _line_of(_DECODER.raw_decode(text, len(_START))[0], offset, len(data))
+            head = _DECODER.raw_decode(text, len(_START))[0]
+            numbers = int(head["part"]), int(head["of"]), float(head["timeout"])
+            return Line(str(head["key"]), str(head["job"]), *numbers, _brief(head), offset, len(data))
     return None
-
-
-def _line_of(head: Mapping[str, Any], offset: int, length: int) -> Line:
-    part, of, timeout = int(head["part"]), int(head["of"]), float(head["timeout"])
-    return Line(str(head["key"]), str(head["job"]), part, of, timeout, _brief(head), offset, length)
 
 
 def _brief(outcome: Mapping[str, Any]) -> Check:
@@ -379,10 +377,6 @@ def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
         more["cut"] = cut.get("cut", ())
     uri, duration = record.get("model", {}).get("uri", record["check"]), record.get("duration_s", 0.0)
     return {**kept, **more, "uri": uri, "duration_s": duration}
-
-
-def _written(head: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    return json.dumps({"zoo": head, **record}, allow_nan=False, default=str) + "\n"
 
 
 def _write(file: int, data: bytes) -> None:
