@@ -242,7 +242,12 @@ def _backward_iteration(
     captured = list(dict.fromkeys(x.name for x in around if sym.wanted(x) and inexact(x)))
     ins = [inner.input(f"x{i}", value) for i, value in enumerate(values)]
     outs = inner.run(body, *ins)
-    _require_fixed_shapes(inner.part, body, ins[:states], outs)
+    for x, y, name in zip(ins[:states], outs, body.inputs, strict=False):
+        if x.shape != y.shape:
+            raise UnsupportedError(
+                f"{inner.part}: {name!r} goes from shape {list(x.shape)} to {list(y.shape)} in an iteration; the "
+                "derivative of a loop in a file needs states that keep theirs."
+            )
     seeds = [i for i, ct in enumerate(cts) if ct is not None]
     carried, seeded = _flowing(inner, ins[:states], outs, seeds, [*captured, *(ins[i].name for i in wanted)])
     both = [*carried, *seeded]
@@ -279,15 +284,6 @@ def _flowing(
         before.update([j for i in before for j in states if outs[i].name in ends[j]])
     carried = [i for i in states if ins[i].name in behind and (i in before or i in seeds)]
     return carried, [i for i in seeds if i >= len(ins) and outs[i].name in behind]
-
-
-def _require_fixed_shapes(part: str, body: Graph, ins: Sequence[Var], outs: Sequence[Var]) -> None:
-    for x, y, name in zip(ins, outs, body.inputs, strict=False):
-        if x.shape != y.shape:
-            raise UnsupportedError(
-                f"{part}: {name!r} goes from shape {list(x.shape)} to {list(y.shape)} in an iteration; the "
-                "derivative of a loop in a file needs states that keep theirs."
-            )
 
 
 def for_files(ops: Ops, fixed: Collection[str] = ()) -> Ops:

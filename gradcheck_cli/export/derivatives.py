@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from gradcheck_cli.model import Model
 from gradcheck_cli.model.request import Request, Seed
 from gradcheck_cli.points.dims import sizes_in
 from gradcheck_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 Kind: TypeAlias = Literal["gradient", "jvp", "hvp"]
 INPUTS = "inputs"  # initial gradients that are inputs of the file
@@ -125,13 +122,16 @@ class _Adding:
 
 def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any]) -> Written:
     """Writes the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants."""
+    from gradcheck_cli.formats.onnx.file import outline_of
     from gradcheck_cli.formats.onnx.opset import LOWEST
     from gradcheck_cli.formats.onnx.write import write
 
     require_other_file(model, Path(path))
     made = graph_of(model, outputs, feeds)
     made = replace(made, graph=_with_unique_names(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
-    write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=_original(model))
+    own = _file(model)  # which gives documentation and properties, if it is an ONNX file
+    original = None if own is None or is_spec(own) else outline_of(own)
+    write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=original)
     return made
 
 
@@ -157,14 +157,6 @@ def require_other_file(model: Model, path: Path) -> None:
     for target in (path, data_file(path)):
         if os.path.realpath(target) in files:
             raise UsageError(f"{shown(str(target))} is what the model was read from; write to another file.")
-
-
-def _original(model: Model) -> ModelProto | None:
-    """The model's own ONNX file, from which documentation and properties are taken; None if there is none."""
-    from gradcheck_cli.formats.onnx.file import outline_of
-
-    own = _file(model)
-    return None if own is None or is_spec(own) else outline_of(own)
 
 
 def _file(model: Model) -> Path | None:

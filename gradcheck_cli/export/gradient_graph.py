@@ -7,7 +7,7 @@ branch or shape depends on values of an input, the graph would be wrong for othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -56,7 +56,10 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
     twice = next((name for i, name in enumerate(outputs) if name in outputs[:i]), None)
     if twice is not None:
         raise UsageError(f"outputs: {twice!r} is given twice; a file has one output of a name.")
-    run = list(_to_run(model, outputs))
+    # A run is needed for derivatives, and for what depends on operators that other tools do not know.
+    private = [name for node in model.graph.nodes if not _in_files(model, node) for name in node.outputs if name]
+    own, made_of = set(model.graph.tensors), model.graph.reached_from(private)
+    run = [name for name in outputs if name not in own or name in made_of]
     if not run:
         return _Composer(model, Traced(AlignedRuns(), Trials(({},)), fed=_fed(model, outputs, feeds))).written(outputs)
     ops = for_files(sparing(model.ops), feeds)
@@ -72,13 +75,6 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
         if not tried.small:
             raise
         return made(replace(tried, small=()))
-
-
-def _to_run(model: Model, outputs: Sequence[str]) -> Iterator[str]:
-    """Outputs that need a run: derivatives, and those that depend on operators which other tools do not know."""
-    private = [name for node in model.graph.nodes if not _in_files(model, node) for name in node.outputs if name]
-    own, made = set(model.graph.tensors), model.graph.reached_from(private) if private else set()
-    yield from (name for name in outputs if name not in own or name in made)
 
 
 def _in_files(model: Model, node: Node) -> bool:
@@ -122,7 +118,8 @@ class _Composer:
         made = (n for _, node in aligned.nodes for n in node.outputs)
         self.taken = FreshNames({*graph.tensors, *made, *aligned.constants, *aligned.varying, *aligned.ends})
         self.measured = SizeTensors(self.taken.fresh)
-        for name in [n for n, v in aligned.constants.items() if _is_filled(v)]:
+        large = [(n, v) for n, v in aligned.constants.items() if v.nbytes > _LARGE and v.dtype != object]
+        for name in [n for n, v in large if np.all(v == v.ravel()[0])]:
             aligned.varying[name] = (aligned.constants.pop(name),) * len(self.found.trials.runs)
         self.constants = {**aligned.constants, **graph.constants, **self.found.fed}
 
@@ -235,7 +232,8 @@ class _Composer:
         """The name of a tensor computed from sizes, for an input of a node that differs between runs."""
         aligned, name = self.found.aligned, node.inputs[place]
         values = aligned.varying[name]
-        around = self._around(node, step)
+        nodes, index = self.model.graph.nodes, step.place.index
+        around = [*node.inputs, *((*nodes[index].reads, *nodes[index].outputs) if 0 <= index < len(nodes) else ())]
         self.measured.near = [sizes for n in around for sizes in aligned.shapes.get(n, ()) if len(set(sizes)) > 1]
         with self._refusing(f"{step.where}: its gradient has a {node.op} with a constant"):
             if values[0].ndim == 1 and values[0].dtype == np.int64 and len({v.shape for v in values}) == 1:
@@ -250,12 +248,6 @@ class _Composer:
             yield
         except NoFormula:
             raise refused(what, self.found.trials) from None
-
-    def _around(self, node: Node, step: Step) -> list[str]:
-        """Inputs of a node, with inputs and outputs of the model's node that it comes from."""
-        nodes, index = self.model.graph.nodes, step.place.index
-        there = (*nodes[index].reads, *nodes[index].outputs) if 0 <= index < len(nodes) else ()
-        return [*node.inputs, *there]
 
     def _end(self, own: str, name: str) -> None:
         """Adds an output under the requested name."""
@@ -296,12 +288,6 @@ class _Composer:
         return (*own, *self.found.seeds)
 
 
-def _is_filled(constant: Array) -> bool:
-    """True for a large constant whose entries are all equal."""
-    large = constant.nbytes > _LARGE and constant.dtype != object
-    return large and bool(np.all(constant == constant.ravel()[0]))
-
-
 def relaxed(
     node: Node, place: int, entries: Sequence[Sizes], shapes: Shapes, constants: Mapping[str, Array]
 ) -> list[Sizes]:
@@ -309,19 +295,19 @@ def relaxed(
 
     Operators work some sizes out themselves: -1 and 0 in a Reshape, 1 in an Expand, the end of an axis in a Slice.
     """
-    rule = _RULES.get((node.op, place))
     shape = shapes.get(node.inputs[0])
-    if rule is None or shape is None:
-        return list(entries)
-    return rule(node, entries, shape, constants)
+    match (node.op, place) if shape is not None else None:
+        case "Reshape", 1 if not node.attrs.get("allowzero"):
+            return _reshape(entries, shape)
+        case "Expand", 1:
+            return _expand(entries, shape)
+        case "Slice", 2:
+            return _slice(node, entries, shape, constants)
+    return list(entries)
 
 
-def _reshape(
-    node: Node, entries: Sequence[Sizes], shape: tuple[Sizes, ...], constants: Mapping[str, Array]
-) -> list[Sizes]:
+def _reshape(entries: Sequence[Sizes], shape: Sequence[Sizes]) -> list[Sizes]:
     """In a Reshape 0 stands for the size that the axis has already, -1 for the rest."""
-    if node.attrs.get("allowzero"):
-        return list(entries)
     if sum(map(_is_open, entries)) > 1:
         entries = [
             _always(0, e) if i < len(shape) and _is_open(e) and e == shape[i] else e for i, e in enumerate(entries)
@@ -331,18 +317,14 @@ def _reshape(
     return list(entries)
 
 
-def _expand(
-    node: Node, entries: Sequence[Sizes], shape: tuple[Sizes, ...], constants: Mapping[str, Array]
-) -> list[Sizes]:
+def _expand(entries: Sequence[Sizes], shape: Sequence[Sizes]) -> list[Sizes]:
     """In an Expand 1 stands for the size that the axis has already."""
     front = len(entries) - len(shape)
     kept = [_always(1, e) if i >= front and e == shape[i - front] and _is_open(e) else e for i, e in enumerate(entries)]
     return list(entries) if any(map(_is_open, kept)) else kept
 
 
-def _slice(
-    node: Node, entries: Sequence[Sizes], shape: tuple[Sizes, ...], constants: Mapping[str, Array]
-) -> list[Sizes]:
+def _slice(node: Node, entries: Sequence[Sizes], shape: Sequence[Sizes], constants: Mapping[str, Array]) -> list[Sizes]:
     """The end of a Slice may lie behind the end of the axis."""
     axes = constants.get(node.inputs[3]) if len(node.inputs) > 3 else np.arange(len(entries))
     steps = constants.get(node.inputs[4]) if len(node.inputs) > 4 else np.ones(len(entries))
@@ -360,11 +342,6 @@ def _is_open(sizes: Sizes) -> bool:
 
 def _always(value: int, sizes: Sizes) -> Sizes:
     return (value,) * len(sizes)
-
-
-_RULES: Mapping[tuple[str, int], Callable[..., list[Sizes]]] = {
-    ("Reshape", 1): _reshape, ("Expand", 1): _expand, ("Slice", 2): _slice,
-}  # fmt: skip
 
 
 def sparing(ops: Ops) -> Ops:

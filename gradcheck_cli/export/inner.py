@@ -233,11 +233,6 @@ def reads_containers(body: GraphFunction) -> bool:
     return any(isinstance(body.around.get(name), CONTAINERS) for name in body.graph.captures)
 
 
-def captured(*graphs: Graph) -> tuple[str, ...]:
-    """Names that subgraphs read from outside, each once."""
-    return tuple(dict.fromkeys(name for graph in graphs for name in graph.captures))
-
-
 def declared(graph: Graph, inputs: Sequence[Var | TensorType]) -> Graph:
     """The graph with declared types of its inputs, which files need where nothing else tells them."""
     types = (x if isinstance(x, TensorType) else TensorType(x.dtype, (None,) * x.ndim) for x in inputs)
@@ -336,7 +331,8 @@ class KeptNode:
     @property
     def reads(self) -> tuple[str, ...]:
         """The inputs, with "" for those left out, and the tensors that the subgraphs read from outside."""
-        return (*self.node.inputs, *captured(*self.node.subgraphs))
+        captured = dict.fromkeys(name for graph in self.node.subgraphs for name in graph.captures)
+        return (*self.node.inputs, *captured)
 
     @property
     def states(self) -> tuple[str, ...]:

@@ -43,7 +43,8 @@ class TapeRun:
         steps = needed(tape, ends)
         read = {n for step in steps for n in step.node.reads}.union(ends)
         seen = {*read, *named.values(), *(n for step in steps for n in step.node.outputs if n)}
-        like = {n: _without_numbers(tape.values.like(n)) for n in seen if n in tape.values}
+        like = {n: tape.values.like(n) for n in seen if n in tape.values}
+        like = {n: np.broadcast_to(np.empty((), each.dtype), each.shape) for n, each in like.items()}
         return TapeRun(tuple(steps), like, {n: tape.values[n] for n in read & tape.constants}, named, tuple(outputs))
 
 
@@ -198,7 +199,3 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     return type(a) is type(b) and bool(a == b)
-
-
-def _without_numbers(like: Array) -> Array:
-    return np.broadcast_to(np.empty((), like.dtype), like.shape)

@@ -23,7 +23,7 @@ from gradcheck_cli.export.runs import Sizes
 from gradcheck_cli.graph import Array, Node
 from gradcheck_cli.op import DTYPES
 
-Formula: TypeAlias = "int | Dimension | Operation"
+Formula: TypeAlias = "int | Sizes | Operation"  # Sizes: the dimension that has these in the runs
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _I64 = np.dtype(np.int64)
 # dtypes that ConstantOfShape can give
@@ -134,8 +134,8 @@ class SizeTensors:
     def _computed(self, value: Formula) -> str:
         if isinstance(value, int):
             return self.ints(value)
-        if isinstance(value, Dimension):
-            return self._shape(*self._spans[(value.sizes,)])
+        if isinstance(value, tuple):
+            return self._shape(*self._spans[(value,)])
         return self._once(value.op, self._computed(value.left), self._computed(value.right))
 
     def _factor(self, values: Sequence[float], dtype: np.dtype[Any]) -> str:
@@ -329,13 +329,6 @@ def _between(low: Fraction, high: Fraction) -> Fraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
-    """The size of a tensor along an axis, identified by its values in the runs."""
-
-    sizes: Sizes
-
-
-@dataclass(frozen=True, slots=True)
 class Operation:
     """An ONNX operator on two numbers: Add, Sub, Mul, or Div without a remainder."""
 
@@ -350,7 +343,7 @@ def formula(sizes: Sizes, dims: Iterable[Sizes]) -> Formula | None:
         return sizes[0]
     known = list(dims)
     if sizes in known:
-        return Dimension(sizes)
+        return sizes
     return next(_candidates(sizes, known), None)
 
 
@@ -379,7 +372,7 @@ def _affine(sizes: Sizes, dim: Sizes) -> Iterator[Formula]:
     if slope and all(slope * d + offset == s for s, d in zip(sizes, dim, strict=True)):
         q = slope.denominator
         if (offset * q).denominator == 1 and q <= _LARGEST:
-            yield _divided(_plus(_times(Dimension(dim), slope.numerator), int(offset * q)), q)
+            yield _divided(_plus(_times(dim, slope.numerator), int(offset * q)), q)
 
 
 def _product(sizes: Sizes, dims: list[Sizes], factors: int) -> Iterator[Formula]:
@@ -388,16 +381,16 @@ def _product(sizes: Sizes, dims: list[Sizes], factors: int) -> Iterator[Formula]
         if all(d and s % d == 0 for s, d in zip(sizes, dim, strict=True)):
             rest = tuple(s // d for s, d in zip(sizes, dim, strict=True))
             if len(set(rest)) == 1:
-                yield _times(Dimension(dim), rest[0])
+                yield _times(dim, rest[0])
             elif factors > 1:
                 for other in _product(rest, dims[index:], factors - 1):
-                    yield Operation("Mul", Dimension(dim), other)
+                    yield Operation("Mul", dim, other)
 
 
 def _quotient(sizes: Sizes, dim: Sizes, dims: list[Sizes]) -> Iterator[Formula]:
     """c dim dim / dim."""
     for over in _product(tuple(s * d for s, d in zip(sizes, dim, strict=True)), dims, 3):
-        yield Operation("Div", over, Dimension(dim))
+        yield Operation("Div", over, dim)
 
 
 def _sum(sizes: Sizes, a: Sizes, b: Sizes) -> Iterator[Formula]:
@@ -414,7 +407,7 @@ def _sum(sizes: Sizes, a: Sizes, b: Sizes) -> Iterator[Formula]:
     if any(part > _LARGEST for part in (abs(p), abs(q), common)) or (r * common).denominator != 1:
         return
     if all(p * x + q * y + r == s for x, y, s in zip(a, b, sizes, strict=True)):
-        terms = _joined(_times(Dimension(a), int(p * common)), _times(Dimension(b), int(q * common)))
+        terms = _joined(_times(a, int(p * common)), _times(b, int(q * common)))
         yield _divided(_plus(terms, int(r * common)), common)
 
 

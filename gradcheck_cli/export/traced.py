@@ -83,7 +83,9 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     free = [d for d in batches if d not in given and d in base and _is_read(model, d, needed)]
     if not free and not counted:
         return Trials((base,))
-    fixed = _fixed_sizes(model)
+    declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
+    shapes = (*declared, *(array.shape for array in model.graph.constants.values()))
+    fixed = {d for shape in shapes for d in shape if isinstance(d, int)}  # sizes that open dimensions should not get
     groups = [DimGroup((d,), tuple(n for n in (_BATCHES if batches[d] else _LENGTHS) if n not in fixed)) for d in free]
     if not trial.go(groups, base):
         groups = trial.joined(list(_moving(trial, base, groups)), base)
@@ -196,15 +198,14 @@ def _moving(trial: _Trial, base: Mapping[str, int], groups: Sequence[DimGroup]) 
         first, *others = stuck
         alike = [o for o in others if base[o.dims[0]] == base[first.dims[0]]][:_MOST_EQUAL]
         sets = [alike, *(list(c) for n in range(1, len(alike)) for c in combinations(alike, n))]
-        tried = (_first(trial, base, _together([first, *each])) for each in sets if each)
+        joined = (
+            DimGroup(tuple(d for group in (first, *each) for d in group.dims), first.sizes) for each in sets if each
+        )
+        tried = (_first(trial, base, group) for group in joined)
         group = next((found for found in tried if found is not None), None) or DimGroup(first.dims, ())
         if group.sizes:
             yield group
         stuck = [each for each in stuck if each.dims[0] not in group.dims]
-
-
-def _together(groups: Sequence[DimGroup]) -> DimGroup:
-    return DimGroup(tuple(d for group in groups for d in group.dims), groups[0].sizes)
 
 
 def _first(trial: _Trial, base: Mapping[str, int], group: DimGroup) -> DimGroup | None:
@@ -268,13 +269,6 @@ def _is_read(model: Model, dim: str, needed: set[str]) -> bool:
     return any(
         symbol(n, axis, d) == dim for n, shape in shapes for axis, d in enumerate(shape) if not isinstance(d, int)
     )
-
-
-def _fixed_sizes(model: Model) -> set[int]:
-    """Sizes that tensors of the model always have, and that open dimensions should therefore not get."""
-    shapes = [array.shape for array in model.graph.constants.values()]
-    declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
-    return {d for shape in (*shapes, *declared) for d in shape if isinstance(d, int)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,8 +481,7 @@ class Declarations:
 
     def _named(self, dim: str | None) -> str | None:
         """The dimension, if its name is the model's own."""
-        named = {d for t in self.model.graph.types.values() for d in t.shape or () if isinstance(d, str)}
-        return dim if dim in named else None
+        return dim if dim in self.model.source.symbols else None
 
     def notes(self) -> Iterator[str]:
         """Sentences about dimensions that are not independent or not open."""

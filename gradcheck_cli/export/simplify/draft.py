@@ -268,7 +268,9 @@ class Draft:
         if node.domain not in _STANDARD or node.op in DRAWING or any(node.subgraphs):
             return None
         inputs: Any = tuple(sorted(node.inputs)) if node.op in _COMMUTING else node.inputs
-        attrs = tuple(sorted((name, _frozen(value)) for name, value in node.attrs.items()))
+        # Numbers are compared as text, which tells -0.0 from 0.0.
+        frozen = ((k, _by_value(v) if isinstance(v, np.ndarray) else repr(v)) for k, v in node.attrs.items())
+        attrs = tuple(sorted(frozen))
         return node.key, inputs, attrs, tuple(map(bool, node.outputs))
 
     def _is_kept(self, node: Node) -> bool:
@@ -333,11 +335,6 @@ def is_one(name: str, at: Draft) -> bool:
 
 def _by_value(array: Array) -> tuple[Any, ...]:
     return array.dtype, array.shape, array.tobytes()
-
-
-def _frozen(value: Any) -> Any:
-    """An attribute as a key of a dictionary; numbers as text, which tells -0.0 from 0.0."""
-    return _by_value(value) if isinstance(value, np.ndarray) else repr(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def reduced_in_shape(node: Node, at: Draft) -> Node | None:
     inner = known(at.sole(node.inputs[0], *REDUCING))
     axes = _axes(inner, at)
     full, out = at.shape(inner.inputs[0]) or (), at.shape(node.outputs[0])
-    for keepdims, shape in enumerate((_without(full, axes), _with_ones(full, axes))):
+    dropped = tuple(d for i, d in enumerate(full) if i not in axes)
+    for keepdims, shape in enumerate((dropped, tuple(1 if i in axes else d for i, d in enumerate(full)))):
         if shape == out and None not in shape:
             return replace(node, op=inner.op, inputs=inner.inputs, attrs={**inner.attrs, "keepdims": keepdims})
     return None
@@ -146,14 +147,6 @@ def _axes(node: Node, at: Draft) -> list[int]:
 
 def _keepdims(node: Node) -> int:
     return int(node.attrs.get("keepdims", 1))
-
-
-def _without(shape: Shape, axes: Sequence[int]) -> Shape:
-    return tuple(d for i, d in enumerate(shape) if i not in axes)
-
-
-def _with_ones(shape: Shape, axes: Sequence[int]) -> Shape:
-    return tuple(1 if i in axes else d for i, d in enumerate(shape))
 
 
 def expanded_twice(node: Node, at: Draft) -> Node | None:
@@ -221,11 +214,9 @@ def _narrower(name: str, at: Draft) -> str | Array | None:
 
 def _cover(shapes: Sequence[Shape | None], out: Shape) -> bool:
     """True if tensors of these shapes broadcast to exactly the shape `out`."""
-    known = [shape[::-1] for shape in shapes if shape is not None]
-    return all(
-        dim is not None and any(i < len(shape) and shape[i] == dim for shape in known)
-        for i, dim in enumerate(out[::-1])
-    )
+    known = [shape for shape in shapes if shape is not None]
+    sizes = ({shape[-i] for shape in known if i <= len(shape)} for i in range(len(out), 0, -1))
+    return None not in out and all(dim in found for dim, found in zip(out, sizes, strict=True))
 
 
 def _entry(name: str, at: Draft) -> str | None:
@@ -285,14 +276,12 @@ def _volume(node: Node, at: Draft) -> Volume:
     """The product of sizes that a tensor with one entry holds; NotKnown for other tensors."""
     if not is_one(node.outputs[0], at):
         raise NotKnown
-    found = [at.counts.get(name) or _one_size(name, at) for name in node.inputs[: 1 if node.op != "Mul" else 2]]
+    found = []
+    for name in node.inputs[: 1 if node.op != "Mul" else 2]:
+        dims = () if name in at.counts else _sizes(name, at)
+        found.append(at.counts.get(name) or volume(known(dims if len(dims) == 1 else None)))
     numbers, names = zip(*found, strict=True)
     return math.prod(numbers), tuple(sorted(itertools.chain(*names)))
-
-
-def _one_size(name: str, at: Draft) -> Volume:
-    dims = _sizes(name, at)
-    return volume(known(dims if len(dims) == 1 else None))
 
 
 def _dims(node: Node, at: Draft) -> Shape:
