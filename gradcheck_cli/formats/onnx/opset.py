@@ -132,7 +132,11 @@ def _signature(op: str, since: int) -> SchemaSignature | None:
         (schema.min_output, schema.max_output),
         {name: _kind(attribute) for name, attribute in attributes.items()},
         tuple(name for name, attribute in attributes.items() if attribute.required),
-        {name: _default(attribute) for name, attribute in attributes.items() if attribute.default_value.type},
+        {
+            name: {"FLOAT": default.f, "INT": default.i, "STRING": default.s.decode()}.get(_kind(attribute))
+            for name, attribute in attributes.items()
+            if (default := attribute.default_value).type
+        },
         tuple(frozenset(formal.types) for formal in schema.inputs),
         tuple(frozenset(formal.types) for formal in schema.outputs),
     )
@@ -140,11 +144,6 @@ def _signature(op: str, since: int) -> SchemaSignature | None:
 
 def _kind(attribute: defs.OpSchema.Attribute) -> str:
     return str(attribute.type.name)  # type: ignore[attr-defined]
-
-
-def _default(attribute: defs.OpSchema.Attribute) -> Any:
-    proto = attribute.default_value
-    return {"FLOAT": proto.f, "INT": proto.i, "STRING": proto.s.decode()}.get(_kind(attribute))
 
 
 def needed_opset(graph: Graph, least: int = LOWEST) -> int:
@@ -177,17 +176,11 @@ def _needed(node: Node, where: str, types: Mapping[str, str], floor: int) -> int
     newest = None if node.domain else signature(node.op, NEWEST)
     if newest is None:
         return floor
-    for candidate in _candidates(node.op, max(floor, _since(node))):
-        if _fits(node, candidate, newest, types):
-            return max(floor, _since(node), candidate.since)
+    since = max(floor, _since(node))
+    for candidate in (signature(node.op, since), *(later for later in versions(node.op) if later.since > since)):
+        if candidate is not None and _fits(node, candidate, newest, types):
+            return max(since, candidate.since)
     raise UnsupportedError(f"{where} cannot be written: no opset of ONNX has {node.op} with its attributes and types.")
-
-
-def _candidates(op: str, floor: int) -> Iterator[SchemaSignature]:
-    at_floor = signature(op, floor)
-    if at_floor is not None:
-        yield at_floor
-    yield from (later for later in versions(op) if later.since > floor)
 
 
 def _since(node: Node) -> int:

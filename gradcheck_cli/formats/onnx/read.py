@@ -161,16 +161,14 @@ def _training(
     model: ModelProto, graph: Graph, reader: Reader
 ) -> tuple[Mapping[str, Initialization], Mapping[str, TrainingStep]]:
     """Initializations and steps by name: "training_info", "training_info_1" ...; `graph` is that of the model."""
-    parts = {f"training_info_{i}" if i else "training_info": info for i, info in enumerate(model.training_info)}
     starts: dict[str, Initialization] = {}
     steps: dict[str, TrainingStep] = {}
-    for name, info in parts.items():
-        if info.HasField("initialization") or info.initialization_binding:
-            with _errors_about(name):
+    for index, info in enumerate(model.training_info):
+        name = f"training_info_{index}" if index else "training_info"
+        with _errors_about(name):
+            if info.HasField("initialization") or info.initialization_binding:
                 starts[name] = _initialization(info, model, graph, reader)
-    for name, info in parts.items():
-        if info.algorithm.node or info.update_binding:
-            with _errors_about(name):
+            if info.algorithm.node or info.update_binding:
                 steps[name] = _step(info, model, graph, reader)
     _require_single_updates(steps)
     return starts, steps

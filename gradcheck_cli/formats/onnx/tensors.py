@@ -123,20 +123,15 @@ def _from_bytes(tensor: TensorProto, data: Array, dtype: np.dtype[np.generic], s
 
 def _from_fields(tensor: TensorProto, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
     field = getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type))
-    expected = _field_count(tensor.data_type, dtype, math.prod(shape))
+    bits, expected = _BITS.get(tensor.data_type, 8), math.prod(shape) * (2 if dtype.kind == "c" else 1)
+    if bits < 6:  # the 6-bit types take one entry each here
+        expected = -(-expected * bits // 8)
     if len(field) != expected:
         text = f"{_label(tensor)} holds {len(field)} numbers where {dtype} {list(shape)} needs {expected}."
         raise ModelError(text)
     if dtype == np.bool_:
         return np.asarray(np.asarray(field, np.int32) != 0).reshape(shape)
     return np.asarray(numpy_helper.to_array(tensor))
-
-
-def _field_count(elem_type: int, dtype: np.dtype[np.generic], size: int) -> int:
-    bits = _BITS.get(elem_type, 8)
-    if bits < 6:  # the 6-bit types take one entry each here
-        return -(-size * bits // 8)
-    return 2 * size if dtype.kind == "c" else size
 
 
 def _strings(tensor: TensorProto, shape: tuple[int, ...]) -> Array:

@@ -68,7 +68,7 @@ def to_proto(
     properties come from the `original`.
     """
     opset = needed_opset(graph, least)
-    imports = {"": opset, **{domain: graph.opset.get(domain, 1) for domain in _domains(graph)}}
+    imports = {"": opset, **{node.domain: graph.opset.get(node.domain, 1) for node in graph.all_nodes if node.domain}}
     model = ModelProto(producer_name="gradcheck")
     for domain, version in sorted(imports.items()):
         model.opset_import.add(domain=domain, version=version)
@@ -106,16 +106,11 @@ class ExternalConstants:
             return embedded(name, array)
         proto = TensorProto(name=name, dims=array.shape, data_type=elem_type(array, f"constant {name!r}"))
         proto.data_location = TensorProto.EXTERNAL
-        offset, length = self._append(_packed(array))
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        offset, length = self._file.tell(), self._file.write(_packed(array))
         for key, value in (("location", self._location), ("offset", offset), ("length", length)):
             proto.external_data.add(key=key, value=str(value))
         return proto
-
-    def _append(self, data: memoryview) -> tuple[int, int]:
-        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
-        offset = self._file.tell()
-        self._file.write(data)
-        return offset, data.nbytes
 
 
 def _put_heading(model: ModelProto, original: ModelProto) -> None:
@@ -175,12 +170,6 @@ def _declared(graph: Graph, name: str) -> TensorType:
     return TensorType(graph.constants[name].dtype, graph.constants[name].shape)
 
 
-def _domains(graph: Graph) -> set[str]:
-    """Domains of the nodes other than ONNX's own, with those of subgraphs."""
-    inner = (_domains(subgraph) for node in graph.nodes for subgraph in node.subgraphs)
-    return {node.domain for node in graph.nodes if node.domain}.union(*inner)
-
-
 def _ir_version(model: ModelProto) -> int:
     """The lowest IR version that has the opsets and fields of the model."""
     lowest = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
@@ -191,8 +180,8 @@ def _ir_version(model: ModelProto) -> int:
 
 def _size(graph: Graph) -> int:
     """Bytes of all constants, with those of subgraphs."""
-    inner = sum(_size(subgraph) for node in graph.nodes for subgraph in node.subgraphs)
-    return inner + sum(array.nbytes for array in graph.constants.values())
+    graphs = [graph, *(subgraph for node in graph.all_nodes for subgraph in node.subgraphs)]
+    return sum(array.nbytes for each in graphs for array in each.constants.values())
 
 
 def _packed(array: Array) -> memoryview:

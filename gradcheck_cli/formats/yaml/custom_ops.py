@@ -78,8 +78,7 @@ class OperatorTable:
         inner = {f"{body.domain}.{body.name}": [g for g in (body.forward, body.gradient) if g] for body in self.bodies}
         ahead, used = [*graphs], set[str]()
         while ahead:
-            for node in ahead.pop().nodes:
-                ahead.extend(node.subgraphs)
+            for node in ahead.pop().all_nodes:
                 called = f"{node.domain}.{node.op}"
                 if called in inner and called not in used:
                     used.add(called)

@@ -88,29 +88,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def check_dim(value: Any) -> Any:
-    if value is None or (isinstance(value, str) and value) or (_is_int(value) and value >= 0):
-        return value
-    raise ValueError(f"is {show(value)}; a size is an integer from 0, a name, or null")
+def _must(fit: Callable[[Any], bool], wanted: str) -> Callable[[Any], Any]:
+    """A check that gives a value that fits; the error for others says what is wanted."""
 
+    def check(value: Any) -> Any:
+        if fit(value):
+            return value
+        raise ValueError(f"is {show(value)}; {wanted}")
 
-def check_operand(value: Any) -> Any:
-    if isinstance(value, dict):
-        raise ValueError(f"is {show(value)}; an input is a tensor's name, a number, a list, or null")
-    return value
-
-
-def check_literal(value: Any) -> Any:
-    if value is None or isinstance(value, dict):
-        raise ValueError(f"is {show(value)}; it must be a number, a text or nested lists of them")
-    return value
+    return check
 
 
 def check_init(value: Any) -> Any:
     """Accepts a word, a number, lists, or a mapping with a kind and options of this kind."""
     if isinstance(value, dict):
         return _check_kind(value)
-    return check_literal(value)
+    return _check_literal(value)
 
 
 def check_values_by_name(value: Any) -> Any:
@@ -148,7 +141,7 @@ def _check_option(kind: str, name: str, value: Any) -> None:
         if not (isinstance(value, str) and value) and not (name == "key" and value is None):
             raise InvalidPart(f"is {show(value)}; it must be a text", name)
     elif name == "values" or kind == "constant":
-        check_literal(value)
+        _check_literal(value)
     elif not (is_number(value) and math.isfinite(value)):
         raise InvalidPart(f"is {show(value)}; it must be a number", name)
 
@@ -173,18 +166,6 @@ def check_range(value: Any) -> tuple[float, float]:
     return low, high
 
 
-def check_domain(value: list[float]) -> list[float]:
-    if not value[0] < value[1]:
-        raise ValueError(f"is {show(value)}; least must be below most")
-    return value
-
-
-def check_ends(value: list[int]) -> list[int]:
-    if value[0] > value[1]:
-        raise ValueError(f"is {show(value)}; low must not be above high")
-    return value
-
-
 def _inside(name: str, check: Callable[[Any], Any], value: Any) -> Any:
     try:
         return check(value)
@@ -192,12 +173,6 @@ def _inside(name: str, check: Callable[[Any], Any], value: Any) -> Any:
         raise
     except ValueError as error:
         raise InvalidPart(str(error), name) from None
-
-
-def _check_tolerance(value: Any) -> Any:
-    if is_number(value) and math.isfinite(value) and value >= 0:
-        return value
-    raise ValueError(f"is {show(value)}; it must be a number from 0, or one for each tensor by name")
 
 
 def _check_sizes(value: Any) -> Any:
@@ -241,13 +216,29 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+_check_dim = _must(
+    lambda value: value is None or (isinstance(value, str) and bool(value)) or (_is_int(value) and value >= 0),
+    "a size is an integer from 0, a name, or null",
+)
+_check_operand = _must(
+    lambda value: not isinstance(value, dict), "an input is a tensor's name, a number, a list, or null"
+)
+_check_literal = _must(
+    lambda value: value is not None and not isinstance(value, dict),
+    "it must be a number, a text or nested lists of them",
+)
+_check_tolerance = _must(
+    lambda value: is_number(value) and math.isfinite(value) and value >= 0,
+    "it must be a number from 0, or one for each tensor by name",
+)
+
 DTypeName: TypeAlias = Literal[
     "float16", "float32", "float64", "bfloat16", "complex64", "complex128", "bool",
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 ]  # fmt: skip
-Dim: TypeAlias = Annotated[Any, PlainValidator(check_dim), WithJsonSchema(DIM)]
-Operand: TypeAlias = Annotated[Any, PlainValidator(check_operand), WithJsonSchema(OPERAND)]
-Value: TypeAlias = Annotated[Any, PlainValidator(check_literal), WithJsonSchema(LITERAL)]
+Dim: TypeAlias = Annotated[Any, PlainValidator(_check_dim), WithJsonSchema(DIM)]
+Operand: TypeAlias = Annotated[Any, PlainValidator(_check_operand), WithJsonSchema(OPERAND)]
+Value: TypeAlias = Annotated[Any, PlainValidator(_check_literal), WithJsonSchema(LITERAL)]
 Init: TypeAlias = Annotated[Any, PlainValidator(check_init), WithJsonSchema(INIT)]
 Range: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(check_range)]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
@@ -364,8 +355,10 @@ class AlongSpec(Keyed):
     lengths: bool = Field(False, description="True for lengths, which may be that of the whole axis, not indices.")
 
 
-Domain: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(check_domain)]
-Ends: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2), AfterValidator(check_ends)]
+_below = _must(lambda ends: ends[0] < ends[1], "least must be below most")
+_ordered = _must(lambda ends: ends[0] <= ends[1], "low must not be above high")
+Domain: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_below)]
+Ends: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2), AfterValidator(_ordered)]
 Integers: TypeAlias = Annotated[
     Annotated[AlongSpec, Tag("<along>")] | Annotated[Ends, Tag("<ends>")], _by(dict, "<along>", "<ends>")
 ]
@@ -391,13 +384,9 @@ class FactsSpec(Keyed):
     )
     same_axes: bool = Field(False, description="The axes of its result are those of its first operand.")
     space: Literal["windows", "resized"] | None = Field(
-        None,
-        description="From the third on, axes of its first operand are an image's, read in windows or resized.",
+        None, description="From the third on, axes of its first operand are an image's, read in windows or resized."
     )
-    layer: bool | None = Field(
-        None,
-        description="With a gradient: true if it is a layer where it has weights.",
-    )
+    layer: bool | None = Field(None, description="With a gradient: true if it is a layer where it has weights.")
     bends: list[Annotated[list[Name], Field(min_length=1)]] = Field(
         [],
         description="With a gradient: groups of operands; it is not linear where a whole group is data. Default all.",

@@ -150,16 +150,12 @@ def read_text(path: str | Path) -> tuple[str, bytes]:
         raise SpecError(problems=[Diagnostic(f"cannot be read: {reason}", str(path))]) from None
     if len(data) > MAX_BYTES:
         raise SpecError(problems=[Diagnostic(f"is larger than {MAX_BYTES >> 20} MiB, the most for a spec", str(path))])
-    return _decode(str(path), data), data
-
-
-def _decode(path: str, data: bytes) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig"), data
     except UnicodeDecodeError as error:
         before = lines_of(data[: error.start].decode("utf-8", "replace"))
         message = f"byte 0x{data[error.start]:02x} is not UTF-8; a spec is UTF-8 text"
-        raise SpecError(problems=[Diagnostic(message, path, len(before), len(before[-1]) + 1)]) from None
+        raise SpecError(problems=[Diagnostic(message, str(path), len(before), len(before[-1]) + 1)]) from None
 
 
 def lines_of(text: str) -> list[str]:

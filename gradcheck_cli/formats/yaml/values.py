@@ -230,7 +230,10 @@ def _drawn(
         _check_rank(kind, shape, spot)
         return _cast(options["gain"] * np.eye(shape[-2], shape[-1]) * np.ones(shape), dtype, spot)
     if dtype.kind in "iu" and kind == "uniform":
-        return _integers(options, shape, dtype, spot, random)
+        low, high, limits = math.ceil(options["low"]), math.floor(options["high"]), np.iinfo(dtype)
+        if not limits.min <= low <= high <= limits.max:
+            raise spot.error(f"no values of {dtype} from {options['low']} to {options['high']}")
+        return random.integers(low, high, shape, dtype=dtype, endpoint=True)
     if dtype.kind in "iub":
         raise spot.error(f"{kind} gives no values of {dtype}")
     drawn: Array = _real(kind, options, shape, spot, random)
@@ -238,16 +241,6 @@ def _drawn(
         drawn = (drawn + 1j * _real(kind, options, shape, spot, random)) / math.sqrt(2)
     result: Array = drawn.astype(dtype)
     return result
-
-
-def _integers(
-    options: dict[str, Any], shape: Shape, dtype: DType, spot: DocumentPath, random: np.random.Generator
-) -> Array:
-    low, high = math.ceil(options["low"]), math.floor(options["high"])
-    limits = np.iinfo(dtype)
-    if not limits.min <= low <= high <= limits.max:
-        raise spot.error(f"no values of {dtype} from {options['low']} to {options['high']}")
-    return random.integers(low, high, shape, dtype=dtype, endpoint=True)
 
 
 def _real(kind: str, options: dict[str, Any], shape: Shape, spot: DocumentPath, random: np.random.Generator) -> Array:
@@ -261,34 +254,27 @@ def _real(kind: str, options: dict[str, Any], shape: Shape, spot: DocumentPath, 
             raise (spot / "std").error("the standard deviation must not be below 0")
         return float(options["mean"]) + float(options["std"]) * random.standard_normal(shape)
     if kind == "orthogonal":
-        return float(options["gain"]) * _orthogonal(shape, spot, random)
+        _check_rank(kind, shape, spot)
+        rows, columns = shape[0], math.prod(shape[1:])
+        q, r = np.linalg.qr(random.standard_normal((max(rows, columns), min(rows, columns))))
+        q = q * np.sign(np.diag(r))
+        return float(options["gain"]) * (q if rows >= columns else q.T).reshape(shape)
     return float(options["gain"]) * _scaled_by_fans(kind, shape, random)
 
 
 def _scaled_by_fans(kind: str, shape: Shape, random: np.random.Generator) -> Array:
     rule, distribution = kind.split("_")
-    inward, outward = _fans(shape)
+    if len(shape) < 2:
+        inward = outward = math.prod(shape)
+    elif len(shape) == 2:  # [in, out]
+        inward, outward = shape
+    else:  # [out, in, *space], the kernel of a convolution
+        outward, inward = (size * math.prod(shape[2:]) for size in shape[:2])
     fan = inward + outward if rule == "glorot" else inward
     variance = (1 if rule == "lecun" else 2) / max(1, fan)
     if distribution == "normal":
         return math.sqrt(variance) * random.standard_normal(shape)
     return random.uniform(-1, 1, shape) * math.sqrt(3 * variance)
-
-
-def _fans(shape: Shape) -> tuple[int, int]:
-    """Fan-in and fan-out: shapes are [in, out] for a matrix, [out, in, *space] for a convolution kernel."""
-    if len(shape) < 2:
-        return (math.prod(shape),) * 2
-    space = math.prod(shape[2:])
-    return (shape[0], shape[1]) if len(shape) == 2 else (shape[1] * space, shape[0] * space)
-
-
-def _orthogonal(shape: Shape, spot: DocumentPath, random: np.random.Generator) -> Array:
-    _check_rank("orthogonal", shape, spot)
-    rows, columns = shape[0], math.prod(shape[1:])
-    q, r = np.linalg.qr(random.standard_normal((max(rows, columns), min(rows, columns))))
-    q = q * np.sign(np.diag(r))
-    return (q if rows >= columns else q.T).reshape(shape)
 
 
 def _check_rank(kind: str, shape: Shape, spot: DocumentPath) -> None:
