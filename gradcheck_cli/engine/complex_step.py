@@ -23,10 +23,10 @@ from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.rounding import RandomRounding, factors
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.op.batching import Kernel, elementwise
+from gradcheck_cli.op.batching import Kernel, elementwise, trailing
 from gradcheck_cli.op.box_rules import Restricted, same_place
 from gradcheck_cli.op.boxes import BoxStack, Shape, Stack, dense
-from gradcheck_cli.op.fusion import Formula, FusedSteps, expressed, segments, total
+from gradcheck_cli.op.fusion import Formula, expressed, segments, total
 from gradcheck_cli.op.sparsity import lines
 
 Numbered: TypeAlias = tuple[int, Step]  # a step of the tape and its number
@@ -63,7 +63,7 @@ class Pushforward:
         elif step.op.batching is elementwise and not step.op.many:
             made = self._slope_tangent(index, step, tangents, live)
         elif (local := self._lines(index, step, tangents, live)) is not None:
-            made = _along_lines(local, np.asarray(tangents[step.operands[0]]), step.metadata["axis"])
+            made = native.along_lines(np.asarray(tangents[step.operands[0]]), local, step.metadata["axis"])
         else:
             made = self._complex_tangent(step, tangents, live, rounding)
         pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
@@ -152,14 +152,11 @@ class Pushforward:
         if step.op.sparsity is not lines or len(live) != 1 or isinstance(tangents[step.operands[0]], BoxStack):
             return None
         x, axis = self.tape.values[step.operands[0]], step.metadata["axis"]
-        n = x.shape[axis] if x.ndim else 0
-        if not 0 < 2 * n <= len(tangents[step.operands[0]]) or n * x.nbytes > _HELD:
+        if not repays(x, axis, len(tangents[step.operands[0]])):
             return None
         if (index, 0) not in self._slopes:
-            unit = np.eye(n, dtype=x.dtype).reshape(n, *(1,) * (x.ndim - 1), n)
-            units = np.moveaxis(np.broadcast_to(unit, (n, *np.moveaxis(x, axis, -1).shape)), -1, axis)
-            made = np.moveaxis(self._complex_tangent(step, {step.operands[0]: units}, live, None), axis, -1)
-            self._slopes[index, 0] = made.reshape(n, -1, n).swapaxes(0, 1)
+            made = self._complex_tangent(step, {step.operands[0]: units(x, axis)}, live, None)
+            self._slopes[index, 0] = of_lines(made, axis)
         found = self._slopes[index, 0]
         return found if np.isfinite(found).all() else None
 
@@ -219,11 +216,22 @@ def batched(
     return step.op.batching(kernel, [dense(x) for x in operands], probed, step.metadata)
 
 
-def _along_lines(local: Array, tangent: Array, axis: int) -> Array:
-    """Tangents `(P, *shape)` multiplied by the Jacobians `(lines, n, n)` of all lines along an axis."""
-    moved = np.moveaxis(tangent, axis, -1)
-    made = native.matmul(moved.reshape(len(moved), *local.shape[:2]).swapaxes(0, 1), local).swapaxes(0, 1)
-    return np.moveaxis(made.reshape(moved.shape), -1, axis)
+def repays(x: Array, axis: int, probes: int) -> bool:
+    """True if the Jacobians of all lines of x along an axis cost less than running the kernel for so many probes."""
+    n = x.shape[axis] if x.ndim else 0
+    return 0 < 2 * n <= probes and n * x.nbytes <= _HELD
+
+
+def units(x: Array, axis: int) -> Array:
+    """Tangents `(n, *x.shape)`: one of them moves one entry of every line."""
+    unit = np.eye(x.shape[axis], dtype=x.dtype).reshape(-1, *(1,) * (x.ndim - 1), x.shape[axis])
+    whole = np.broadcast_to(unit, (len(unit), *np.moveaxis(x, axis, -1).shape))
+    return np.moveaxis(whole, -1, axis)
+
+
+def of_lines(made: Array, axis: int) -> Array:
+    """The Jacobians `(lines, n, n)` of all lines, from the tangents that `units` make."""
+    return np.moveaxis(made, axis, -1).reshape(len(made), -1, len(made)).swapaxes(0, 1)
 
 
 def _through(kernel: Kernel, operands: Sequence[Stack], probed: Sequence[bool], shape: Shape) -> Stack:
@@ -304,43 +312,60 @@ def staged(
     stages = []
     for segment in segments([step.node for _, step in steps], formulas, outputs, lambda n: values.like(n).shape, 1):
         draft, mine = drafts[segment.steps[0]], [steps[s] for s in segment.steps]
-        if segment.fused is not None:
-            draft = partial(_fused, pushforward, mine, segment.fused)
-        make = partial(pushforward.through, *mine[0]) if isinstance(draft, Formula) else draft
-        stages.append(Stage(make, segment.dies))
+        alone = partial(_alone, pushforward, mine)
+        make = segment.fused.run if segment.fused is not None else alone if isinstance(draft, Formula) else draft
+        stages.append(Stage(make, alone, segment.dies))
     return stages
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Steps that run at once: the tangents that they make of those before, and those that nothing reads after them."""
+    """Steps that run at once.
 
-    make: Make
+    make   the tangents that they make of those before; None where a fused kernel cannot run
+    alone  the same, one step after the other
+    dies   tangents that nothing reads after them
+    """
+
+    make: Callable[[Tangents], Tangents | None]
+    alone: Make
     dies: Sequence[str]
 
 
-def _fused(pushforward: Pushforward, steps: Sequence[Numbered], fused: FusedSteps, live: Tangents) -> Tangents:
-    """Tangents that steps make as one fused kernel; where that cannot run, one by one."""
-    if (made := fused.run(live)) is not None:
-        return made
+def _alone(pushforward: Pushforward, steps: Sequence[Numbered], live: Tangents) -> Tangents:
+    """Tangents that steps make one by one."""
     each: dict[str, Any] = {}
     for index, step in steps:
         each.update(pushforward.through(index, step, {**live, **each}))
     return each
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A step that is linear in the operands that carry tangents: one run of its kernel.
+class Prepared:
+    """A step whose kernel runs once for whole stacks of tangents; `moving` says which operands carry one.
 
-    moving  by operand: it carries a tangent; zeros  by operand: it is replaced by zeros
+    The kernel takes the stacks as they are where its batching rule would do no more than that.
     """
 
-    values: TapeValues
-    step: Step
-    moving: Sequence[bool]
-    zeros: Sequence[bool]
-    outputs: frozenset[str]
+    def __init__(self, values: TapeValues, step: Step, moving: Sequence[bool], outputs: Collection[str]) -> None:
+        self.values, self.step, self.moving, self.outputs = values, step, moving, frozenset(outputs)
+        ranks = [values.like(n).ndim if n else 0 for n in step.operands]
+        full = all(rank == max(ranks) for rank, moves in zip(ranks, moving, strict=True) if moves)
+        self.direct = step.op.batching is trailing or (step.op.batching is elementwise and full)
+
+    def named(self, made: Any) -> dict[str, Any]:
+        """The results that carry tangents, by name."""
+        pairs = zip(self.step.node.outputs, made if self.step.op.many else (made,), strict=False)
+        return {name: value for name, value in pairs if name in self.outputs}
+
+
+class Linear(Prepared):
+    """A step that is linear in the operands that carry tangents; `zeros` says which others are replaced by zeros."""
+
+    def __init__(
+        self, values: TapeValues, step: Step, moving: Sequence[bool], outputs: Collection[str], zeros: Sequence[bool]
+    ) -> None:
+        super().__init__(values, step, moving, outputs)
+        self.zeros = zeros
 
     def make(self, live: Tangents) -> Tangents:
         """The tangents that the step makes, by name."""
@@ -351,9 +376,50 @@ class Linear:
                 operands.append(live[name] if name else None)
             else:
                 operands.append(np.zeros_like(values.like(name)) if zero else values.operand(step.op, name))
-        made = step.op.batching(step.op.forward, operands, self.moving, step.metadata)
-        pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
-        return {name: value for name, value in pairs if name in self.outputs}
+        if self.direct:
+            return self.named(step.op.forward(*operands, **step.metadata))
+        return self.named(step.op.batching(step.op.forward, operands, self.moving, step.metadata))
+
+
+class Curved(Prepared):
+    """A step that runs at `x + i h t`, with an h that fits the sizes of x and t for each probe.
+
+    If it works line by line along an axis, many probes are multiplied by the Jacobians of all lines, which are kept.
+    """
+
+    def __init__(self, values: TapeValues, step: Step, moving: Sequence[bool], outputs: Collection[str]) -> None:
+        super().__init__(values, step, moving, outputs)
+        self.moved = [n for n, moves in zip(step.operands, moving, strict=True) if moves]
+        self.size = min(_smallest(values[n]) for n in self.moved)
+        self.by_lines = step.op.sparsity is lines and len(step.operands) == 1
+        self.local: Array | None = None  # `(lines, n, n)`
+
+    def make(self, live: Tangents) -> Tangents:
+        """The tangents that the step makes, by name."""
+        step, values, whole, first = self.step, self.values, live, self.moved[0]
+        if self.by_lines and repays(values[first], step.metadata["axis"], len(live[first])):
+            if self.local is not None:
+                return dict.fromkeys(self.outputs, native.along_lines(live[first], self.local, step.metadata["axis"]))
+            live = {first: units(values[first], step.metadata["axis"])}
+        h = _STEP * self.size / np.maximum.reduce([_size_by_probe(live[n]) for n in self.moved])
+        operands: list[Any] = [
+            None if not n else _moved(values[n], live[n], h) if moves else values[n]
+            for n, moves in zip(step.operands, self.moving, strict=True)
+        ]
+        if self.direct:
+            made = _continued(step)(*operands, **step.metadata)
+        else:
+            made = step.op.batching(_continued(step), operands, self.moving, step.metadata)
+        tangents = {name: _slope_of(y, h) for name, y in self.named(made).items()}
+        if live is whole:
+            return tangents
+        [found] = tangents.values()
+        local = of_lines(np.asarray(found), step.metadata["axis"])
+        self.by_lines = bool(np.isfinite(local).all())
+        if not self.by_lines:
+            return self.make(whole)
+        self.local = local
+        return dict.fromkeys(self.outputs, native.along_lines(whole[first], local, step.metadata["axis"]))
 
 
 class _Planner:
@@ -376,7 +442,9 @@ class _Planner:
             terms = self._linear(step, moving) if step.op.linear else self._slopes(index, step, moving)
             if terms is not None:
                 return Formula(outputs[0], self.values.like(outputs[0]).shape, _FLOAT64, *terms)
-        return self._ready(step, moving, groups, through) if groups else through
+        if groups:
+            return self._ready(step, moving, groups, through)
+        return self._curved(step, moving, outputs, through)
 
     def _ready(self, step: Step, moving: Sequence[int], groups: Sequence[Sequence[int]], through: Make) -> Make:
         """A linear step as one run of its kernel, if no two operands with tangents are multiplied by one another."""
@@ -388,7 +456,13 @@ class _Planner:
         count = range(len(step.operands))
         zeros = [i in group and group[i] not in moved for i in count]
         outputs = frozenset(n for n in step.node.outputs if n in self.live)
-        return Linear(self.values, step, [i in carrying for i in count], zeros, outputs).make
+        return Linear(self.values, step, [i in carrying for i in count], outputs, zeros).make
+
+    def _curved(self, step: Step, moving: Collection[int], outputs: Collection[str], through: Make) -> Make:
+        """A step that is not linear as one run of its kernel; elementwise ones have slopes."""
+        if step.op.batching is elementwise and not step.op.many:
+            return through
+        return Curved(self.values, step, [i in moving for i in range(len(step.operands))], outputs).make
 
     def _plain(self, step: Step, moving: Sequence[int]) -> bool:
         tensors = [*(step.operands[i] for i in moving), step.node.outputs[0]]

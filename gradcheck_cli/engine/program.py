@@ -302,7 +302,8 @@ class Program:
             for position in range(start or 0, len(self.steps)):
                 if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
                     for stage in self._staged(live, position):
-                        live.update(stage.make(live))
+                        made = stage.make(live)
+                        live.update(stage.alone(live) if made is None else made)
                         _drop(live, stage.dies)
                     break
                 index, step = self.steps[position]

@@ -296,7 +296,9 @@ def relaxed(
     Operators work some sizes out themselves: -1 and 0 in a Reshape, 1 in an Expand, the end of an axis in a Slice.
     """
     shape = shapes.get(node.inputs[0])
-    match (node.op, place) if shape is not None else None:
+    if shape is None:
+        return list(entries)
+    match node.op, place:
         case "Reshape", 1 if not node.attrs.get("allowzero"):
             return _reshape(entries, shape)
         case "Expand", 1:

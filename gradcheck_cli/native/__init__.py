@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from .elementwise import NAMES, by_numpy, fused
 from .pools import added, maxima, sums, taken, winners
-from .products import conv, conv_transpose, matmul
+from .products import along_lines, conv, conv_transpose, matmul
 from .selection import info, single_threaded, use
 
 __all__ = [
-    "NAMES", "added", "by_numpy", "conv", "conv_transpose", "fused", "info", "matmul", "maxima", "single_threaded", "sums",
-    "taken", "use", "winners",
+    "NAMES", "added", "along_lines", "by_numpy", "conv", "conv_transpose", "fused", "info", "matmul", "maxima",
+    "single_threaded", "sums", "taken", "use", "winners",
 ]  # fmt: skip
