@@ -262,6 +262,11 @@ def test_a_process_waits_for_threads_and_functions_at_its_end_and_for_nothing_el
     assert ("taken apart" in ran.stdout) == bool(before)
 
 
+def test_a_shell_that_asks_for_words_is_told_nothing_else(tmp_path: Path) -> None:
+    ran = run(cwd=tmp_path, _GRADCHECK_COMPLETE="bash_complete", COMP_WORDS="gradcheck --vers", COMP_CWORD="1")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "plain,--version\n", "")
+
+
 def test_a_bug_is_one_line_and_a_file(folder: Path) -> None:
     program = "import gradcheck_cli.checks.procedure as c, sys\nfrom gradcheck_cli.cli import main\n"
     program += "def bad(*a, **k): raise KeyError('oops')\nc.check = bad\nsys.exit(main(['mlp.onnx']))\n"

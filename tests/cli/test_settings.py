@@ -47,13 +47,14 @@ def test_the_nearest_file_counts_and_pyproject_does_too(gradcheck: Command, fold
 
 def test_every_kind_of_value_of_a_file(gradcheck: Command, folder: Path) -> None:
     text = """
-        x = ["input"]
+        x = ["input", "W"]
         val-range = [0, 0.5]
         rtol = {input = 1e-3}
         dims = {N = 3}
         x_init_value = {input = 0.5}
         fail_on = ["fail"]
         exit_zero = true
+        delta = "auto"
         timeout = "10m"
     """
     (folder / "gradcheck.toml").write_text(text)
@@ -215,6 +216,11 @@ def test_a_range_that_is_typed_counts_more_than_one_of_the_spec(gradcheck: Comma
     assert 0.5 <= largest() <= 1
     assert 5 <= largest("--val-range", "5,6") <= 6
     assert 5 <= largest("--val-range", "x:5,6") <= 6
+
+
+def test_a_range_without_a_name_is_that_of_floats_alone(gradcheck: Command) -> None:
+    """Integers that index a table of some rows are drawn from its rows."""
+    assert first(gradcheck, "embedding.onnx", "--param", "table", "--val-range", "100,200")["status"] == "pass"
 
 
 def test_no_file_beside_a_model_allows_code_to_be_run(gradcheck: Command, folder: Path) -> None:

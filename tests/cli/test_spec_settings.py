@@ -109,6 +109,11 @@ def test_a_setting_has_an_effect(gradcheck: Command, folder: Path, name: str, va
     assert outcome(gradcheck, folder, defaults=f"{name}: {value}") == there or name == "seed"  # parameters have it too
 
 
+@pytest.mark.parametrize("show", [1, 2])
+def test_so_many_entries_are_shown_as_the_spec_says(gradcheck: Command, folder: Path, show: int) -> None:
+    assert f"... {32 - show} more, --show 32" in outcome(gradcheck, folder, check=f"show: {show}")[1]
+
+
 def test_a_share_of_inconclusive_entries_is_accepted(gradcheck: Command, folder: Path) -> None:
     kinked = "y: r, method: forward, delta: 5.0"
     assert outcome(gradcheck, folder, check=kinked)[0] == 3

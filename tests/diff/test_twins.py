@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.checks.diff.model_runs import between, outputs_held
+from gradcheck_cli.checks.diff.two_models import compare
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.settings import Settings
 from gradcheck_cli.verdict.rule import Status
 from tests.checking.small import scaled, with_rule
 from tests.diff.twins import BIAS, BOTH, DIFFERENT, HEAD, IN, MLP, SAME, SQUARE, Twins, V, W, diff, net, statuses
@@ -25,6 +28,28 @@ def test_the_same_function_passes_at_every_point(twins: Twins, points: int) -> N
     found = statuses(twins, points=points)
     assert found
     assert set(found.values()) == {"pass"}
+
+
+def test_a_listener_hears_of_each_point() -> None:
+    heard: list[tuple[Any, ...]] = []
+
+    class Listener:
+        def expect(self, forecasts: object) -> None:
+            heard.append(("expect",))
+
+        def start(self, title: str, total: int) -> None:
+            heard.append(("start", title, total))
+
+        def advance(self, done: int, total: int) -> None:
+            heard.append(("advance", done, total))
+
+        def done(self) -> None:
+            heard.append(("done",))
+
+    mlp = read_proto(net(MLP, W=W, V=V, b=BIAS), "mlp.onnx")
+    compare(mlp, mlp, Settings(points=2), {}, name="twins", listen=Listener())
+    points = [("start", "point 0", 2), ("advance", 0, 2), ("start", "point 1", 2), ("advance", 1, 2)]
+    assert [each for each in heard if each != ("done",)] == points
 
 
 @pytest.mark.parametrize("twins", SAME, ids=ids(SAME))

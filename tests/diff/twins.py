@@ -177,4 +177,7 @@ DIFFERENT = [  # a pair, what of it differs, and at which node of B that begins
     (Twins("labels that differ", net("a (float[2,4] x) => (int64[2] k) { k = ArgMax <axis = 1, keepdims = 0> (x) }"),
            net("a (float[2,4] x) => (int64[2] k) { k = ArgMin <axis = 1, keepdims = 0> (x) }")), ("k",), 0),
     (Twins("inputs swapped", net(TWO), net(TWO), given={"p": "q", "q": "p"}), ("y", "y/p", "y/q"), 0),
+    (Twins("another node, and inputs renamed crosswise", net(TWO),
+           net("a (float[2,3] p, float[2,3] q) => (float[2,3] y) { e = Tanh (q)  y = Mul (e, p) }"),
+           given={"p": "q", "q": "p"}), ("y", "y/p", "y/q"), 0),
 ]  # fmt: skip

@@ -119,7 +119,7 @@ def test_what_is_simplified_is_simple(case: Case):
 IF = """(bool c, float[2,3] x) => (float[2,3] y) {
     a = Exp(x)
     b = Exp(x)
-    y = If(c) <then_branch = t () => (p) { q = Identity(b) r = Identity(q) p = Add(r, b) },
+    y = If(c) <then_branch = t () => (p) { q = Identity(b) r = Identity(q) s = Add(r, b) p = Cast<to = 1>(s) },
                else_branch = e () => (n) { m = Neg(b) n = Sub(a, m) }>
 }"""
 

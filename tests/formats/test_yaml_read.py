@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.formats.source import CheckRequest
 from gradcheck_cli.formats.yaml.reading import read_spec
 from gradcheck_cli.graph import Graph, Node, TensorType
@@ -415,6 +416,8 @@ def test_values_depend_on_seed_and_name_only(read):
 def test_values_come_from_files(read, tmp_path):
     (tmp_path / "sub").mkdir()
     np.save(tmp_path / "sub" / "w.npy", np.arange(3.0))
+    with open(tmp_path / "second.npy", "wb") as file:
+        np.lib.format.write_array(file, np.arange(5.0), version=(2, 0))
     np.savez(tmp_path / "two.npz", a=np.ones((2, 2)), b=np.zeros(2))
     np.savez_compressed(tmp_path / "one.npz", only=np.full(2, 7.0))
     graph = (
@@ -424,6 +427,7 @@ def test_values_come_from_files(read, tmp_path):
             params:
               p: {shape: [3], init: {kind: file, path: sub/../sub/w.npy}}
               q: {init: {kind: file, path: two.npz, key: a}}
+              s: {init: {kind: file, path: second.npy}}
               r: {init: {kind: file, path: one.npz}, dtype: float64}
             nodes: []
             outputs: [p]
@@ -435,8 +439,23 @@ def test_values_come_from_files(read, tmp_path):
         "p": [0, 1, 2],
         "q": [[1, 1], [1, 1]],
         "r": [7, 7],
+        "s": [0, 1, 2, 3, 4],
     }
     assert {str(array.dtype) for array in graph.constants.values()} == {"float32", "float64"}
+
+
+def test_files_that_a_spec_names_belong_to_it(read, tmp_path):
+    for name in ("w.npy", "x.npz", "unread.npy"):
+        (tmp_path / name).touch()
+    (tmp_path / "f.gradcheck.yaml").write_text("""\
+        gradcheck: 1
+        graphs:
+          g: {params: {p: {shape: [3], init: {kind: file, path: w.npy}}}, nodes: [], outputs: [p]}
+        checks:
+          - {x_init_value: {p: {kind: file, path: x.npz, key: a}}}
+          - {x_init_value: {p: {kind: file, path: missing.npy}}}
+    """)
+    assert companion_files(tmp_path / "f.gradcheck.yaml", spec=True) == {n: tmp_path / n for n in ("x.npz", "w.npy")}
 
 
 OPERATOR = """\

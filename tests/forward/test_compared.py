@@ -122,6 +122,23 @@ def test_long_sums_may_be_off_by_roundings_of_their_size(tmp_path: Path) -> None
         assert found["agrees"] is agrees, found
 
 
+@pytest.mark.parametrize("off, agrees", [(1e-8, True), (1e-6, False)])
+def test_results_in_float64_may_be_off_by_what_float32_explains(tmp_path: Path, off: float, agrees: bool) -> None:
+    text, product = "m (double[4,8] x) => (double[4,3] y) { y = MatMul (x, w) }", gc.OPS["", "MatMul"]
+    path = save(tmp_path / "m.onnx", text, w=RNG.normal(size=(8, 3)))
+    wrong = replace(product, forward=lambda a, b: product.forward(a, b) * (1 + off))
+    assert forward(path, {**gc.OPS, wrong.key: wrong})["y"]["agrees"] is agrees
+
+
+@pytest.mark.parametrize("roundings, agrees", [(1000, True), (100_000, False)])
+def test_a_sigmoid_may_be_off_by_roundings_of_its_largest_operand(tmp_path: Path, roundings: int, agrees: bool) -> None:
+    text = "m (float[1,7] x) => (float[1,8] y) { r = Concat <axis = 1> (x, large)  y = Sigmoid (r) }"
+    path, sigmoid = save(tmp_path / "m.onnx", text, large=np.full((1, 1), 1000, np.float32)), gc.OPS["", "Sigmoid"]
+    off = roundings * float(np.finfo(np.float32).eps)
+    wrong = replace(sigmoid, forward=lambda x: sigmoid.forward(x) + off)
+    assert forward(path, {**gc.OPS, wrong.key: wrong})["y"]["agrees"] is agrees
+
+
 DRAWN = {
     "Dropout in training": "d, m = Dropout (x, half, yes)",
     "Dropout in training with a seed": "d, m = Dropout <seed = 3> (x, half, yes)",

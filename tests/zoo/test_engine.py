@@ -210,6 +210,15 @@ def test_nothing_is_left_open() -> None:
     assert opened() == before
 
 
+def test_a_wake_up_after_the_end_reaches_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+    interrupts = engine.Interrupts()
+    with interrupts.heeded():
+        interrupts.wake()
+        assert os.read(interrupts.reader, 2) == b"\n"
+    interrupts.wake()
+    assert capfd.readouterr() == ("", "")
+
+
 DRIVER = f"""
 import json, sys
 from gradcheck_cli.zoo import engine
@@ -240,3 +249,17 @@ def test_no_process_outlives_its_driver(tmp_path: Path, number: signal.Signals) 
     assert driver.returncode == (-number if number == signal.SIGKILL else -signal.SIGINT), err  # by KeyboardInterrupt
     assert number == signal.SIGKILL or err.rstrip().endswith("KeyboardInterrupt")
     assert until(lambda: all(map(is_gone, children)))
+
+
+def test_a_signal_that_the_driver_was_started_to_ignore_is_ignored(tmp_path: Path) -> None:
+    """As by nohup."""
+    (tmp_path / "driver.py").write_text(DRIVER)
+    driver = subprocess.Popen(
+        [sys.executable, "driver.py", "right", "right 1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    assert driver.stdout is not None
+    assert json.loads(driver.stdout.readline()) == [hostile.made("right")]
+    driver.send_signal(signal.SIGHUP)
+    out, err = driver.communicate(timeout=600)
+    assert (driver.returncode, json.loads(out)) == (0, [hostile.made("right 1")]), err

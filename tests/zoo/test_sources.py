@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,17 @@ def test_an_archive_cannot_write_outside_its_folder(zoo: Path):
     assert not any(path.is_symlink() for path in (zoo / "cache").rglob("*"))
     assert not list(zoo.rglob("evil.txt"))
     assert not list((zoo / "cache").rglob(".*"))
+
+
+@pytest.mark.parametrize("count, holds", [(10_000, True), (10_001, False)])
+def test_an_archive_may_hold_so_many_files_and_no_more(zoo: Path, count: int, holds: bool):
+    (zoo / "empty").mkdir()  # the first of them
+    links = {f"link{number}": tarfile.TarInfo(f"link{number}") for number in range(count - 1)}
+    for info in links.values():
+        info.type, info.linkname = tarfile.SYMTYPE, "net"
+    packed = archive(zoo / "links.tar.gz", zoo / "empty", **links)
+    with nullcontext() if holds else pytest.raises(GradcheckError, match="it holds too much"):
+        assert hub.unpacked(packed, "0" * 64) is None
 
 
 BROKEN = (
