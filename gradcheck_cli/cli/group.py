@@ -12,14 +12,16 @@ from click.shell_completion import CompletionItem
 
 from gradcheck_cli.errors import VERSION, did_you_mean
 
-COMMANDS = ("check", "zoo", "grad", "diff", "inspect", "reproduce", "report", "ops", "explain", "schema", "completion")
 _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
 
 
 class Commands(click.RichGroup):
     """A group that needs no command: `gradcheck net.onnx --x a` is `gradcheck check net.onnx --x a`."""
 
-    homes: ClassVar[Mapping[str, str]] = {name: f"{name}:command" for name in COMMANDS}  # command -> module:name in it
+    homes: ClassVar[Mapping[str, str]] = {  # command -> module:name in it
+        **{name: f"{name}:command" for name in ("check", "zoo", "grad", "diff", "inspect", "reproduce", "report")},
+        **{name: f"lookup:{name}" for name in ("ops", "explain", "schema", "completion")},
+    }
     unnamed, modules = "check", "gradcheck_cli.cli."
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -11,8 +11,10 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -21,7 +23,7 @@ from click.shell_completion import CompletionItem
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.report import files_said, on_stdout, suffixes
-from gradcheck_cli.results.record import GATES, gates_from
+from gradcheck_cli.results.record import GATES, gates_from, words_for
 from gradcheck_cli.settings import OPTIONS, Idle, Option, options_at
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
@@ -59,148 +61,111 @@ class OneOf(Choice):
             self.fail(f"{error.message}{did_you_mean(str(value), self.choices)}", param, ctx)
 
 
-class NumberOr(ParamType):
-    """A number, or one word that stands for a way to choose it."""
+class Parsed(ParamType):
+    """A value that `parse` makes of a text; its ValueError is the message for a text of which it makes none.
 
-    def __init__(self, option: Option) -> None:
-        self.option, self.kind = option, int if option.kind == "whole" else float
-        self.name = f"{self.kind.__name__}|{option.words[0]}"
+    `spell` is the inverse of `parse`, and `known` are the words that a shell completes.
+    """
+
+    def __init__(
+        self, name: str, parse: Callable[[str], Any], spell: Callable[[Any], str] = str, known: Sequence[str] = ()
+    ) -> None:
+        self.name, self.parse, self.spell, self.known = name, parse, spell, known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value in self.option.words:
-            return value
         try:
-            number = self.kind(value)
-            allowed = math.isfinite(number) and self.option.allows(number)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor {self.option.words[0]!r}.", param, ctx)
-        except OverflowError:
-            self.fail(f"{str(value)[:20]!r}... is too large.", param, ctx)
-        if not allowed:
-            limit = f"{'above' if self.option.above else 'at least'} {self.option.least:g}"
-            self.fail(f"{value!r} must be {limit}.", param, ctx)
-        return number
-
-
-class Duration(ParamType):
-    """Seconds, from 90, 30s, 10m or 1h."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(value).strip())
-        if not match or not float(match[1]):
-            self.fail(f"{value!r} is no duration; write 30s, 10m or 1h.", param, ctx)
-        return float(match[1]) * _UNITS[match[2]]
-
-
-class ByteSize(ParamType):
-    """A number of bytes, from 2GiB, 512MB ..."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip(), re.IGNORECASE)
-        unit = _BYTES.get(match[2].lower()) if match else None
-        if not match or unit is None or not float(match[1]):
-            self.fail(f"{value!r} is no size; write 2GiB or 512MB.", param, ctx)
-        return int(float(match[1]) * unit)
-
-
-class Words(ParamType):
-    """Words of a fixed set, separated by commas."""
-
-    name = "list"
-
-    def __init__(self, known: tuple[str, ...]) -> None:
-        self.known = known
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        words = tuple(word.strip() for word in str(value).split(",") if word.strip())
-        for word in words:
-            if word not in self.known:
-                near = did_you_mean(word, self.known)
-                self.fail(f"{word!r} is none of {', '.join(self.known)}.{near}", param, ctx)
-        return words
+            return self.parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(word) for word in self.known if word.startswith(incomplete)]
 
 
-class Gates(Words):
-    """Words of outcomes and of the gradient's health that fail a run; `gates_from` makes a whole list of them."""
+def _number_or_word(text: str, option: Option) -> Any:
+    """A number, or one of the words that stand for a way to choose it."""
+    if text in option.words:
+        return text
+    try:
+        number = int(text) if option.kind == "whole" else float(text)
+        allowed = math.isfinite(number) and option.allows(number)
+    except ValueError:
+        raise UsageError(f"{text!r} is neither a number nor {option.words[0]!r}.") from None
+    except OverflowError:
+        raise UsageError(f"{text[:20]!r}... is too large.") from None
+    if not allowed:
+        raise UsageError(f"{text!r} must be {'above' if option.above else 'at least'} {option.least:g}.")
+    return number
 
-    def __init__(self) -> None:
-        super().__init__(GATES)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return gates_from(word.strip() for word in str(value).split(","))
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or not float(match[1]):
+        raise UsageError(f"{text!r} is no duration; write 30s, 10m or 1h.")
+    return float(match[1]) * _UNITS[match[2]]
 
 
-class ReportPath(Text):
-    """A file to write, whose suffix says in which format."""
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
+    unit = _BYTES.get(match[2].lower()) if match else None
+    if not match or unit is None or not float(match[1]):
+        raise UsageError(f"{text!r} is no size; write 2GiB or 512MB.")
+    return int(float(match[1]) * unit)
+
+
+def _gates(text: str) -> tuple[str, ...]:
+    return gates_from(word.strip() for word in text.split(","))
+
+
+def _scheduler(text: str) -> str:
+    if not re.fullmatch(SCHEDULER, text) and not os.path.isfile(text):
+        raise UsageError(f"{text!r} is no Dask scheduler; {SCHEDULERS}")
+    return text
+
+
+class OutputPath(Text):
+    """A file to write, whose suffix is one of some that say in which format; without these any file.
+
+    Where `folders` are allowed, a path that ends in "/" is a folder of pages.
+    """
 
     name = "path"
-    suffixes: tuple[str, ...] = (*suffixes(),)
-    folders = True  # a path that ends in "/" is a folder of pages
+
+    def __init__(self, suffixes: Collection[str], *, folders: bool = True) -> None:
+        self.suffixes, self.folders = suffixes, folders
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        suffix = os.path.splitext(value)[1]
-        if self.folders and (value.endswith(("/", os.sep)) or os.path.isdir(value)):
-            return self._folder(value, param, ctx)
-        if self.suffixes and suffix not in self.suffixes:
-            self.fail(f"{value!r} must end in {', '.join(self.suffixes)}.", param, ctx)
-        folder = os.path.dirname(value) or "."
-        if not os.path.isdir(folder):
-            self.fail(f"{value!r}: there is no folder {folder!r}.", param, ctx)
-        if os.path.isdir(value) or not os.access(value if os.path.exists(value) else folder, os.W_OK):
-            self.fail(f"{value!r} cannot be written.", param, ctx)
+        if reason := self._refusal(value):
+            self.fail(f"{value!r}{reason}.", param, ctx)
         return str(value)
 
-    def _folder(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from gradcheck_cli.report.html import refusal
+    def _refusal(self, path: str) -> str:
+        """The rest of the sentence that says why a path cannot be written; empty if it can, as far as is known now."""
+        if self.folders and (path.endswith(("/", os.sep)) or os.path.isdir(path)):
+            from gradcheck_cli.report.html import refusal
 
-        if reason := refusal(value):
-            self.fail(f"{value!r} cannot be written: {reason}.", param, ctx)
-        return value
+            return f" cannot be written: {reason}" if (reason := refusal(path)) else ""
+        folder = os.path.dirname(path) or "."
+        if self.suffixes and os.path.splitext(path)[1] not in self.suffixes:
+            return f" must end in {', '.join(self.suffixes)}"
+        if not os.path.isdir(folder):
+            return f": there is no folder {folder!r}"
+        writable = not os.path.isdir(path) and os.access(path if os.path.exists(path) else folder, os.W_OK)
+        return "" if writable else " cannot be written"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="file")]
 
 
-class AnyPath(ReportPath):
-    """A file to write in a format that something else says."""
-
-    suffixes = ()
-
-
-class PlotPath(ReportPath):
-    """A figure to write."""
-
-    suffixes = (".png", ".svg")
-    folders = False
-
-
-class Scheduler(ParamType):
-    """The address of a Dask cluster."""
-
-    name = "scheduler"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not re.fullmatch(SCHEDULER, str(value)) and not os.path.isfile(value):
-            self.fail(f"{value!r} is no Dask scheduler; {SCHEDULERS}", param, ctx)
-        return str(value)
+SCHEDULER_ADDRESS = Parsed("scheduler", _scheduler)
+_TYPES: Mapping[str, ParamType] = {  # of kinds of which an option has one value
+    **dict.fromkeys(("text", "path", "data"), click.STRING),
+    "seconds": Parsed("duration", _seconds, lambda value: format(Decimal(value), "f")),
+    "bytes": Parsed("size", _bytes),
+    "gates": Parsed("list", _gates, lambda gates: ",".join(words_for(gates)), GATES),
+    "plot": OutputPath((".png", ".svg"), folders=False),
+    "scheduler": SCHEDULER_ADDRESS,
+}
 
 
 def complete_tensor(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -257,32 +222,23 @@ def _as_click_has_it(option: Option) -> dict[str, Any]:
         case "tensors":
             return {"multiple": True, "type": Text(), "shell_complete": complete_tensor}
         case "reports":
-            return {"multiple": True, "type": ReportPath()}
-    kind = _ONE_VALUE.get(option.kind)
-    return {"type": kind(option)} if kind else {"multiple": True, "type": Text()}
+            return {"multiple": True, "type": OutputPath(suffixes())}
+        case "word" | "formats":
+            return {"type": OneOf(option.words or on_stdout())}
+        case "whole" | "real":
+            return {"type": _number(option)}
+    kind = _TYPES.get(option.kind)
+    return {"type": kind} if kind else {"multiple": True, "type": Text()}
 
 
 def _number(option: Option) -> ParamType:
     if option.words:
-        return NumberOr(option)
+        number = "int" if option.kind == "whole" else "float"
+        return Parsed(f"{number}|{option.words[0]}", partial(_number_or_word, option=option))
     least, most = (None if math.isinf(bound) else bound for bound in (option.least, option.most))
     if option.kind == "whole":
         return click.IntRange(least if least is None else int(least), most if most is None else int(most))
     return click.FloatRange(least, most, min_open=option.above)
-
-
-_ONE_VALUE: dict[str, Callable[[Option], ParamType]] = {  # of kinds of which an option has one value
-    "word": lambda option: OneOf(option.words),
-    "whole": _number,
-    "real": _number,
-    **dict.fromkeys(("text", "path", "data"), lambda option: click.STRING),
-    "seconds": lambda option: Duration(),
-    "bytes": lambda option: ByteSize(),
-    "gates": lambda option: Gates(),
-    "formats": lambda option: OneOf(on_stdout()),
-    "plot": lambda option: PlotPath(),
-    "scheduler": lambda option: Scheduler(),
-}
 
 
 class TypedCommand(click.RichCommand):

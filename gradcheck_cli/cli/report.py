@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.cli.options import AnyPath, OneOf, ReportPath, Text, either, given_in, options_of
-from gradcheck_cli.report import FORMATS, files_said
+from gradcheck_cli.cli.options import OneOf, OutputPath, Text, either, given_in, options_of
+from gradcheck_cli.report import FORMATS, files_said, suffixes
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.record import Kept
@@ -57,7 +57,7 @@ def run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) 
     from gradcheck_cli.results.record import Report
 
     form = options.get("output_format", "")
-    kind = AnyPath() if form else ReportPath()
+    kind = OutputPath(() if form else suffixes())
     paths = [kind.convert(path, OUTPUT, ctx) for path in options.get("output", ())]
     output = Output({**options, "report": paths})
     pictured = bool(form and FORMATS[form].pictured) or output.pictures != "none"

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
-from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,16 @@ import rich_click as click
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.options import ByteSize, Duration, Gates, Words, names_at, options_of
+from gradcheck_cli.cli.options import Parsed, names_at, options_of
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import common_folder
 from gradcheck_cli.cli.zoo.jobs import Maker, ModelPlace, places, split, unmade
 from gradcheck_cli.cli.zoo.results import Results
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
-from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS, Shard
+from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, shown
 from gradcheck_cli.report.text import count
-from gradcheck_cli.results.record import Report, words_for
+from gradcheck_cli.results.record import Report
 from gradcheck_cli.zoo import engine
 from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.parcel import shard_of
@@ -239,13 +238,6 @@ def _could_be_given(value: Any, option: click.Option) -> bool:
 
 def _comes_of_its_text(value: Any, option: click.Option) -> bool:
     """True if the option's type turns the value's text into the same value."""
-    kind, text = option.type, value
-    if isinstance(kind, Words | Shard):
-        words = words_for(value) if isinstance(kind, Gates) else value
-        text = ("," if isinstance(kind, Words) else "/").join(map(str, words))
-    elif isinstance(kind, Duration):
-        text = format(Decimal(value), "f")
-    elif isinstance(kind, ByteSize) or not isinstance(value, str):
-        text = str(value)
-    made = kind.convert(text, option, None)
+    kind = option.type
+    made = kind.convert(kind.spell(value) if isinstance(kind, Parsed) else str(value), option, None)
     return type(made) is type(value) and bool(made == value)

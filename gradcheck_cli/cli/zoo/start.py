@@ -12,32 +12,30 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli.options import (
+    SCHEDULER_ADDRESS,
     SETTINGS,
     OneOf,
-    ParamType,
-    Scheduler,
+    Parsed,
     TypedCommand,
     given_in,
     options_of,
     refuse_unknown_variables,
 )
+from gradcheck_cli.errors import UsageError
 
 HOME = os.path.join(".gradcheck", "zoo")
 
 
-class Shard(ParamType):
+def _shard(text: str) -> tuple[int, int]:
     """A shard such as 2/4, as its number and the number of shards."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+    index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= index <= count:
+        raise UsageError(f"{text!r} is no shard; write 1/4 ... 4/4.")
+    return index, count
 
-    name = "shard"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(value).strip())
-        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
-        if not 1 <= index <= count:
-            self.fail(f"{value!r} is no shard; write 1/4 ... 4/4.", param, ctx)
-        return index, count
+SHARD = Parsed("shard", _shard, lambda shard: "/".join(map(str, shard)))
 
 
 def own(*names: str, **more: Any) -> click.RichOption:
@@ -54,7 +52,7 @@ ENGINE = own(
     help="Where models are checked: on this machine, or on a Dask cluster. [default: local]",
 )  # fmt: skip
 DASK = own(
-    "--dask", type=Scheduler(), metavar="WHERE",
+    "--dask", type=SCHEDULER_ADDRESS, metavar="WHERE",
     help="The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. [default: as Dask is configured]",
 )  # fmt: skip
 RUN_OPTIONS: list[click.Parameter] = [
@@ -62,7 +60,7 @@ RUN_OPTIONS: list[click.Parameter] = [
     RERUN,
     ENGINE,
     DASK,
-    own("--shard", type=Shard(), metavar="I/N", help="Only this part of the models, the same at any time."),
+    own("--shard", type=SHARD, metavar="I/N", help="Only this part of the models, the same at any time."),
     SHOW,
 ]
 SOURCES = click.RichArgument(["sources"], nargs=-1, required=True, metavar="SRC...", type=click.Path())
