@@ -14,8 +14,8 @@ class ZooCommands(Commands):
     """The group of zoo commands: `gradcheck zoo models/` checks models, `gradcheck zoo status RUN` shows a run."""
 
     homes: ClassVar[Mapping[str, str]] = {
-        "run": "start:run", "status": "status:status", "resume": "start:resume", "report": "outputs:report",
-        "diff": "changes:diff", "merge": "outputs:merge",
+        "run": "start:run", "status": "past_runs:status", "resume": "start:resume", "report": "past_runs:report",
+        "diff": "changes:diff", "merge": "past_runs:merge",
     }  # fmt: skip
     unnamed, modules = "run", "gradcheck_cli.cli.zoo."
 

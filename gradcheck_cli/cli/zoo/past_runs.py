@@ -1,0 +1,143 @@
+"""What runs of a zoo have found: `gradcheck zoo status`, `gradcheck zoo report`, and `gradcheck zoo merge`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from gradcheck_cli.cli import note
+from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, given_in
+from gradcheck_cli.cli.report import PARAMS
+from gradcheck_cli.cli.report import run as show_results
+from gradcheck_cli.cli.reproduce import quoted
+from gradcheck_cli.cli.zoo.results import FinishedJobs, Results
+from gradcheck_cli.cli.zoo.start import HOME, SHOW
+from gradcheck_cli.errors import NothingChecked, UsageError
+from gradcheck_cli.report.text import count, cut, name, table
+from gradcheck_cli.report.zoo_summary import passed
+from gradcheck_cli.results import many
+from gradcheck_cli.results.record import OUTCOMES
+from gradcheck_cli.zoo.store import About, differing, holder, is_run, merged, no_run, read_about
+
+RUN = click.RichArgument(["folder"], metavar="[RUN]", required=False, type=click.Path())
+RUNS = click.RichArgument(["results"], metavar="RUN...", nargs=-1, required=True, type=click.Path())
+
+
+@click.command("report", params=[RUNS, *PARAMS])
+@click.pass_context
+def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> int:
+    """Show the results of runs, or turn them into other formats; several make one report.
+
+    It exits with 0 whatever they say, unless --gate, --fail-on or --baseline asks for their verdict.
+    """
+    for folder in results:
+        if not is_run(folder):
+            raise UsageError(no_run(folder))
+    with many():
+        return show_results(results, given_in(ctx, options), ctx)
+
+
+@click.command("merge")
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path())
+@click.option("-o", "--output", "target", metavar="RUN", required=True, type=click.Path(), help="The new run.")
+def merge(folders: tuple[str, ...], target: str) -> int:
+    """Put runs together, such as the shards of one, in a new folder; each check once, the last RUN's if several have it."""
+    runs = [Path(folder) for folder in folders]
+    if difference := differing(runs):
+        note(difference)
+    about = merged(runs, Path(target))
+    sys.stdout.write(f"{target}: {count(len(about.jobs), 'check')} of {count(len(runs), 'run')}\n")
+    return 0
+
+
+@click.command("status", params=[RUN, SHOW, TEXT_OR_JSON, COLOR])
+def status(folder: str | None, **options: Any) -> int:
+    """Show how far a run is and what it has found, now or after it; without RUN, the runs in .gradcheck/zoo.
+
+    It exits with 0, whatever was found.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if folder is None:
+        _show_runs(given)
+    else:
+        _show_run(folder, given)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """The state of a run at this moment; `holder` is the process that runs it now, if any."""
+
+    folder: Path
+    about: About
+    found: FinishedJobs
+    holder: str
+
+    @classmethod
+    def of(cls, folder: Path, results: Results) -> RunState:
+        about = read_about(folder)
+        return cls(folder, about, FinishedJobs(folder, about.jobs, results.baseline), holder(folder))
+
+    @property
+    def state(self) -> str:
+        if self.holder:
+            return "running"
+        return "finished" if len(self.found.lines) >= len(self.about.jobs) else "interrupted"
+
+    @property
+    def progress(self) -> str:
+        return f"{len(self.found.lines)}/{len(self.about.jobs)}"
+
+    @property
+    def failing(self) -> int:
+        return sum(not passed(group.checks) for group in self.found.groups)
+
+    def as_json(self) -> dict[str, Any]:
+        """The state as JSON, for scripts."""
+        report = self.found.report(OUTCOMES, 0.0)
+        return {
+            "run": str(self.folder), "state": self.state, "sources": list(self.about.sources), "shard": self.about.shard,
+            "version": self.about.version, "created": self.about.created, "jobs": len(self.about.jobs),
+            "done": len(self.found.lines), "failing": self.failing, "exit_code": report.exit_code,
+            "statuses": dict(sorted(Counter(check.status for check in self.found.outcomes).items())),
+        }  # fmt: skip
+
+
+def _show_run(folder: str, options: Mapping[str, Any]) -> None:
+    """Prints the state of a run, and its results."""
+    results = Results(Path(folder), options)
+    run = RunState.of(Path(folder), results)
+    if options["output_format"] == "json":
+        sys.stdout.write(json.dumps(run.as_json(), indent=2) + "\n")
+        return
+    state = f"{run.state} ({run.holder})" if run.holder else run.state
+    shard = f"shard {run.about.shard} of " if run.about.shard else ""
+    again = f"  to go on: gradcheck zoo resume {quoted(folder)}\n" if run.state == "interrupted" else ""
+    sys.stdout.write(
+        f"{name(folder)}  {state}, {run.progress} checks\n"
+        + cut(f"  {shard}{name(' '.join(run.about.sources))}", results.output.style.width)
+        + f"\n  gradcheck {run.about.version}, {run.about.created}\n{again}\n"
+    )
+    results.show(run.found)
+
+
+def _show_runs(options: Mapping[str, Any]) -> None:
+    """Prints a table of the runs in `.gradcheck/zoo`."""
+    results = Results(Path(HOME), options)
+    folders = [Path(HOME, each) for each in (sorted(os.listdir(HOME)) if os.path.isdir(HOME) else [])]
+    runs = [RunState.of(folder, results) for folder in folders if is_run(folder)]
+    if not runs:
+        raise NothingChecked(f"there is no run in {HOME}; gradcheck zoo SRC begins one")
+    if options["output_format"] == "json":
+        sys.stdout.write(json.dumps([run.as_json() for run in runs], indent=2) + "\n")
+        return
+    rows = [(name(str(run.folder)), run.progress, str(run.failing), run.state) for run in runs]
+    sys.stdout.write("\n".join(table([("run", "done", "failing", ""), *rows], "<>><")) + "\n")
