@@ -91,9 +91,8 @@ class Bundles:
     def made(self, folder: Path) -> None:
         """Makes the folder of all bundles if it does not exist."""
         folder.mkdir(parents=True, exist_ok=True)
-        ignore = folder.parent / ".gitignore"
-        if self.own and not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
+        if self.own:
+            hide_from_git(folder.parent)
 
 
 class Keeper:
@@ -173,6 +172,12 @@ class Keeper:
             if not self.bundles.shared:
                 clear(self.bundles.folder)
         self.running = None
+
+
+def hide_from_git(folder: Path) -> None:
+    """Makes git ignore a folder, unless somebody has said otherwise there."""
+    if not (ignore := folder / ".gitignore").exists():
+        ignore.write_text("*\n", encoding="utf-8")
 
 
 def _reason(error: Exception) -> str:

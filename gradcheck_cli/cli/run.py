@@ -32,7 +32,6 @@ from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.zoo.shelf import FOLDER
 
 Matcher = Callable[[str], bool]
-_TOKEN = re.compile(r"\s*(?:(?P<mark>[()])|(?P<word>[^\s()]+))")
 
 
 def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -> list[int]:
@@ -50,55 +49,52 @@ def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -
 
 def matcher(expression: str) -> Matcher:
     """A function that is True for names that match an expression; a word matches as part of the name, in any case."""
-    return _Parser(expression).run()
+    parser = _Parser(expression)
+    matches = parser.parse()
+    if parser.tokens:
+        parser.fail(f"{parser.tokens[0]!r} is not expected there")
+    return matches
 
 
 class _Parser:
-    """any: all (or all)*; all: factor (and factor)*; factor: not factor, ( any ), or a word."""
+    """A parser of the grammar any: all (or all)*; all: factor (and factor)*; factor: not factor, ( any ), or a word."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = [match["mark"] or match["word"] for match in _TOKEN.finditer(text)]
+        self.tokens = re.findall(r"[()]|[^\s()]+", text)
 
-    def run(self) -> Matcher:
-        matches = self._any()
-        if self.tokens:
-            self._fail(f"{self.tokens[0]!r} is not expected there")
-        return matches
-
-    def _any(self) -> Matcher:
-        parts = [self._all()]
-        while self._take("or"):
-            parts.append(self._all())
-        return lambda name: any(part(name) for part in parts)
+    def parse(self) -> Matcher:
+        return self._several("or", self._all, any)
 
     def _all(self) -> Matcher:
-        parts = [self._factor()]
-        while self._take("and"):
-            parts.append(self._factor())
-        return lambda name: all(part(name) for part in parts)
+        return self._several("and", self._factor, all)
+
+    def _several(self, mark: str, part: Callable[[], Matcher], together: Callable[[Iterable[bool]], bool]) -> Matcher:
+        parts = [part()]
+        while self._take(mark):
+            parts.append(part())
+        return lambda name: together(matches(name) for matches in parts)
 
     def _factor(self) -> Matcher:
         if self._take("not"):
             inner = self._factor()
             return lambda name: not inner(name)
         if self._take("("):
-            inner = self._any()
+            inner = self.parse()
             if not self._take(")"):
-                self._fail("a ')' is missing")
+                self.fail("a ')' is missing")
             return inner
         if not self.tokens or self.tokens[0] in ("and", "or", ")"):
-            self._fail("a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end"))
+            self.fail("a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end"))
         word = self.tokens.pop(0).lower()
         return lambda name: word in name.lower()
 
     def _take(self, token: str) -> bool:
-        if self.tokens and self.tokens[0] == token:
-            self.tokens.pop(0)
-            return True
-        return False
+        found = self.tokens[:1] == [token]
+        del self.tokens[: int(found)]
+        return found
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         raise UsageError(f"-k {self.text!r}: {reason}; write words joined by and, or, not and brackets")
 
 

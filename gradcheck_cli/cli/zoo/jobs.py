@@ -148,50 +148,44 @@ def _safely(uri: str, found: Iterator[ModelPlace]) -> Iterator[ModelPlace]:
 
 def _meant(source: str, *, lists: bool = True) -> Iterator[ModelPlace]:
     """The places that an argument stands for, with those of lists in it; lists in lists are not read."""
-    if remote.is_url(source):
-        yield from _behind(source, lists)
+    if not remote.is_url(source):
+        for path in expand((source,)).files:
+            yield from _safely(path, _in_file(path, lists, path == source))
         return
-    for path in expand((source,)).files:
-        if not is_list(path):
-            yield ModelPlace(path, path)
-        elif not lists:
-            yield from _no_list(path, source)
-        elif remote.is_list(path):
-            yield from _safely(path, _in_hub(Path(path), os.path.dirname(path), path))
-        else:
-            yield from _safely(path, _in_spec(path, os.path.dirname(path), path))
+    files = [each for each in remote.listed(source) if each == source or _is_wanted(each)]
+    if not files:
+        raise NothingChecked(f"nothing to check: {shown(source)} holds no *.onnx or *.gradcheck.yaml")
+    beside = {os.path.splitext(each)[0] + suffix for each in files for suffix in SPEC_SUFFIXES if not is_spec(each)}
+    for each in files:
+        if each not in beside:  # a spec beside a model is fetched with the model
+            yield from _safely(_plain(each), _behind(each, lists, each == source))
+
+
+def _behind(url: str, lists: bool, named: bool) -> Iterator[ModelPlace]:
+    """The places in a file behind a URL; specs and lists are fetched at once."""
+    if is_spec(url) or remote.is_list(url):
+        yield from _in_file(str(remote.fetched(url)), lists, named, url)
+    else:
+        yield _model_at(url)
+
+
+def _in_file(path: str, lists: bool, named: bool, url: str = "") -> Iterator[ModelPlace]:
+    """The places in a local file, which `url` was fetched to if it is given; `named` as a source of its own."""
+    name, folder = (_plain(url), _folder_of_url(url)) if url else (path, os.path.dirname(path))
+    if not is_list(path):
+        yield ModelPlace(name, path, url)
+    elif not lists:  # in a folder it is passed over
+        if named:
+            raise UsageError(f"{shown(url or path)} is a list of models, which another list cannot name")
+    elif remote.is_list(url or path):
+        yield from _in_hub(Path(path), folder, name)
+    else:
+        yield from _in_spec(path, folder, name)
 
 
 def is_list(path: str) -> bool:
     """True for a list of models: one of ONNX's hub, or a spec with `models`."""
     return remote.is_list(path) or (is_spec(path) and os.path.isfile(path) and "models" in keys_of(path))
-
-
-def _behind(url: str, lists: bool) -> Iterator[ModelPlace]:
-    """The places behind a URL; specs and lists are fetched at once."""
-    files = [each for each in remote.listed(url) if each == url or _is_wanted(each)]
-    if not files:
-        raise NothingChecked(f"nothing to check: {shown(url)} holds no *.onnx or *.gradcheck.yaml")
-    beside = {os.path.splitext(each)[0] + suffix for each in files for suffix in SPEC_SUFFIXES if not is_spec(each)}
-    for each in files:
-        if each not in beside:  # a spec beside a model is fetched with the model
-            yield from _safely(_plain(each), _at(each, url, lists))
-
-
-def _at(url: str, source: str, lists: bool) -> Iterator[ModelPlace]:
-    """The places in one file."""
-    if not (is_spec(url) or remote.is_list(url)):
-        yield _model_at(url)
-        return
-    path = remote.fetched(url)
-    if not is_list(str(path)):
-        yield ModelPlace(_plain(url), str(path), url)
-    elif not lists:
-        yield from _no_list(url, source)
-    elif remote.is_list(url):
-        yield from _in_hub(path, _folder_of_url(url), _plain(url))
-    else:
-        yield from _in_spec(str(path), _folder_of_url(url), _plain(url))
 
 
 def _model_at(url: str) -> ModelPlace:
@@ -226,12 +220,11 @@ def _plain(url: str) -> str:
 
 
 def _in_hub(file: Path, folder: str, name: str) -> Iterator[ModelPlace]:
+    """The places of a list of ONNX's hub."""
     for model in remote.models_in(file, folder, name):
+        url, path = (model.place, "") if remote.is_url(model.place) else ("", model.place)
         archive = model if model.archive else None
-        if remote.is_url(model.place):
-            yield ModelPlace(_plain(model.place), url=model.place, sha256=model.sha256, archive=archive, listed=True)
-        else:
-            yield ModelPlace(model.place, model.place, sha256=model.sha256, archive=archive, listed=True)
+        yield ModelPlace(path or _plain(url), path, url, sha256=model.sha256, archive=archive, listed=True)
 
 
 def _in_spec(path: str, folder: str, name: str) -> Iterator[ModelPlace]:
@@ -254,13 +247,6 @@ def _entry(folder: str, path: str, name: str) -> list[ModelPlace]:
     return list(_safely(seen, _meant(seen, lists=False)))
 
 
-def _no_list(path: str, source: str) -> Iterator[ModelPlace]:
-    """No places for a list in another list: an error if it is named, ignored in a folder."""
-    if path == source:
-        raise UsageError(f"{shown(path)} is a list of models, which another list cannot name")
-    yield from ()
-
-
 def _seen_from(folder: str, path: str, name: str) -> str:
     """The path or URL of an entry: relative to the list's folder, which entries of a fetched list cannot leave."""
     if remote.is_url(path) and not (remote.is_url(folder) and remote.is_here(path)):
@@ -279,11 +265,8 @@ def _named(found: list[ModelPlace], entry: Mapping[str, Any], name: str) -> list
 
 def _checks_of(place: ModelPlace, planner: Planner) -> Iterator[ModelPlace]:
     """The checks of a file; a model without a spec is one check, and is not read for that."""
-    if not place.path or place.error:
-        yield place
-        return
-    tasks = planner.tasks([place.path])
-    if len(tasks) == 1 and tasks[0].check is None:
+    tasks = planner.tasks([place.path]) if place.path and not place.error else []
+    if not tasks or (len(tasks) == 1 and tasks[0].check is None):
         yield place
         return
     for index, task in enumerate(tasks):

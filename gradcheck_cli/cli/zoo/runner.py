@@ -19,6 +19,7 @@ import rich_click as click
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import gates_of
+from gradcheck_cli.cli.bundles import hide_from_git
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import Parsed, names_at, options_of
 from gradcheck_cli.cli.reproduce import quoted
@@ -74,7 +75,8 @@ def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
     part = "{}/{}".format(*shard) if shard else ""
     with Store(folder) as store:
         if folder.parts[-3:-1] == Path(HOME).parts:
-            _unseen_by_git(folder.parent.parent)
+            with suppress(OSError):
+                hide_from_git(folder.parent.parent)
         write_about(folder, About(tuple(sources), kept, os.getcwd(), part, jobs))
         return ZooRun(wanted, store, given, options, ctx).run()
 
@@ -115,7 +117,9 @@ class ZooRun:
         jobs = [place.job for place in self.places]
         try:
             with self.progress:
-                self._do_all()
+                waiting = self._jobs()
+                if (first := next(waiting, None)) is not None:  # else no engine has to be started
+                    self._run_engine(chain([first], waiting))
         except KeyboardInterrupt:
             self.results.interrupted(jobs, time.monotonic() - began)
             raise
@@ -132,11 +136,6 @@ class ZooRun:
         elif self.results.output.for_people:
             note(f"results are kept in {folder}: gradcheck zoo report {folder} -o zoo.html")
 
-    def _do_all(self) -> None:
-        waiting = self._jobs()
-        if (first := next(waiting, None)) is not None:  # else no engine has to be started
-            self._run_engine(chain([first], waiting))
-
     def _run_engine(self, jobs: Iterable[Job]) -> None:
         """Runs jobs on this machine, or on a cluster if one is named or asked for."""
         where = self.options.get("dask")
@@ -150,7 +149,8 @@ class ZooRun:
 
     def _jobs(self) -> Iterator[Job]:
         """The jobs that are not done; the engine reads them in a thread of its own."""
-        maker = Maker(self._given_to_children(), gates_of(self.options), self.ctx)
+        own = {name: self.options[name] for name in ("fail_on", "exit_zero", "save_failures") if name in self.options}
+        maker = Maker({**own, **self.given}, gates_of(self.options), self.ctx)  # `own`: the run's, not a model's
         for place in self.places:
             if self.stopped:
                 return
@@ -172,8 +172,7 @@ class ZooRun:
     def _append(self, name: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
         self.store.append(name, key, records, timeout)
         if self.options.get("fail_fast"):
-            failed = Report(brief(records), fail_on=gates_of(self.options)).exit_code
-            self.stopped = self.stopped or bool(failed)
+            self.stopped |= bool(Report(brief(records), fail_on=gates_of(self.options)).exit_code)
 
     def _is_done(self, name: str, job: Job) -> bool:
         """True if a job was finished before, and nothing that its result depends on has changed."""
@@ -186,11 +185,6 @@ class ZooRun:
         lines, again = self.before.get(name, ()), self.options.get("rerun")
         failed = any(not line.check.passes for line in lines)
         return bool(lines) and again != "all" and not (again == "failed" and failed)
-
-    def _given_to_children(self) -> dict[str, Any]:
-        """The options for children: those that were given, and the run's own configuration of gates and bundles."""
-        said = {name: self.options[name] for name in ("fail_on", "exit_zero", "save_failures") if name in self.options}
-        return {**said, **self.given}
 
 
 def _may_change(line: Line, timeout: float | None) -> bool:
@@ -206,13 +200,6 @@ def _name_of(sources: Iterable[str], shard: tuple[int, int] | None) -> str:
     parts = [part for part in os.path.abspath(first.partition("?")[0]).split("/") if not glob.has_magic(part)]
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", parts[-1] if parts else "").strip(".-")[:60] or "models"
     return name + f"-and-{len(more)}-more" * bool(more) + ("-{}of{}".format(*shard) if shard else "")
-
-
-def _unseen_by_git(folder: Path) -> None:
-    """Lets git ignore the folder `.gradcheck`."""
-    with suppress(OSError):
-        if not (folder / ".gitignore").exists():
-            (folder / ".gitignore").write_text("*\n", encoding="utf-8")
 
 
 def as_given(given: Mapping[str, Any], where: str) -> dict[str, Any]:
